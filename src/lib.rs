@@ -1,0 +1,26 @@
+//! nodelet: a node agent for Linux that runs Kubernetes pods from manifests on a CRI runtime.
+//!
+//! The crate is one program; it is a library as well so that its tests and benchmarks can name its
+//! parts. ARCHITECTURE.md has the flow, the code map and the invariants.
+
+pub mod agent;
+pub mod cgroup;
+pub mod cli;
+pub mod config;
+pub mod cri;
+pub mod desired;
+pub mod document;
+pub mod event;
+pub mod hostfiles;
+pub mod image;
+pub mod manifest;
+pub mod model;
+pub mod plan;
+pub mod pleg;
+pub mod podspec;
+pub mod serve;
+pub mod source;
+pub mod status;
+pub mod store;
+pub mod volume;
+pub mod worker;

@@ -1,0 +1,37 @@
+//! The vocabulary that all modules share: ids, the two clocks, what is desired, what was observed,
+//! events and published views. Plain data, no I/O, no clock.
+//!
+//! The specification's own vocabulary is `k8s_openapi::api::core::v1`, re-exported here as [`k8s`];
+//! there is no second Pod model.
+
+mod desired;
+mod duration;
+mod event;
+mod ids;
+mod observed;
+mod problem;
+mod quantity;
+mod time;
+mod view;
+
+pub use desired::{DesiredPod, Origin, SourceKind};
+pub use duration::{format_duration, parse_duration};
+pub use event::{Event, EventKind, EventTarget};
+pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
+pub use k8s_openapi::api::core::v1 as k8s;
+pub use observed::{
+    ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
+};
+pub use problem::{Position, Problem};
+pub use quantity::{Quantity, QuantityError};
+pub use time::Now;
+pub use view::{
+    FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView, RuntimeView,
+    SourceView,
+};
+
+/// Label on every sandbox that this agent makes: the owner id kept in the root directory.
+/// Sandboxes without it, or with another value, are listed and never touched.
+pub const OWNER_LABEL: &str = "nodelet.dev/owner";
+/// Annotation on a pod: the hash of everything that was written in its manifest.
+pub const REVISION_ANNOTATION: &str = "nodelet.dev/revision";

@@ -1,0 +1,155 @@
+//! What is published for readers: the local socket, the command line and, later, the API reporter
+//! and the eviction ranking. Readers never ask a worker; they take the latest view.
+
+use super::{Origin, PodKey, PodUid, Position, Problem, SourceKind, k8s};
+use serde::{Deserialize, Serialize};
+use std::{net::IpAddr, sync::Arc};
+
+/// A pod as people see it: `kind: Pod` parts plus what Kubernetes has no field for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PodView {
+    /// Full name.
+    pub key: PodKey,
+    /// The incarnation that `pod` and `status` describe.
+    pub uid: PodUid,
+    /// Metadata and spec as running (defaults applied). `None` for what remains of a pod whose spec is lost.
+    pub pod: Option<Arc<k8s::Pod>>,
+    /// `PodStatus` as the kubelet would report it.
+    pub status: Arc<k8s::PodStatus>,
+    /// Where it is written; `None` when its manifest is gone.
+    pub origin: Option<Origin>,
+    /// Being stopped: its manifest was removed or replaced.
+    pub terminating: bool,
+    /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how long.
+    pub hung: Option<String>,
+    /// What it waits for when its containers' states don't tell (the network, the runtime, an older incarnation).
+    pub waiting: Option<String>,
+}
+
+/// The node as people see it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NodeView {
+    /// The node's name.
+    pub name: String,
+    /// The agent's own version.
+    pub version: String,
+    /// The agent's process id.
+    pub pid: u32,
+    /// Wall time of the agent's start, RFC 3339.
+    pub started_at: String,
+    /// The runtime.
+    pub runtime: RuntimeView,
+    /// The relist loop.
+    pub pleg: PlegView,
+    /// Each configured source.
+    pub sources: Vec<SourceView>,
+    /// Configuration fields and flags that are set and not acted on.
+    pub notices: Vec<String>,
+    /// Node-wide trouble a person should know (disk full, cgroup root missing, ...).
+    pub warnings: Vec<String>,
+    /// Pods of other owners on the same runtime.
+    pub foreign: Vec<ForeignPod>,
+}
+
+/// The container runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeView {
+    /// Socket.
+    pub endpoint: String,
+    /// `containerd`
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// `None` when ready; else why not.
+    pub not_ready: Option<String>,
+    /// `None` when the pod network is ready; else why not.
+    pub network_not_ready: Option<String>,
+}
+
+/// The relist loop.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlegView {
+    /// Seconds since the last whole listing began; `None` before the first.
+    pub last_relist_seconds: Option<f64>,
+    /// `None` when healthy; else the kubelet's message.
+    pub unhealthy: Option<String>,
+    /// Whether runtime events arrive.
+    pub events_connected: bool,
+    /// Pods whose inspection hangs.
+    pub hung: Vec<HungPod>,
+}
+
+/// A pod whose inspection hangs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HungPod {
+    /// Which.
+    pub key: PodKey,
+    /// What is hanging.
+    pub what: String,
+}
+
+/// A source of manifests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    /// File or URL.
+    pub kind: SourceKind,
+    /// The path or URL.
+    pub location: String,
+    /// What is wrong with the source itself (missing, unreadable, ...).
+    pub error: Option<String>,
+    /// Each file (or the one body of a URL).
+    pub files: Vec<FileReport>,
+}
+
+/// What was made of one file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileReport {
+    /// Full path, or the URL.
+    pub location: String,
+    /// One per document; exactly one for a file that is skipped or does not parse.
+    pub verdicts: Vec<FileVerdict>,
+}
+
+/// What was made of one document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "camelCase")]
+pub enum FileVerdict {
+    /// Desired and running (or getting there).
+    Accepted {
+        /// Full name.
+        key: PodKey,
+        /// Fields that are known and harmlessly not acted on.
+        warnings: Vec<Problem>,
+    },
+    /// Not acted on.
+    Rejected {
+        /// Full name, where it could be made out.
+        key: Option<PodKey>,
+        /// Where the document begins.
+        position: Position,
+        /// Everything that is wrong.
+        problems: Vec<Problem>,
+        /// Whether an earlier good revision keeps running in its place.
+        last_good: bool,
+    },
+    /// Not looked at, with the reason (`not a *.yaml, *.yml or *.json file`, `backup file`, ...).
+    Skipped {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A pod on the same runtime that belongs to somebody else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignPod {
+    /// Full name.
+    pub key: PodKey,
+    /// Its uid.
+    pub uid: PodUid,
+    /// Owner label of another nodelet, if it has one.
+    pub owner: Option<String>,
+    /// Whether a sandbox of it is ready.
+    pub running: bool,
+    /// Its IPs.
+    pub ips: Vec<IpAddr>,
+}
