@@ -18,9 +18,17 @@
 
 mod action;
 mod backoff;
+mod gc;
+mod init;
+mod kill;
 mod memory;
+mod name;
 mod outcome;
 mod picture;
+mod pod;
+mod regular;
+mod restart;
+mod sandbox;
 mod types;
 
 pub use action::{
@@ -28,6 +36,7 @@ pub use action::{
     RemoveContainer, RemoveSandbox, StartContainer,
 };
 pub use memory::PodMemory;
+pub use name::plan_name;
 pub use outcome::{Failure, Outcome, Step};
 pub use picture::{Picture, fold};
 pub use types::{
