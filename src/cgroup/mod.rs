@@ -5,6 +5,16 @@
 //! hierarchy of its own. The mounts are an argument, so that tests use a tree of their own.
 //! Does not decide any value: those come from `podspec` and the configuration.
 
+mod capacity;
+mod core;
+mod kill;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use core::{Hierarchy, hierarchies, node_limits};
+pub use tree::{CgroupVersion, Cgroups};
+
 use std::{io, path::PathBuf};
 use thiserror::Error;
 
@@ -17,6 +27,9 @@ pub struct CgroupSettings {
     pub per_qos: bool,
     /// `cgroupDriver`.
     pub driver: CgroupDriver,
+    /// Whether a missing `root` is made (a demo or a test with a root of its own) instead of being
+    /// an error, as with the kubelet.
+    pub create_root: bool,
 }
 
 /// `cgroupDriver`.
@@ -37,11 +50,10 @@ pub enum CgroupError {
     )]
     SystemdDriver,
     /// Neither a usable v2 nor v1 tree is mounted.
-    #[error("no cgroup hierarchy with the {missing} controller is mounted")]
-    NoHierarchy {
-        /// What is missing.
-        missing: &'static str,
-    },
+    #[error(
+        "no usable cgroup tree is mounted: neither cgroup2 nor the v1 hierarchies of memory, cpu and pids"
+    )]
+    NoHierarchy,
     /// `cgroupRoot` names nothing.
     #[error("invalid configuration: cgroup-root {root:?} doesn't exist: no directory {path:?}")]
     RootMissing {
