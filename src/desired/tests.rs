@@ -7,7 +7,12 @@ fn pod(name: &str, uid: &str, location: &str) -> Arc<DesiredPod> {
         uid: uid.into(),
         revision: "r".into(),
         pod: Arc::new(k8s::Pod::default()),
-        origin: Origin { source: SourceKind::File, location: location.into(), document: 0, line: 1 },
+        origin: Origin {
+            source: SourceKind::File,
+            location: location.into(),
+            document: 0,
+            line: 1,
+        },
     })
 }
 
@@ -29,8 +34,7 @@ fn kept(desired: &Desired) -> Vec<(String, &str, &str)> {
 #[test]
 fn the_running_one_of_two_pods_of_a_name_stays() {
     let pods = vec![pod("web", "1", "/m/a.yaml"), pod("web", "2", "/m/b.yaml")];
-    let desired =
-        merge(&[source(Knowledge::Complete, pods)], &|_| Some(PodUid::from("2")));
+    let desired = merge(&[source(Knowledge::Complete, pods)], &|_| Some(PodUid::from("2")));
     assert_eq!(kept(&desired), [("default/web".to_owned(), "2", "/m/b.yaml")]);
     assert_eq!(
         desired.duplicates[0].message,
@@ -72,11 +76,9 @@ fn a_uid_used_for_two_names_is_given_to_the_one_that_runs() {
 
 #[test]
 fn one_source_that_does_not_know_everything_makes_the_whole_incomplete() {
-    for (second, complete) in [
-        (Knowledge::Complete, true),
-        (Knowledge::Checkpoint, false),
-        (Knowledge::Unknown, false),
-    ] {
+    for (second, complete) in
+        [(Knowledge::Complete, true), (Knowledge::Checkpoint, false), (Knowledge::Unknown, false)]
+    {
         let sources = [
             source(Knowledge::Complete, vec![pod("web", "1", "/m/a.yaml")]),
             source(second, Vec::new()),

@@ -124,13 +124,7 @@ impl Crash {
     }
 
     /// The state once the restart after `exited` is begun.
-    fn next(
-        last: Option<&Self>,
-        exited: &str,
-        finished: Moment,
-        cap: Duration,
-        now: Now,
-    ) -> Self {
+    fn next(last: Option<&Self>, exited: &str, finished: Moment, cap: Duration, now: Now) -> Self {
         let waited = Self::delay(last, exited, finished);
         let delay = if waited.is_zero() { BASE } else { waited * 2 };
         Self { after: exited.into(), at: now.boot, delay: delay.min(cap) }

@@ -2,10 +2,7 @@
 
 use super::{
     Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
-    PodPlan, RemoveContainer, RemoveSandbox,
-    action::ContainerKind,
-    memory::Stage,
-    name::Own,
+    PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, name::Own,
 };
 use crate::model::{
     ContainerState, Event, EventKind, EventTarget, Now, ObservedContainer, PodKey, PodUid,

@@ -39,6 +39,7 @@ pub use memory::PodMemory;
 pub use name::plan_name;
 pub use outcome::{Failure, Outcome, Step};
 pub use picture::{Picture, fold};
+pub(crate) use sandbox::serves;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
     Waiting, Wish,

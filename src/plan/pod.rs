@@ -110,8 +110,7 @@ pub(crate) fn restart_policy<'a>(cx: &Cx<'a>) -> &'a str {
 fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     let seconds = cx.pod.spec.as_ref()?.active_deadline_seconds?;
     let known = cx.input.incarnation(cx.uid)?;
-    let started =
-        cx.memory.started.or_else(|| Some(Moment::of_wall(known.started_at?, cx.now)))?;
+    let started = cx.memory.started.or_else(|| Some(Moment::of_wall(known.started_at?, cx.now)))?;
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     if !started.is_older_than(limit, cx.now) {
         plan.wake(started.after(limit));
@@ -119,10 +118,7 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     }
     let message = "Pod was active on the node longer than the specified deadline";
     let reason = "DeadlineExceeded";
-    plan.notice(
-        "deadline",
-        cx.event(None, EventKind::Normal, reason, message.to_owned()),
-    );
+    plan.notice("deadline", cx.event(None, EventKind::Normal, reason, message.to_owned()));
     Some(Terminal {
         phase: TerminalPhase::Failed,
         reason: Some(reason.to_owned()),

@@ -157,10 +157,8 @@ fn plan_crash_back_off(
         return true;
     }
     let pod = cx.display();
-    let message = format!(
-        "back-off {} restarting failed container={name} pod={pod}",
-        format_duration(delay)
-    );
+    let message =
+        format!("back-off {} restarting failed container={name} pod={pod}", format_duration(delay));
     plan.wait(name, "CrashLoopBackOff", message);
     plan.wake(due);
     let message = format!("Back-off restarting failed container {name} in pod {pod}");
@@ -215,11 +213,7 @@ fn plan_failure_back_off(
 
 /// Carries `RestartAllContainers` out: everything is stopped and removed, the container whose end asked for it
 /// last, so that an interrupted attempt is found and finished. Whether that is going on.
-pub(crate) fn plan_restart_all(
-    cx: &Cx<'_>,
-    sandbox: &ObservedSandbox,
-    plan: &mut PodPlan,
-) -> bool {
+pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;
         (verdict(cx, container, instance) == Verdict::RestartAll).then_some((container, instance))
@@ -230,14 +224,10 @@ pub(crate) fn plan_restart_all(
         return false;
     }
     let pod = Some(cx.pod);
-    let stop =
-        Stop { key: cx.input.key, pod, grace_seconds: MIN_STOP_SECONDS, restart: true };
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: MIN_STOP_SECONDS, restart: true };
     plan.actions.push(Action::KillPod(KillPod {
         uid: cx.uid.clone(),
-        purpose: KillPurpose::RestartAll {
-            source: source.name.clone(),
-            exited: source.id.clone(),
-        },
+        purpose: KillPurpose::RestartAll { source: source.name.clone(), exited: source.id.clone() },
         groups: stop.groups(&cx.own.containers),
         sandboxes: Vec::new(),
     }));

@@ -74,8 +74,11 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         .unwrap_or_default();
     plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
     let replaces = newest.map(|newest| newest.id.clone());
-    plan.actions
-        .push(Action::CreateSandbox(CreateSandbox { uid: cx.uid.clone(), attempt, replaces }));
+    plan.actions.push(Action::CreateSandbox(CreateSandbox {
+        uid: cx.uid.clone(),
+        attempt,
+        replaces,
+    }));
 }
 
 /// Stops what lives in or beside the sandbox that is to be replaced. `false` when it has to wait.
