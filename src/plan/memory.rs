@@ -2,7 +2,8 @@
 //! `/run` over a restart of the agent, gone after a reboot.
 
 use super::{
-    Action, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan, StartContainer, Step,
+    Action, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan, StartContainer,
+    Step,
     backoff::{Crash, Exit, ImageBackOff, Moment, Retry, StartFailure},
 };
 use crate::model::{
@@ -268,8 +269,7 @@ impl PodMemory {
                 if let Some(id) = &failure.reserved_for {
                     let memory = self.at(uid);
                     memory.leftovers.push(Leftover::Sandbox(id.as_str().into()));
-                    memory.sandbox_attempt =
-                        memory.sandbox_attempt.max(attempt.saturating_add(1));
+                    memory.sandbox_attempt = memory.sandbox_attempt.max(attempt.saturating_add(1));
                 }
             }
             Step::Image { container, image, pull_tried } => {
