@@ -98,7 +98,7 @@ mod tests {
             json,
             serde_json::json!({
                 "apiVersion": "v1", "kind": "Event",
-                "metadata": {"name": "web-n1.18b9c3a5b5bd4000", "namespace": "shop",
+                "metadata": {"name": "web-n1.18e9b8832bdd4000", "namespace": "shop",
                              "creationTimestamp": "2026-11-20T10:00:00Z"},
                 "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-n1",
                                    "uid": "abc", "fieldPath": "spec.containers{web}"},

@@ -50,3 +50,15 @@ pub enum ForgetAnswer {
         message: String,
     },
 }
+
+/// A pod with its status, as `kubectl get pod -o json` would show it. A pod whose spec is lost has a
+/// name and a status only.
+#[must_use]
+pub fn pod_object(view: &PodView) -> k8s::Pod {
+    let mut pod = view.pod.as_deref().cloned().unwrap_or_default();
+    pod.metadata.namespace = Some(view.key.namespace.to_string());
+    pod.metadata.name = Some(view.key.name.to_string());
+    pod.metadata.uid = Some(view.uid.to_string());
+    pod.status = Some(view.status.as_ref().clone());
+    pod
+}

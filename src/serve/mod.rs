@@ -1,22 +1,30 @@
 //! What the outside can ask a running agent: the local socket and the health port.
 //!
-//! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600 in a directory that only root may
-//! enter): `GET /status`, `/pods`, `/events`, `/healthz`, and `POST /forget`. The health port answers
-//! `/healthz` and what is below it, to anybody who can reach it.
+//! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`, `/events`, `/healthz`, and
+//! `POST /forget`. The health port answers `/healthz` and what is below it to anybody who can reach it.
 //! Every answer is made from published views, so it comes also while the runtime hangs. The only
-//! thing that reaches further is a [`Command`], which the agent answers in its own time, up to a deadline.
-//! Connections, requests and their sizes are bounded.
+//! request that reaches further is a [`Command`]; its answer is waited for up to a deadline.
+//! Connections, their lifetimes and the sizes of requests are bounded. [`Client`] is the other end.
 
+mod client;
+mod connections;
 mod document;
+mod health;
+mod routes;
+mod socket;
 
-pub use document::{ForgetAnswer, ForgetRequest, StatusDocument};
+pub use client::{Client, ClientError};
+pub use document::{ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
 
 use crate::{
     event::EventLog,
     model::{NodeView, PodKey, PodView},
 };
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use socket::LocalSocket;
+use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 /// Name of the socket in the run directory.
 pub const SOCKET_NAME: &str = "nodelet.sock";
@@ -59,10 +67,62 @@ pub struct ServeSettings {
     pub sync_frequency: Duration,
 }
 
-/// The local socket, bound, and the health port, yet to be bound.
+/// Why the local socket can't be had.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// An agent is serving there.
+    #[error("another agent answers on {}", .0.display())]
+    InUse(PathBuf),
+    /// Something that is no socket is in the way.
+    #[error("{} is in the way: it is no socket", .0.display())]
+    InTheWay(PathBuf),
+    /// The directory or the socket can't be made.
+    #[error("can't {operation} {}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The local socket, bound, and the health port, which is bound in [`Server::run`].
 #[derive(Debug)]
 pub struct Server {
-    settings: ServeSettings,
-    views: Views,
-    commands: mpsc::Sender<Command>,
+    local: LocalSocket,
+    app: routes::App,
+    healthz: Option<SocketAddr>,
 }
+
+impl Server {
+    /// Binds the local socket; a stale one is replaced when nobody answers on it. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Another agent answers, something else is in the way, or the file system refuses.
+    pub fn bind(
+        settings: ServeSettings,
+        views: Views,
+        commands: mpsc::Sender<Command>,
+    ) -> Result<Self, ServeError> {
+        let local = LocalSocket::bind(&settings.run_dir)?;
+        let health = health::Health::new(views.heartbeat.clone(), settings.sync_frequency);
+        let app = routes::App { views, commands, health, pod_logs_dir: settings.pod_logs_dir };
+        Ok(Self { local, app, healthz: settings.healthz })
+    }
+
+    /// Serves until `shutdown`, then removes the socket. A health port that can't be bound is logged
+    /// and tried again every 5 seconds, like the kubelet's.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
+        let local = async {
+            connections::serve(&self.local.listener, routes::router(self.app), shutdown).await;
+        };
+        tokio::join!(health, local);
+        self.local.path.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests;
