@@ -64,10 +64,10 @@ impl Loop {
             }
             Hint::Event(RuntimeEvent::Exited { id }) => self.ended(id, now),
             Hint::Event(RuntimeEvent::Started { id }) => {
-                self.remember(id, NOT_URGENT, Expect::Running)
+                self.remember(id, NOT_URGENT, Expect::Running);
             }
             Hint::Event(RuntimeEvent::Removed { id }) => {
-                self.remember(id, NOT_URGENT, Expect::Gone)
+                self.remember(id, NOT_URGENT, Expect::Gone);
             }
             Hint::Event(RuntimeEvent::OutOfMemory { id }) => {
                 self.remember(id, OOM_LAG, Expect::OutOfMemory);
