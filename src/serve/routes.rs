@@ -1,10 +1,11 @@
 //! The paths of the local socket. Long answers are made pod by pod while they are sent, so that an
-//! answer about many pods never lies in memory as a whole.
+//! answer about many pods never lies in memory as a whole; made once before for their length, so
+//! that the simplest of clients can read them.
 
 use super::{
     Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,
 };
-use crate::event;
+use crate::{event, model::PodView};
 use axum::{
     Json, Router,
     body::{Body, Bytes},
@@ -14,7 +15,7 @@ use axum::{
     routing::{get, post},
 };
 use serde::Serialize;
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
@@ -35,6 +36,12 @@ pub(super) struct App {
     pub(super) pod_logs_dir: PathBuf,
 }
 
+impl App {
+    fn pods(&self) -> Arc<[Arc<PodView>]> {
+        self.views.pods.borrow().values().cloned().collect()
+    }
+}
+
 pub(super) fn router(app: App) -> Router {
     let health = health::router(app.health.clone());
     Router::new()
@@ -53,38 +60,41 @@ pub(super) fn router(app: App) -> Router {
 /// A [`super::StatusDocument`].
 async fn status(State(app): State<App>) -> Response {
     let node = app.views.node.borrow().clone();
-    let pods: Vec<_> = app.views.pods.borrow().values().cloned().collect();
+    let pods = app.pods();
     let log = app.views.events.borrow().clone();
-    let tail = [
-        literal(b",\"eventsDropped\":"),
-        json(&log.dropped),
-        literal(b",\"podLogsDir\":"),
-        json(&app.pod_logs_dir),
-        literal(b"}\n"),
-    ];
-    let events = event::to_objects(&log, &node.name);
-    let pieces = [literal(b"{\"node\":"), json(&*node), literal(b",\"pods\":[")]
-        .into_iter()
-        .chain(listed(pods, |pod| json(&**pod)))
-        .chain([literal(b"],\"events\":[")])
-        .chain(listed(events, json))
-        .chain([literal(b"]")])
-        .chain(tail);
-    streamed(pieces)
+    let events: Arc<[_]> = event::to_objects(&log, &node.name).into();
+    streamed(move || {
+        let tail = [
+            literal(b"],\"eventsDropped\":"),
+            json(&log.dropped),
+            literal(b",\"podLogsDir\":"),
+            json(&app.pod_logs_dir),
+            literal(b"}\n"),
+        ];
+        [literal(b"{\"node\":"), json(&*node), literal(b",\"pods\":[")]
+            .into_iter()
+            .chain(listed(&pods, |pod| json(&**pod)))
+            .chain([literal(b"],\"events\":[")])
+            .chain(listed(&events, json))
+            .chain(tail)
+    })
 }
 
 /// `v1` `PodList`, as the kubelet serves it.
 async fn pods(State(app): State<App>) -> Response {
-    let pods: Vec<_> = app.views.pods.borrow().values().cloned().collect();
-    streamed(list("PodList", listed(pods, |pod| json(&pod_object(pod)))))
+    let pods = app.pods();
+    streamed(move || list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
 }
 
 /// `v1` `EventList`.
 async fn events(State(app): State<App>) -> Response {
     let node_name = app.views.node.borrow().name.clone();
-    let events = app.views.events.borrow().entries.clone();
-    let pieces = listed(events, move |entry| json(&event::to_object(entry, &node_name)));
-    streamed(list("EventList", pieces))
+    let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
+    streamed(move || {
+        let node_name = node_name.clone();
+        let object = move |entry: &Arc<event::Entry>| json(&event::to_object(entry, &node_name));
+        list("EventList", listed(&events, object))
+    })
 }
 
 async fn forget(State(app): State<App>, Json(request): Json<ForgetRequest>) -> Response {
@@ -119,16 +129,14 @@ fn json(value: &impl Serialize) -> Piece {
 }
 
 /// Each item as a piece of its own, with commas between.
-fn listed<T>(
-    items: Vec<T>,
-    make: impl Fn(&T) -> Piece + Send + 'static,
-) -> impl Iterator<Item = Piece>
-where
-    T: Send + 'static,
-{
-    items.into_iter().enumerate().flat_map(move |(n, item)| {
+fn listed<T, F: Fn(&T) -> Piece>(
+    items: &Arc<[T]>,
+    make: F,
+) -> impl Iterator<Item = Piece> + use<T, F> {
+    let items = Arc::clone(items);
+    (0..items.len()).flat_map(move |n| {
         let comma = if n == 0 { literal(b"") } else { literal(b",") };
-        [comma, make(&item)]
+        [comma, make(&items[n])]
     })
 }
 
@@ -137,8 +145,22 @@ fn list(kind: &str, items: impl Iterator<Item = Piece>) -> impl Iterator<Item = 
     [Ok(Bytes::from(head))].into_iter().chain(items).chain([literal(b"]}\n")])
 }
 
-fn streamed(pieces: impl Iterator<Item = Piece> + Send + 'static) -> Response {
-    let pieces = pieces.filter(|piece| !piece.as_ref().is_ok_and(Bytes::is_empty));
-    let body = Body::from_stream(tokio_stream::iter(pieces));
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+fn streamed<I>(pieces: impl Fn() -> I) -> Response
+where
+    I: Iterator<Item = Piece> + Send + 'static,
+{
+    let length = match pieces().try_fold(0, |sum, piece| piece.map(|bytes| sum + bytes.len())) {
+        Ok(length) => length,
+        Err(err) => {
+            tracing::error!(%err, "an answer can't be written as JSON");
+            let body = "500: Internal Server Error".to_owned();
+            return health::plain((StatusCode::INTERNAL_SERVER_ERROR, body));
+        }
+    };
+    let filled = pieces().filter(|piece| !piece.as_ref().is_ok_and(Bytes::is_empty));
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_LENGTH, length.to_string()),
+    ];
+    (headers, Body::from_stream(tokio_stream::iter(filled))).into_response()
 }

@@ -133,6 +133,8 @@ async fn serves_kubernetes_lists() {
     assert_eq!(list["items"][1]["metadata"]["name"], "b");
     assert_eq!(list["items"][1]["metadata"]["uid"], "u1");
     assert_eq!(list["items"][1]["status"]["phase"], "Running");
+    let answer = rig.raw("GET /pods HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(body), "not chunked: {answer}");
     let answer = rig.raw("GET /events HTTP/1.0\r\n\r\n").await;
     assert!(
         answer.contains(r#""kind":"EventList""#) && answer.ends_with("\"items\":[]}\n"),
