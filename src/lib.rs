@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod cgroup;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod cri;
 pub mod desired;
