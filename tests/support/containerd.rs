@@ -79,7 +79,10 @@ impl Drop for Containerd {
 pub fn remove(dir: &Path) {
     let output = run("down", dir, &[]);
     if !output.status.success() {
-        super::say_loudly(&format!("private-containerd down: {}", String::from_utf8_lossy(&output.stderr)));
+        super::say_loudly(&format!(
+            "private-containerd down: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     }
 }
 

@@ -52,14 +52,19 @@ impl Cri {
     /// The pid of a sandbox's pause process (real containerd only).
     pub fn sandbox_pid(&self, id: &str) -> i32 {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-        let answer = block_on(self.runtime.clone().pod_sandbox_status(request)).unwrap().into_inner();
+        let answer =
+            block_on(self.runtime.clone().pod_sandbox_status(request)).unwrap().into_inner();
         pid_in(&answer.info["info"])
     }
 
     /// A sandbox's status.
     pub fn sandbox_status(&self, id: &str) -> v1::PodSandboxStatus {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        block_on(self.runtime.clone().pod_sandbox_status(request)).unwrap().into_inner().status.unwrap()
+        block_on(self.runtime.clone().pod_sandbox_status(request))
+            .unwrap()
+            .into_inner()
+            .status
+            .unwrap()
     }
 
     /// `RunPodSandbox`

@@ -26,7 +26,8 @@ pub fn archive() -> PathBuf {
     let lock = File::create(dir.join("images.lock")).unwrap();
     lock.lock().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images");
-    let newest_source = ["build", "pause.c"].map(|name| modified(&sources.join(name))).into_iter().max();
+    let newest_source =
+        ["build", "pause.c"].map(|name| modified(&sources.join(name))).into_iter().max();
     if !archive.exists() || Some(modified(&archive)) < newest_source {
         let made = Command::new(sources.join("build")).arg(&archive).status().unwrap();
         assert!(made.success(), "tests/images/build failed");

@@ -64,7 +64,7 @@ pub fn poll_until<T>(
         if Instant::now() >= end {
             return Err(value);
         }
-        block_on(tokio::time::sleep(LOOK_EVERY));
+        block_on(async { tokio::time::sleep(LOOK_EVERY).await });
     }
 }
 
@@ -98,4 +98,29 @@ pub fn stays<T: fmt::Debug>(
 /// Prints past the test harness's capturing: for what a person must see although the test passes.
 pub fn say_loudly(text: &str) {
     writeln!(std::io::stderr().lock(), "{text}").unwrap();
+}
+
+/// Whether what needs a real containerd must be skipped here; says so, loudly, when it must.
+pub fn skip_without_containerd() -> bool {
+    let missing: Vec<&str> = [
+        (nix::unistd::geteuid().is_root(), "root"),
+        (on_path("containerd"), "containerd"),
+        (on_path("runc"), "runc"),
+        (on_path("iptables"), "iptables"),
+        (std::path::Path::new("/bin/busybox").exists(), "busybox-static"),
+    ]
+    .into_iter()
+    .filter_map(|(there, name)| (!there).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        return false;
+    }
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    say_loudly(&format!("SKIPPED {test}: needs {}", missing.join(", ")));
+    true
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }

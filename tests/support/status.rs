@@ -66,7 +66,9 @@ impl Status {
     pub fn runs(&self, name: &str) -> bool {
         self.pod(name).is_some_and(|pod| {
             let statuses = pod.status.container_statuses.iter().flatten();
-            !pod.terminating && phase(pod) == "Running" && statuses.clone().count() > 0
+            !pod.terminating
+                && phase(pod) == "Running"
+                && statuses.clone().count() > 0
                 && statuses.clone().all(|status| status.ready)
         })
     }
@@ -117,9 +119,9 @@ impl Status {
 
     /// Whether an event with that reason was recorded whose text mentions `about`.
     pub fn has_event(&self, reason: &str, about: &str) -> bool {
-        self.events.iter().any(|event| {
-            event["reason"] == reason && event.to_string().contains(about)
-        })
+        self.events
+            .iter()
+            .any(|event| event["reason"] == reason && event.to_string().contains(about))
     }
 }
 
@@ -133,7 +135,11 @@ impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runtime = &self.node.runtime;
         let (not_ready, no_network) = (&runtime.not_ready, &runtime.network_not_ready);
-        writeln!(f, "\nruntime: not_ready {not_ready:?}, network {no_network:?}, pleg {:?}", self.node.pleg)?;
+        writeln!(
+            f,
+            "\nruntime: not_ready {not_ready:?}, network {no_network:?}, pleg {:?}",
+            self.node.pleg
+        )?;
         for warning in &self.node.warnings {
             writeln!(f, "warning: {warning}")?;
         }

@@ -152,7 +152,8 @@ impl World {
         let full = full_name(pod);
         let mut found = self.cri.sandboxes();
         found.retain(|sandbox| sandbox.metadata.as_ref().is_some_and(|m| m.name == full));
-        found.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.metadata.as_ref().map(|m| m.attempt)));
+        found
+            .sort_by_key(|sandbox| std::cmp::Reverse(sandbox.metadata.as_ref().map(|m| m.attempt)));
         found
     }
 
@@ -218,7 +219,8 @@ impl World {
             Runtime::Real(containerd) => {
                 leaks.extend(containerd.leaks());
                 let pod_cgroups = self.slot.cgroups().into_iter().filter(|cgroup| {
-                    let name = cgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let name =
+                        cgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
                     name.starts_with("pod") || name.len() == 64
                 });
                 leaks.extend(pod_cgroups.map(|cgroup| format!("cgroup {}", cgroup.display())));

@@ -2,11 +2,11 @@
 
 use super::Shared;
 use nodelet::cri::containerd::{
-    events::{TaskDelete, TaskExit, TaskStart},
+    events::{ContainerDelete, TaskExit, TaskStart},
     services::{Envelope, SubscribeRequest, events_server::Events},
 };
 use prost::Message;
-use prost_types::{Any, Timestamp};
+use prost_types::Any;
 use std::{pin::Pin, sync::Arc};
 use tokio::sync::{broadcast, mpsc};
 use tonic::{Request, Response, Status};
@@ -37,20 +37,17 @@ pub(super) fn exited(id: &str, code: i32) -> Event {
         id: id.to_owned(),
         pid: 1,
         exit_status: code.unsigned_abs(),
-        exited_at: Some(now()),
     };
     event("/tasks/exit", "containerd.events.TaskExit", &content)
 }
 
 /// It was removed.
 pub(super) fn deleted(id: &str) -> Event {
-    let content = TaskDelete { container_id: id.to_owned(), ..TaskDelete::default() };
-    event("/tasks/delete", "containerd.events.TaskDelete", &content)
-}
-
-fn now() -> Timestamp {
-    let now = jiff::Timestamp::now();
-    Timestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond() }
+    event(
+        "/containers/delete",
+        "containerd.events.ContainerDelete",
+        &ContainerDelete { id: id.to_owned() },
+    )
 }
 
 impl Shared {
@@ -94,7 +91,6 @@ impl Subscription {
                 match events.recv().await {
                     Ok(Event { topic, content }) => {
                         let envelope = Envelope {
-                            timestamp: Some(now()),
                             namespace: "k8s.io".to_owned(),
                             topic: topic.to_owned(),
                             event: Some(content),

@@ -9,12 +9,12 @@ mod service;
 mod state;
 
 use super::serve::{Served, on_socket};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    service::TowerToHyperService,
-};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use service::Services;
 use state::State;
 use std::{
+    convert::Infallible,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -63,9 +63,13 @@ impl Fake {
 
     /// The daemon listens again.
     pub fn start_again(&self) {
-        let routes = service::routes(&self.shared);
+        let services = Services::new(&self.shared);
         *self.served.lock().unwrap() = Some(on_socket(&self.socket, move |stream| {
-            let service = TowerToHyperService::new(routes.clone());
+            let services = services.clone();
+            let service = service_fn(move |request| {
+                let services = services.clone();
+                async move { Ok::<_, Infallible>(services.call(request).await) }
+            });
             async move {
                 let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                     .serve_connection(TokioIo::new(stream), service);

@@ -5,6 +5,7 @@ use super::{
     events::EventService,
     state::{self, Container, Run, Sandbox},
 };
+use hyper::body::Incoming;
 use nodelet::cri::{
     containerd::services::events_server::EventsServer,
     v1::{
@@ -13,15 +14,42 @@ use nodelet::cri::{
         runtime_service_server::{RuntimeService, RuntimeServiceServer},
     },
 };
-use std::{collections::BTreeMap, sync::Arc};
-use tonic::{Request, Response, Status, service::Routes};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, body::Body, codegen::Service as _};
 
 /// All services of the socket.
-pub(super) fn routes(shared: &Arc<Shared>) -> Routes {
-    Routes::new(RuntimeServiceServer::new(CriService(Arc::clone(shared))))
-        .add_service(ImageServiceServer::new(CriService(Arc::clone(shared))))
-        .add_service(EventsServer::new(EventService(Arc::clone(shared))))
-        .prepare()
+#[derive(Clone)]
+pub(super) struct Services {
+    runtime: RuntimeServiceServer<CriService>,
+    images: ImageServiceServer<CriService>,
+    events: EventsServer<EventService>,
+}
+
+impl Services {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        let cri = Arc::new(CriService(Arc::clone(shared)));
+        Self {
+            runtime: RuntimeServiceServer::from_arc(Arc::clone(&cri)),
+            images: ImageServiceServer::from_arc(cri),
+            events: EventsServer::new(EventService(Arc::clone(shared))),
+        }
+    }
+
+    /// Answers one call.
+    pub(super) async fn call(mut self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
+        let service = request.uri().path().split('/').nth(1).unwrap_or_default();
+        let answered = match service {
+            "runtime.v1.RuntimeService" => self.runtime.call(request).await,
+            "runtime.v1.ImageService" => self.images.call(request).await,
+            "containerd.services.events.v1.Events" => self.events.call(request).await,
+            other => Ok(Status::unimplemented(format!("unknown service {other}")).into_http()),
+        };
+        match answered {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
 }
 
 struct CriService(Arc<Shared>);
@@ -45,18 +73,22 @@ impl RuntimeService for CriService {
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let network_ready = self.0.state().network_ready;
-        let condition = |kind: &str, status: bool, reason: &str, message: &str| v1::RuntimeCondition {
-            r#type: kind.to_owned(),
-            status,
-            reason: if status { String::new() } else { reason.to_owned() },
-            message: if status { String::new() } else { message.to_owned() },
-        };
+        let condition =
+            |kind: &str, status: bool, reason: &str, message: &str| v1::RuntimeCondition {
+                r#type: kind.to_owned(),
+                status,
+                reason: if status { String::new() } else { reason.to_owned() },
+                message: if status { String::new() } else { message.to_owned() },
+            };
         let no_network = "Network plugin returns error: cni plugin not initialized";
         let conditions = vec![
             condition("RuntimeReady", true, "", ""),
             condition("NetworkReady", network_ready, "NetworkPluginNotReady", no_network),
         ];
-        ok(v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() })
+        ok(v1::StatusResponse {
+            status: Some(v1::RuntimeStatus { conditions }),
+            ..Default::default()
+        })
     }
 
     async fn run_pod_sandbox(
@@ -175,7 +207,8 @@ impl RuntimeService for CriService {
         });
         let wanted = |item: &v1::Container| {
             (filter.id.is_empty() || item.id.starts_with(&filter.id))
-                && (filter.pod_sandbox_id.is_empty() || item.pod_sandbox_id == filter.pod_sandbox_id)
+                && (filter.pod_sandbox_id.is_empty()
+                    || item.pod_sandbox_id == filter.pod_sandbox_id)
                 && filter.state.as_ref().is_none_or(|state| state.state == item.state)
                 && has_labels(&item.labels, &filter.label_selector)
         };
@@ -196,6 +229,45 @@ impl RuntimeService for CriService {
         let status = Some(container_status(&id, container));
         ok(v1::ContainerStatusResponse { status, ..Default::default() })
     }
+
+    // Not answered, as by containerd 1.6.
+
+    async fn runtime_config(
+        &self,
+        _: Request<v1::RuntimeConfigRequest>,
+    ) -> Answer<v1::RuntimeConfigResponse> {
+        Err(Status::unimplemented("method RuntimeConfig not implemented"))
+    }
+
+    type GetContainerEventsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
+
+    async fn get_container_events(
+        &self,
+        _: Request<v1::GetEventsRequest>,
+    ) -> Answer<Self::GetContainerEventsStream> {
+        Err(Status::unimplemented("method GetContainerEvents not implemented"))
+    }
+
+    // Beyond this fake: scenarios that need them run on the real runtime only.
+
+    async fn update_container_resources(
+        &self,
+        _: Request<v1::UpdateContainerResourcesRequest>,
+    ) -> Answer<v1::UpdateContainerResourcesResponse> {
+        Err(Status::unimplemented("the fake runtime has no resources"))
+    }
+
+    async fn reopen_container_log(
+        &self,
+        _: Request<v1::ReopenContainerLogRequest>,
+    ) -> Answer<v1::ReopenContainerLogResponse> {
+        Err(Status::unimplemented("the fake runtime keeps no log open"))
+    }
+
+    async fn exec_sync(&self, _: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
+        Err(Status::unimplemented("the fake runtime executes nothing"))
+    }
 }
 
 #[tonic::async_trait]
@@ -210,7 +282,10 @@ impl ImageService for CriService {
         ok(v1::ImageStatusResponse { image, ..Default::default() })
     }
 
-    async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> Answer<v1::PullImageResponse> {
+    async fn pull_image(
+        &self,
+        request: Request<v1::PullImageRequest>,
+    ) -> Answer<v1::PullImageResponse> {
         let name = request.into_inner().image.unwrap_or_default().image;
         let mut state = self.0.state();
         if !state.published.contains(&name) {
@@ -222,16 +297,36 @@ impl ImageService for CriService {
         state.images.insert(name, id.clone());
         ok(v1::PullImageResponse { image_ref: id })
     }
+
+    async fn list_images(
+        &self,
+        _: Request<v1::ListImagesRequest>,
+    ) -> Answer<v1::ListImagesResponse> {
+        let state = self.0.state();
+        let images = state.images.values().map(|id| image(&state.images, id)).collect();
+        ok(v1::ListImagesResponse { images })
+    }
+
+    async fn remove_image(
+        &self,
+        request: Request<v1::RemoveImageRequest>,
+    ) -> Answer<v1::RemoveImageResponse> {
+        let name = request.into_inner().image.unwrap_or_default().image;
+        self.0.state().images.retain(|tag, id| *tag != name && *id != name);
+        ok(v1::RemoveImageResponse {})
+    }
+
+    async fn image_fs_info(
+        &self,
+        _: Request<v1::ImageFsInfoRequest>,
+    ) -> Answer<v1::ImageFsInfoResponse> {
+        Err(Status::unimplemented("the fake runtime has no image filesystem"))
+    }
 }
 
 fn image(images: &BTreeMap<String, String>, id: &str) -> v1::Image {
     let names = images.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone());
-    v1::Image {
-        id: id.to_owned(),
-        repo_tags: names.collect(),
-        size: 1 << 20,
-        ..Default::default()
-    }
+    v1::Image { id: id.to_owned(), repo_tags: names.collect(), size: 1 << 20, ..Default::default() }
 }
 
 fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {

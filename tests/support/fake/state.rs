@@ -118,7 +118,10 @@ pub(super) fn image_id(name: &str) -> String {
 
 pub(super) fn run_sandbox(shared: &Shared, config: v1::PodSandboxConfig) -> Result<String, Status> {
     let state = &mut *shared.state();
-    let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("sandbox config must include metadata"))?;
+    let metadata = config
+        .metadata
+        .clone()
+        .ok_or_else(|| Status::invalid_argument("sandbox config must include metadata"))?;
     let v1::PodSandboxMetadata { name, namespace, uid, attempt } = metadata;
     let name = format!("{name}_{namespace}_{uid}_{attempt}");
     let id = state.new_id();
@@ -160,7 +163,9 @@ pub(super) fn end_sandbox(shared: &Shared, id: &str) {
 
 pub(super) async fn stop_sandbox(shared: &Arc<Shared>, id: &str) -> Result<(), Status> {
     if !shared.state().sandboxes.contains_key(id) {
-        return Err(Status::not_found(format!("an error occurred when try to find sandbox {id:?}: not found")));
+        return Err(Status::not_found(format!(
+            "an error occurred when try to find sandbox {id:?}: not found"
+        )));
     }
     for container in containers_of(shared, id) {
         stop_container(shared, &container, 0).await?;
@@ -199,7 +204,9 @@ pub(super) fn create_container(
     let sandbox_id = request.pod_sandbox_id;
     let config = request.config.ok_or_else(|| Status::invalid_argument("no container config"))?;
     let Some(sandbox) = state.sandboxes.get(&sandbox_id) else {
-        return Err(Status::not_found(format!("failed to find sandbox id {sandbox_id:?}: not found")));
+        return Err(Status::not_found(format!(
+            "failed to find sandbox id {sandbox_id:?}: not found"
+        )));
     };
     if !sandbox.ready {
         return Err(Status::unknown("failed to get sandbox container task: no running task found"));
@@ -207,8 +214,10 @@ pub(super) fn create_container(
     let pod = sandbox.config.metadata.clone().unwrap_or_default();
     let log_path = Path::new(&sandbox.config.log_directory).join(&config.log_path);
     let container = config.metadata.clone().unwrap_or_default();
-    let name =
-        format!("{}_{}_{}_{}_{}", container.name, pod.name, pod.namespace, pod.uid, container.attempt);
+    let name = format!(
+        "{}_{}_{}_{}_{}",
+        container.name, pod.name, pod.namespace, pod.uid, container.attempt
+    );
     let image = config.image.as_ref().map_or("", |image| image.image.as_str());
     let Some(image_ref) = state.image(image).map(str::to_owned) else {
         return Err(Status::not_found(format!("failed to resolve image {image:?}: not found")));
@@ -237,7 +246,10 @@ pub(super) fn start_container(shared: &Arc<Shared>, id: &str) -> Result<(), Stat
         return Err(Status::unknown(format!("container {id:?} is not in created state")));
     }
     if !state.sandboxes.get(&container.sandbox_id).is_some_and(|s| s.ready) {
-        return Err(Status::unknown(format!("sandbox container {:?} is not running", container.sandbox_id)));
+        return Err(Status::unknown(format!(
+            "sandbox container {:?} is not running",
+            container.sandbox_id
+        )));
     }
     let argv: Vec<String> =
         container.config.command.iter().chain(&container.config.args).cloned().collect();
@@ -283,7 +295,9 @@ fn exited(shared: &Shared, id: &str, code: i32) {
 }
 
 pub(super) fn kill_container(shared: &Shared, id: &str) {
-    if let Some(Container { run: Run::Running { signals, .. }, .. }) = shared.state().containers.get(id) {
+    if let Some(Container { run: Run::Running { signals, .. }, .. }) =
+        shared.state().containers.get(id)
+    {
         signals.kill.send_replace(true);
     }
 }
@@ -353,7 +367,8 @@ impl Output for ContainerOutput {
         for mount in &self.mounts {
             if let Ok(inside) = Path::new(path).strip_prefix(&mount.container_path) {
                 let host = Path::new(&mount.host_path);
-                let file = if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) };
+                let file =
+                    if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) };
                 let _written = fs::write(file, format!("{text}\n"));
             }
         }

@@ -89,12 +89,14 @@ pub(super) fn pod_of(state: &State, method: &str, request: &[u8]) -> Option<PodR
         }
         "PullImage" => of_config(decode::<v1::PullImageRequest>(request)?.sandbox_config, ""),
         // These carry the id as field 1, whatever their type.
-        "StopPodSandbox" | "RemovePodSandbox" | "PodSandboxStatus" => {
-            state.sandboxes.get(&decode::<v1::StopPodSandboxRequest>(request)?.pod_sandbox_id).cloned()
-        }
-        "StartContainer" | "StopContainer" | "RemoveContainer" | "ContainerStatus" => {
-            state.containers.get(&decode::<v1::StartContainerRequest>(request)?.container_id).cloned()
-        }
+        "StopPodSandbox" | "RemovePodSandbox" | "PodSandboxStatus" => state
+            .sandboxes
+            .get(&decode::<v1::StopPodSandboxRequest>(request)?.pod_sandbox_id)
+            .cloned(),
+        "StartContainer" | "StopContainer" | "RemoveContainer" | "ContainerStatus" => state
+            .containers
+            .get(&decode::<v1::StartContainerRequest>(request)?.container_id)
+            .cloned(),
         "ListPodSandbox" => {
             let filter = decode::<v1::ListPodSandboxRequest>(request)?.filter?;
             of_labels(&filter.label_selector)
@@ -124,13 +126,16 @@ pub(super) fn learn(state: &mut State, method: &str, pod: Option<&PodRef>, respo
         ("ListPodSandbox", _) => {
             for item in decode::<v1::ListPodSandboxResponse>(response).unwrap_or_default().items {
                 if let Some(metadata) = item.metadata {
-                    let pod = PodRef { name: metadata.name, uid: metadata.uid, ..PodRef::default() };
+                    let pod =
+                        PodRef { name: metadata.name, uid: metadata.uid, ..PodRef::default() };
                     state.sandboxes.insert(item.id, pod);
                 }
             }
         }
         ("ListContainers", _) => {
-            for item in decode::<v1::ListContainersResponse>(response).unwrap_or_default().containers {
+            for item in
+                decode::<v1::ListContainersResponse>(response).unwrap_or_default().containers
+            {
                 if let Some(pod) = of_labels(&item.labels) {
                     state.containers.insert(item.id, pod);
                 }

@@ -6,7 +6,8 @@ use hyper::{
     HeaderMap, Request, Response,
     body::{Bytes, Incoming},
     client::conn::http2::SendRequest,
-    server, service::service_fn,
+    server,
+    service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::{convert::Infallible, future::pending, sync::Arc};
@@ -67,11 +68,18 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
             return response.map(|body| frames::Events::new(body, shared).boxed());
         }
         Ok(response) => response,
-        Err(message) => return answer(shared, number, Code::Unavailable, error(Code::Unavailable, &message)),
+        Err(message) => {
+            return answer(shared, number, Code::Unavailable, error(Code::Unavailable, &message));
+        }
     };
     let (head, body) = response.into_parts();
     let Ok(body) = body.collect().await else {
-        return answer(shared, number, Code::Unavailable, error(Code::Unavailable, "answer cut off"));
+        return answer(
+            shared,
+            number,
+            Code::Unavailable,
+            error(Code::Unavailable, "answer cut off"),
+        );
     };
     let trailers = body.trailers().cloned();
     let code = status_of(trailers.as_ref().unwrap_or(&head.headers));
@@ -121,10 +129,11 @@ fn arrive(state: &mut State, method: &str, message: &[u8]) -> Arrived {
         at: Instant::now(),
         answered: None,
     };
-    let fault = state.rules.iter_mut().find(|rule| rule.left > 0 && matches(rule, &call)).map(|rule| {
-        rule.left -= 1;
-        (rule.id, rule.fault.clone())
-    });
+    let fault =
+        state.rules.iter_mut().find(|rule| rule.left > 0 && matches(rule, &call)).map(|rule| {
+            rule.left -= 1;
+            (rule.id, rule.fault.clone())
+        });
     let hook = match &state.hook {
         Some(hook) if mutating == Some(hook.mutating_call) => state.hook.take(),
         _ => None,
@@ -173,7 +182,5 @@ fn error(code: Code, message: &str) -> Answer {
 }
 
 fn status_of(headers: &HeaderMap) -> Code {
-    headers
-        .get("grpc-status")
-        .map_or(Code::Unknown, |value| Code::from_bytes(value.as_bytes()))
+    headers.get("grpc-status").map_or(Code::Unknown, |value| Code::from_bytes(value.as_bytes()))
 }
