@@ -1,7 +1,12 @@
 //! The real agent: the binary under test, with all its directories under one.
 
 use super::{poll_until, slot::Slot, status};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
+    cell::{Cell, RefCell},
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -26,7 +31,8 @@ pub struct Settings {
 /// An agent, running or not, and its directories.
 pub struct Agent {
     dir: PathBuf,
-    child: Option<Child>,
+    child: RefCell<Option<Child>>,
+    revived: Cell<bool>,
 }
 
 /// What a process uses.
@@ -54,7 +60,7 @@ impl Agent {
             fs::create_dir_all(dir.join(name)).unwrap();
         }
         fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
-        let agent = Self { dir, child: None };
+        let agent = Self { dir, child: RefCell::default(), revived: Cell::default() };
         let at = agent.dir.display();
         let cgroups = match settings.cgroups {
             true => {
@@ -89,12 +95,17 @@ impl Agent {
     }
 
     /// Starts it; does not wait until it answers.
-    pub fn start(&mut self) {
-        assert!(self.child.is_none(), "the agent runs already");
+    pub fn start(&self) {
+        assert!(!self.is_running(), "the agent runs already");
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
         let mut command = self.command();
         command.stdout(log.try_clone().unwrap()).stderr(log);
-        self.child = Some(command.spawn().unwrap());
+        self.child.replace(Some(command.spawn().unwrap()));
+    }
+
+    /// From now on the agent is started again whenever it is found dead, as systemd would.
+    pub fn revive_when_dead(&self, revive: bool) {
+        self.revived.set(revive);
     }
 
     /// Starts it in the foreground and waits for its end: for an agent that must refuse to run.
@@ -118,43 +129,35 @@ impl Agent {
     }
 
     /// `kill -9`, and waits until it is gone.
-    pub fn kill(&mut self) {
+    pub fn kill(&self) {
         let mut child = self.child.take().expect("the agent runs");
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     /// SIGTERM; gives the exit code.
-    pub fn terminate(&mut self) -> Option<i32> {
+    pub fn terminate(&self) -> Option<i32> {
         let mut child = self.child.take().expect("the agent runs");
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
         child.wait().unwrap().code()
     }
 
     /// The process id of the running agent.
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the agent runs").id()
+        self.child.borrow().as_ref().expect("the agent runs").id()
     }
 
     /// Something that kills the present process with -9 when called, from anywhere.
     pub fn killer(&self) -> impl FnOnce() + Send + 'static {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap());
-        move || {
-            // Still our child and not yet waited for, so the number is not anybody else's.
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-        }
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        // Still our child and not yet waited for, so the number is not anybody else's.
+        move || kill(pid, Signal::SIGKILL).unwrap()
     }
 
-    /// Whether it still runs; collects it when it does not.
-    pub fn is_running(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
-    }
-
-    /// Waits for the end of a process that somebody else kills.
-    pub fn wait_for_end(&mut self, deadline: Duration) {
-        super::wait_until("the agent ends", deadline, || self.is_running(), |runs| !runs);
-        self.child = None;
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.child.borrow_mut().as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
     /// Reads the status through the socket.
@@ -162,6 +165,9 @@ impl Agent {
     /// # Errors
     /// In words, when there is no answer.
     pub fn status(&self) -> Result<status::Status, String> {
+        if self.revived.get() && !self.is_running() {
+            self.start();
+        }
         status::read(&self.socket())
     }
 
@@ -251,7 +257,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        if self.child.is_some() {
+        if self.is_running() {
             self.kill();
         }
     }

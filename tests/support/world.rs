@@ -64,7 +64,12 @@ impl World {
 
     /// A world in which the agent runs.
     pub fn start(kind: Kind) -> Self {
-        let mut world = Self::prepare(kind, Settings::for_kind(kind));
+        Self::start_with(kind, Settings::for_kind(kind))
+    }
+
+    /// A world in which an agent with settings of its own runs.
+    pub fn start_with(kind: Kind, settings: Settings) -> Self {
+        let world = Self::prepare(kind, settings);
         world.agent.start();
         world
     }
@@ -229,7 +234,18 @@ impl World {
         leaks
     }
 
-    /// Removes every manifest and checks that all pods go without a trace. What a scenario ends with.
+    /// What a scenario ends with: the agent stayed small, and without manifests every pod goes without a trace.
+    #[track_caller]
+    pub fn finish(self) {
+        self.check_usage(u64::try_from(self.sandboxes_in_all()).unwrap());
+        self.remove_all();
+    }
+
+    fn sandboxes_in_all(&self) -> usize {
+        self.cri.sandboxes().len()
+    }
+
+    /// Removes every manifest and checks that all pods go without a trace.
     #[track_caller]
     pub fn remove_all(&self) {
         for entry in fs::read_dir(self.agent.manifests()).unwrap().flatten() {

@@ -48,6 +48,8 @@ pub struct Call {
     pub pod: Option<PodRef>,
     /// When it arrived.
     pub at: Instant,
+    /// Whether it was passed on to the runtime.
+    pub reached: bool,
     /// What the caller was answered, and when; `None` while it is not.
     pub answered: Option<(Code, Instant)>,
 }

@@ -61,6 +61,9 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
         Some((_, Fault::HangAnswer | Fault::LoseAnswer)) | None => {}
     }
+    if let Some(call) = recorded(&mut shared.state(), number) {
+        call.reached = true;
+    }
     let response = pass_on(upstream, Request::from_parts(parts, Full::new(body))).await;
     let response = match response {
         Ok(response) if is_events => {
@@ -127,6 +130,7 @@ fn arrive(state: &mut State, method: &str, message: &[u8]) -> Arrived {
         request: message.to_vec(),
         pod: pod.clone(),
         at: Instant::now(),
+        reached: false,
         answered: None,
     };
     let fault =
@@ -168,9 +172,13 @@ async fn pass_on(
     upstream.send_request(request).await.map_err(|err| err.to_string())
 }
 
+/// A call in the recording, unless that was forgotten meanwhile.
+fn recorded(state: &mut State, number: usize) -> Option<&mut Call> {
+    state.calls.iter_mut().rfind(|call| call.number == number)
+}
+
 fn answer(shared: &Shared, number: usize, code: Code, response: Answer) -> Answer {
-    // The recording may have been forgotten meanwhile.
-    if let Some(call) = shared.state().calls.iter_mut().rfind(|call| call.number == number) {
+    if let Some(call) = recorded(&mut shared.state(), number) {
         call.answered = Some((code, Instant::now()));
     }
     response
