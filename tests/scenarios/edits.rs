@@ -51,7 +51,12 @@ pub fn an_edit_of_comments_changes_nothing(kind: Kind) {
     world.wait_running("web");
     let ids = world.running_ids("web");
     world.write("web.yaml", &format!("# looked at and left alone\n\n{}", pod.text()));
-    stays("the same container", Duration::from_secs(3), || world.running_ids("web"), |now| *now == ids);
+    stays(
+        "the same container",
+        Duration::from_secs(3),
+        || world.running_ids("web"),
+        |now| *now == ids,
+    );
     world.finish();
 }
 
@@ -79,7 +84,9 @@ fn bad_edits(good: &Pod) -> Vec<(&'static str, Vec<u8>)> {
         ("a doubled key", format!("kind: Pod\n{{}}\nkind: Pod\n{text}").into_bytes()),
         (
             "a volume that is not supported",
-            edit(good.clone().set("volumes", json!([{ "name": "c", "configMap": { "name": "c" } }]))),
+            edit(
+                good.clone().set("volumes", json!([{ "name": "c", "configMap": { "name": "c" } }])),
+            ),
         ),
         (
             "the same container twice",
@@ -155,7 +162,8 @@ pub fn of_two_manifests_with_one_name_the_running_one_stays(kind: Kind) {
     let status = world.wait("the newcomer is rejected", |status| status.rejected("first.yaml"));
     let verdict = format!("{:?}", status.verdicts("first.yaml"));
     assert!(verdict.contains("second.yaml"), "the verdict names the other file: {verdict}");
-    let running = || world.agent.status().ok().and_then(|s| s.pod("web").map(|pod| pod.uid.clone()));
+    let running =
+        || world.agent.status().ok().and_then(|s| s.pod("web").map(|pod| pod.uid.clone()));
     stays("the first one stays", Duration::from_secs(2), running, |now| now.as_ref() == Some(&uid));
     world.remove("second.yaml");
     world.wait("the other takes its place", |status| {
@@ -167,7 +175,8 @@ pub fn of_two_manifests_with_one_name_the_running_one_stays(kind: Kind) {
 pub fn what_is_no_manifest_is_listed_with_its_reason(kind: Kind) {
     let world = World::start(kind);
     let text = Pod::running("web").text();
-    let ignored = ["web.yaml.bak", "web.yaml~", ".web.yaml.swp", "#web.yaml#", "notes.txt", "web.yaml.orig"];
+    let ignored =
+        ["web.yaml.bak", "web.yaml~", ".web.yaml.swp", "#web.yaml#", "notes.txt", "web.yaml.orig"];
     for name in ignored {
         fs::write(world.manifest_path(name), &text).unwrap();
     }

@@ -46,8 +46,12 @@ pub fn init_containers_and_sidecars_start_in_order_and_stop_in_reverse(kind: Kin
     let order = ["first", "proxy", "second", "shipper", "main", "other"];
     assert_eq!(called_for(&world, "StartContainer"), order);
     let created = |name: &str| container_named(&world, name).created_at;
-    let finished = |name: &str| world.cri.container_status(&container_named(&world, name).id).finished_at;
-    assert!(finished("first") <= created("proxy"), "the sidecar waits for the init container before it");
+    let finished =
+        |name: &str| world.cri.container_status(&container_named(&world, name).id).finished_at;
+    assert!(
+        finished("first") <= created("proxy"),
+        "the sidecar waits for the init container before it"
+    );
     assert!(finished("second") <= created("shipper"));
 
     world.proxy.forget_calls();
@@ -62,7 +66,8 @@ pub fn init_containers_and_sidecars_start_in_order_and_stop_in_reverse(kind: Kin
 
 pub fn jobs_run_to_their_end(kind: Kind) {
     let world = World::start(kind);
-    let never = |name: &str, script: &str| Pod::with_main(name, script).set("restartPolicy", "Never");
+    let never =
+        |name: &str, script: &str| Pod::with_main(name, script).set("restartPolicy", "Never");
     world.drop_pod(&never("good", "sleep 0.2; exit 0"));
     world.drop_pod(&never("bad", "exit 4"));
     world.drop_pod(&never("helped", "sleep 0.2").sidecar("helper", FOREVER));
@@ -75,7 +80,8 @@ pub fn jobs_run_to_their_end(kind: Kind) {
     });
     assert_eq!(ended.terminated("bad", "main").unwrap().exit_code, 4);
     assert_eq!(ended.terminated("good", "main").unwrap().reason.as_deref(), Some("Completed"));
-    let starts = || world.proxy.count("StartContainer", "good") + world.proxy.count("StartContainer", "bad");
+    let starts =
+        || world.proxy.count("StartContainer", "good") + world.proxy.count("StartContainer", "bad");
     stays("ended jobs are not started again", Duration::from_secs(2), starts, |n| *n == 2);
     world.finish();
 }
@@ -175,6 +181,7 @@ fn called_for(world: &World, method: &str) -> Vec<String> {
 #[track_caller]
 fn container_named(world: &World, name: &str) -> v1::Container {
     let containers = world.containers("web");
-    let found = containers.into_iter().find(|c| c.metadata.as_ref().is_some_and(|m| m.name == name));
+    let found =
+        containers.into_iter().find(|c| c.metadata.as_ref().is_some_and(|m| m.name == name));
     found.unwrap_or_else(|| panic!("no container {name} within {SOON:?}"))
 }

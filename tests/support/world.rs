@@ -194,9 +194,20 @@ impl World {
 
     /// SIGKILL to a container's process.
     pub fn kill_container(&self, id: &str) {
+        self.container_killer(id)();
+    }
+
+    /// What kills a container's process, also while the daemon is away.
+    pub fn container_killer(&self, id: &str) -> Box<dyn FnOnce() + '_> {
         match &self.runtime {
-            Runtime::Fake(fake) => fake.kill_container(id),
-            Runtime::Real(_) => sigkill(self.cri.container_pid(id)),
+            Runtime::Fake(fake) => {
+                let id = id.to_owned();
+                Box::new(move || fake.kill_container(&id))
+            }
+            Runtime::Real(_) => {
+                let pid = self.cri.container_pid(id);
+                Box::new(move || sigkill(pid))
+            }
         }
     }
 
