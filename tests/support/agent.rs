@@ -63,10 +63,7 @@ impl Agent {
         let agent = Self { dir, child: RefCell::default(), revived: Cell::default() };
         let at = agent.dir.display();
         let cgroups = match settings.cgroups {
-            true => {
-                make_cgroup(&slot.cgroup_root());
-                format!("cgroupRoot: {}\n", slot.cgroup_root())
-            }
+            true => format!("cgroupRoot: {}\n", slot.cgroup_root()),
             false => "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n".to_owned(),
         };
         let config = format!(
@@ -259,22 +256,6 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if self.is_running() {
             self.kill();
-        }
-    }
-}
-
-/// Makes the cgroup that the agent is given as its root, in every hierarchy.
-fn make_cgroup(root: &str) {
-    let mounts = Path::new("/sys/fs/cgroup");
-    let name = root.trim_start_matches('/');
-    if mounts.join("cgroup.controllers").exists() {
-        fs::create_dir_all(mounts.join(name)).unwrap();
-        return;
-    }
-    for hierarchy in fs::read_dir(mounts).unwrap().flatten() {
-        let is_link = hierarchy.file_type().is_ok_and(|kind| kind.is_symlink());
-        if !is_link && hierarchy.path().join("tasks").exists() {
-            fs::create_dir_all(hierarchy.path().join(name)).unwrap();
         }
     }
 }

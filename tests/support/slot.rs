@@ -55,24 +55,9 @@ impl Slot {
         21_000 + u16::from(self.number)
     }
 
-    /// A cgroup name of its own, for the agent's cgroup root.
+    /// The cgroup that is made together with the slot's containerd, for the agent.
     pub fn cgroup_root(&self) -> String {
-        format!("/nodelet-test-{}", self.number)
-    }
-
-    /// The cgroups under [`Self::cgroup_root`], in every hierarchy, deepest first.
-    pub fn cgroups(&self) -> Vec<PathBuf> {
-        let name = self.cgroup_root();
-        let name = name.trim_start_matches('/');
-        let mut found = Vec::new();
-        let mounts = Path::new("/sys/fs/cgroup");
-        let hierarchies = fs::read_dir(mounts).into_iter().flatten().flatten().map(|e| e.path());
-        for root in hierarchies.chain([mounts.to_owned()]) {
-            if root.join("cgroup.procs").exists() && root.join(name).exists() {
-                deepest_first(&root.join(name), &mut found);
-            }
-        }
-        found
+        format!("/nodelet-{}", self.number)
     }
 
     /// Ends and removes everything that carries this slot's names.
@@ -80,17 +65,6 @@ impl Slot {
         self.kill_processes();
         if self.dir.join("containerd").exists() {
             containerd::remove(&self.dir.join("containerd"));
-        }
-        for cgroup in self.cgroups() {
-            // A cgroup whose last process is still dying is busy for a moment.
-            let removed = super::poll_until(
-                std::time::Duration::from_secs(5),
-                || fs::remove_dir(&cgroup).is_ok() || !cgroup.exists(),
-                |gone| *gone,
-            );
-            if removed.is_err() {
-                super::say_loudly(&format!("cannot remove cgroup {}", cgroup.display()));
-            }
         }
         for mount in mounts_under(&self.dir) {
             if let Err(err) = nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH) {
@@ -104,13 +78,9 @@ impl Slot {
         }
     }
 
-    /// Kills whatever runs in our cgroups or was started with a path in our directory.
+    /// Kills whatever was started with a path in our directory.
     fn kill_processes(&self) {
         let mut pids: Vec<i32> = Vec::new();
-        for cgroup in self.cgroups() {
-            let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-        }
         let ours = format!("{}/", self.dir.display());
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
@@ -144,13 +114,4 @@ pub fn mounts_under(dir: &Path) -> Vec<PathBuf> {
     let mut mounts: Vec<PathBuf> = points.filter(|point| point.starts_with(dir)).collect();
     mounts.reverse();
     mounts
-}
-
-fn deepest_first(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            deepest_first(&entry.path(), found);
-        }
-    }
-    found.push(dir.to_owned());
 }

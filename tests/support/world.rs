@@ -232,15 +232,7 @@ impl World {
         let mut leaks = self.agent.leaks();
         match &self.runtime {
             Runtime::Fake(fake) => leaks.extend(fake.leaks()),
-            Runtime::Real(containerd) => {
-                leaks.extend(containerd.leaks());
-                let pod_cgroups = self.slot.cgroups().into_iter().filter(|cgroup| {
-                    let name =
-                        cgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    name.starts_with("pod") || name.len() == 64
-                });
-                leaks.extend(pod_cgroups.map(|cgroup| format!("cgroup {}", cgroup.display())));
-            }
+            Runtime::Real(containerd) => leaks.extend(containerd.leaks()),
         }
         leaks
     }
