@@ -1,3 +1,8 @@
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "json! literals read better without an ampersand"
+)]
+
 use super::*;
 use crate::model::{PodKey, PodUid, k8s};
 use serde_json::{Value, json};
