@@ -77,8 +77,10 @@ pub(super) struct World {
     pub(super) status: Option<k8s::PodStatus>,
     /// Actions executed.
     pub(super) count: usize,
-    /// Actions after which the agent dies, memory unsaved since the last save.
+    /// The agent dies right after this action, its outcome unrecorded.
     pub(super) die_after: Option<usize>,
+    /// The agent dies right before this action, when it has saved that it begins it.
+    pub(super) die_before: Option<usize>,
     /// Sandboxes that a call of a former life is still making: not listed, their names taken.
     pub(super) hidden: Vec<ObservedSandbox>,
     /// When instances ended, by boot time.
@@ -138,6 +140,7 @@ impl World {
             status: None,
             count: 0,
             die_after: None,
+            die_before: None,
             hidden: Vec::new(),
             finished: BTreeMap::new(),
             loops: BTreeMap::new(),
@@ -232,6 +235,11 @@ impl World {
             for action in &plan.actions {
                 self.memory.begin(action, &self.settings, self.now);
                 let saved = self.memory.clone();
+                if self.die_before.is_some_and(|count| count <= self.count + 1) {
+                    self.die_before = None;
+                    self.restart_agent();
+                    return self.run();
+                }
                 let outcome = self.execute(action);
                 self.count += 1;
                 if self.die_after == Some(self.count) {
@@ -480,6 +488,7 @@ impl World {
                     Self::failed(&uid, Step::CleanUp, "", "volume is busy")
                 } else {
                     self.records.remove(&uid);
+                    self.loops.retain(|(of, _), _| *of != uid);
                     self.status = None;
                     Outcome::CleanedUp { uid }
                 }
@@ -658,7 +667,7 @@ impl World {
         let Some(exited) = &start.restart_of else { return };
         let key = (start.uid.clone(), start.name.clone());
         let finished = self.finished[exited];
-        let mut next = Duration::from_secs(10);
+        let mut next = Duration::from_secs(10).min(self.settings.crash_loop_cap);
         if let Some((last, at, delay)) = self.loops.get(&key) {
             if last == exited {
                 return;
