@@ -219,7 +219,7 @@ fn phases_and_columns() {
         (
             "an image that can't be pulled",
             only(vec![instance("setup", 0, exited(0)), instance("proxy", 0, running())])
-                .waiting("web", "ErrImagePull"),
+                .waiting("api", "ErrImagePull"),
             "Pending ErrImagePull 1/3 0",
         ),
         ("one of two ended", with(&[("web", 0, exited(0))]), "Running NotReady 2/3 0"),

@@ -30,7 +30,7 @@ fn an_outcome_holds_until_a_listing_that_began_after_it() {
     assert_eq!(picture.current(), None);
     picture.observe(listing(&without, now));
     picture.record(Outcome::ContainerStarted(container.clone()), later(now, 10));
-    assert_eq!(picture.current().unwrap().containers, [container.clone()]);
+    assert_eq!(picture.current().unwrap().containers, std::slice::from_ref(&container));
     assert_eq!(picture.unconfirmed_since(), Some(later(now, 10).boot));
     // A listing that began before the outcome and misses the container.
     picture.observe(listing(&without, later(now, 5)));
@@ -63,7 +63,7 @@ fn states_only_move_forward() {
     let mut picture = Picture::default();
     picture.observe(listing(&listed, now));
     picture.record(Outcome::ContainerStarted(started), later(now, 1));
-    assert_eq!(picture.current().unwrap().containers, [ended.clone()]);
+    assert_eq!(picture.current().unwrap().containers, std::slice::from_ref(&ended));
     // A kill does not overwrite how it really ended.
     let (uid, id) = (ended.uid.clone(), ended.id.clone());
     picture.record(Outcome::ContainerKilled { uid, id, inspected: None }, later(now, 2));
