@@ -270,7 +270,7 @@ startConcurrency: -1
             "main.yaml: line 4, column 14: healthzPort: Invalid value: 70000: must be between 0 and 65535",
             "main.yaml: line 5, column 24: clusterDNS[1]: Invalid value: \"nowhere\": must be an IP address",
             "main.yaml: line 6, column 23: systemReserved[gpu]: cannot reserve \"gpu\" resource: only cpu, memory, ephemeral-storage and pid",
-            "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; put it in quotes",
+            "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; YAML reads this as a number, put it in quotes",
             "main.yaml: line 7, column 16: syncFrequency: Invalid value: 60: must be a duration with units, like 90s, 1m30s or 100ms",
             "main.yaml: line 8, column 15: cgroupDriver: Invalid value: \"cgroups\": must be cgroupfs or systemd",
             "main.yaml: line 9, column 1: maxPods: Duplicate value: \"maxPods\": this key was written before, at line 3",
@@ -336,7 +336,7 @@ fn kubeadms_file_starts_the_agent() {
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =
         want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
-    assert_eq!(fields, ["authentication", "authorization", "rotateCertificates", "cgroupDriver"]);
+    assert_eq!(fields, ["authentication", "authorization", "cgroupDriver", "rotateCertificates"]);
 }
 
 #[test]
