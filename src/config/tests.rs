@@ -430,3 +430,58 @@ fn the_table_of_flags_is_sound() {
         }
     }
 }
+
+#[test]
+fn drop_ins_are_found_in_lexical_order_below_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("30-more")).unwrap();
+    for (name, max) in [
+        ("40-d.conf", 4),
+        ("30-more/x.conf", 3),
+        ("20-b.conf", 2),
+        ("10-a.conf", 1),
+        ("99.yaml", 9),
+    ] {
+        fs::write(at(name), format!("{HEAD}maxPods: {max}\nclusterDomain: d{max}\n")).unwrap();
+    }
+    fs::write(at("40-d.conf"), format!("{HEAD}clusterDomain: null\n")).unwrap();
+    std::os::unix::fs::symlink(at("99.yaml"), at("30-more/y.conf")).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let config = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap().config;
+    assert_eq!((config.pods.max_pods, config.pods.dns.cluster_domain.as_str()), (9, ""));
+
+    std::os::unix::fs::symlink(at("nothing"), at("50.conf")).unwrap();
+    let error = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap_err();
+    assert!(error.to_string().contains("50.conf: cannot be read: No such file"), "{error}");
+}
+
+#[test]
+fn damaged_files_are_answered_and_never_panic() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/kubeadm.yaml");
+    let whole = fs::read(path).unwrap();
+    let mut seed: u64 = 1;
+    let mut next = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % below
+    };
+    let alphabet = b" :-#{}[]\"'\n0a&*!|%\t,";
+    let mut accepted = 0;
+    for _ in 0..500 {
+        let mut text = whole.clone();
+        for _ in 0..=next(4) {
+            let at = next(text.len());
+            match next(4) {
+                0 => text.truncate(at.max(1)),
+                1 => text[at] = alphabet[next(alphabet.len())],
+                2 => drop(text.remove(at)),
+                _ => text.insert(at, alphabet[next(alphabet.len())]),
+            }
+            if text.len() < 2 {
+                break;
+            }
+        }
+        accepted += usize::from(parse_and_validate(&text).is_ok());
+    }
+    assert!(accepted > 20, "{accepted}: the damage is so great that nothing is tested");
+}
