@@ -13,6 +13,8 @@
 pub mod adoption;
 pub mod edits;
 pub mod faults;
+pub mod fields;
+pub mod images;
 pub mod lifecycle;
 pub mod people;
 pub mod runtime;
@@ -26,6 +28,7 @@ macro_rules! shared_scenarios {
             lifecycle::jobs_run_to_their_end,
             lifecycle::a_crashing_container_backs_off,
             lifecycle::a_killed_container_comes_back,
+            lifecycle::a_pod_past_its_deadline_is_ended,
             lifecycle::nothing_is_done_when_nothing_changes,
             lifecycle::many_pods_at_once,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
@@ -41,6 +44,7 @@ macro_rules! shared_scenarios {
             adoption::a_manifest_broken_meanwhile_keeps_its_pod,
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
+            images::pull_policies_and_their_reasons,
             runtime::a_dead_daemon_restarts_nothing,
             runtime::a_dead_sandbox_is_replaced,
             runtime::a_foreign_pod_is_left_alone,
@@ -59,3 +63,25 @@ macro_rules! shared_scenarios {
     };
 }
 pub(crate) use shared_scenarios;
+
+#[allow(unused_macros, reason = "for the node tier only")]
+/// Hands the list of the scenarios that need real processes to a macro.
+macro_rules! real_scenarios {
+    ($tier:ident) => {
+        $tier! {
+            fields::environment_and_command,
+            fields::names_and_dns,
+            fields::volumes,
+            fields::security_context,
+            fields::images_with_users_and_non_root_checks,
+            fields::resources_become_cgroups,
+            fields::host_namespaces,
+            fields::a_host_port_leads_to_its_pod,
+            fields::termination_messages,
+            fields::logs_lie_where_shippers_look,
+            fields::a_stopped_shim_holds_up_only_its_pod,
+        }
+    };
+}
+#[allow(unused_imports, reason = "for the node tier only")]
+pub(crate) use real_scenarios;

@@ -24,6 +24,7 @@ pub mod cri;
 pub mod fake;
 pub mod images;
 pub mod manifest;
+pub mod process;
 pub mod proxy;
 pub mod serve;
 pub mod slot;
