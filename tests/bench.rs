@@ -1,6 +1,8 @@
 //! Tests of the bench itself: that the fake answers as a real containerd does, that the proxy is
 //! transparent until told otherwise, and that a private containerd leaves nothing behind.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 mod support;
 
 use nodelet::cri::v1;
@@ -138,47 +140,57 @@ fn answers_as_containerd(kind: Kind) {
     assert!(log.ends_with(" stdout F hello\n"), "{log}");
     assert!(cri.start_container(&id).is_err(), "an exited container does not start again");
     let pod = setup.sandbox_config("web", 0);
-    let taken =
-        cri.create_container(&sandbox, container_config(0, "true"), pod.clone()).unwrap_err();
+    let taken = cri.create_container(&sandbox, container_config(0, "true"), pod).unwrap_err();
     let expected = format!("name \"main_web_default_u1_0\" is reserved for \"{id}\"");
     assert!(taken.message().contains(&expected), "{taken:?}");
     assert_eq!(cri.start_container("nothing").unwrap_err().code(), Code::NotFound);
     assert_eq!(cri.stop_container("nothing", 1).unwrap_err().code(), Code::NotFound);
 
-    let polite = setup.start_container(&sandbox, 1, "trap 'exit 7' TERM; sleep 1000 & wait");
+    stops_as_containerd(&setup, &sandbox);
+    outlives_its_sandbox(&setup, &sandbox);
+
+    cri.remove_sandbox(&sandbox).unwrap();
+    assert!(cri.sandboxes().is_empty() && cri.containers().is_empty());
+    match &setup.runtime {
+        Runtime::Fake(fake) => assert_eq!(fake.leaks(), [""; 0]),
+        Runtime::Real(containerd) => assert_eq!(containerd.leaks(), [""; 0]),
+    }
+}
+
+/// SIGTERM first, SIGKILL after the timeout.
+fn stops_as_containerd(setup: &Setup, sandbox: &str) {
+    let cri = &setup.through;
+    let polite = setup.start_container(sandbox, 1, "trap 'exit 7' TERM; sleep 1000 & wait");
     cri.stop_container(&polite, 2).unwrap();
     let code = setup.wait_exit(&polite).exit_code;
     // A signal that comes before the shell has set its trap is lost on a first process.
     assert!(code == 7 || code == 137, "{code}");
-    let stubborn = setup.start_container(&sandbox, 2, "sleep 1000");
+    let stubborn = setup.start_container(sandbox, 2, "sleep 1000");
     cri.stop_container(&stubborn, 1).unwrap();
     assert_eq!(setup.wait_exit(&stubborn).exit_code, 137);
+}
 
-    let orphan = setup.start_container(&sandbox, 3, "sleep 1000");
+/// The pause process dies; the containers in the sandbox do not.
+fn outlives_its_sandbox(setup: &Setup, sandbox: &str) {
+    let cri = &setup.through;
+    let pod = setup.sandbox_config("web", 0);
+    let orphan = setup.start_container(sandbox, 3, "sleep 1000");
     match &setup.runtime {
-        Runtime::Fake(fake) => fake.kill_sandbox(&sandbox),
+        Runtime::Fake(fake) => fake.kill_sandbox(sandbox),
         Runtime::Real(_) => {
-            let pid = nix::unistd::Pid::from_raw(setup.direct.sandbox_pid(&sandbox));
+            let pid = nix::unistd::Pid::from_raw(setup.direct.sandbox_pid(sandbox));
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
         }
     }
     wait_until(
         "the sandbox is not ready",
         SOON,
-        || cri.sandbox_status(&sandbox),
+        || cri.sandbox_status(sandbox),
         |status| status.state() == v1::PodSandboxState::SandboxNotready,
     );
     let alive = cri.container_status(&orphan).state();
     assert_eq!(alive, v1::ContainerState::ContainerRunning, "containers outlive their sandbox");
-    assert!(cri.create_container(&sandbox, container_config(4, "true"), pod).is_err());
-
-    cri.remove_sandbox(&sandbox).unwrap();
-    cri.remove_sandbox(&sandbox).ok();
-    assert!(cri.sandboxes().is_empty() && cri.containers().is_empty());
-    match &setup.runtime {
-        Runtime::Fake(fake) => assert_eq!(fake.leaks(), [""; 0]),
-        Runtime::Real(containerd) => assert_eq!(containerd.leaks(), [""; 0]),
-    }
+    assert!(cri.create_container(sandbox, container_config(4, "true"), pod).is_err());
 }
 
 #[test]

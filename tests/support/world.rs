@@ -50,7 +50,7 @@ pub struct World {
 
 impl World {
     /// A world in which the agent is not started yet.
-    pub fn prepare(kind: Kind, settings: Settings) -> Self {
+    pub fn prepare(kind: Kind, settings: &Settings) -> Self {
         let slot = Slot::take();
         let runtime = match kind {
             Kind::Fake => Runtime::Fake(Fake::start(&slot.dir().join("fake.sock"))),
@@ -58,17 +58,17 @@ impl World {
         };
         let socket = runtime.socket();
         let proxy = Proxy::start(&slot.dir().join("proxy.sock"), &socket);
-        let agent = Agent::prepare(&slot, proxy.socket(), &settings);
+        let agent = Agent::prepare(&slot, proxy.socket(), settings);
         Self { agent, proxy, cri: Cri::new(&socket), runtime, slot }
     }
 
     /// A world in which the agent runs.
     pub fn start(kind: Kind) -> Self {
-        Self::start_with(kind, Settings::for_kind(kind))
+        Self::start_with(kind, &Settings::for_kind(kind))
     }
 
     /// A world in which an agent with settings of its own runs.
-    pub fn start_with(kind: Kind, settings: Settings) -> Self {
+    pub fn start_with(kind: Kind, settings: &Settings) -> Self {
         let world = Self::prepare(kind, settings);
         world.agent.start();
         world
