@@ -26,6 +26,12 @@ impl Cri {
         }
     }
 
+    /// Whether the runtime answers; containerd listens a while before it has read its state back.
+    pub fn answers(&self) -> bool {
+        let request = v1::ListPodSandboxRequest::default();
+        block_on(self.runtime.clone().list_pod_sandbox(request)).is_ok()
+    }
+
     /// All sandboxes.
     pub fn sandboxes(&self) -> Vec<v1::PodSandbox> {
         let request = v1::ListPodSandboxRequest::default();
