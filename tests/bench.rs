@@ -339,7 +339,8 @@ fn a_private_containerd_names_its_leaks_and_goes_without_a_trace() {
     let sandbox_pid = setup.direct.sandbox_pid(&sandbox);
     drop(setup);
     assert!(!dir.exists() && !interface.exists());
-    assert!(!std::path::Path::new(&format!("/proc/{sandbox_pid}")).exists());
+    let process = std::path::PathBuf::from(format!("/proc/{sandbox_pid}"));
+    wait_until("the pause process is reaped", SOON, || process.exists(), |there| !there);
     assert_eq!(support::slot::mounts_under(&dir), [""; 0].map(std::path::PathBuf::from));
 }
 

@@ -5,12 +5,15 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
+    unused_macros,
     clippy::unwrap_used,
     clippy::missing_panics_doc,
     reason = "each test binary uses its own part; a panic is how a test fails"
 )]
 
 pub mod adoption;
+pub mod chaos;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -59,12 +62,12 @@ macro_rules! shared_scenarios {
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
+            chaos::whatever_happens_all_ends_as_written,
         }
     };
 }
 pub(crate) use shared_scenarios;
 
-#[allow(unused_macros, reason = "for the node tier only")]
 /// Hands the list of the scenarios that need real processes to a macro.
 macro_rules! real_scenarios {
     ($tier:ident) => {
@@ -83,5 +86,4 @@ macro_rules! real_scenarios {
         }
     };
 }
-#[allow(unused_imports, reason = "for the node tier only")]
 pub(crate) use real_scenarios;
