@@ -29,7 +29,7 @@ test-fast: test-build ## what needs neither root nor containerd
 
 test: test-fast ## everything; as root, on a private containerd
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
-	scripts/prerequisites run
+	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 600 $(CARGO) test --locked --test node -- --test-threads=3
 

@@ -21,6 +21,7 @@ use support::{
     images::BUSYBOX,
     poll_until,
     proxy::{EventFault, Moment, Proxy},
+    registry::{self, Registry},
     slot::Slot,
     wait_until,
     world::{Kind, Runtime},
@@ -342,6 +343,26 @@ fn a_private_containerd_names_its_leaks_and_goes_without_a_trace() {
     let process = std::path::PathBuf::from(format!("/proc/{sandbox_pid}"));
     wait_until("the pause process is reaped", SOON, || process.exists(), |there| !there);
     assert_eq!(support::slot::mounts_under(&dir), [""; 0].map(std::path::PathBuf::from));
+}
+
+#[test]
+fn images_are_pulled_from_a_registry_on_loopback() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let setup = Setup::of(Kind::Real);
+    let Some(mut registry) = Registry::prepare(&setup.slot) else { return };
+    let Runtime::Real(containerd) = &setup.runtime else { unreachable!() };
+    registry.start(false);
+    registry.push(containerd, BUSYBOX, "busybox:pulled");
+    registry.stop();
+    registry.start(true);
+    let image = registry.image("busybox:pulled");
+    assert!(setup.through.pull_image(&image, None).is_err(), "without a password");
+    let wrong = setup.through.pull_image(&image, Some((registry::USER, "wrong")));
+    assert!(wrong.is_err(), "with a wrong one");
+    setup.through.pull_image(&image, Some((registry::USER, "secret"))).unwrap();
+    assert!(setup.through.has_image(&image));
 }
 
 #[test]

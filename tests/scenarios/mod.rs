@@ -82,6 +82,8 @@ macro_rules! real_scenarios {
             fields::a_host_port_leads_to_its_pod,
             fields::termination_messages,
             fields::logs_lie_where_shippers_look,
+            images::pulls_from_a_registry_that_is_down_and_slow,
+            images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,
         }
     };

@@ -147,6 +147,21 @@ impl Cri {
         block_on(self.runtime.clone().remove_pod_sandbox(remove)).map(drop)
     }
 
+    /// `PullImage`, with a user's name and password.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn pull_image(&self, image: &str, user: Option<(&str, &str)>) -> Result<(), tonic::Status> {
+        let auth = user.map(|(name, password)| v1::AuthConfig {
+            username: name.to_owned(),
+            password: password.to_owned(),
+            ..Default::default()
+        });
+        let image = Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() });
+        let request = v1::PullImageRequest { image, auth, ..Default::default() };
+        block_on(self.images.clone().pull_image(request)).map(drop)
+    }
+
     /// Whether an image of that name is there.
     pub fn has_image(&self, name: &str) -> bool {
         let image = v1::ImageSpec { image: name.to_owned(), ..Default::default() };

@@ -27,6 +27,7 @@ pub mod manifest;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod registry;
 pub mod serve;
 pub mod slot;
 pub mod status;
