@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -35,7 +36,7 @@ pub struct Config {
     /// The agent's own process.
     pub process: ProcessConfig,
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
-    /// to be told once, at start, by `check` and by `status`.
+    /// what `check` and `status` show. The command line logs them at start.
     pub notices: Vec<String>,
 }
 
@@ -366,16 +367,18 @@ pub struct LoggingConfig {
 }
 
 /// The agent's own process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
     /// `oomScoreAdj`, -1000..=1000. Default -999.
     pub oom_score_adj: i32,
     /// `maxOpenFiles`: RLIMIT_NOFILE. Default 1000000.
     pub max_open_files: u64,
+    /// `NOTIFY_SOCKET` of the environment: where systemd waits for READY=1.
+    pub notify_socket: Option<OsString>,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { oom_score_adj: -999, max_open_files: 1_000_000 }
+        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None }
     }
 }
