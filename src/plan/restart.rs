@@ -13,7 +13,6 @@ use crate::model::{
     k8s,
 };
 use crate::podspec::{container_hash, is_sidecar};
-use std::time::Duration;
 
 /// What the restart policies say about an ended instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,14 +151,17 @@ fn plan_crash_back_off(
     let memory = cx.memory.container(name);
     let finished = memory.ends.finished(id.as_str(), cx.now);
     let delay = Crash::delay(memory.ends.crash.as_ref(), id.as_str(), finished);
-    let due = finished.after(delay);
-    if due <= cx.now.boot || delay == Duration::ZERO {
+    if delay.is_zero() {
         return true;
     }
-    let pod = cx.display();
-    let message =
-        format!("back-off {} restarting failed container={name} pod={pod}", format_duration(delay));
+    // Shown until the next instance runs, also while its start is under way.
+    let (pod, shown) = (cx.display(), format_duration(delay));
+    let message = format!("back-off {shown} restarting failed container={name} pod={pod}");
     plan.wait(name, "CrashLoopBackOff", message);
+    let due = finished.after(delay);
+    if due <= cx.now.boot {
+        return true;
+    }
     plan.wake(due);
     let message = format!("Back-off restarting failed container {name} in pod {pod}");
     let event = cx.event(Some(kind.field_path(name)), EventKind::Warning, "BackOff", message);
