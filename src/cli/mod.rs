@@ -1,1 +1,3 @@
-//! To be written.
+//! The command line.
+
+pub mod args;

@@ -1,1 +1,49 @@
-//! To be written.
+//! Decides what to do next about one pod name: a pure function of what is wished, what runs, what
+//! is remembered and the time.
+//!
+//! ```text
+//!  Wish + Incarnation[] ─┐
+//!  Picture::current() ───┼─► plan_name ─► PodPlan { actions, wake_at, waiting, ... }
+//!  PodMemory ────────────┤                   │ executed in order by the worker
+//!  Now ──────────────────┘                   ▼
+//!        ▲                              Outcome per action
+//!        └── PodMemory::record, Picture::record ──┘   then plan again, until no action is left
+//! ```
+//!
+//! A plan ends after an action whose result later decisions depend on (a created sandbox, a started
+//! init container): the worker folds the outcome in and plans again at once, without a relist.
+//! Nothing in here waits, retries or talks to anybody; a wrong decision is reproduced from its input.
+//! Invariant: no container of the wished incarnation is started while anything of another
+//! incarnation of the same name is left.
+
+mod action;
+mod backoff;
+mod gc;
+mod init;
+mod kill;
+mod memory;
+mod name;
+mod outcome;
+mod picture;
+mod pod;
+mod regular;
+mod restart;
+mod sandbox;
+mod types;
+
+pub use action::{
+    Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
+    RemoveContainer, RemoveSandbox, StartContainer,
+};
+pub use memory::PodMemory;
+pub use name::plan_name;
+pub use outcome::{Failure, Outcome, Step};
+pub use picture::{Picture, fold};
+pub(crate) use sandbox::serves;
+pub use types::{
+    Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
+    Waiting, Wish,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! The arguments of the subcommands that ask a running agent, and of `check`. The flags of `run`
+//! come from the table in `config`.
+
+use clap::{Args, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// How a running agent is found.
+#[derive(Clone, Debug, Args)]
+pub struct AgentArgs {
+    /// Directory with the agent's socket (its own --run-dir)
+    #[arg(long, value_name = "DIR", default_value = "/run/nodelet", value_hint = ValueHint::DirPath)]
+    pub run_dir: PathBuf,
+}
+
+impl AgentArgs {
+    /// Path of the socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.run_dir.join("nodelet.sock")
+    }
+}
+
+/// Which pod is meant.
+#[derive(Clone, Debug, Args)]
+pub struct NamespaceArgs {
+    /// Namespace of the pod, where POD does not name it [default: the one namespace that has such a pod]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+}
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table for people
+    #[default]
+    Table,
+    /// The table with more columns
+    Wide,
+    /// Kubernetes objects as JSON
+    Json,
+    /// Kubernetes objects as YAML
+    Yaml,
+}
+
+/// `nodelet status [POD]`
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// Show this pod in detail: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Output,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet logs POD`
+#[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct LogsArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The container [default: the pod's first]
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub container: Option<String>,
+    /// Go on printing what is being written
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The container's previous run
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Only the last N lines
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only lines not older than this (5s, 2m, 3h)
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub since: Option<std::time::Duration>,
+    /// Begin each line with its time
+    #[arg(long)]
+    pub timestamps: bool,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet forget POD`
+#[derive(Clone, Debug, Args)]
+pub struct ForgetArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet check PATH...`
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// Manifests, directories of manifests, and configuration files
+    #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// The agent's configuration file, which bears on what a manifest may ask for
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Directory of drop-ins to that file
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub config_dir: Option<PathBuf>,
+    /// The node's name, with which pod names end [default: as the agent would choose it]
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+}
+
+fn duration(text: &str) -> Result<std::time::Duration, NotADuration> {
+    crate::model::parse_duration(text).ok_or(NotADuration)
+}
+
+/// What was given is no duration.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("not a duration such as 30s, 5m or 1h30m")]
+struct NotADuration;

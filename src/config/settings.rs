@@ -1,0 +1,387 @@
+//! What the agent is told to do: one sub-struct per subsystem. `Default` is what an agent does
+//! that is started on a fresh machine with no file and no flag.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Everything that was configured, validated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// This node's identity.
+    pub node: NodeConfig,
+    /// Where things lie on the host.
+    pub paths: PathsConfig,
+    /// Where manifests come from.
+    pub source: SourceConfig,
+    /// The container runtime.
+    pub cri: CriConfig,
+    /// How pods are run.
+    pub pods: PodsConfig,
+    /// The cgroup tree of pods.
+    pub cgroup: CgroupConfig,
+    /// Image pulls.
+    pub images: ImagesConfig,
+    /// The health server on TCP.
+    pub health: HealthConfig,
+    /// Events.
+    pub events: EventsConfig,
+    /// The agent's own log.
+    pub logging: LoggingConfig,
+    /// The agent's own process.
+    pub process: ProcessConfig,
+    /// Fields and flags that were set and are not acted on, one sentence each with its place:
+    /// what the agent logs at start, and `check` and `status` show.
+    pub notices: Vec<String>,
+}
+
+/// This node's identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// `--hostname-override`, lower case. Default `None`: the name kept in the root directory, at
+    /// first start the host's name.
+    pub name_override: Option<String>,
+    /// `--node-labels`. Default none.
+    pub labels: BTreeMap<String, String>,
+    /// `--node-ip`: one address, or one of each family. Default none: taken from the host.
+    pub ips: Vec<IpAddr>,
+}
+
+/// Where things lie on the host. All absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathsConfig {
+    /// `--root-dir`: state that outlives a reboot. Default `/var/lib/nodelet`.
+    pub root_dir: PathBuf,
+    /// `runDir`: the socket, and what may be lost at a reboot. Default `/run/nodelet`.
+    pub run_dir: PathBuf,
+    /// `podLogsDir`. Default `/var/log/pods`.
+    pub pod_logs_dir: PathBuf,
+    /// `containerLogLinksDir`: links named for pod and container, for log shippers. Default
+    /// `/var/log/containers`.
+    pub container_links_dir: PathBuf,
+    /// `owner`: written on every sandbox. Default `None`: made at first start and kept in the root
+    /// directory.
+    pub owner: Option<String>,
+    /// `HOME` of the environment, below which `.docker/config.json` is looked for. Default `None`.
+    pub home_dir: Option<PathBuf>,
+}
+
+impl Default for PathsConfig {
+    fn default() -> Self {
+        Self {
+            root_dir: "/var/lib/nodelet".into(),
+            run_dir: "/run/nodelet".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            container_links_dir: "/var/log/containers".into(),
+            owner: None,
+            home_dir: None,
+        }
+    }
+}
+
+/// Where manifests come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceConfig {
+    /// `staticPodPath`: a directory or one file; `None`: no such source. Default
+    /// `/etc/nodelet/static-pods`.
+    pub static_pod_path: Option<PathBuf>,
+    /// `staticPodURL`. Default `None`.
+    pub url: Option<String>,
+    /// `staticPodURLHeader`: name and value of each header, several of one name allowed. Default none.
+    pub headers: Vec<(String, String)>,
+    /// `fileCheckFrequency`: between two listings of the directory. Default 20 s.
+    pub file_check: Duration,
+    /// `httpCheckFrequency`: between two requests. Default 20 s.
+    pub http_check: Duration,
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            static_pod_path: Some("/etc/nodelet/static-pods".into()),
+            url: None,
+            headers: Vec::new(),
+            file_check: Duration::from_secs(20),
+            http_check: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A Unix socket, written `unix:///run/containerd/containerd.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(PathBuf);
+
+impl Endpoint {
+    /// The socket at an absolute path.
+    #[must_use]
+    pub fn unix(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Path of the socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// `unix:///run/containerd/containerd.sock`
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix://{}", self.0.display())
+    }
+}
+
+/// The container runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriConfig {
+    /// `containerRuntimeEndpoint`. Default `unix:///run/containerd/containerd.sock`.
+    pub endpoint: Endpoint,
+    /// `imageServiceEndpoint`. Default: the same.
+    pub image_endpoint: Endpoint,
+    /// `runtimeRequestTimeout`: deadline of a read, soft deadline of a mutating call. Default 2 min.
+    pub request_timeout: Duration,
+}
+
+impl Default for CriConfig {
+    fn default() -> Self {
+        let endpoint = Endpoint::unix("/run/containerd/containerd.sock".into());
+        Self {
+            image_endpoint: endpoint.clone(),
+            endpoint,
+            request_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// `podPidsLimit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PidsLimit {
+    /// Not set: max(1024, the host's pid capacity / 8). The kubelet would set no limit.
+    #[default]
+    Automatic,
+    /// Set to 0 or less.
+    Unlimited,
+    /// Tasks in a pod.
+    Tasks(i64),
+}
+
+/// How pods are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodsConfig {
+    /// `maxPods`. Default 110.
+    pub max_pods: u32,
+    /// `podsPerCore`: a second bound on pods, per CPU; 0: none. Default 0.
+    pub pods_per_core: u32,
+    /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default `None`.
+    pub start_concurrency: Option<u32>,
+    /// `syncFrequency`: the slow resync behind every hint. Default 1 min.
+    pub sync_frequency: Duration,
+    /// `crashLoopBackOff.maxContainerRestartPeriod`: where the back-off ends. Default 5 min.
+    pub crash_loop_cap: Duration,
+    /// `podPidsLimit`.
+    pub pids_limit: PidsLimit,
+    /// DNS of pods.
+    pub dns: DnsConfig,
+    /// `cpuCFSQuotaPeriod` where `cpuCFSQuota` is on; `None`: CPU limits are not enforced. Default 100 ms.
+    pub cfs_period: Option<Duration>,
+    /// `seccompDefault`: containers without a profile get RuntimeDefault. Default false.
+    pub seccomp_default: bool,
+    /// `singleProcessOOMKill`: an OOM kill takes one process instead of the whole container
+    /// (cgroup v2). Default `None`: false on v2; v1 knows nothing else than true.
+    pub single_process_oom_kill: Option<bool>,
+    /// `allowedUnsafeSysctls`: names, or prefixes with `*` at the end. Default none.
+    pub allowed_unsafe_sysctls: Vec<String>,
+}
+
+impl Default for PodsConfig {
+    fn default() -> Self {
+        Self {
+            max_pods: 110,
+            pods_per_core: 0,
+            start_concurrency: None,
+            sync_frequency: Duration::from_secs(60),
+            crash_loop_cap: Duration::from_secs(300),
+            pids_limit: PidsLimit::Automatic,
+            dns: DnsConfig::default(),
+            cfs_period: Some(Duration::from_millis(100)),
+            seccomp_default: false,
+            single_process_oom_kill: None,
+            allowed_unsafe_sysctls: Vec::new(),
+        }
+    }
+}
+
+/// DNS of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// `resolvConf`; `None` (set to `""`): nothing is taken from the host. Default `/etc/resolv.conf`.
+    pub resolv_conf: Option<PathBuf>,
+    /// `clusterDNS`. Default none.
+    pub cluster_dns: Vec<IpAddr>,
+    /// `clusterDomain`; empty: none. Default empty.
+    pub cluster_domain: String,
+}
+
+impl Default for DnsConfig {
+    fn default() -> Self {
+        Self {
+            resolv_conf: Some("/etc/resolv.conf".into()),
+            cluster_dns: Vec::new(),
+            cluster_domain: String::new(),
+        }
+    }
+}
+
+/// Who makes cgroups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// The agent, as directories.
+    #[default]
+    Cgroupfs,
+    /// systemd, as slices.
+    Systemd,
+}
+
+/// The cgroup tree of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupConfig {
+    /// `cgroupRoot`: an existing cgroup, `/` for the root. Default `/`.
+    pub root: String,
+    /// `cgroupsPerQOS`: without it no cgroup is made and the runtime gets an empty parent. Default true.
+    pub per_qos: bool,
+    /// The driver in use: in this version always cgroupfs. `cgroupDriver: systemd` (kubeadm writes
+    /// it) is one of the notices.
+    pub driver: CgroupDriver,
+    /// `enforceNodeAllocatable`. Default: pods.
+    pub enforce: Enforce,
+    /// `systemReserved`. Default nothing.
+    pub system_reserved: Reserved,
+    /// `kubeReserved`. Default nothing.
+    pub kube_reserved: Reserved,
+}
+
+impl Default for CgroupConfig {
+    fn default() -> Self {
+        Self {
+            root: "/".to_owned(),
+            per_qos: true,
+            driver: CgroupDriver::Cgroupfs,
+            enforce: Enforce::Pods,
+            system_reserved: Reserved::default(),
+            kube_reserved: Reserved::default(),
+        }
+    }
+}
+
+/// What `enforceNodeAllocatable` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Enforce {
+    /// Nothing.
+    Nothing,
+    /// All pods together stay below capacity minus what is reserved.
+    #[default]
+    Pods,
+}
+
+/// An amount that pods do not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of a CPU.
+    pub cpu_milli: i64,
+    /// Bytes.
+    pub memory_bytes: i64,
+    /// Bytes of ephemeral storage.
+    pub ephemeral_storage_bytes: i64,
+    /// Tasks.
+    pub pids: i64,
+}
+
+/// Image pulls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImagesConfig {
+    /// `serializeImagePulls` and `maxParallelImagePulls` together: how many pulls run at a time,
+    /// `None` for no bound. Default 1.
+    pub parallel: Option<u32>,
+    /// `registryPullQPS`: pulls per second, 0 for no bound. Default 5.
+    pub qps: u32,
+    /// `registryBurst`: pulls that may begin at once while below `qps` on average. Default 10.
+    pub burst: u32,
+}
+
+impl Default for ImagesConfig {
+    fn default() -> Self {
+        Self { parallel: Some(1), qps: 5, burst: 10 }
+    }
+}
+
+/// The health server on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// `healthzBindAddress` and `healthzPort`; `None` where the port is 0: not served. Default
+    /// 127.0.0.1:10248.
+    pub address: Option<SocketAddr>,
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self { address: Some((Ipv4Addr::LOCALHOST, 10248).into()) }
+    }
+}
+
+/// Events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventsConfig {
+    /// `eventRecordQPS`: events per second, 0 for no bound. Default 50.
+    pub qps: u32,
+    /// `eventBurst`: events that may come at once while below `qps` on average. Default 100.
+    pub burst: u32,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self { qps: 50, burst: 100 }
+    }
+}
+
+/// How the agent's own log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The agent's own log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoggingConfig {
+    /// `logging.format`. Default text.
+    pub format: LogFormat,
+    /// `logging.verbosity`: 0-1 info, 2-3 the agent's debug lines, 4-5 debug lines of its libraries
+    /// too, 6 and more: everything. Default 0.
+    pub verbosity: u8,
+}
+
+/// The agent's own process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessConfig {
+    /// `oomScoreAdj`, -1000..=1000. Default -999.
+    pub oom_score_adj: i32,
+    /// `maxOpenFiles`: RLIMIT_NOFILE. Default 1000000.
+    pub max_open_files: u64,
+    /// `NOTIFY_SOCKET` of the environment: where systemd waits for READY=1.
+    pub notify_socket: Option<OsString>,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> Self {
+        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None }
+    }
+}

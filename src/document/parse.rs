@@ -1,0 +1,329 @@
+//! Bytes to trees.
+//!
+//! Built on the events of granit-parser (the parser under serde-saphyr), because what a scalar means
+//! depends on how it was written, and serde's view of a document has lost that. Everything that a
+//! hostile text can make large is bounded: its size, its depth, the number of nodes, and what
+//! aliases and merge keys multiply.
+
+use super::{
+    node::{Document, Entry, Node, Value},
+    scalar,
+};
+use crate::model::{Position, Problem};
+use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag, options};
+use std::collections::HashMap;
+
+/// Largest text that is read, in bytes; the kubelet's limit for a manifest.
+pub const MAX_TEXT_BYTES: usize = 10 << 20;
+/// Deepest nesting; a pod needs 12.
+const MAX_DEPTH: usize = 64;
+/// Most nodes in one text, aliases expanded. A large pod has a thousand.
+const MAX_NODES: usize = 300_000;
+/// Most bytes of text that aliases may add.
+const MAX_ALIAS_BYTES: usize = MAX_TEXT_BYTES;
+
+/// Reads every document of a text; empty ones are left out.
+///
+/// # Errors
+/// When the text as a whole can't be read: not UTF-8, too large, too deep, bad syntax, an alias
+/// without an anchor. A key that is written twice is not among them: [`super::walk`] reports it.
+pub fn parse(text: &[u8]) -> Result<Vec<Document>, Problem> {
+    let text = readable(text)?;
+    let options = options! {
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+        emit_comments: false,
+    };
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str_with_options(text, options) {
+        let (event, span) = event
+            .map_err(|e| problem(position(e.marker()), format!("does not parse: {}", e.info())))?;
+        builder.take(event, position(&span.start))?;
+    }
+    Ok(builder.documents)
+}
+
+/// The text of the bytes, checked for what no YAML or JSON text contains.
+fn readable(bytes: &[u8]) -> Result<&str, Problem> {
+    if bytes.len() > MAX_TEXT_BYTES {
+        let message = format!("is larger than {} MiB", MAX_TEXT_BYTES >> 20);
+        return Err(problem(Position::default(), message));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        let good = std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or_default();
+        let message = format!("is not UTF-8 text (byte 0x{:02x})", bytes[e.valid_up_to()]);
+        problem(end_of(good), message)
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    // A NUL ends the text for many parsers: what follows would be dropped silently. Files that were
+    // being written when the power failed are full of them.
+    let unprintable = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| unprintable(*c)) {
+        let message = format!("control character U+{:04X} is not allowed", u32::from(c));
+        return Err(problem(end_of(&text[..at]), message));
+    }
+    Ok(text)
+}
+
+/// The place right after `text`.
+fn end_of(text: &str) -> Position {
+    let last_line = text.rsplit('\n').next().unwrap_or_default();
+    Position {
+        line: text.bytes().filter(|b| *b == b'\n').count() + 1,
+        column: last_line.chars().count() + 1,
+    }
+}
+
+fn position(marker: &Marker) -> Position {
+    Position { line: marker.line(), column: marker.col() + 1 }
+}
+
+fn problem(position: Position, message: impl Into<String>) -> Problem {
+    Problem { position, path: String::new(), message: message.into() }
+}
+
+/// A collection that is not finished yet.
+struct Frame {
+    position: Position,
+    anchor: usize,
+    kind: FrameKind,
+}
+
+enum FrameKind {
+    List(Vec<Node>),
+    Map { entries: Vec<Entry>, merges: Vec<Node>, key: Option<Key> },
+}
+
+/// A key that waits for its value.
+enum Key {
+    Name(String, Position),
+    Merge,
+}
+
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Document>,
+    stack: Vec<Frame>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    alias_bytes: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Problem> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_merge = text == "<<" && style == ScalarStyle::Plain && tag.is_none();
+                if is_merge && self.begin_merge() {
+                    return Ok(());
+                }
+                let value = scalar_value(&text, style, tag.as_deref())
+                    .map_err(|message| problem(at, message))?;
+                self.finish(Node { position: at, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                collection_tag(tag.as_deref(), "seq").map_err(|m| problem(at, m))?;
+                self.begin(at, anchor, FrameKind::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                collection_tag(tag.as_deref(), "map").map_err(|m| problem(at, m))?;
+                let kind = FrameKind::Map { entries: Vec::new(), merges: Vec::new(), key: None };
+                self.begin(at, anchor, kind)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(frame) = self.stack.pop() else { return Ok(()) };
+                let value = match frame.kind {
+                    FrameKind::List(items) => Value::List(items),
+                    FrameKind::Map { entries, merges, .. } => {
+                        Value::Map(self.merged(entries, merges)?)
+                    }
+                };
+                self.finish(Node { position: frame.position, value }, frame.anchor)
+            }
+            Event::Alias(id) => {
+                let Some(target) = self.anchors.get(&id) else {
+                    return Err(problem(at, "alias of something that contains it"));
+                };
+                let mut copy = target.clone();
+                copy.position = at;
+                self.charge(&copy, self.stack.len())?;
+                self.place(copy)
+            }
+            Event::DocumentStart(..) => {
+                self.anchors.clear();
+                Ok(())
+            }
+            Event::UnresolvedAlias(name) => Err(problem(at, format!("unknown anchor {name:?}"))),
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {
+                Ok(())
+            }
+            // The enum may grow; what is not known here must not be dropped silently.
+            other => Err(problem(at, format!("is not understood: {other:?}"))),
+        }
+    }
+
+    /// Whether a `<<` at this place is a merge key, which it now waits to be the value of.
+    fn begin_merge(&mut self) -> bool {
+        match self.stack.last_mut().map(|frame| &mut frame.kind) {
+            Some(FrameKind::Map { key: key @ None, .. }) => {
+                *key = Some(Key::Merge);
+                true
+            }
+            Some(FrameKind::Map { .. } | FrameKind::List(_)) | None => false,
+        }
+    }
+
+    fn begin(&mut self, position: Position, anchor: usize, kind: FrameKind) -> Result<(), Problem> {
+        if self.stack.len() >= MAX_DEPTH {
+            return Err(problem(position, format!("is nested more than {MAX_DEPTH} deep")));
+        }
+        self.stack.push(Frame { position, anchor, kind });
+        Ok(())
+    }
+
+    /// A node is complete: remember it when it is an anchor, put it where it belongs.
+    fn finish(&mut self, node: Node, anchor: usize) -> Result<(), Problem> {
+        self.count(node.position)?;
+        if anchor != 0 {
+            self.charge(&node, 0)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.place(node)
+    }
+
+    fn place(&mut self, node: Node) -> Result<(), Problem> {
+        match self.stack.last_mut().map(|frame| &mut frame.kind) {
+            None if node.is_null() => {}
+            None => {
+                let (index, line) = (self.documents.len(), node.position.line);
+                self.documents.push(Document { index, line, root: node });
+            }
+            Some(FrameKind::List(items)) => items.push(node),
+            Some(FrameKind::Map { entries, merges, key }) => match key.take() {
+                None => *key = Some(Key::Name(key_text(&node)?, node.position)),
+                Some(Key::Merge) => merges.push(node),
+                Some(Key::Name(key, key_position)) => {
+                    entries.push(Entry { key, key_position, value: node });
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// Adds what `<<` brings in: what is written in the mapping itself wins, then the earlier merge.
+    fn merged(&mut self, entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Problem> {
+        if merges.is_empty() {
+            return Ok(entries);
+        }
+        let mut all = entries;
+        let mut known: std::collections::HashSet<String> =
+            all.iter().map(|e| e.key.clone()).collect();
+        for merge in merges {
+            let at = merge.position;
+            let sources = match merge.value {
+                Value::List(items) => items,
+                value @ (Value::Map(_)
+                | Value::Null
+                | Value::Bool(_)
+                | Value::Number(_)
+                | Value::String(_)) => vec![Node { position: at, value }],
+            };
+            for source in sources {
+                let Value::Map(more) = source.value else {
+                    return Err(problem(
+                        at,
+                        "merge key '<<' needs a mapping or a list of mappings",
+                    ));
+                };
+                all.extend(more.into_iter().filter(|e| known.insert(e.key.clone())));
+            }
+        }
+        Ok(all)
+    }
+
+    fn count(&mut self, at: Position) -> Result<(), Problem> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(problem(at, format!("has more than {MAX_NODES} values")));
+        }
+        Ok(())
+    }
+
+    /// Accounts for a copy of `node` placed at `depth`.
+    fn charge(&mut self, node: &Node, depth: usize) -> Result<(), Problem> {
+        if depth > MAX_DEPTH {
+            return Err(problem(node.position, format!("is nested more than {MAX_DEPTH} deep")));
+        }
+        self.count(node.position)?;
+        let text = match &node.value {
+            Value::String(text) => text.len(),
+            Value::List(items) => {
+                for item in items {
+                    self.charge(item, depth + 1)?;
+                }
+                0
+            }
+            Value::Map(entries) => {
+                for entry in entries {
+                    self.charge(&entry.value, depth + 1)?;
+                }
+                entries.iter().map(|e| e.key.len()).sum()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        };
+        self.alias_bytes += text;
+        if self.alias_bytes > MAX_ALIAS_BYTES {
+            return Err(problem(node.position, "aliases make the text too large"));
+        }
+        Ok(())
+    }
+}
+
+/// A key as text, as `sigs.k8s.io/yaml` makes one of it.
+fn key_text(node: &Node) -> Result<String, Problem> {
+    match &node.value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Bool(b) => Ok(b.to_string()),
+        Value::Number(n) => Ok(n.to_string()),
+        Value::Null => Err(problem(node.position, "a key must not be empty")),
+        Value::List(_) | Value::Map(_) => {
+            Err(problem(node.position, "a key must be text, not a list or a mapping"))
+        }
+    }
+}
+
+fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+    let refuse = |what: &str| Err(format!("{text:?} {what}"));
+    let Some(tag) = tag else {
+        return match style {
+            ScalarStyle::Plain => {
+                scalar::resolve(text).map_err(|reason| format!("{text} {reason}"))
+            }
+            ScalarStyle::SingleQuoted
+            | ScalarStyle::DoubleQuoted
+            | ScalarStyle::Literal
+            | ScalarStyle::Folded => Ok(Value::String(text.to_owned())),
+        };
+    };
+    // "!" alone says "not plain".
+    if tag.original() == "!" {
+        return Ok(Value::String(text.to_owned()));
+    }
+    match (tag.core_suffix(), scalar::resolve(text)) {
+        (Some("str"), _) => Ok(Value::String(text.to_owned())),
+        (Some("bool"), Ok(value @ Value::Bool(_)))
+        | (Some("int" | "float"), Ok(value @ Value::Number(_)))
+        | (Some("null"), Ok(value @ Value::Null)) => Ok(value),
+        (Some(name), _) => refuse(&format!("is not a value of the tag !!{name}")),
+        (None, _) => Err(format!("tag {} is not supported", tag.original())),
+    }
+}
+
+fn collection_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
+    match tag {
+        Some(tag) if tag.core_suffix() != Some(expected) => {
+            Err(format!("tag {} is not supported here", tag.original()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,238 @@
+//! Delays: crash loops, image pulls, failed steps. All by boot time.
+//!
+//! Crash loop: the first restart is immediate, then 10, 20, 40, ... s after the end of the newest
+//! instance up to the cap, and from the beginning again after a run of more than ten minutes.
+
+use crate::model::Now;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// First delay of a crash loop and of an image pull.
+const BASE: Duration = Duration::from_secs(10);
+/// A container that ran for longer than this starts without delay. Fixed, whatever the cap is.
+const CRASH_RESET: Duration = Duration::from_secs(600);
+/// Longest delay of an image pull.
+const IMAGE_CAP: Duration = Duration::from_secs(300);
+/// A pull that last failed longer ago than this starts its back-off over.
+const IMAGE_FORGET: Duration = Duration::from_secs(600);
+/// Between two looks at something that a person may put right meanwhile (an image imported by hand, a
+/// configuration error).
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// First delay after a failed step of the pod as a whole (sandbox, volumes, kill), doubled up to `RETRY_CAP`.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_CAP: Duration = Duration::from_secs(10);
+
+/// A point in time, possibly before boot: its age when it was first seen. Fixed by that first look, so that
+/// a wall clock that is set later moves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    age: Duration,
+    seen: Duration,
+}
+
+impl Moment {
+    /// The wall time `then`; one in the future counts as now.
+    pub(crate) fn of_wall(then: Timestamp, now: Now) -> Self {
+        Self { age: now.age_of(then), seen: now.boot }
+    }
+
+    pub(crate) fn just(now: Now) -> Self {
+        Self { age: Duration::ZERO, seen: now.boot }
+    }
+
+    /// Boot time of `self + delay`; zero when that was before boot.
+    pub(crate) fn after(self, delay: Duration) -> Duration {
+        (self.seen + delay).saturating_sub(self.age)
+    }
+
+    /// Whether it happened at least `limit` ago.
+    pub(crate) fn is_older_than(self, limit: Duration, now: Now) -> bool {
+        self.age + now.boot.saturating_sub(self.seen) >= limit
+    }
+
+    /// Time from boot time `earlier` to this moment; zero when it lies before.
+    fn since(self, earlier: Duration) -> Duration {
+        self.seen.saturating_sub(self.age).saturating_sub(earlier)
+    }
+}
+
+/// The end of an instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Exit {
+    id: Box<str>,
+    finished: Moment,
+}
+
+/// What is known of the ends of a container's (or of the sandbox's) instances.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ends {
+    /// The last restart that was begun.
+    pub(crate) crash: Option<Crash>,
+    /// The newest instance that ended.
+    exit: Option<Exit>,
+}
+
+impl Ends {
+    pub(crate) const NONE: Self = Self { crash: None, exit: None };
+
+    /// Notes the end of the newest instance, once.
+    pub(crate) fn note(&mut self, id: &str, finished: Moment) {
+        if self.exit.as_ref().is_none_or(|exit| *exit.id != *id) {
+            self.exit = Some(Exit { id: id.into(), finished });
+        }
+    }
+
+    /// When `id` ended: as noted, else now.
+    pub(crate) fn finished(&self, id: &str, now: Now) -> Moment {
+        let noted = self.exit.as_ref().filter(|exit| *exit.id == *id);
+        noted.map_or(Moment::just(now), |exit| exit.finished)
+    }
+
+    /// Counts the restart that follows the end of `id`, once.
+    pub(crate) fn count_restart(&mut self, id: &str, cap: Duration, now: Now) {
+        if self.crash.as_ref().is_some_and(|crash| *crash.after == *id) {
+            return;
+        }
+        let finished = self.finished(id, now);
+        self.crash = Some(Crash::next(self.crash.as_ref(), id, finished, cap, now));
+    }
+}
+
+/// Crash-loop state: the last restart that was begun.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Crash {
+    /// The instance whose end it followed.
+    after: Box<str>,
+    /// Boot time at which it was begun.
+    at: Duration,
+    /// How long the next one will have to wait after the end of its predecessor.
+    delay: Duration,
+}
+
+impl Crash {
+    /// The delay before the instance that ended at `finished` may be replaced.
+    pub(crate) fn delay(last: Option<&Self>, exited: &str, finished: Moment) -> Duration {
+        match last {
+            None => Duration::ZERO,
+            // Its restart was begun already: it was due then and is due now.
+            Some(crash) if *crash.after == *exited => Duration::ZERO,
+            Some(crash) if finished.since(crash.at) > CRASH_RESET => Duration::ZERO,
+            Some(crash) => crash.delay,
+        }
+    }
+
+    /// The state once the restart after `exited` is begun.
+    fn next(last: Option<&Self>, exited: &str, finished: Moment, cap: Duration, now: Now) -> Self {
+        let waited = Self::delay(last, exited, finished);
+        let delay = if waited.is_zero() { BASE } else { waited * 2 };
+        Self { after: exited.into(), at: now.boot, delay: delay.min(cap) }
+    }
+}
+
+/// Back-off of pulling one image for one pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ImageBackOff {
+    /// Boot time of the last failed pull.
+    failed_at: Duration,
+    delay: Duration,
+    /// Boot time of the last look whether the image is there by now.
+    looked_at: Option<Duration>,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// What may be done about an image that could not be pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageTurn {
+    /// Pull.
+    Pull,
+    /// Only look whether it is present.
+    Look,
+    /// Neither before this boot time.
+    Wait(Duration),
+}
+
+impl ImageBackOff {
+    pub(crate) fn failed(&mut self, reason: &str, message: &str, now: Now) {
+        let idle = now.boot.saturating_sub(self.failed_at);
+        let fresh = self.delay.is_zero() || idle > IMAGE_FORGET;
+        self.delay = if fresh { BASE } else { (self.delay * 2).min(IMAGE_CAP) };
+        self.failed_at = now.boot;
+        self.looked_at = None;
+        reason.clone_into(&mut self.reason);
+        message.clone_into(&mut self.message);
+    }
+
+    pub(crate) fn looked(&mut self, now: Now) {
+        self.looked_at = Some(now.boot);
+    }
+
+    pub(crate) fn turn(&self, now: Now) -> ImageTurn {
+        let pull_at = clamp(self.failed_at + self.delay, IMAGE_CAP, now);
+        let look_at = clamp(self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN, IMAGE_CAP, now);
+        if now.boot >= pull_at {
+            ImageTurn::Pull
+        } else if now.boot >= look_at {
+            ImageTurn::Look
+        } else {
+            ImageTurn::Wait(pull_at.min(look_at))
+        }
+    }
+
+    /// Whether the failure is old enough to show as a back-off rather than as itself.
+    pub(crate) fn is_backing_off(&self) -> bool {
+        self.looked_at.is_some()
+    }
+
+    /// Distinguishes one failed pull from the next.
+    pub(crate) fn occasion(&self) -> String {
+        format!("{:?}", self.failed_at)
+    }
+}
+
+/// Why a container did not start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StartFailure {
+    pub(crate) at: Duration,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    /// The image, when that was the matter.
+    pub(crate) image: Option<Box<str>>,
+}
+
+impl StartFailure {
+    /// Boot time of the next try.
+    pub(crate) fn due(&self, now: Now) -> Duration {
+        clamp(self.at + LOOK_AGAIN, LOOK_AGAIN, now)
+    }
+}
+
+/// A step of the pod as a whole that failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Retry {
+    failures: u32,
+    at: Duration,
+    pub(crate) message: String,
+}
+
+impl Retry {
+    pub(crate) fn failed(&mut self, message: &str, now: Now) {
+        self.failures = self.failures.saturating_add(1);
+        self.at = now.boot;
+        message.clone_into(&mut self.message);
+    }
+
+    /// Boot time of the next try.
+    pub(crate) fn due(&self, now: Now) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(8);
+        let delay = (RETRY_BASE * 2_u32.pow(doublings)).min(RETRY_CAP);
+        clamp(self.at + delay, RETRY_CAP, now)
+    }
+}
+
+/// A due time never lies further ahead than its delay can be, should a memory of another boot be read.
+fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
+    due.min(now.boot + longest)
+}

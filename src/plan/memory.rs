@@ -1,0 +1,359 @@
+//! What planning remembers between passes: back-offs, failures, what was told already. Kept under
+//! `/run` over a restart of the agent, gone after a reboot.
+
+use super::{
+    Action, CreateSandbox, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan,
+    StartContainer, Step,
+    backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
+};
+use crate::model::{
+    ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer, ObservedPod, PodUid,
+    SandboxId, SandboxState,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The memory of one pod name, every incarnation of it.
+///
+/// The worker calls, in this order: [`Self::look`] whenever its picture or records changed and before
+/// planning; [`Self::announce`] with each plan; [`Self::begin`] right before it executes an action (and
+/// saves the memory before it does, so that a crash of the agent never shortens a back-off);
+/// [`Self::record`] with each outcome. Compare with the last saved value to know whether to save.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodMemory {
+    incarnations: BTreeMap<PodUid, Recollection>,
+}
+
+/// The memory of one incarnation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Recollection {
+    /// When it was accepted.
+    pub(crate) started: Option<Moment>,
+    pub(crate) containers: BTreeMap<Box<str>, ContainerMemory>,
+    /// Key: image as in the spec.
+    pub(crate) images: BTreeMap<Box<str>, ImageBackOff>,
+    pub(crate) retries: BTreeMap<Stage, Retry>,
+    /// Sandboxes that died.
+    pub(crate) sandbox: Ends,
+    /// The lowest sandbox attempt whose name is not taken, as far as known.
+    pub(crate) sandbox_attempt: u32,
+    /// Half-made objects that hold a name.
+    pub(crate) leftovers: Vec<Leftover>,
+    /// `Release` was done.
+    pub(crate) released: bool,
+    /// Reason and field path of an event → the occasion it was last told for.
+    announced: BTreeMap<String, String>,
+}
+
+/// The memory of one container of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ContainerMemory {
+    pub(crate) ends: Ends,
+    /// Killed in order to be started again, whatever the restart policy says.
+    pub(crate) forced: Option<ContainerId>,
+    /// Why the last start failed; `None` after a success.
+    pub(crate) failure: Option<StartFailure>,
+    /// The lowest restart count that no instance had.
+    pub(crate) next_count: Option<u32>,
+}
+
+/// A step that is retried as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    Prepare,
+    Sandbox,
+    Kill,
+    Remove,
+    Release,
+    CleanUp,
+}
+
+/// An object of the runtime that holds a name that the pod needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Leftover {
+    Sandbox(SandboxId),
+    Container(ContainerId),
+}
+
+static NOTHING: Recollection = Recollection {
+    started: None,
+    containers: BTreeMap::new(),
+    images: BTreeMap::new(),
+    retries: BTreeMap::new(),
+    sandbox: Ends::NONE,
+    sandbox_attempt: 0,
+    leftovers: Vec::new(),
+    released: false,
+    announced: BTreeMap::new(),
+};
+
+static NO_CONTAINER: ContainerMemory =
+    ContainerMemory { ends: Ends::NONE, forced: None, failure: None, next_count: None };
+
+impl Recollection {
+    pub(crate) fn container(&self, name: &str) -> &ContainerMemory {
+        self.containers.get(name).unwrap_or(&NO_CONTAINER)
+    }
+
+    /// The retry of a stage that is not due yet.
+    pub(crate) fn held_back(&self, stage: Stage, now: Now) -> Option<(&Retry, Duration)> {
+        let retry = self.retries.get(&stage)?;
+        let due = retry.due(now);
+        (due > now.boot).then_some((retry, due))
+    }
+}
+
+impl PodMemory {
+    /// What is remembered of `uid`.
+    pub(crate) fn of(&self, uid: &PodUid) -> &Recollection {
+        self.incarnations.get(uid).unwrap_or(&NOTHING)
+    }
+
+    /// Whether there is nothing to keep.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.incarnations.is_empty()
+    }
+
+    /// Notes what has to be timed from when it was first seen (ends of containers, the pod's start), and forgets
+    /// incarnations that are neither wished, known nor observed.
+    pub fn look(
+        &mut self,
+        wished: Option<&PodUid>,
+        known: &[Incarnation],
+        observed: &ObservedPod,
+        now: Now,
+    ) {
+        self.incarnations.retain(|uid, _| {
+            wished == Some(uid)
+                || known.iter().any(|k| k.uid == *uid)
+                || observed.containers.iter().any(|c| c.uid == *uid)
+                || observed.sandboxes.iter().any(|s| s.uid == *uid)
+        });
+        for incarnation in known {
+            if let Some(started_at) = incarnation.started_at {
+                self.at(&incarnation.uid)
+                    .started
+                    .get_or_insert_with(|| Moment::of_wall(started_at, now));
+            }
+        }
+        for container in &observed.containers {
+            let tracked = wished == Some(&container.uid)
+                || known.iter().any(|known| known.uid == container.uid);
+            if tracked {
+                self.look_at(container, now);
+            }
+        }
+        for sandbox in &observed.sandboxes {
+            if let Some(memory) = self.incarnations.get_mut(&sandbox.uid) {
+                let next = sandbox.attempt.saturating_add(1);
+                if sandbox.state == SandboxState::NotReady && next >= memory.sandbox_attempt {
+                    memory.sandbox.note(sandbox.id.as_str(), Moment::just(now));
+                }
+                memory.sandbox_attempt = memory.sandbox_attempt.max(next);
+            }
+        }
+    }
+
+    fn look_at(&mut self, container: &ObservedContainer, now: Now) {
+        let memory = self.container(&container.uid, &container.name);
+        let next = container.restart_count.saturating_add(1);
+        let newest = memory.next_count.is_none_or(|known| next >= known);
+        memory.next_count = memory.next_count.max(Some(next));
+        if let ContainerState::Exited { finished_at, .. } = &container.state
+            && newest
+        {
+            memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
+        }
+    }
+
+    /// The plan's notices whose occasion is new, to be recorded as events.
+    pub fn announce(&mut self, plan: &PodPlan) -> Vec<Event> {
+        let mut fresh = Vec::new();
+        for notice in &plan.notices {
+            let EventTarget::Pod { uid, field_path, .. } = &notice.event.target else { continue };
+            let key = format!("{} {}", notice.event.reason, field_path.as_deref().unwrap_or(""));
+            let told = &mut self.at(uid).announced;
+            if told.get(&key) != Some(&notice.occasion) {
+                told.insert(key, notice.occasion.clone());
+                fresh.push(notice.event.clone());
+            }
+        }
+        fresh
+    }
+
+    /// To be called right before an action is executed, and saved before it is: a restart that is begun counts
+    /// for the back-off, whether or not the agent lives to see its outcome.
+    pub fn begin(&mut self, action: &Action, settings: &PlanSettings, now: Now) {
+        let cap = settings.crash_loop_cap;
+        match action {
+            Action::StartContainer(StartContainer { uid, name, restart_of: Some(id), .. }) => {
+                self.container(uid, name).ends.count_restart(id.as_str(), cap, now);
+            }
+            Action::CreateSandbox(CreateSandbox { uid, replaces: Some(id), .. }) => {
+                self.at(uid).sandbox.count_restart(id.as_str(), cap, now);
+            }
+            Action::KillContainer(kill) if kill.restart => {
+                self.container(&kill.uid, &kill.name).forced = Some(kill.id.clone());
+            }
+            Action::KillPod(kill) => {
+                match &kill.purpose {
+                    KillPurpose::RestartAll { source, exited } => {
+                        let ends = &mut self.container(&kill.uid, source).ends;
+                        ends.count_restart(exited.as_str(), cap, now);
+                    }
+                    KillPurpose::Restart
+                    | KillPurpose::Retire { .. }
+                    | KillPurpose::Terminal
+                    | KillPurpose::Surplus => {}
+                }
+                for container in kill.containers().filter(|container| container.restart) {
+                    self.container(&kill.uid, &container.name).forced = Some(container.id.clone());
+                }
+            }
+            Action::PreparePod { .. }
+            | Action::CreateSandbox(_)
+            | Action::StartContainer(_)
+            | Action::KillContainer(_)
+            | Action::RemoveContainer(_)
+            | Action::RemoveSandbox(_)
+            | Action::Release { .. }
+            | Action::CleanUp { .. } => {}
+        }
+    }
+
+    /// Learns from the outcome of an action.
+    pub fn record(&mut self, outcome: &Outcome, now: Now) {
+        match outcome {
+            Outcome::Prepared { uid } => self.succeeded(uid, Stage::Prepare),
+            Outcome::SandboxCreated(sandbox) => {
+                self.succeeded(&sandbox.uid, Stage::Sandbox);
+                let memory = self.at(&sandbox.uid);
+                memory.sandbox_attempt =
+                    memory.sandbox_attempt.max(sandbox.attempt.saturating_add(1));
+                memory.released = false;
+            }
+            Outcome::ContainerStarted(container) => {
+                let memory = self.container(&container.uid, &container.name);
+                let failed_image = memory.failure.take().and_then(|failure| failure.image);
+                memory.next_count =
+                    memory.next_count.max(Some(container.restart_count.saturating_add(1)));
+                if let Some(image) = failed_image {
+                    self.at(&container.uid).images.remove(&image);
+                }
+            }
+            Outcome::ContainerKilled { uid, .. } | Outcome::PodKilled { uid, .. } => {
+                self.succeeded(uid, Stage::Kill);
+            }
+            Outcome::ContainerRemoved { uid, id } => {
+                self.removed(uid, &Leftover::Container(id.clone()));
+            }
+            Outcome::SandboxRemoved { uid, id } => {
+                self.removed(uid, &Leftover::Sandbox(id.clone()));
+            }
+            Outcome::Released { uid } => {
+                self.succeeded(uid, Stage::Release);
+                self.at(uid).released = true;
+            }
+            Outcome::CleanedUp { uid } => {
+                self.incarnations.remove(uid);
+            }
+            Outcome::Failed(failure) => self.failed(failure, now),
+        }
+    }
+
+    fn failed(&mut self, failure: &Failure, now: Now) {
+        let uid = &failure.uid;
+        match &failure.step {
+            Step::Prepare => self.retry(failure, Stage::Prepare, now),
+            Step::Sandbox { attempt } => {
+                self.retry(failure, Stage::Sandbox, now);
+                if let Some(id) = &failure.reserved_for {
+                    let memory = self.at(uid);
+                    memory.leftovers.push(Leftover::Sandbox(id.as_str().into()));
+                    memory.sandbox_attempt = memory.sandbox_attempt.max(attempt.saturating_add(1));
+                }
+            }
+            Step::Image { container, image, pull_tried } => {
+                let memory = self.at(uid);
+                let backed_off = memory.images.contains_key(image);
+                if *pull_tried {
+                    let back_off = memory.images.entry(image.clone()).or_default();
+                    back_off.failed(&failure.reason, &failure.message, now);
+                } else if let Some(back_off) = memory.images.get_mut(image) {
+                    back_off.looked(now);
+                }
+                if *pull_tried || !backed_off {
+                    self.start_failed(failure, container, Some(image), now);
+                }
+            }
+            Step::Config { container } | Step::Start { container, .. } => {
+                self.start_failed(failure, container, None, now);
+            }
+            Step::Create { container, restart_count } => {
+                self.start_failed(failure, container, None, now);
+                if let Some(id) = &failure.reserved_for {
+                    self.at(uid).leftovers.push(Leftover::Container(id.as_str().into()));
+                    let memory = self.container(uid, container);
+                    memory.next_count =
+                        memory.next_count.max(Some(restart_count.saturating_add(1)));
+                }
+            }
+            Step::KillContainer { .. } | Step::KillPod => self.retry(failure, Stage::Kill, now),
+            Step::RemoveContainer { id } => {
+                self.retry(failure, Stage::Remove, now);
+                self.drop_leftover(uid, &Leftover::Container(id.clone()));
+            }
+            Step::RemoveSandbox { id } => {
+                self.retry(failure, Stage::Remove, now);
+                self.drop_leftover(uid, &Leftover::Sandbox(id.clone()));
+            }
+            Step::Release => self.retry(failure, Stage::Release, now),
+            Step::CleanUp => self.retry(failure, Stage::CleanUp, now),
+        }
+    }
+
+    fn start_failed(&mut self, failure: &Failure, name: &str, image: Option<&str>, now: Now) {
+        self.container(&failure.uid, name).failure = Some(StartFailure {
+            at: now.boot,
+            reason: failure.reason.clone(),
+            message: failure.message.clone(),
+            image: image.map(Into::into),
+        });
+    }
+
+    fn retry(&mut self, failure: &Failure, stage: Stage, now: Now) {
+        let retry = self.at(&failure.uid).retries.entry(stage).or_default();
+        retry.failed(&failure.message, now);
+    }
+
+    fn succeeded(&mut self, uid: &PodUid, stage: Stage) {
+        if let Some(memory) = self.incarnations.get_mut(uid) {
+            memory.retries.remove(&stage);
+        }
+    }
+
+    fn removed(&mut self, uid: &PodUid, leftover: &Leftover) {
+        self.succeeded(uid, Stage::Remove);
+        self.drop_leftover(uid, leftover);
+    }
+
+    /// A leftover that could not be removed is dropped as well: by then its name is avoided, and the listings
+    /// show the object if it came to life after all.
+    fn drop_leftover(&mut self, uid: &PodUid, leftover: &Leftover) {
+        if let Some(memory) = self.incarnations.get_mut(uid) {
+            memory.leftovers.retain(|known| known != leftover);
+        }
+    }
+
+    fn at(&mut self, uid: &PodUid) -> &mut Recollection {
+        self.incarnations.entry(uid.clone()).or_default()
+    }
+
+    fn container(&mut self, uid: &PodUid, name: &str) -> &mut ContainerMemory {
+        self.at(uid).containers.entry(name.into()).or_default()
+    }
+}

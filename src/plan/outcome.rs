@@ -1,0 +1,173 @@
+//! What the worker hands back after an action.
+
+use crate::model::{ContainerId, ObservedContainer, ObservedSandbox, PodUid, SandboxId};
+
+/// The result of one [`super::Action`]. The worker gives it to [`super::PodMemory::record`] and to
+/// [`super::Picture::record`], then goes on or plans again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// `PreparePod` done.
+    Prepared {
+        /// Whose.
+        uid: PodUid,
+    },
+    /// `CreateSandbox` done: the sandbox as the runtime shows it now, IPs included (`PodSandboxStatus`).
+    SandboxCreated(ObservedSandbox),
+    /// `StartContainer` done: the container as the worker made it. The state is `Running` with the time of the
+    /// start unless the worker knows better; no `ContainerStatus` call is needed for it.
+    ContainerStarted(ObservedContainer),
+    /// `KillContainer` done.
+    ContainerKilled {
+        /// Whose.
+        uid: PodUid,
+        /// Which.
+        id: ContainerId,
+        /// The container as inspected afterwards, when the worker did; otherwise it counts as
+        /// ended with code 137 until the next listing.
+        inspected: Option<Box<ObservedContainer>>,
+    },
+    /// `KillPod` done: all of its containers and sandboxes are stopped.
+    PodKilled {
+        /// Whose.
+        uid: PodUid,
+        /// The containers of the action.
+        containers: Vec<ContainerId>,
+        /// The sandboxes of the action.
+        sandboxes: Vec<SandboxId>,
+    },
+    /// `RemoveContainer` done (or it was gone already).
+    ContainerRemoved {
+        /// Whose.
+        uid: PodUid,
+        /// Which.
+        id: ContainerId,
+    },
+    /// `RemoveSandbox` done (or it was gone already), its containers with it.
+    SandboxRemoved {
+        /// Whose.
+        uid: PodUid,
+        /// Which.
+        id: SandboxId,
+    },
+    /// `Release` done.
+    Released {
+        /// Whose.
+        uid: PodUid,
+    },
+    /// `CleanUp` done: the worker forgets the incarnation.
+    CleanedUp {
+        /// Whose.
+        uid: PodUid,
+    },
+    /// The action failed.
+    Failed(Failure),
+}
+
+/// A failed action.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Whose.
+    pub uid: PodUid,
+    /// What failed.
+    pub step: Step,
+    /// For steps of a container the waiting reason of its status (`ErrImagePull`, `CreateContainerConfigError`,
+    /// `RunContainerError`, ...); for others the reason of the event that the worker recorded
+    /// (`FailedCreatePodSandBox`, `FailedMount`, ...).
+    pub reason: String,
+    /// The message that goes with it, as the kubelet words it.
+    pub message: String,
+    /// The runtime said that the name is reserved for this id: a half-made object of an interrupted call. The
+    /// next plan removes it and takes the next attempt.
+    pub reserved_for: Option<String>,
+    /// A container that the failed step left in the runtime.
+    pub left: Option<Box<ObservedContainer>>,
+}
+
+/// Which step of an action failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `PreparePod`.
+    Prepare,
+    /// `CreateSandbox` with this attempt.
+    Sandbox {
+        /// The attempt.
+        attempt: u32,
+    },
+    /// `StartContainer`: no image to start it from.
+    Image {
+        /// Container name.
+        container: Box<str>,
+        /// Image name as in the spec.
+        image: Box<str>,
+        /// Whether a pull was tried and failed, so that pulling it is backed off. `false` for
+        /// `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`, and where pulling was not allowed.
+        pull_tried: bool,
+    },
+    /// `StartContainer`: its configuration could not be made (`CreateContainerConfigError`).
+    Config {
+        /// Container name.
+        container: Box<str>,
+    },
+    /// `StartContainer`: the runtime did not create it (`CreateContainerError`).
+    Create {
+        /// Container name.
+        container: Box<str>,
+        /// The restart count that was tried.
+        restart_count: u32,
+    },
+    /// `StartContainer`: created, not started (`RunContainerError`).
+    Start {
+        /// Container name.
+        container: Box<str>,
+        /// The created container.
+        id: ContainerId,
+    },
+    /// `KillContainer`.
+    KillContainer {
+        /// Container name.
+        container: Box<str>,
+        /// Which.
+        id: ContainerId,
+    },
+    /// `KillPod`.
+    KillPod,
+    /// `RemoveContainer`.
+    RemoveContainer {
+        /// Which.
+        id: ContainerId,
+    },
+    /// `RemoveSandbox`.
+    RemoveSandbox {
+        /// Which.
+        id: SandboxId,
+    },
+    /// `Release`.
+    Release,
+    /// `CleanUp`.
+    CleanUp,
+}
+
+impl Outcome {
+    /// Whose outcome it is.
+    #[must_use]
+    pub fn uid(&self) -> &PodUid {
+        match self {
+            Self::Prepared { uid }
+            | Self::ContainerKilled { uid, .. }
+            | Self::PodKilled { uid, .. }
+            | Self::ContainerRemoved { uid, .. }
+            | Self::SandboxRemoved { uid, .. }
+            | Self::Released { uid }
+            | Self::CleanedUp { uid } => uid,
+            Self::SandboxCreated(sandbox) => &sandbox.uid,
+            Self::ContainerStarted(container) => &container.uid,
+            Self::Failed(failure) => &failure.uid,
+        }
+    }
+
+    /// Whether the action did what it should.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        !matches!(self, Self::Failed(_))
+    }
+}
