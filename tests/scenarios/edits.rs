@@ -124,7 +124,7 @@ pub fn bad_edits_keep_the_pod(kind: Kind) {
 
 pub fn a_vanished_directory_keeps_its_pods(kind: Kind) {
     let settings = Settings::for_kind(kind).kubelet("fileCheckFrequency: 1s\n");
-    let world = World::start_with(kind, settings);
+    let world = World::start_with(kind, &settings);
     let pod = Pod::running("web");
     world.drop_pod(&pod);
     world.wait_running("web");
