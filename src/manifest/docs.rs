@@ -29,7 +29,7 @@ const SECTIONS: [(&str, &str); 5] = [
 ];
 
 const INTRODUCTION: &str = "\
-<!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --lib manifest -->
+<!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --test manifests -->
 # Manifests
 
 nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON: one or more
