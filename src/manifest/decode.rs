@@ -187,9 +187,6 @@ fn check_kind(root: &Node) -> Vec<Problem> {
             }
         },
     }
-    if problems.is_empty() {
-        check_version(root, &mut problems);
-    }
     problems
 }
 
@@ -209,6 +206,7 @@ fn pod(
         .partition(|finding| finding.kind == FindingKind::Ignored);
     let mut warnings: Vec<Problem> = notices.into_iter().map(|f| f.problem).collect();
     let mut problems: Vec<Problem> = errors.into_iter().map(|f| f.problem).collect();
+    check_version(root, &mut problems);
 
     let mut pod: k8s::Pod = match serde_json::from_value(document::typed(root, POD)) {
         Ok(pod) => pod,
