@@ -1,1 +1,73 @@
-//! To be written.
+//! The container runtime: the client of its CRI v1 services, and the only place that converts to
+//! and from its messages.
+//!
+//! Reads carry a deadline and are dropped when it passes. Calls that change something carry none:
+//! dropping such a call cancels it half-way inside the runtime, so the caller awaits it, however
+//! long that takes. Nothing is retried here: the caller looks again and decides anew.
+//!
+//! ```text
+//! k8s::Pod ── to_cri ──► v1::PodSandboxConfig, v1::ContainerConfig ──► RuntimeClient ──► runtime
+//! ObservedSandbox, ObservedContainer ◄── from_cri ── v1 lists and statuses ◄──┘
+//! ```
+
+mod client;
+mod error;
+mod events;
+pub mod from_cri;
+pub mod to_cri;
+
+pub use client::{CgroupDriver, ImageFound, ListFilter, Readiness, RuntimeClient, RuntimeVersion};
+pub use error::CriError;
+pub use events::{EventStream, RuntimeEvent};
+pub use to_cri::{
+    Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
+    Propagation, SandboxInputs,
+};
+
+/// CRI v1 as generated from `proto/cri_runtime_v1.proto`: messages, client and server.
+#[allow(missing_docs, reason = "generated; the comments are in proto/")]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
+pub mod v1 {
+    tonic::include_proto!("runtime.v1");
+}
+
+/// containerd's own event service, as generated from `proto/containerd_events.proto`.
+#[allow(missing_docs, reason = "generated; the comments are in proto/")]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
+pub mod containerd {
+    /// The service.
+    pub mod services {
+        tonic::include_proto!("containerd.services.events.v1");
+    }
+    /// What its envelopes carry.
+    pub mod events {
+        tonic::include_proto!("containerd.events");
+    }
+}
+
+/// Label on sandboxes and containers: the pod's name.
+pub const POD_NAME_LABEL: &str = "io.kubernetes.pod.name";
+/// Label on sandboxes and containers: the pod's namespace.
+pub const POD_NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
+/// Label on sandboxes and containers: the pod's uid.
+pub const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
+/// Label on containers: the name within the pod.
+pub const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
+
+/// Annotations on containers, from which a container is understood again after a restart.
+pub mod annotation {
+    /// See `podspec::container_hash`.
+    pub const HASH: &str = "io.kubernetes.container.hash";
+    /// How often it was restarted.
+    pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+    /// `terminationMessagePath`
+    pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+    /// `terminationMessagePolicy`
+    pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    /// `ports` as JSON.
+    pub const PORTS: &str = "io.kubernetes.container.ports";
+    /// `terminationGracePeriodSeconds` of the pod.
+    pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+    /// `metadata.deletionGracePeriodSeconds` of the pod.
+    pub const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
+}

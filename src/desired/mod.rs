@@ -54,3 +54,57 @@ pub struct Desired {
     /// Whether every source is complete: only then a name that is not in `pods` is unwanted.
     pub complete: bool,
 }
+
+/// Merges what the sources want. `running` tells the uid that runs (or is being started) under a name.
+///
+/// No source at all counts as complete knowledge that nothing is wanted.
+#[must_use]
+pub fn merge(
+    sources: &[Arc<SourceSnapshot>],
+    running: &dyn Fn(&PodKey) -> Option<PodUid>,
+) -> Desired {
+    let mut candidates: Vec<&Arc<DesiredPod>> =
+        sources.iter().flat_map(|source| &source.pods).collect();
+    candidates.sort_by(|a, b| {
+        let loses = |pod: &DesiredPod| running(&pod.key).as_ref() != Some(&pod.uid);
+        (loses(a), &a.origin).cmp(&(loses(b), &b.origin))
+    });
+    let mut pods: BTreeMap<PodKey, Arc<DesiredPod>> = BTreeMap::new();
+    let mut by_uid: BTreeMap<&PodUid, &Arc<DesiredPod>> = BTreeMap::new();
+    let mut duplicates = Vec::new();
+    for pod in candidates {
+        let kept = pods.get(&pod.key).or_else(|| by_uid.get(&pod.uid).copied());
+        match kept.cloned() {
+            Some(kept) => duplicates.push(duplicate(&kept, pod)),
+            None => {
+                by_uid.insert(&pod.uid, pod);
+                pods.insert(pod.key.clone(), Arc::clone(pod));
+            }
+        }
+    }
+    duplicates.sort_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
+    let complete = sources.iter().all(|source| source.knowledge == Knowledge::Complete);
+    Desired { pods, duplicates, complete }
+}
+
+fn duplicate(kept: &DesiredPod, dropped: &DesiredPod) -> Duplicate {
+    let place = |origin: &Origin| format!("{} (line {})", origin.location, origin.line);
+    let what = if kept.key == dropped.key {
+        format!("duplicate pod name \"{}\"", dropped.key)
+    } else {
+        format!("pod \"{}\" has the same metadata.uid as pod \"{}\"", dropped.key, kept.key)
+    };
+    Duplicate {
+        key: dropped.key.clone(),
+        kept: kept.origin.clone(),
+        dropped: dropped.origin.clone(),
+        message: format!(
+            "{what}: the one in {} is used, the one in {} is ignored",
+            place(&kept.origin),
+            place(&dropped.origin)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -49,6 +49,8 @@ pub struct CreateSandbox {
     pub uid: PodUid,
     /// `metadata.attempt`.
     pub attempt: u32,
+    /// The newest sandbox before it, for the back-off of sandboxes that keep dying.
+    pub replaces: Option<SandboxId>,
 }
 
 /// Get a container running.

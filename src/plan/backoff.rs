@@ -3,7 +3,7 @@
 //! Crash loop: the first restart is immediate, then 10, 20, 40, ... s after the end of the newest
 //! instance up to the cap, and from the beginning again after a run of more than ten minutes.
 
-use crate::model::{ContainerId, Now};
+use crate::model::Now;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -46,6 +46,11 @@ impl Moment {
         (self.seen + delay).saturating_sub(self.age)
     }
 
+    /// Whether it happened at least `limit` ago.
+    pub(crate) fn is_older_than(self, limit: Duration, now: Now) -> bool {
+        self.age + now.boot.saturating_sub(self.seen) >= limit
+    }
+
     /// Time from boot time `earlier` to this moment; zero when it lies before.
     fn since(self, earlier: Duration) -> Duration {
         self.seen.saturating_sub(self.age).saturating_sub(earlier)
@@ -55,15 +60,51 @@ impl Moment {
 /// The end of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Exit {
-    pub(crate) id: ContainerId,
-    pub(crate) finished: Moment,
+    id: Box<str>,
+    finished: Moment,
 }
 
-/// Crash-loop state of a container: the last restart that was begun.
+/// What is known of the ends of a container's (or of the sandbox's) instances.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ends {
+    /// The last restart that was begun.
+    pub(crate) crash: Option<Crash>,
+    /// The newest instance that ended.
+    exit: Option<Exit>,
+}
+
+impl Ends {
+    pub(crate) const NONE: Self = Self { crash: None, exit: None };
+
+    /// Notes the end of the newest instance, once.
+    pub(crate) fn note(&mut self, id: &str, finished: Moment) {
+        if self.exit.as_ref().is_none_or(|exit| *exit.id != *id) {
+            self.exit = Some(Exit { id: id.into(), finished });
+        }
+    }
+
+    /// When `id` ended: as noted, else now.
+    pub(crate) fn finished(&self, id: &str, now: Now) -> Moment {
+        let noted = self.exit.as_ref().filter(|exit| *exit.id == *id);
+        noted.map_or(Moment::just(now), |exit| exit.finished)
+    }
+
+    /// Counts the restart that follows the end of `id`, once.
+    pub(crate) fn count_restart(&mut self, id: &str, cap: Duration, now: Now) {
+        if self.crash.as_ref().is_some_and(|crash| *crash.after == *id) {
+            return;
+        }
+        let finished = self.finished(id, now);
+        self.crash = Some(Crash::next(self.crash.as_ref(), id, finished, cap, now));
+    }
+}
+
+/// Crash-loop state: the last restart that was begun.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crash {
     /// The instance whose end it followed.
-    pub(crate) after: ContainerId,
+    after: Box<str>,
     /// Boot time at which it was begun.
     at: Duration,
     /// How long the next one will have to wait after the end of its predecessor.
@@ -72,27 +113,21 @@ pub(crate) struct Crash {
 
 impl Crash {
     /// The delay before the instance that ended at `finished` may be replaced.
-    pub(crate) fn delay(last: Option<&Self>, exited: &ContainerId, finished: Moment) -> Duration {
+    pub(crate) fn delay(last: Option<&Self>, exited: &str, finished: Moment) -> Duration {
         match last {
             None => Duration::ZERO,
             // Its restart was begun already: it was due then and is due now.
-            Some(crash) if crash.after == *exited => Duration::ZERO,
+            Some(crash) if *crash.after == *exited => Duration::ZERO,
             Some(crash) if finished.since(crash.at) > CRASH_RESET => Duration::ZERO,
             Some(crash) => crash.delay,
         }
     }
 
     /// The state once the restart after `exited` is begun.
-    pub(crate) fn next(
-        last: Option<&Self>,
-        exited: &ContainerId,
-        finished: Moment,
-        cap: Duration,
-        now: Now,
-    ) -> Self {
+    fn next(last: Option<&Self>, exited: &str, finished: Moment, cap: Duration, now: Now) -> Self {
         let waited = Self::delay(last, exited, finished);
         let delay = if waited.is_zero() { BASE } else { waited * 2 };
-        Self { after: exited.clone(), at: now.boot, delay: delay.min(cap) }
+        Self { after: exited.into(), at: now.boot, delay: delay.min(cap) }
     }
 }
 

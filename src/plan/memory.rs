@@ -2,12 +2,13 @@
 //! `/run` over a restart of the agent, gone after a reboot.
 
 use super::{
-    Action, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan, StartContainer, Step,
-    backoff::{Crash, Exit, ImageBackOff, Moment, Retry, StartFailure},
+    Action, CreateSandbox, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan,
+    StartContainer, Step,
+    backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
 };
 use crate::model::{
     ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer, ObservedPod, PodUid,
-    SandboxId,
+    SandboxId, SandboxState,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
@@ -34,6 +35,8 @@ pub(crate) struct Recollection {
     /// Key: image as in the spec.
     pub(crate) images: BTreeMap<Box<str>, ImageBackOff>,
     pub(crate) retries: BTreeMap<Stage, Retry>,
+    /// Sandboxes that died.
+    pub(crate) sandbox: Ends,
     /// The lowest sandbox attempt whose name is not taken, as far as known.
     pub(crate) sandbox_attempt: u32,
     /// Half-made objects that hold a name.
@@ -48,9 +51,7 @@ pub(crate) struct Recollection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ContainerMemory {
-    pub(crate) crash: Option<Crash>,
-    /// The newest instance that ended.
-    pub(crate) exit: Option<Exit>,
+    pub(crate) ends: Ends,
     /// Killed in order to be started again, whatever the restart policy says.
     pub(crate) forced: Option<ContainerId>,
     /// Why the last start failed; `None` after a success.
@@ -82,6 +83,7 @@ static NOTHING: Recollection = Recollection {
     containers: BTreeMap::new(),
     images: BTreeMap::new(),
     retries: BTreeMap::new(),
+    sandbox: Ends::NONE,
     sandbox_attempt: 0,
     leftovers: Vec::new(),
     released: false,
@@ -89,7 +91,7 @@ static NOTHING: Recollection = Recollection {
 };
 
 static NO_CONTAINER: ContainerMemory =
-    ContainerMemory { crash: None, exit: None, forced: None, failure: None, next_count: None };
+    ContainerMemory { ends: Ends::NONE, forced: None, failure: None, next_count: None };
 
 impl Recollection {
     pub(crate) fn container(&self, name: &str) -> &ContainerMemory {
@@ -147,8 +149,11 @@ impl PodMemory {
         }
         for sandbox in &observed.sandboxes {
             if let Some(memory) = self.incarnations.get_mut(&sandbox.uid) {
-                memory.sandbox_attempt =
-                    memory.sandbox_attempt.max(sandbox.attempt.saturating_add(1));
+                let next = sandbox.attempt.saturating_add(1);
+                if sandbox.state == SandboxState::NotReady && next >= memory.sandbox_attempt {
+                    memory.sandbox.note(sandbox.id.as_str(), Moment::just(now));
+                }
+                memory.sandbox_attempt = memory.sandbox_attempt.max(next);
             }
         }
     }
@@ -159,11 +164,8 @@ impl PodMemory {
         let newest = memory.next_count.is_none_or(|known| next >= known);
         memory.next_count = memory.next_count.max(Some(next));
         if let ContainerState::Exited { finished_at, .. } = &container.state {
-            if newest && memory.exit.as_ref().is_none_or(|exit| exit.id != container.id) {
-                memory.exit = Some(Exit {
-                    id: container.id.clone(),
-                    finished: Moment::of_wall(*finished_at, now),
-                });
+            if newest {
+                memory.ends.note(container.id.as_str(), Moment::of_wall(*finished_at, now));
             }
         }
     }
@@ -189,7 +191,10 @@ impl PodMemory {
         let cap = settings.crash_loop_cap;
         match action {
             Action::StartContainer(StartContainer { uid, name, restart_of: Some(id), .. }) => {
-                self.container(uid, name).count_restart(id, cap, now);
+                self.container(uid, name).ends.count_restart(id.as_str(), cap, now);
+            }
+            Action::CreateSandbox(CreateSandbox { uid, replaces: Some(id), .. }) => {
+                self.at(uid).sandbox.count_restart(id.as_str(), cap, now);
             }
             Action::KillContainer(kill) if kill.restart => {
                 self.container(&kill.uid, &kill.name).forced = Some(kill.id.clone());
@@ -197,7 +202,8 @@ impl PodMemory {
             Action::KillPod(kill) => {
                 match &kill.purpose {
                     KillPurpose::RestartAll { source, exited } => {
-                        self.container(&kill.uid, source).count_restart(exited, cap, now);
+                        let ends = &mut self.container(&kill.uid, source).ends;
+                        ends.count_restart(exited.as_str(), cap, now);
                     }
                     KillPurpose::Restart
                     | KillPurpose::Retire { .. }
@@ -268,8 +274,7 @@ impl PodMemory {
                 if let Some(id) = &failure.reserved_for {
                     let memory = self.at(uid);
                     memory.leftovers.push(Leftover::Sandbox(id.as_str().into()));
-                    memory.sandbox_attempt =
-                        memory.sandbox_attempt.max(attempt.saturating_add(1));
+                    memory.sandbox_attempt = memory.sandbox_attempt.max(attempt.saturating_add(1));
                 }
             }
             Step::Image { container, image, pull_tried } => {
@@ -350,24 +355,5 @@ impl PodMemory {
 
     fn container(&mut self, uid: &PodUid, name: &str) -> &mut ContainerMemory {
         self.at(uid).containers.entry(name.into()).or_default()
-    }
-}
-
-impl ContainerMemory {
-    /// Counts the restart that follows the end of instance `exited`, once.
-    fn count_restart(&mut self, exited: &ContainerId, cap: Duration, now: Now) {
-        if self.crash.as_ref().is_some_and(|crash| crash.after == *exited) {
-            return;
-        }
-        let finished = self.finished(exited, now);
-        self.crash = Some(Crash::next(self.crash.as_ref(), exited, finished, cap, now));
-    }
-
-    /// When `exited` ended: as noted by [`PodMemory::look`], else now.
-    pub(crate) fn finished(&self, exited: &ContainerId, now: Now) -> Moment {
-        self.exit
-            .as_ref()
-            .filter(|exit| exit.id == *exited)
-            .map_or(Moment::just(now), |exit| exit.finished)
     }
 }

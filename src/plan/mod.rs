@@ -18,9 +18,17 @@
 
 mod action;
 mod backoff;
+mod gc;
+mod init;
+mod kill;
 mod memory;
+mod name;
 mod outcome;
 mod picture;
+mod pod;
+mod regular;
+mod restart;
+mod sandbox;
 mod types;
 
 pub use action::{
@@ -28,8 +36,10 @@ pub use action::{
     RemoveContainer, RemoveSandbox, StartContainer,
 };
 pub use memory::PodMemory;
+pub use name::plan_name;
 pub use outcome::{Failure, Outcome, Step};
 pub use picture::{Picture, fold};
+pub(crate) use sandbox::serves;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
     Waiting, Wish,

@@ -1,1 +1,162 @@
-//! To be written.
+//! Sees what the runtime runs: lists it, follows its events, and hands on what changed.
+//!
+//! Lists are the truth, events are hints that say when to look. With events everything is listed
+//! every 10 s, without them every second, and at once when somebody asks for a pod. What changed
+//! against the last look is inspected, object by object and several at a time; an inspection that
+//! hangs marks its pod and is waited for while everything else goes on. Only a listing that keeps
+//! failing makes the node unhealthy.
+//!
+//! ```text
+//! events ─► hint ─┐            ┌─► unchanged ─────────────────────────┐
+//! look_now ───────┼─► list ─► compare (core) ─► inspect changed ─► core ─► PlegUpdate
+//! relist timer ───┘                                  └─ hangs: pod marked, result taken later
+//! ```
+//!
+//! It owns the picture of the runtime and nothing else: it decides nothing about pods.
+
+use crate::{
+    cri::RuntimeClient,
+    model::{HungPod, Now, ObservedPod, PodKey, RuntimeView},
+};
+use std::{sync::Arc, time::Duration};
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlegUpdate {
+    /// Boot time at which the listing began. For a complete update every pod that is not in it was
+    /// found unchanged at that time; each pod in it carries its own `listed_at`.
+    pub listed_at: Duration,
+    /// Whether everything was listed. The first update is complete and has every pod.
+    pub complete: bool,
+    /// The pods that changed or were asked for; an empty [`ObservedPod`] when nothing is left.
+    pub pods: Vec<(PodKey, Arc<ObservedPod>)>,
+}
+
+/// How seeing goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Health {
+    /// Boot time at which the last whole listing began.
+    pub last_relist: Option<Duration>,
+    /// `None` when healthy, else the kubelet's message.
+    pub unhealthy: Option<String>,
+    /// Whether runtime events arrive.
+    pub events_connected: bool,
+    /// Pods whose inspection hangs.
+    pub hung: Vec<HungPod>,
+    /// The runtime's own conditions. `name` and `version` are empty until it answered once.
+    pub runtime: RuntimeView,
+    /// Whether the runtime can make mounts read-only with everything below them.
+    pub recursive_read_only_mounts: bool,
+}
+
+/// Intervals and limits.
+#[derive(Clone, Copy, Debug)]
+pub struct PlegSettings {
+    /// Reads the clocks.
+    pub clock: fn() -> Now,
+    /// Between whole listings while no events arrive.
+    pub relist_period: Duration,
+    /// Between whole listings while events arrive.
+    pub relist_period_with_events: Duration,
+    /// Between questions for the runtime's conditions.
+    pub status_period: Duration,
+    /// An inspection that takes longer marks its pod as hung.
+    pub inspect_patience: Duration,
+    /// Inspections at a time, hung ones not counted.
+    pub inspect_concurrency: usize,
+}
+
+impl PlegSettings {
+    /// The defaults, with the clock to use.
+    #[must_use]
+    pub fn new(clock: fn() -> Now) -> Self {
+        Self {
+            clock,
+            relist_period: Duration::from_secs(1),
+            relist_period_with_events: Duration::from_secs(10),
+            status_period: Duration::from_secs(5),
+            inspect_patience: Duration::from_secs(2),
+            inspect_concurrency: 8,
+        }
+    }
+}
+
+/// The loop is not running (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the relist loop has ended")]
+pub struct PlegStopped;
+
+/// Asks the loop for things.
+#[derive(Clone, Debug)]
+pub struct PlegHandle {
+    looks: mpsc::Sender<PodKey>,
+    health: watch::Receiver<Arc<Health>>,
+}
+
+impl PlegHandle {
+    /// Asks for a look at one pod name. It is always answered by an update that has `key`, from a
+    /// listing that began after this call; several requests may get one answer. While the runtime
+    /// does not answer, so does this: the answer comes with the next listing that succeeds.
+    ///
+    /// # Errors
+    /// When the loop has ended.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the request is made or not.
+    pub async fn look_now(&self, key: PodKey) -> Result<(), PlegStopped> {
+        self.looks.send(key).await.map_err(|_| PlegStopped)
+    }
+
+    /// How seeing goes, the latest.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Arc<Health>> {
+        self.health.clone()
+    }
+}
+
+/// The loop, see [`Pleg::run`].
+#[derive(Debug)]
+pub struct Pleg {
+    client: RuntimeClient,
+    settings: PlegSettings,
+    looks: mpsc::Receiver<PodKey>,
+    updates: mpsc::Sender<PlegUpdate>,
+    health: watch::Sender<Arc<Health>>,
+}
+
+/// Requests that may wait to be read. The loop reads them at once: it never waits for a reader of
+/// updates.
+const LOOKS: usize = 64;
+/// Updates that may wait to be read; further ones are merged into one.
+const UPDATES: usize = 16;
+
+impl Pleg {
+    /// The loop, the handle to ask it, and what it hands on. Run it with [`Pleg::run`].
+    #[must_use]
+    pub fn new(
+        client: RuntimeClient,
+        settings: PlegSettings,
+    ) -> (Self, PlegHandle, mpsc::Receiver<PlegUpdate>) {
+        let (look, looks) = mpsc::channel(LOOKS);
+        let (updates, updates_out) = mpsc::channel(UPDATES);
+        let (health, health_out) = watch::channel(Arc::new(Health {
+            last_relist: None,
+            unhealthy: Some("pleg has yet to be successful".to_owned()),
+            events_connected: false,
+            hung: Vec::new(),
+            runtime: RuntimeView {
+                endpoint: client.endpoint().to_owned(),
+                not_ready: Some(
+                    "container runtime status check may not have completed yet".to_owned(),
+                ),
+                network_not_ready: Some("network state unknown".to_owned()),
+                ..RuntimeView::default()
+            },
+            recursive_read_only_mounts: false,
+        }));
+        let handle = PlegHandle { looks: look, health: health_out };
+        (Self { client, settings, looks, updates, health }, handle, updates_out)
+    }
+}

@@ -1,1 +1,34 @@
-//! To be written.
+//! Pure computations over a `PodSpec`: what the kubelet derives from a specification before it
+//! talks to the runtime.
+//!
+//! Sums of resources and the QoS class, the values of the pod's cgroup, OOM scores, the container
+//! hash by which a changed container is found again, environment variables with `$(VAR)`, host
+//! names and paths. The formulas are the kubelet's: tools and dashboards compare the numbers, and
+//! a pod moved between the two agents must not notice.
+//!
+//! Nothing here validates: `manifest` did that. A quantity that does not parse counts as absent.
+
+mod cgroup;
+mod env;
+mod expand;
+mod hash;
+mod identity;
+mod oom;
+mod resources;
+
+pub(crate) use cgroup::hugepage_limits;
+pub use cgroup::{
+    CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cpu_quota_micros, cpu_shares,
+    milli_cpu_of_shares, pod_cgroup, pod_cgroup_name, shares_of_weight, weight_of_shares,
+};
+pub use env::{EnvContext, EnvError, Expanded, build_env, expand_command, expand_sub_path};
+pub use expand::expand;
+pub use hash::container_hash;
+pub use identity::{
+    Hostname, HostnameError, container_log_path, hostname, is_critical, is_host_network,
+    is_node_critical, is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
+};
+pub use oom::oom_score_adj;
+pub use resources::{
+    Amounts, QosClass, container_limits, container_requests, pod_limits, pod_requests, qos_class,
+};

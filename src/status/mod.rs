@@ -4,11 +4,21 @@
 //! transition times, IPs of a pod that is going away and the last known states live there.
 //! Writing statuses anywhere is not done here.
 
+mod conditions;
+mod containers;
+mod display;
+mod phase;
+
+pub use display::{Ready, display_status, ready_column, restarts};
+
 use crate::{
-    model::{ObservedPod, PodUid, k8s},
+    model::{Now, ObservedPod, PodUid, SandboxState, k8s},
     plan::{PodPlan, Terminal},
+    podspec::{is_host_network, qos_class},
 };
+use containers::Statuses;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::net::IpAddr;
 
 /// What the status of one incarnation is made from.
@@ -40,3 +50,83 @@ pub struct StatusContext {
     /// The node's addresses, primary first; empty when the agent has no node object.
     pub host_ips: Vec<IpAddr>,
 }
+
+/// The status of one incarnation, as the kubelet would report it.
+#[must_use]
+pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s::PodStatus {
+    let statuses = containers::statuses(input, cx);
+    let phase = phase::phase(input, &statuses);
+    let conditions = conditions::conditions(input, &statuses, phase, now);
+    let previous = input.previous;
+    let (reason, message) = match input.terminal {
+        Some(terminal) => (terminal.reason.clone(), terminal.message.clone()),
+        None => (None, None),
+    };
+    let ips = pod_ips(input, cx);
+    let host_ips: Vec<String> = cx.host_ips.iter().map(ToString::to_string).collect();
+    let spec = input.pod.spec.as_ref();
+    let qos = previous
+        .and_then(|previous| previous.qos_class.clone())
+        .or_else(|| Some(qos_class(spec?).as_str().to_owned()));
+    let start_time = input
+        .started_at
+        .map(time)
+        .or_else(|| previous.and_then(|previous| previous.start_time.clone()))
+        .unwrap_or_else(|| time(now.wall));
+    let Statuses { init, regular } = statuses;
+    k8s::PodStatus {
+        phase: Some(phase.to_owned()),
+        reason,
+        message,
+        conditions: Some(conditions),
+        container_statuses: (!regular.is_empty()).then(|| sorted(regular)),
+        init_container_statuses: (!init.is_empty()).then_some(init),
+        host_ip: host_ips.first().cloned(),
+        host_ips: (!host_ips.is_empty())
+            .then(|| host_ips.into_iter().map(|ip| k8s::HostIP { ip }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
+        qos_class: qos,
+        start_time: Some(start_time),
+        ..Default::default()
+    }
+}
+
+fn sorted(mut statuses: Vec<k8s::ContainerStatus>) -> Vec<k8s::ContainerStatus> {
+    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses
+}
+
+/// At most one address of each family, the node's primary family first. Addresses stay in the status of a pod
+/// that has lost its sandbox.
+fn pod_ips(input: &StatusInput<'_>, cx: &StatusContext) -> Vec<String> {
+    let is_v6 = cx.host_ips.first().is_some_and(IpAddr::is_ipv6);
+    let pick = |ips: &[IpAddr]| -> Vec<String> {
+        let first = ips.iter().find(|ip| ip.is_ipv6() == is_v6);
+        let second = ips.iter().find(|ip| ip.is_ipv6() != is_v6);
+        first.into_iter().chain(second).map(ToString::to_string).collect()
+    };
+    if is_host_network(input.pod) {
+        return pick(&cx.host_ips);
+    }
+    let ready = input
+        .observed
+        .sandboxes
+        .iter()
+        .filter(|s| s.uid == *input.uid && s.state == SandboxState::Ready)
+        .max_by_key(|s| s.attempt);
+    let current = ready.map(|sandbox| pick(&sandbox.ips)).unwrap_or_default();
+    if !current.is_empty() {
+        return current;
+    }
+    let kept = input.previous.and_then(|previous| previous.pod_ips.as_ref());
+    kept.map(|ips| ips.iter().map(|ip| ip.ip.clone()).collect()).unwrap_or_default()
+}
+
+/// A time in a status: whole seconds, as the API stores them.
+fn time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! What happens to containers, told by the runtime as it happens. The events are hints: they name
+//! a container, and whoever receives one looks again.
+//!
+//! containerd's own event service is asked first, since it exists in every containerd; a runtime
+//! without it is asked for CRI's events. CRI's view changes a little after containerd tells of an
+//! exit: the receiver has to look until it sees it.
+
+use super::{
+    CriError, RuntimeClient,
+    containerd::{
+        events::{ContainerDelete, TaskExit, TaskOom, TaskStart},
+        services::{Envelope, SubscribeRequest, events_client::EventsClient},
+    },
+    v1,
+};
+use prost::Message as _;
+use tonic::Streaming;
+
+/// containerd's namespace of everything that came through CRI.
+const NAMESPACE: &str = "k8s.io";
+const START: &str = "/tasks/start";
+const EXIT: &str = "/tasks/exit";
+const OOM: &str = "/tasks/oom";
+const DELETE: &str = "/containers/delete";
+
+/// Something happened to a container or to a sandbox (which containerd runs as a container of the
+/// same id).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeEvent {
+    /// Its process runs.
+    Started {
+        /// Id of the container or sandbox.
+        id: String,
+    },
+    /// Its process ended.
+    Exited {
+        /// Id of the container or sandbox.
+        id: String,
+    },
+    /// The kernel killed something in it for lack of memory.
+    OutOfMemory {
+        /// Id of the container or sandbox.
+        id: String,
+    },
+    /// It is gone.
+    Removed {
+        /// Id of the container or sandbox.
+        id: String,
+    },
+}
+
+/// A subscription.
+#[derive(Debug)]
+pub struct EventStream(Source);
+
+#[derive(Debug)]
+enum Source {
+    Containerd(Streaming<Envelope>),
+    Cri(Streaming<v1::ContainerEventResponse>),
+}
+
+impl RuntimeClient {
+    /// Subscribes to containerd's event service.
+    ///
+    /// A server made with grpc-go sends the head of its answer along with the first event, so this
+    /// may take as long as until something happens. A runtime that can't serve it says so at once.
+    ///
+    /// # Errors
+    /// `Unimplemented` when the runtime is no containerd; `Unavailable` when nobody answers.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the subscription, nothing else.
+    pub async fn subscribe_containerd(&self) -> Result<EventStream, CriError> {
+        let topics = [START, EXIT, OOM, DELETE];
+        let filters = topics.map(|topic| format!("namespace=={NAMESPACE},topic==\"{topic}\""));
+        let mut request = tonic::Request::new(SubscribeRequest { filters: filters.to_vec() });
+        let namespace = tonic::metadata::MetadataValue::from_static(NAMESPACE);
+        request.metadata_mut().insert("containerd-namespace", namespace);
+        let mut events = EventsClient::new(self.channel.clone());
+        match events.subscribe(request).await {
+            Ok(answer) => Ok(EventStream(Source::Containerd(answer.into_inner()))),
+            Err(status) => Err(CriError::from_status(&status, "Subscribe", &self.endpoint)),
+        }
+    }
+
+    /// Subscribes to CRI's container events. Everything said of [`Self::subscribe_containerd`]
+    /// holds here too.
+    ///
+    /// # Errors
+    /// `Unimplemented` when the runtime has none; `Unavailable` when nobody answers.
+    pub async fn subscribe_cri(&self) -> Result<EventStream, CriError> {
+        Ok(EventStream(Source::Cri(self.cri_events().await?)))
+    }
+}
+
+impl EventStream {
+    /// The next event; `None` when the stream ended.
+    ///
+    /// # Errors
+    /// When the stream broke.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no event is lost.
+    pub async fn next(&mut self) -> Result<Option<RuntimeEvent>, CriError> {
+        let broken = |status: tonic::Status| CriError::from_status(&status, "events", "");
+        loop {
+            let event = match &mut self.0 {
+                Source::Containerd(stream) => match stream.message().await.map_err(broken)? {
+                    None => return Ok(None),
+                    Some(envelope) => of_containerd(&envelope),
+                },
+                Source::Cri(stream) => match stream.message().await.map_err(broken)? {
+                    None => return Ok(None),
+                    Some(event) => Some(of_cri(event)),
+                },
+            };
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+}
+
+/// `None` for what is no news about a container: ends of exec'ed processes, other namespaces,
+/// payloads that don't decode.
+fn of_containerd(envelope: &Envelope) -> Option<RuntimeEvent> {
+    if envelope.namespace != NAMESPACE {
+        return None;
+    }
+    let payload = envelope.event.as_ref()?.value.as_slice();
+    match envelope.topic.as_str() {
+        START => Some(RuntimeEvent::Started { id: TaskStart::decode(payload).ok()?.container_id }),
+        EXIT => {
+            let exit = TaskExit::decode(payload).ok()?;
+            (exit.id == exit.container_id).then_some(RuntimeEvent::Exited { id: exit.container_id })
+        }
+        OOM => Some(RuntimeEvent::OutOfMemory { id: TaskOom::decode(payload).ok()?.container_id }),
+        DELETE => Some(RuntimeEvent::Removed { id: ContainerDelete::decode(payload).ok()?.id }),
+        _ => None,
+    }
+}
+
+fn of_cri(event: v1::ContainerEventResponse) -> RuntimeEvent {
+    let kind = event.container_event_type();
+    let id = event.container_id;
+    match kind {
+        v1::ContainerEventType::ContainerCreatedEvent
+        | v1::ContainerEventType::ContainerStartedEvent => RuntimeEvent::Started { id },
+        v1::ContainerEventType::ContainerStoppedEvent => RuntimeEvent::Exited { id },
+        v1::ContainerEventType::ContainerDeletedEvent => RuntimeEvent::Removed { id },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope(topic: &str, payload: Vec<u8>) -> Envelope {
+        Envelope {
+            namespace: NAMESPACE.to_owned(),
+            topic: topic.to_owned(),
+            event: Some(prost_types::Any { type_url: String::new(), value: payload }),
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_container_counts_and_that_of_an_execed_process_does_not() {
+        let exit = |id: &str| {
+            let exit = TaskExit {
+                container_id: "c".to_owned(),
+                id: id.to_owned(),
+                pid: 5,
+                exit_status: 1,
+            };
+            of_containerd(&envelope(EXIT, exit.encode_to_vec()))
+        };
+        assert_eq!(exit("c"), Some(RuntimeEvent::Exited { id: "c".to_owned() }));
+        assert_eq!(exit("probe-1"), None);
+    }
+
+    #[test]
+    fn strange_envelopes_are_passed_over() {
+        assert_eq!(of_containerd(&envelope(EXIT, vec![0xff; 9])), None);
+        assert_eq!(of_containerd(&envelope("/images/create", Vec::new())), None);
+        assert_eq!(of_containerd(&Envelope::default()), None);
+        let mut foreign = envelope(OOM, TaskOom { container_id: "c".to_owned() }.encode_to_vec());
+        foreign.namespace = "moby".to_owned();
+        assert_eq!(of_containerd(&foreign), None);
+    }
+}

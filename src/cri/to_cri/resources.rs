@@ -1,0 +1,101 @@
+//! `LinuxContainerResources`.
+
+use super::NodeFacts;
+use crate::cri::v1;
+use crate::model::{Quantity, k8s};
+use crate::podspec::{
+    Amounts, container_limits, container_requests, cpu_quota_micros, cpu_shares, oom_score_adj,
+    pod_limits, pod_requests,
+};
+use std::collections::BTreeMap;
+
+/// Resources of a container.
+pub(super) fn container(
+    pod: &k8s::Pod,
+    container: &k8s::Container,
+    node: &NodeFacts,
+) -> v1::LinuxContainerResources {
+    let limits = container_limits(container);
+    let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+    let whole = Amounts::of(whole.and_then(|r| r.limits.as_ref()));
+    // A container without a limit of its own is bounded by the pod's.
+    let limit = |resource: &str| limits.non_zero(resource).or_else(|| whole.non_zero(resource));
+    let request = container_requests(container).get("cpu");
+    let mut resources = amounts(request, limit("cpu"), limit("memory"), node);
+    resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
+    resources.hugepage_limits = hugepage_limits(&limits, node);
+    if node.swap_controller {
+        if node.cgroup_v2 {
+            resources.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
+        } else {
+            resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+        }
+    }
+    resources
+}
+
+/// Resources of the pod as a whole, which the sandbox is told for information.
+pub(super) fn sandbox(spec: &k8s::PodSpec, node: &NodeFacts) -> v1::LinuxContainerResources {
+    let (requests, limits) = (pod_requests(spec), pod_limits(spec));
+    amounts(requests.get("cpu"), limits.get("cpu"), limits.get("memory"), node)
+}
+
+/// What the sandbox itself is charged with; an empty message without overhead.
+pub(super) fn overhead(spec: &k8s::PodSpec, node: &NodeFacts) -> v1::LinuxContainerResources {
+    if spec.overhead.is_none() {
+        return v1::LinuxContainerResources::default();
+    }
+    let overhead = Amounts::of(spec.overhead.as_ref());
+    amounts(overhead.get("cpu"), overhead.get("cpu"), overhead.get("memory"), node)
+}
+
+fn amounts(
+    cpu_request: Option<Quantity>,
+    cpu_limit: Option<Quantity>,
+    memory_limit: Option<Quantity>,
+    node: &NodeFacts,
+) -> v1::LinuxContainerResources {
+    let cpu_limit = cpu_limit.unwrap_or_default();
+    let asked = cpu_request.unwrap_or(cpu_limit).milli_value();
+    let mut resources = v1::LinuxContainerResources {
+        cpu_shares: i64::try_from(cpu_shares(asked)).unwrap_or(i64::MAX),
+        memory_limit_in_bytes: memory_limit.map_or(0, Quantity::value),
+        ..Default::default()
+    };
+    if node.cpu_cfs_quota {
+        resources.cpu_period = i64::try_from(node.cpu_period_micros).unwrap_or(i64::MAX);
+        if !cpu_limit.is_zero() {
+            resources.cpu_quota = cpu_quota_micros(cpu_limit.milli_value(), node.cpu_period_micros);
+        }
+    }
+    // With it the kernel kills all of a container, or nothing: half a container helps nobody.
+    if node.cgroup_v2 && node.single_process_oom_kill != Some(true) {
+        resources.unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+    }
+    resources
+}
+
+/// One entry for each size that the host has: a size that is not asked for is limited to 0.
+fn hugepage_limits(limits: &Amounts, node: &NodeFacts) -> Vec<v1::HugepageLimit> {
+    let asked = crate::podspec::hugepage_limits(limits);
+    let sizes = node.hugepage_sizes_bytes.iter();
+    sizes
+        .map(|size| v1::HugepageLimit {
+            page_size: page_size_name(*size),
+            limit: asked.iter().find(|l| l.page_size_bytes == *size).map_or(0, |l| l.limit_bytes),
+        })
+        .collect()
+}
+
+/// A page size as cgroup files and the CRI name it: `64KB`, `2MB`, `1GB`.
+#[must_use]
+pub fn page_size_name(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
+    let mut size = bytes;
+    let mut unit = 0;
+    while size >= 1024 && size.is_multiple_of(1024) && unit + 1 < UNITS.len() {
+        size /= 1024;
+        unit += 1;
+    }
+    format!("{size}{}", UNITS[unit])
+}

@@ -1,0 +1,78 @@
+//! `PodSandboxConfig`.
+
+use super::{SandboxInputs, resources, security};
+use crate::cri::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, v1};
+use crate::model::{OWNER_LABEL, k8s};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The configuration of a pod's sandbox.
+#[must_use]
+pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
+    let meta = &inputs.pod.metadata;
+    let default_spec = k8s::PodSpec::default();
+    let spec = inputs.pod.spec.as_ref().unwrap_or(&default_spec);
+    let (name, namespace, uid) = (
+        meta.name.clone().unwrap_or_default(),
+        meta.namespace.clone().unwrap_or_default(),
+        meta.uid.clone().unwrap_or_default(),
+    );
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    // These win over labels of the same names in the manifest: pods are found again by them.
+    labels.insert(POD_NAME_LABEL.to_owned(), name.clone());
+    labels.insert(POD_NAMESPACE_LABEL.to_owned(), namespace.clone());
+    labels.insert(POD_UID_LABEL.to_owned(), uid.clone());
+    labels.insert(OWNER_LABEL.to_owned(), inputs.owner.to_owned());
+    v1::PodSandboxConfig {
+        metadata: Some(v1::PodSandboxMetadata { name, uid, namespace, attempt: inputs.attempt }),
+        hostname: inputs.hostname.to_owned(),
+        log_directory: inputs.log_directory.to_owned(),
+        dns_config: Some(v1::DnsConfig {
+            servers: inputs.dns.servers.clone(),
+            searches: inputs.dns.searches.clone(),
+            options: inputs.dns.options.clone(),
+        }),
+        port_mappings: spec.containers.iter().flat_map(port_mappings).collect(),
+        labels,
+        annotations: meta.annotations.clone().unwrap_or_default(),
+        linux: Some(v1::LinuxPodSandboxConfig {
+            cgroup_parent: inputs.cgroup_parent.to_owned(),
+            security_context: Some(security::sandbox(spec)),
+            sysctls: sysctls(spec),
+            overhead: Some(resources::overhead(spec, inputs.node)),
+            resources: Some(resources::sandbox(spec, inputs.node)),
+        }),
+    }
+}
+
+/// Kernel parameters, their names with dots however they are written.
+fn sysctls(spec: &k8s::PodSpec) -> BTreeMap<String, String> {
+    let list = spec.security_context.as_ref().and_then(|sc| sc.sysctls.as_ref());
+    list.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect()
+}
+
+/// Ports of a regular container; a name (or an unnamed port) that occurs twice counts once.
+fn port_mappings(container: &k8s::Container) -> Vec<v1::PortMapping> {
+    let mut seen = BTreeSet::new();
+    let mut mappings = Vec::new();
+    for port in container.ports.iter().flatten() {
+        let protocol = match port.protocol.as_deref() {
+            Some("UDP") => v1::Protocol::Udp,
+            Some("SCTP") => v1::Protocol::Sctp,
+            _ => v1::Protocol::Tcp,
+        };
+        let host_ip = port.host_ip.clone().unwrap_or_default();
+        let host_port = port.host_port.unwrap_or(0);
+        let name = port.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| {
+            format!("{protocol:?} {host_ip} {} {host_port}", port.container_port)
+        });
+        if seen.insert(name) {
+            mappings.push(v1::PortMapping {
+                protocol: protocol.into(),
+                container_port: port.container_port,
+                host_port,
+                host_ip,
+            });
+        }
+    }
+    mappings
+}

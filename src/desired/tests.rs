@@ -1,0 +1,90 @@
+use super::*;
+use crate::model::k8s;
+
+fn pod(name: &str, uid: &str, location: &str) -> Arc<DesiredPod> {
+    Arc::new(DesiredPod {
+        key: PodKey::new("default", name),
+        uid: uid.into(),
+        revision: "r".into(),
+        pod: Arc::new(k8s::Pod::default()),
+        origin: Origin {
+            source: SourceKind::File,
+            location: location.into(),
+            document: 0,
+            line: 1,
+        },
+    })
+}
+
+fn source(knowledge: Knowledge, pods: Vec<Arc<DesiredPod>>) -> Arc<SourceSnapshot> {
+    let view = SourceView {
+        kind: SourceKind::File,
+        location: "/m".to_owned(),
+        error: None,
+        files: Vec::new(),
+    };
+    Arc::new(SourceSnapshot { kind: SourceKind::File, knowledge, pods, view })
+}
+
+fn kept(desired: &Desired) -> Vec<(String, &str, &str)> {
+    let pods = desired.pods.iter();
+    pods.map(|(key, pod)| (key.to_string(), pod.uid.as_str(), &*pod.origin.location)).collect()
+}
+
+#[test]
+fn the_running_one_of_two_pods_of_a_name_stays() {
+    let pods = vec![pod("web", "1", "/m/a.yaml"), pod("web", "2", "/m/b.yaml")];
+    let desired = merge(&[source(Knowledge::Complete, pods)], &|_| Some(PodUid::from("2")));
+    assert_eq!(kept(&desired), [("default/web".to_owned(), "2", "/m/b.yaml")]);
+    assert_eq!(
+        desired.duplicates[0].message,
+        "duplicate pod name \"default/web\": the one in /m/b.yaml (line 1) is used, the one in /m/a.yaml (line 1) is ignored"
+    );
+    assert_eq!(&*desired.duplicates[0].dropped.location, "/m/a.yaml");
+}
+
+#[test]
+fn while_none_runs_the_first_by_location_is_taken_whatever_the_order_of_arrival() {
+    let (a, b) = (pod("web", "1", "/m/a.yaml"), pod("web", "2", "/m/b.yaml"));
+    for pods in [vec![a.clone(), b.clone()], vec![b, a]] {
+        let sources = [source(Knowledge::Complete, pods)];
+        for running in [None, Some(PodUid::from("3"))] {
+            let desired = merge(&sources, &|_| running.clone());
+            assert_eq!(kept(&desired), [("default/web".to_owned(), "1", "/m/a.yaml")]);
+        }
+    }
+}
+
+#[test]
+fn the_same_document_in_two_files_is_one_pod_and_a_verdict() {
+    let pods = vec![pod("web", "1", "/m/b.yaml"), pod("web", "1", "/m/a.yaml")];
+    let desired = merge(&[source(Knowledge::Complete, pods)], &|_| Some(PodUid::from("1")));
+    assert_eq!(kept(&desired), [("default/web".to_owned(), "1", "/m/a.yaml")]);
+    assert_eq!(desired.duplicates.len(), 1);
+}
+
+#[test]
+fn a_uid_used_for_two_names_is_given_to_the_one_that_runs() {
+    let pods = vec![pod("api", "1", "/m/a.yaml"), pod("web", "1", "/m/b.yaml")];
+    let running = |key: &PodKey| (&*key.name == "web").then(|| PodUid::from("1"));
+    let desired = merge(&[source(Knowledge::Complete, pods)], &running);
+    assert_eq!(kept(&desired), [("default/web".to_owned(), "1", "/m/b.yaml")]);
+    assert!(
+        desired.duplicates[0].message.starts_with("pod \"default/api\" has the same metadata.uid")
+    );
+}
+
+#[test]
+fn one_source_that_does_not_know_everything_makes_the_whole_incomplete() {
+    for (second, complete) in
+        [(Knowledge::Complete, true), (Knowledge::Checkpoint, false), (Knowledge::Unknown, false)]
+    {
+        let sources = [
+            source(Knowledge::Complete, vec![pod("web", "1", "/m/a.yaml")]),
+            source(second, Vec::new()),
+        ];
+        let desired = merge(&sources, &|_| None);
+        assert_eq!((desired.complete, desired.pods.len()), (complete, 1), "{second:?}");
+    }
+    assert!(merge(&[], &|_| None).complete);
+}

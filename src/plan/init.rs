@@ -1,0 +1,119 @@
+//! Init containers and sidecars: one after the other, in the order of the spec.
+//!
+//! Only instances in the sandbox in use count: in a new sandbox everything runs again.
+
+use super::{
+    Action, ContainerKind, PodPlan,
+    kill::{Stop, grace_seconds},
+    name::Cx,
+    restart::{is_changed, is_init_failure, plan_start},
+};
+use crate::model::{ContainerState, ObservedContainer, ObservedSandbox, k8s};
+use crate::podspec::is_sidecar;
+
+/// Gets the pod initialised and keeps its sidecars running. Whether regular containers may start.
+pub(crate) fn plan_init(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
+    // A regular container was made in this sandbox only after all init containers were done in it.
+    let initialized = cx.regular.iter().any(|c| cx.own.newest_in(&c.name, sandbox).is_some());
+    if initialized {
+        for sidecar in cx.init.iter().filter(|container| is_sidecar(container)) {
+            keep_running(cx, sidecar, sandbox, plan);
+        }
+        return true;
+    }
+    let furthest = cx
+        .init
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(index, c)| Some((index, c, cx.own.newest_in(&c.name, sandbox)?)));
+    let next = match furthest {
+        None => 0,
+        Some((index, container, instance)) => {
+            for sidecar in cx.init[..index].iter().filter(|container| is_sidecar(container)) {
+                keep_running(cx, sidecar, sandbox, plan);
+            }
+            let done = if is_sidecar(container) {
+                keep_running(cx, container, sandbox, plan)
+            } else {
+                run_to_end(cx, container, instance, sandbox, plan)
+            };
+            if !done {
+                return false;
+            }
+            index + 1
+        }
+    };
+    let Some(container) = cx.init.get(next) else { return true };
+    plan_start(cx, container, kind(container), sandbox, plan);
+    false
+}
+
+fn kind(container: &k8s::Container) -> ContainerKind {
+    if is_sidecar(container) { ContainerKind::Sidecar } else { ContainerKind::Init }
+}
+
+/// Sees to a plain init container. Whether it is done.
+fn run_to_end(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+    sandbox: &ObservedSandbox,
+    plan: &mut PodPlan,
+) -> bool {
+    match instance.state {
+        ContainerState::Running { .. } => false,
+        ContainerState::Exited { .. } if !is_init_failure(container, instance) => true,
+        // A failure that must not be retried has ended the pod before this was asked.
+        ContainerState::Created | ContainerState::Exited { .. } => {
+            plan_start(cx, container, ContainerKind::Init, sandbox, plan);
+            false
+        }
+        ContainerState::Unknown => {
+            kill(cx, instance, None, plan);
+            false
+        }
+    }
+}
+
+/// Keeps a sidecar running. Whether it runs and stays so.
+fn keep_running(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    sandbox: &ObservedSandbox,
+    plan: &mut PodPlan,
+) -> bool {
+    let Some(instance) = cx.own.newest_in(&container.name, sandbox) else {
+        plan_start(cx, container, ContainerKind::Sidecar, sandbox, plan);
+        return false;
+    };
+    match instance.state {
+        ContainerState::Running { .. } if !is_changed(container, instance) => true,
+        ContainerState::Running { .. } => {
+            let message =
+                format!("Container {} definition changed, will be restarted", container.name);
+            kill(cx, instance, Some(message), plan);
+            false
+        }
+        ContainerState::Unknown => {
+            kill(cx, instance, None, plan);
+            false
+        }
+        ContainerState::Created | ContainerState::Exited { .. } => {
+            plan_start(cx, container, ContainerKind::Sidecar, sandbox, plan);
+            false
+        }
+    }
+}
+
+/// Kills an instance so that another one takes its place in the next plan.
+pub(crate) fn kill(
+    cx: &Cx<'_>,
+    instance: &ObservedContainer,
+    message: Option<String>,
+    plan: &mut PodPlan,
+) {
+    let pod = Some(cx.pod);
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    plan.actions.push(Action::KillContainer(stop.kill(instance, message)));
+}

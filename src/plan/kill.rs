@@ -1,0 +1,175 @@
+//! Stopping: one container, a pod that starts again, an incarnation that leaves.
+
+use super::{
+    Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
+    PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, name::Own,
+};
+use crate::model::{
+    ContainerState, Event, EventKind, EventTarget, Now, ObservedContainer, PodKey, PodUid,
+    SandboxState, k8s,
+};
+use crate::podspec::is_sidecar;
+use std::time::Duration;
+
+/// Grace period of a pod whose spec is not known; the API's default (seconds).
+const DEFAULT_GRACE: u32 = 30;
+
+/// The grace period of a pod, in seconds.
+pub(crate) fn grace_seconds(pod: Option<&k8s::Pod>) -> u32 {
+    let seconds = pod
+        .and_then(|pod| pod.spec.as_ref())
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    let seconds = seconds.map_or(DEFAULT_GRACE, |s| u32::try_from(s.max(0)).unwrap_or(u32::MAX));
+    seconds.max(1)
+}
+
+/// Whether a process of the container may run: it has to be stopped before the container can be removed.
+pub(crate) fn is_alive(container: &ObservedContainer) -> bool {
+    match container.state {
+        ContainerState::Running { .. } | ContainerState::Unknown => true,
+        ContainerState::Created | ContainerState::Exited { .. } => false,
+    }
+}
+
+/// The kind of a container by its name; one that is in no list counts as regular.
+pub(crate) fn kind_of(pod: Option<&k8s::Pod>, name: &str) -> ContainerKind {
+    let init = pod.and_then(|pod| pod.spec.as_ref()).and_then(|s| s.init_containers.as_ref());
+    match init.into_iter().flatten().find(|container| container.name == name) {
+        Some(container) if is_sidecar(container) => ContainerKind::Sidecar,
+        Some(_) => ContainerKind::Init,
+        None => ContainerKind::Regular,
+    }
+}
+
+/// How the containers of one incarnation are stopped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stop<'a> {
+    pub(crate) key: &'a PodKey,
+    pub(crate) pod: Option<&'a k8s::Pod>,
+    pub(crate) grace_seconds: u32,
+    /// They start again.
+    pub(crate) restart: bool,
+}
+
+impl Stop<'_> {
+    /// The stop of one container; `None`: the usual message.
+    pub(crate) fn kill(
+        &self,
+        container: &ObservedContainer,
+        message: Option<String>,
+    ) -> KillContainer {
+        let field_path = kind_of(self.pod, &container.name).field_path(&container.name);
+        let message = message.unwrap_or_else(|| match container.state {
+            ContainerState::Unknown => {
+                "Container is in \"unknown\" state, try killing it before restart".to_owned()
+            }
+            ContainerState::Created
+            | ContainerState::Running { .. }
+            | ContainerState::Exited { .. } => format!("Stopping container {}", container.name),
+        });
+        KillContainer {
+            uid: container.uid.clone(),
+            id: container.id.clone(),
+            name: container.name.clone(),
+            grace_seconds: self.grace_seconds.max(MIN_STOP_SECONDS),
+            event: Event {
+                target: EventTarget::Pod {
+                    key: self.key.clone(),
+                    uid: container.uid.clone(),
+                    field_path: Some(field_path),
+                },
+                kind: EventKind::Normal,
+                reason: "Killing",
+                message,
+            },
+            restart: self.restart,
+        }
+    }
+
+    /// All containers that may run: regular and init ones at once, then sidecars, last declared first.
+    pub(crate) fn groups(&self, containers: &[&ObservedContainer]) -> Vec<Vec<KillContainer>> {
+        let alive = || containers.iter().filter(|container| is_alive(container));
+        let first: Vec<_> = alive()
+            .filter(|c| kind_of(self.pod, &c.name) != ContainerKind::Sidecar)
+            .map(|c| self.kill(c, None))
+            .collect();
+        let mut groups = vec![first];
+        let spec = self.pod.and_then(|pod| pod.spec.as_ref());
+        let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+        for sidecar in init.iter().rev().filter(|container| is_sidecar(container)) {
+            let named = alive().filter(|c| *c.name == *sidecar.name);
+            groups.push(named.map(|c| self.kill(c, None)).collect());
+        }
+        groups.retain(|group| !group.is_empty());
+        groups
+    }
+}
+
+/// Takes one incarnation down as far as possible: stop, remove, clean up.
+pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &mut PodPlan) {
+    let known = input.incarnation(uid);
+    let pod = known.and_then(|known| known.pod.as_deref());
+    let own = input.own(uid);
+    let memory = input.memory.of(uid);
+    for stage in [Stage::Kill, Stage::Remove, Stage::CleanUp] {
+        if let Some((retry, due)) = memory.held_back(stage, now) {
+            plan.block(&format!("uid {uid} of this name is not gone yet: {}", retry.message));
+            plan.wake(due);
+            return;
+        }
+    }
+    if let Some(kill) =
+        retire_kill(input.key, &own, pod, known.and_then(|known| known.kill), uid, now)
+    {
+        plan.actions.push(Action::KillPod(kill));
+    }
+    for container in &own.containers {
+        plan.actions.push(remove(container, false));
+    }
+    for sandbox in &own.sandboxes {
+        let (uid, id) = (uid.clone(), sandbox.id.clone());
+        plan.actions.push(Action::RemoveSandbox(RemoveSandbox { uid, id }));
+    }
+    plan.actions.push(Action::CleanUp { uid: uid.clone() });
+}
+
+fn retire_kill(
+    key: &PodKey,
+    own: &Own<'_>,
+    pod: Option<&k8s::Pod>,
+    begun: Option<KillDeadline>,
+    uid: &PodUid,
+    now: Now,
+) -> Option<KillPod> {
+    let ready = own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
+    let sandboxes: Vec<_> = ready.map(|s| s.id.clone()).collect();
+    if sandboxes.is_empty() && !own.containers.iter().any(|c| is_alive(c)) {
+        return None;
+    }
+    let deadline = begun.unwrap_or_else(|| {
+        let grace_seconds = grace_seconds(pod);
+        let at = now.boot + Duration::from_secs(u64::from(grace_seconds));
+        KillDeadline { grace_seconds, at }
+    });
+    let left = deadline.at.saturating_sub(now.boot);
+    let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    let left = u32::try_from(whole).unwrap_or(u32::MAX).min(deadline.grace_seconds);
+    let stop = Stop { key, pod, grace_seconds: left, restart: false };
+    Some(KillPod {
+        uid: uid.clone(),
+        purpose: KillPurpose::Retire { deadline },
+        groups: stop.groups(&own.containers),
+        sandboxes,
+    })
+}
+
+/// The removal of a container.
+pub(crate) fn remove(container: &ObservedContainer, keep_logs: bool) -> Action {
+    Action::RemoveContainer(RemoveContainer {
+        uid: container.uid.clone(),
+        id: container.id.clone(),
+        name: container.name.clone(),
+        keep_logs,
+        restart_count: container.restart_count,
+    })
+}

@@ -1,0 +1,188 @@
+//! One namespace/name: which incarnations have to go, and when the wished one gets its turn.
+
+use super::{
+    Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
+    kill::plan_retire,
+    memory::{Recollection, Stage},
+    pod::plan_pod,
+};
+use crate::model::{
+    DesiredPod, Event, EventKind, EventTarget, Now, ObservedContainer, ObservedSandbox, PodUid, k8s,
+};
+use crate::podspec::pod_display;
+use std::{collections::BTreeSet, time::Duration};
+
+/// Decides what to do now about one name. To be called again after the plan is executed, when it failed, when
+/// `wake_at` comes, and whenever the input changed.
+#[must_use]
+pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
+    let mut plan = PodPlan::default();
+    let retiring = retiring(input);
+    for uid in &retiring {
+        plan_retire(input, uid, now, &mut plan);
+    }
+    let Wish::Run(desired) = input.wish else { return plan };
+    if !retiring.is_empty() {
+        if plan.blocked.is_none() {
+            let uids: Vec<&str> = retiring.iter().map(PodUid::as_str).collect();
+            plan.blocked =
+                Some(format!("waiting for uid {} of this name to be gone", uids.join(", ")));
+        }
+        return plan;
+    }
+    plan_pod(&Cx::new(input, desired, now), &mut plan);
+    plan
+}
+
+/// The incarnations that have to go, sorted.
+fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
+    let mut uids: BTreeSet<PodUid> = input.known.iter().map(|known| known.uid.clone()).collect();
+    uids.extend(input.own_sandboxes().map(|sandbox| sandbox.uid.clone()));
+    uids.retain(|uid| {
+        let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
+        killed
+            || match input.wish {
+                Wish::Run(desired) => desired.uid != *uid,
+                Wish::Gone => true,
+                Wish::Undecided => false,
+            }
+    });
+    uids
+}
+
+impl<'a> NameInput<'a> {
+    /// The sandboxes that this agent made, of every incarnation.
+    pub(crate) fn own_sandboxes(&self) -> impl Iterator<Item = &'a ObservedSandbox> + use<'a> {
+        let owner = &self.settings.owner;
+        self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() == Some(owner))
+    }
+
+    /// The sandboxes under this name that somebody else made.
+    pub(crate) fn foreign_sandboxes(&self) -> impl Iterator<Item = &'a ObservedSandbox> + use<'a> {
+        let owner = &self.settings.owner;
+        self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() != Some(owner))
+    }
+
+    /// The record of an incarnation.
+    pub(crate) fn incarnation(&self, uid: &PodUid) -> Option<&'a Incarnation> {
+        self.known.iter().find(|known| known.uid == *uid)
+    }
+
+    /// What of `uid` is this agent's in the runtime.
+    pub(crate) fn own(&self, uid: &PodUid) -> Own<'a> {
+        let sandboxes: Vec<_> = self.own_sandboxes().filter(|s| s.uid == *uid).collect();
+        let known = self.incarnation(uid).is_some();
+        let containers = self.observed.containers.iter().filter(|container| {
+            let home = self.observed.sandboxes.iter().find(|s| s.id == container.sandbox_id);
+            container.uid == *uid
+                && match home {
+                    Some(home) => sandboxes.iter().any(|own| own.id == home.id),
+                    // Its sandbox is gone already, and with it the owner label; a record of the uid tells.
+                    None => known,
+                }
+        });
+        Own { containers: containers.collect(), sandboxes }
+    }
+}
+
+/// What of one incarnation is in the runtime, foreign objects left out.
+#[derive(Debug)]
+pub(crate) struct Own<'a> {
+    pub(crate) sandboxes: Vec<&'a ObservedSandbox>,
+    pub(crate) containers: Vec<&'a ObservedContainer>,
+}
+
+impl<'a> Own<'a> {
+    /// The newest instance of a container.
+    pub(crate) fn newest(&self, name: &str) -> Option<&'a ObservedContainer> {
+        let instances = self.containers.iter().filter(|c| &*c.name == name);
+        instances.max_by_key(|c| (c.restart_count, c.created_at)).copied()
+    }
+
+    /// The newest instance of a container, when it lives in `sandbox`.
+    pub(crate) fn newest_in(
+        &self,
+        name: &str,
+        sandbox: &ObservedSandbox,
+    ) -> Option<&'a ObservedContainer> {
+        self.newest(name).filter(|c| c.sandbox_id == sandbox.id)
+    }
+}
+
+/// Everything that planning the wished pod reads.
+#[derive(Debug)]
+pub(crate) struct Cx<'a> {
+    pub(crate) input: &'a NameInput<'a>,
+    pub(crate) uid: &'a PodUid,
+    pub(crate) pod: &'a k8s::Pod,
+    pub(crate) init: &'a [k8s::Container],
+    pub(crate) regular: &'a [k8s::Container],
+    pub(crate) own: Own<'a>,
+    pub(crate) memory: &'a Recollection,
+    pub(crate) now: Now,
+}
+
+impl<'a> Cx<'a> {
+    fn new(input: &'a NameInput<'a>, desired: &'a DesiredPod, now: Now) -> Self {
+        let spec = desired.pod.spec.as_ref();
+        Self {
+            input,
+            uid: &desired.uid,
+            pod: &desired.pod,
+            init: spec.and_then(|s| s.init_containers.as_deref()).unwrap_or_default(),
+            regular: spec.map(|s| s.containers.as_slice()).unwrap_or_default(),
+            own: input.own(&desired.uid),
+            memory: input.memory.of(&desired.uid),
+            now,
+        }
+    }
+
+    /// `<name>_<namespace>(<uid>)`, as messages call the pod.
+    pub(crate) fn display(&self) -> String {
+        pod_display(self.input.key, self.uid)
+    }
+
+    /// An event on the pod (`field_path: None`) or on one of its containers.
+    pub(crate) fn event(
+        &self,
+        field_path: Option<String>,
+        kind: EventKind,
+        reason: &'static str,
+        message: String,
+    ) -> Event {
+        let (key, uid) = (self.input.key.clone(), self.uid.clone());
+        Event { target: EventTarget::Pod { key, uid, field_path }, kind, reason, message }
+    }
+
+    /// Whether a step that failed has to wait before it is tried again; says so in the plan.
+    pub(crate) fn held_back(&self, stage: Stage, plan: &mut PodPlan) -> bool {
+        let Some((retry, due)) = self.memory.held_back(stage, self.now) else { return false };
+        plan.block(&retry.message);
+        plan.wake(due);
+        true
+    }
+}
+
+impl PodPlan {
+    /// Plans again at this boot time at the latest.
+    pub(crate) fn wake(&mut self, at: Duration) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// Says why the pod does not get on; the first reason stays.
+    pub(crate) fn block(&mut self, why: &str) {
+        if self.blocked.is_none() {
+            self.blocked = Some(why.to_owned());
+        }
+    }
+
+    /// Says why a container does not run.
+    pub(crate) fn wait(&mut self, container: &str, reason: &str, message: String) {
+        self.waiting.insert(container.into(), Waiting { reason: reason.to_owned(), message });
+    }
+
+    /// Tells an event, once per occasion.
+    pub(crate) fn notice(&mut self, occasion: impl Into<String>, event: Event) {
+        self.notices.push(Notice { occasion: occasion.into(), event });
+    }
+}

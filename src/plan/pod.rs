@@ -1,0 +1,189 @@
+//! The wished pod, once it is alone under its name: tear down before build up.
+
+use super::{
+    Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Terminal, TerminalPhase,
+    gc::plan_gc,
+    init::plan_init,
+    kill::{Stop, grace_seconds, is_alive},
+    memory::{Leftover, Stage},
+    name::Cx,
+    regular::plan_regular,
+    restart::{Verdict, is_init_failure, plan_restart_all, verdict},
+    sandbox::{self, current, plan_sandbox},
+};
+use crate::model::{ContainerState, EventKind, SandboxState};
+use crate::plan::backoff::Moment;
+use std::time::Duration;
+
+/// Plans the wished pod.
+pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
+    if let Some(error) = &cx.input.observed.inspect_error {
+        // What is shown of it is not what is. Starting or restarting anything now could be wrong.
+        plan.terminal = cx.input.incarnation(cx.uid).and_then(|known| known.terminal.clone());
+        plan.block(&format!("the runtime does not tell its state: {error}"));
+        return;
+    }
+    if let Some(terminal) = plan_end(cx, plan) {
+        plan.terminal = Some(terminal);
+        plan_ended(cx, plan);
+        return;
+    }
+    if let Some(why) = &cx.input.runtime.not_ready {
+        plan.block(&format!("the container runtime is not ready: {why}"));
+        return;
+    }
+    if cx.held_back(Stage::Kill, plan) {
+        return;
+    }
+    plan_leftovers(cx, plan);
+    plan_surplus(cx, plan);
+    let Some(sandbox) = sandbox::usable(cx) else {
+        plan_sandbox(cx, plan);
+        return;
+    };
+    if !plan_restart_all(cx, sandbox, plan) {
+        if plan_init(cx, sandbox, plan) {
+            plan_regular(cx, sandbox, plan);
+        }
+        plan_gc(cx, plan);
+    }
+}
+
+/// Whether the pod has ended for good, and how.
+fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
+    let known = cx.input.incarnation(cx.uid);
+    if let Some(terminal) = known.and_then(|known| known.terminal.clone()) {
+        return Some(terminal);
+    }
+    if let Some(terminal) = plan_deadline(cx, plan) {
+        return Some(terminal);
+    }
+    let ended = |phase| Terminal { phase, reason: None, message: None };
+    let init_failed = cx.init.iter().any(|container| {
+        cx.own.newest(&container.name).is_some_and(|instance| {
+            is_init_failure(container, instance)
+                && verdict(cx, container, instance) == Verdict::Stay
+        })
+    });
+    if init_failed {
+        return Some(ended(TerminalPhase::Failed));
+    }
+    let mut succeeded = true;
+    let mut all_ended = !cx.regular.is_empty();
+    let mut any_started = false;
+    let mut any_goes_on = false;
+    for container in cx.regular {
+        match cx.own.newest(&container.name) {
+            Some(instance) => match &instance.state {
+                ContainerState::Exited { exit_code, .. } => {
+                    any_started = true;
+                    succeeded &= *exit_code == 0;
+                    let stays = verdict(cx, container, instance) == Verdict::Stay;
+                    all_ended &= stays;
+                    any_goes_on |= !stays;
+                }
+                ContainerState::Running { .. } => {
+                    any_started = true;
+                    all_ended = false;
+                }
+                ContainerState::Created | ContainerState::Unknown => all_ended = false,
+            },
+            None => all_ended = false,
+        }
+    }
+    if all_ended {
+        let phase = if succeeded { TerminalPhase::Succeeded } else { TerminalPhase::Failed };
+        return Some(ended(phase));
+    }
+    // A pod that is never restarted does not outlive its sandbox once a regular container was started. (The
+    // kubelet also gives up on one that only initialised; that one is started over here.)
+    let never = restart_policy(cx) == "Never";
+    let lost = never && any_started && !any_goes_on && sandbox::usable(cx).is_none();
+    lost.then(|| ended(TerminalPhase::Failed))
+}
+
+/// The pod's restart policy, defaulted.
+pub(crate) fn restart_policy<'a>(cx: &Cx<'a>) -> &'a str {
+    cx.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always")
+}
+
+fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
+    let seconds = cx.pod.spec.as_ref()?.active_deadline_seconds?;
+    let known = cx.input.incarnation(cx.uid)?;
+    let started = cx.memory.started.or_else(|| Some(Moment::of_wall(known.started_at?, cx.now)))?;
+    let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+    if !started.is_older_than(limit, cx.now) {
+        plan.wake(started.after(limit));
+        return None;
+    }
+    let message = "Pod was active on the node longer than the specified deadline";
+    let reason = "DeadlineExceeded";
+    plan.notice("deadline", cx.event(None, EventKind::Normal, reason, message.to_owned()));
+    Some(Terminal {
+        phase: TerminalPhase::Failed,
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+    })
+}
+
+/// Stops what is left of a pod that has ended and lets its resources go; dead containers stay, for its status and logs.
+fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let alive = cx.own.containers.iter().any(|container| is_alive(container))
+        || cx.own.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready);
+    if alive || !cx.memory.released {
+        if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
+            return;
+        }
+        if !cx.own.sandboxes.is_empty() || alive {
+            let pod = Some(cx.pod);
+            let stop =
+                Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };
+            plan.actions.push(Action::KillPod(KillPod {
+                uid: cx.uid.clone(),
+                purpose: KillPurpose::Terminal,
+                groups: stop.groups(&cx.own.containers),
+                sandboxes: cx.own.sandboxes.iter().map(|s| s.id.clone()).collect(),
+            }));
+        }
+        plan.actions.push(Action::Release { uid: cx.uid.clone() });
+    }
+    plan_gc(cx, plan);
+}
+
+/// Removes what an interrupted call left holding a name.
+fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
+    for leftover in &cx.memory.leftovers {
+        let uid = cx.uid.clone();
+        plan.actions.push(match leftover {
+            Leftover::Sandbox(id) => Action::RemoveSandbox(RemoveSandbox { uid, id: id.clone() }),
+            Leftover::Container(id) => Action::RemoveContainer(RemoveContainer {
+                uid,
+                id: id.clone(),
+                name: "".into(),
+                keep_logs: true,
+                restart_count: 0,
+            }),
+        });
+    }
+}
+
+/// Stops and removes ready sandboxes beside the one that is used. (The kubelet replaces all of them; keeping the
+/// one whose containers run restarts nothing.)
+fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let Some(kept) = current(cx) else { return };
+    let pod = Some(cx.pod);
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    let ready = cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
+    for surplus in ready.filter(|s| s.id != kept.id) {
+        let inside: Vec<_> =
+            cx.own.containers.iter().copied().filter(|c| c.sandbox_id == surplus.id).collect();
+        let (uid, id) = (cx.uid.clone(), surplus.id.clone());
+        plan.actions.push(Action::KillPod(KillPod {
+            uid: uid.clone(),
+            purpose: KillPurpose::Surplus,
+            groups: stop.groups(&inside),
+            sandboxes: vec![id.clone()],
+        }));
+        plan.actions.push(Action::RemoveSandbox(RemoveSandbox { uid, id }));
+    }
+}

@@ -1,0 +1,55 @@
+//! Regular containers: all of them, in the order of the spec, each for itself.
+
+use super::{
+    Action, ContainerKind, PodPlan,
+    init::kill,
+    kill::{Stop, grace_seconds, is_alive},
+    name::Cx,
+    restart::{Verdict, is_changed, plan_start, verdict},
+};
+use crate::model::{ContainerState, ObservedSandbox};
+
+/// Starts, restarts and replaces the regular containers of an initialised pod.
+pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
+    plan_unlisted(cx, plan);
+    for container in cx.regular {
+        let Some(instance) = cx.own.newest(&container.name) else {
+            plan_start(cx, container, ContainerKind::Regular, sandbox, plan);
+            continue;
+        };
+        match instance.state {
+            ContainerState::Running { .. } => {
+                if is_changed(container, instance) {
+                    let message = format!(
+                        "Container {} definition changed, will be restarted",
+                        container.name
+                    );
+                    kill(cx, instance, Some(message), plan);
+                } else if instance.sandbox_id != sandbox.id {
+                    kill(cx, instance, None, plan);
+                }
+            }
+            ContainerState::Unknown => kill(cx, instance, None, plan),
+            ContainerState::Created => {
+                plan_start(cx, container, ContainerKind::Regular, sandbox, plan);
+            }
+            ContainerState::Exited { .. } => match verdict(cx, container, instance) {
+                Verdict::Restart | Verdict::RestartAll => {
+                    plan_start(cx, container, ContainerKind::Regular, sandbox, plan);
+                }
+                Verdict::Stay => {}
+            },
+        }
+    }
+}
+
+/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more.
+fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let pod = Some(cx.pod);
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };
+    let listed = |name: &str| cx.init.iter().chain(cx.regular).any(|c| c.name == name);
+    for container in cx.own.containers.iter().filter(|c| is_alive(c) && !listed(&c.name)) {
+        let message = format!("Container {} is no longer part of the pod", container.name);
+        plan.actions.push(Action::KillContainer(stop.kill(container, Some(message))));
+    }
+}

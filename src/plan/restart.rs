@@ -1,0 +1,241 @@
+//! Whether an ended container is started again, and when.
+
+use super::{
+    Action, ContainerKind, KillPod, KillPurpose, MIN_STOP_SECONDS, PodPlan, StartContainer,
+    backoff::{Crash, ImageTurn},
+    kill::{Stop, remove},
+    memory::Stage,
+    name::Cx,
+    pod::restart_policy,
+};
+use crate::model::{
+    ContainerId, ContainerState, EventKind, ObservedContainer, ObservedSandbox, format_duration,
+    k8s,
+};
+use crate::podspec::{container_hash, is_sidecar};
+use std::time::Duration;
+
+/// What the restart policies say about an ended instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Start the container again.
+    Restart,
+    /// Start every container of the pod again.
+    RestartAll,
+    /// That was it.
+    Stay,
+}
+
+/// Reads the container's rules, its own policy and the pod's, in this order. Instances that were killed in order
+/// to be replaced are, whatever the policy.
+pub(crate) fn verdict(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+) -> Verdict {
+    let ContainerState::Exited { exit_code, .. } = instance.state else { return Verdict::Stay };
+    if cx.memory.container(&container.name).forced.as_ref() == Some(&instance.id) {
+        return Verdict::Restart;
+    }
+    let policy = match &container.restart_policy {
+        Some(own) => {
+            let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
+            match rules.iter().find(|rule| matches(rule, exit_code)).map(|r| r.action.as_str()) {
+                Some("Restart") => return Verdict::Restart,
+                Some("RestartAllContainers") => return Verdict::RestartAll,
+                Some(_) | None => own.as_str(),
+            }
+        }
+        None => restart_policy(cx),
+    };
+    match policy {
+        "Never" => Verdict::Stay,
+        "OnFailure" if exit_code == 0 => Verdict::Stay,
+        _ => Verdict::Restart,
+    }
+}
+
+fn matches(rule: &k8s::ContainerRestartRule, exit_code: i32) -> bool {
+    let Some(codes) = &rule.exit_codes else { return false };
+    let listed = codes.values.as_ref().is_some_and(|values| values.contains(&exit_code));
+    match codes.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        _ => false,
+    }
+}
+
+/// Whether a plain init container has ended otherwise than well. Memory that ran out counts even with code 0.
+pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedContainer) -> bool {
+    match &instance.state {
+        ContainerState::Exited { exit_code, reason, .. } => {
+            !is_sidecar(container) && (*exit_code != 0 || &**reason == "OOMKilled")
+        }
+        ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => false,
+    }
+}
+
+/// Whether the container was made from another definition (name and image count).
+pub(crate) fn is_changed(container: &k8s::Container, instance: &ObservedContainer) -> bool {
+    !instance.hash.is_empty() && *instance.hash != *container_hash(container)
+}
+
+/// Starts a container that does not run, or says why not yet.
+pub(crate) fn plan_start(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    kind: ContainerKind,
+    sandbox: &ObservedSandbox,
+    plan: &mut PodPlan,
+) {
+    let newest = cx.own.newest(&container.name);
+    let restart_of = newest.and_then(|instance| crashed(cx, instance));
+    if let Some(id) = restart_of {
+        if !plan_crash_back_off(cx, &container.name, kind, id, plan) {
+            return;
+        }
+    }
+    let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };
+    if !plan.actions.iter().any(|action| matches!(action, Action::PreparePod { .. })) {
+        if cx.held_back(Stage::Prepare, plan) {
+            return;
+        }
+        plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+    }
+    let memory = cx.memory.container(&container.name);
+    let (created, restart_count) = match newest {
+        Some(instance) if instance.state == ContainerState::Created => {
+            if instance.sandbox_id == sandbox.id && !is_changed(container, instance) {
+                (Some(instance.id.clone()), Some(instance.restart_count))
+            } else {
+                plan.actions.push(remove(instance, true));
+                (None, Some(instance.restart_count))
+            }
+        }
+        Some(instance) => {
+            (None, memory.next_count.max(Some(instance.restart_count.saturating_add(1))))
+        }
+        None => (None, memory.next_count),
+    };
+    plan.actions.push(Action::StartContainer(StartContainer {
+        uid: cx.uid.clone(),
+        name: container.name.as_str().into(),
+        kind,
+        sandbox_id: sandbox.id.clone(),
+        created,
+        restart_count,
+        pull_allowed,
+        restart_of: restart_of.cloned(),
+    }));
+}
+
+/// The id of an instance whose end counts as a crash.
+fn crashed<'a>(cx: &Cx<'_>, instance: &'a ObservedContainer) -> Option<&'a ContainerId> {
+    let forced = cx.memory.container(&instance.name).forced.as_ref() == Some(&instance.id);
+    match instance.state {
+        ContainerState::Exited { .. } if !forced => Some(&instance.id),
+        ContainerState::Exited { .. }
+        | ContainerState::Created
+        | ContainerState::Running { .. }
+        | ContainerState::Unknown => None,
+    }
+}
+
+/// Whether the crash-loop delay after the end of `id` is over.
+fn plan_crash_back_off(
+    cx: &Cx<'_>,
+    name: &str,
+    kind: ContainerKind,
+    id: &ContainerId,
+    plan: &mut PodPlan,
+) -> bool {
+    let memory = cx.memory.container(name);
+    let finished = memory.ends.finished(id.as_str(), cx.now);
+    let delay = Crash::delay(memory.ends.crash.as_ref(), id.as_str(), finished);
+    let due = finished.after(delay);
+    if due <= cx.now.boot || delay == Duration::ZERO {
+        return true;
+    }
+    let pod = cx.display();
+    let message =
+        format!("back-off {} restarting failed container={name} pod={pod}", format_duration(delay));
+    plan.wait(name, "CrashLoopBackOff", message);
+    plan.wake(due);
+    let message = format!("Back-off restarting failed container {name} in pod {pod}");
+    let event = cx.event(Some(kind.field_path(name)), EventKind::Warning, "BackOff", message);
+    plan.notice(id.as_str(), event);
+    false
+}
+
+/// Whether an earlier failure to start allows another try now, and whether that may pull (`None`: not now).
+fn plan_failure_back_off(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    kind: ContainerKind,
+    plan: &mut PodPlan,
+) -> Option<bool> {
+    let name = container.name.as_str();
+    let image = container.image.as_deref().unwrap_or_default();
+    if let Some(back_off) = cx.memory.images.get(image) {
+        let turn = back_off.turn(cx.now);
+        if turn == ImageTurn::Look || back_off.is_backing_off() {
+            let text = format!("Back-off pulling image \"{image}\"");
+            let message = format!("{text}: {}: {}", back_off.reason, back_off.message);
+            plan.wait(name, "ImagePullBackOff", message);
+            let path = Some(kind.field_path(name));
+            let event = cx.event(path.clone(), EventKind::Normal, "BackOff", text);
+            plan.notice(back_off.occasion(), event);
+            let failed = "Error: ImagePullBackOff".to_owned();
+            let event = cx.event(path, EventKind::Warning, "Failed", failed);
+            plan.notice(back_off.occasion(), event);
+        } else {
+            plan.wait(name, &back_off.reason, back_off.message.clone());
+        }
+        return match turn {
+            ImageTurn::Pull => Some(true),
+            ImageTurn::Look => Some(false),
+            ImageTurn::Wait(at) => {
+                plan.wake(at);
+                None
+            }
+        };
+    }
+    if let Some(failure) = &cx.memory.container(name).failure {
+        plan.wait(name, &failure.reason, failure.message.clone());
+        let due = failure.due(cx.now);
+        if due > cx.now.boot {
+            plan.wake(due);
+            return None;
+        }
+    }
+    Some(true)
+}
+
+/// Carries `RestartAllContainers` out: everything is stopped and removed, the container whose end asked for it
+/// last, so that an interrupted attempt is found and finished. Whether that is going on.
+pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
+    let source = cx.init.iter().chain(cx.regular).find_map(|container| {
+        let instance = cx.own.newest_in(&container.name, sandbox)?;
+        (verdict(cx, container, instance) == Verdict::RestartAll).then_some((container, instance))
+    });
+    let Some((container, source)) = source else { return false };
+    let kind = super::kill::kind_of(Some(cx.pod), &container.name);
+    if !plan_crash_back_off(cx, &container.name, kind, &source.id, plan) {
+        return false;
+    }
+    let pod = Some(cx.pod);
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: MIN_STOP_SECONDS, restart: true };
+    plan.actions.push(Action::KillPod(KillPod {
+        uid: cx.uid.clone(),
+        purpose: KillPurpose::RestartAll { source: source.name.clone(), exited: source.id.clone() },
+        groups: stop.groups(&cx.own.containers),
+        sandboxes: Vec::new(),
+    }));
+    let others = cx.own.containers.iter().copied().filter(|c| c.id != source.id);
+    plan.actions.extend(others.chain([source]).map(|container| remove(container, true)));
+    for container in cx.init.iter().chain(cx.regular) {
+        let message = "A restart rule restarts all containers of the pod".to_owned();
+        plan.wait(&container.name, "RestartingAllContainers", message);
+    }
+    true
+}

@@ -1,0 +1,113 @@
+//! Which sandbox the pod uses, and when it needs another one.
+
+use super::{
+    Action, CreateSandbox, KillPod, KillPurpose, PodPlan,
+    backoff::Crash,
+    kill::{Stop, grace_seconds, is_alive},
+    memory::Stage,
+    name::Cx,
+};
+use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
+use crate::podspec::is_host_network;
+
+/// The ready sandbox in which the pod's containers run or, when none runs yet, the newest one.
+pub(crate) fn current<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
+    let ready = cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
+    ready
+        .max_by_key(|sandbox| {
+            let inhabited =
+                cx.own.containers.iter().any(|c| c.sandbox_id == sandbox.id && is_alive(c));
+            (inhabited, sandbox.attempt)
+        })
+        .copied()
+}
+
+/// The current sandbox, when containers can be started in it.
+pub(crate) fn usable<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
+    current(cx).filter(|sandbox| serves(sandbox, cx.pod))
+}
+
+/// Whether a ready sandbox has the network that the pod wants.
+pub(crate) fn serves(sandbox: &ObservedSandbox, pod: &k8s::Pod) -> bool {
+    match (is_host_network(pod), sandbox.network) {
+        (true, NetworkMode::Node) => true,
+        (false, NetworkMode::Pod) => !sandbox.ips.is_empty(),
+        (true, NetworkMode::Pod) | (false, NetworkMode::Node) => false,
+    }
+}
+
+/// Replaces the sandbox, or makes the first one, or says why not now.
+pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let foreign = cx.input.foreign_sandboxes().find(|s| s.state == SandboxState::Ready);
+    if let Some(foreign) = foreign {
+        let whose = match &foreign.owner {
+            Some(owner) => format!("the nodelet with owner id {owner}"),
+            None => "another agent".to_owned(),
+        };
+        plan.block(&format!(
+            "a pod of the same name runs already and belongs to {whose} (sandbox {}); it is left alone",
+            foreign.id
+        ));
+        return;
+    }
+    if let (Some(why), false) = (&cx.input.runtime.network_not_ready, is_host_network(cx.pod)) {
+        let message = format!("network is not ready: {why}");
+        plan.block(&message);
+        let event = cx.event(None, EventKind::Warning, "NetworkNotReady", message.clone());
+        plan.notice(message, event);
+        return;
+    }
+    if [Stage::Sandbox, Stage::Prepare].into_iter().any(|stage| cx.held_back(stage, plan)) {
+        return;
+    }
+    let newest = cx.own.sandboxes.iter().max_by_key(|s| s.attempt).copied();
+    if let Some(newest) = newest {
+        if !plan_replacement(cx, newest, plan) {
+            return;
+        }
+    }
+    let taken = cx.input.observed.sandboxes.iter().filter(|s| s.uid == *cx.uid);
+    let attempt = taken
+        .map(|s| s.attempt.saturating_add(1))
+        .chain([cx.memory.sandbox_attempt])
+        .max()
+        .unwrap_or_default();
+    plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+    let replaces = newest.map(|newest| newest.id.clone());
+    plan.actions.push(Action::CreateSandbox(CreateSandbox {
+        uid: cx.uid.clone(),
+        attempt,
+        replaces,
+    }));
+}
+
+/// Stops what lives in or beside the sandbox that is to be replaced. `false` when it has to wait.
+fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -> bool {
+    if newest.state == SandboxState::NotReady {
+        let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
+        let delay = Crash::delay(cx.memory.sandbox.crash.as_ref(), newest.id.as_str(), died);
+        let due = died.after(delay);
+        if due > cx.now.boot {
+            plan.block("its sandbox died again; a new one follows after a back-off");
+            plan.wake(due);
+            return false;
+        }
+    }
+    if newest.state == SandboxState::NotReady || newest.network == NetworkMode::Pod {
+        let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
+        let event = cx.event(None, EventKind::Normal, "SandboxChanged", message);
+        plan.notice(newest.id.as_str(), event);
+    }
+    let pod = Some(cx.pod);
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    // A dead one is stopped too, for its address and host ports; those before it were stopped in their time.
+    let sandboxes =
+        cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready || s.id == newest.id);
+    plan.actions.push(Action::KillPod(KillPod {
+        uid: cx.uid.clone(),
+        purpose: KillPurpose::Restart,
+        groups: stop.groups(&cx.own.containers),
+        sandboxes: sandboxes.map(|s| s.id.clone()).collect(),
+    }));
+    true
+}

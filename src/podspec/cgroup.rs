@@ -1,0 +1,168 @@
+//! The values of a pod's cgroup, its place in the tree, and the conversions between cpu amounts,
+//! shares, weights and quotas.
+
+use super::resources::{pod_level, with_overhead};
+use super::{Amounts, QosClass, container_limits, pod_limits, pod_requests, qos_class, uid_of};
+use crate::model::{Quantity, k8s};
+
+const MIN_SHARES: u64 = 2;
+const MAX_SHARES: u64 = 262_144;
+const MIN_QUOTA_MICROS: i64 = 1_000;
+const MAX_WEIGHT: u64 = 10_000;
+
+/// What a pod's cgroup is given when it is made. Written once: a later change is a resize.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodCgroup {
+    /// cgroup v1 `cpu.shares`, 2 to 262144; on v2 see [`weight_of_shares`].
+    pub cpu_shares: u64,
+    /// CFS quota in microseconds per period; `None` is unlimited.
+    pub cpu_quota_micros: Option<i64>,
+    /// CFS period in microseconds.
+    pub cpu_period_micros: u64,
+    /// Memory limit in bytes; `None` is unlimited.
+    pub memory_limit_bytes: Option<i64>,
+    /// `pids.max`; `None` is unlimited.
+    pub pids_max: Option<i64>,
+    /// The huge pages that the pod may use, one entry for each size it names. Every other size
+    /// that the host has is to be limited to 0.
+    pub hugepage_limits: Vec<HugepageLimit>,
+}
+
+/// A limit on huge pages of one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HugepageLimit {
+    /// Size of one page in bytes.
+    pub page_size_bytes: u64,
+    /// Limit in bytes.
+    pub limit_bytes: u64,
+}
+
+/// Node settings that the pod's cgroup depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupOptions {
+    /// `cpuCFSQuota`: whether cpu limits are enforced.
+    pub cpu_cfs_quota: bool,
+    /// `cpuCFSQuotaPeriod` in microseconds.
+    pub cpu_period_micros: u64,
+    /// `podPidsLimit`; `None` is unlimited.
+    pub pids_limit: Option<i64>,
+}
+
+/// The values for a pod's cgroup.
+///
+/// A limit on the whole pod exists only where every container has one (or the pod itself has):
+/// otherwise the containers without a limit would share what the others reserved.
+#[must_use]
+pub fn pod_cgroup(spec: &k8s::PodSpec, options: &CgroupOptions) -> PodCgroup {
+    let requests = with_overhead(pod_requests(spec), spec, false);
+    let limits = with_overhead(pod_limits(spec), spec, true);
+    let class = qos_class(spec);
+    let limited = |resource: &str| match class {
+        QosClass::BestEffort => None,
+        QosClass::Guaranteed | QosClass::Burstable => {
+            limits.non_zero(resource).filter(|_| everything_limited(spec, resource))
+        }
+    };
+    let shares = match class {
+        QosClass::BestEffort => MIN_SHARES,
+        QosClass::Guaranteed | QosClass::Burstable => {
+            cpu_shares(requests.get("cpu").unwrap_or_default().milli_value())
+        }
+    };
+    let quota = limited("cpu").filter(|_| options.cpu_cfs_quota);
+    PodCgroup {
+        cpu_shares: shares,
+        cpu_quota_micros: quota
+            .map(|q| cpu_quota_micros(q.milli_value(), options.cpu_period_micros)),
+        cpu_period_micros: options.cpu_period_micros,
+        memory_limit_bytes: limited("memory").map(Quantity::value),
+        pids_max: options.pids_limit,
+        hugepage_limits: hugepage_limits(&limits),
+    }
+}
+
+/// Whether every container, or the pod as a whole, has a limit on `resource`.
+fn everything_limited(spec: &k8s::PodSpec, resource: &str) -> bool {
+    let whole = pod_level(spec, |r| r.limits.as_ref()).non_zero(resource).is_some();
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    whole || containers.all(|c| container_limits(c).non_zero(resource).is_some())
+}
+
+/// The huge page limits in a list, by page size.
+pub(crate) fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
+    let mut found: Vec<HugepageLimit> = limits
+        .iter()
+        .filter_map(|(name, amount)| {
+            let size = Quantity::parse(name.strip_prefix("hugepages-")?).ok()?.value();
+            Some(HugepageLimit {
+                page_size_bytes: u64::try_from(size).ok()?,
+                limit_bytes: u64::try_from(amount.value()).ok()?,
+            })
+        })
+        .collect();
+    found.sort_by_key(|limit| limit.page_size_bytes);
+    found
+}
+
+/// `cpu.shares` of the tier of burstable pods: what the pods in it request together.
+#[must_use]
+pub fn burstable_shares<'a>(specs: impl IntoIterator<Item = &'a k8s::PodSpec>) -> u64 {
+    let requested: i64 = specs
+        .into_iter()
+        .filter(|spec| qos_class(spec) == QosClass::Burstable)
+        .filter_map(|spec| with_overhead(pod_requests(spec), spec, false).get("cpu"))
+        .map(Quantity::milli_value)
+        .fold(0, i64::saturating_add);
+    cpu_shares(requested)
+}
+
+/// Name of a pod's cgroup as components, below the agent's cgroup root: `kubepods`, the tier
+/// (none for guaranteed pods) and `pod<uid>`.
+#[must_use]
+pub fn pod_cgroup_name(pod: &k8s::Pod) -> Vec<String> {
+    let tier = match pod.spec.as_ref().map_or(QosClass::BestEffort, qos_class) {
+        QosClass::Guaranteed => None,
+        QosClass::Burstable => Some("burstable".to_owned()),
+        QosClass::BestEffort => Some("besteffort".to_owned()),
+    };
+    let mut name = vec!["kubepods".to_owned()];
+    name.extend(tier);
+    name.push(format!("pod{}", uid_of(pod)));
+    name
+}
+
+/// Shares of an amount in thousandths of a cpu; none is the minimum.
+#[must_use]
+pub fn cpu_shares(milli: i64) -> u64 {
+    let milli = u64::try_from(milli).unwrap_or(0);
+    (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
+}
+
+/// Thousandths of a cpu that shares stand for, rounded up.
+#[must_use]
+pub fn milli_cpu_of_shares(shares: u64) -> i64 {
+    i64::try_from(shares.saturating_mul(1000).div_ceil(1024)).unwrap_or(i64::MAX)
+}
+
+/// CFS quota in microseconds of a limit in thousandths of a cpu. Below 10m (of a 100 ms period)
+/// it is what 10m gets: the kernel takes no less than a millisecond.
+#[must_use]
+pub fn cpu_quota_micros(milli: i64, period_micros: u64) -> i64 {
+    let period = i64::try_from(period_micros).unwrap_or(i64::MAX);
+    (milli.saturating_mul(period) / 1000).max(MIN_QUOTA_MICROS)
+}
+
+/// cgroup v2 `cpu.weight` of cgroup v1 shares: the kubelet's linear scale for its own cgroups.
+/// Runtimes use another curve for containers; the two are not to be compared.
+#[must_use]
+pub fn weight_of_shares(shares: u64) -> u64 {
+    let above = shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES;
+    (1 + above * (MAX_WEIGHT - 1) / (MAX_SHARES - MIN_SHARES)).min(MAX_WEIGHT)
+}
+
+/// The reverse of [`weight_of_shares`].
+#[must_use]
+pub fn shares_of_weight(weight: u64) -> u64 {
+    let above = weight.clamp(1, MAX_WEIGHT) - 1;
+    above * (MAX_SHARES - MIN_SHARES) / (MAX_WEIGHT - 1) + MIN_SHARES
+}

@@ -1,0 +1,193 @@
+//! Sums of requests and limits, and the QoS class.
+
+use super::is_sidecar;
+use crate::model::{Quantity, k8s};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Amounts by resource name (`cpu`, `memory`, `hugepages-2Mi`, ...).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amounts(BTreeMap<String, Quantity>);
+
+impl Amounts {
+    /// The amounts of a list as written; what does not parse is left out.
+    #[must_use]
+    pub fn of(list: Option<&BTreeMap<String, Written>>) -> Self {
+        let parsed = list
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, text)| Some((name.clone(), Quantity::parse(&text.0).ok()?)));
+        Self(parsed.collect())
+    }
+
+    /// The amount of `resource`; `None` when it is not named.
+    #[must_use]
+    pub fn get(&self, resource: &str) -> Option<Quantity> {
+        self.0.get(resource).copied()
+    }
+
+    /// The amount of `resource`, unless that is zero.
+    #[must_use]
+    pub fn non_zero(&self, resource: &str) -> Option<Quantity> {
+        self.get(resource).filter(|amount| !amount.is_zero())
+    }
+
+    /// Names and amounts, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Quantity)> {
+        self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (name, amount) in &other.0 {
+            let sum = self.0.entry(name.clone()).or_default();
+            *sum = *sum + *amount;
+        }
+    }
+
+    fn raise_to(&mut self, other: &Self) {
+        for (name, amount) in &other.0 {
+            let kept = self.0.entry(name.clone()).or_default();
+            *kept = (*kept).max(*amount);
+        }
+    }
+}
+
+/// Quality-of-service class of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum QosClass {
+    /// Every container has equal requests and limits for cpu and memory.
+    Guaranteed,
+    /// Something is requested or limited.
+    Burstable,
+    /// Nothing is.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The text of `status.qosClass`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// What `container` requests. Where only a limit is given, API defaulting has made it the request.
+#[must_use]
+pub fn container_requests(container: &k8s::Container) -> Amounts {
+    Amounts::of(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
+}
+
+/// What limits `container`.
+#[must_use]
+pub fn container_limits(container: &k8s::Container) -> Amounts {
+    Amounts::of(container.resources.as_ref().and_then(|r| r.limits.as_ref()))
+}
+
+/// What the pod requests as a whole: the larger of all that runs at once after initialization and
+/// of each init container with the sidecars before it; pod-level requests replace the sums of what
+/// they name. Without overhead: it is charged to the pod's cgroup, not to the sandbox.
+#[must_use]
+pub fn pod_requests(spec: &k8s::PodSpec) -> Amounts {
+    aggregate(spec, container_requests, pod_level(spec, |r| r.requests.as_ref()))
+}
+
+/// What limits the pod as a whole, summed like [`pod_requests`].
+#[must_use]
+pub fn pod_limits(spec: &k8s::PodSpec) -> Amounts {
+    aggregate(spec, container_limits, pod_level(spec, |r| r.limits.as_ref()))
+}
+
+/// `spec.overhead`, which counts as request and as limit.
+pub(super) fn overhead(spec: &k8s::PodSpec) -> Amounts {
+    Amounts::of(spec.overhead.as_ref())
+}
+
+/// `amounts` with the pod's overhead; a limit is only raised where there is one.
+pub(super) fn with_overhead(
+    mut amounts: Amounts,
+    spec: &k8s::PodSpec,
+    only_named: bool,
+) -> Amounts {
+    for (name, amount) in overhead(spec).iter() {
+        match amounts.0.get_mut(name) {
+            Some(sum) => *sum = *sum + amount,
+            None if only_named => {}
+            None => {
+                amounts.0.insert(name.to_owned(), amount);
+            }
+        }
+    }
+    amounts
+}
+
+/// The pod-level list, reduced to what may be set for a whole pod.
+pub(super) fn pod_level(
+    spec: &k8s::PodSpec,
+    list: impl Fn(&k8s::ResourceRequirements) -> Option<&BTreeMap<String, Written>>,
+) -> Amounts {
+    let mut amounts = Amounts::of(spec.resources.as_ref().and_then(list));
+    amounts.0.retain(|name, _| name == "cpu" || name == "memory" || name.starts_with("hugepages-"));
+    amounts
+}
+
+fn aggregate(
+    spec: &k8s::PodSpec,
+    of: impl Fn(&k8s::Container) -> Amounts,
+    whole: Amounts,
+) -> Amounts {
+    let mut running = Amounts::default();
+    for container in &spec.containers {
+        running.add(&of(container));
+    }
+    let mut sidecars = Amounts::default();
+    let mut initializing = Amounts::default();
+    for container in spec.init_containers.iter().flatten() {
+        if is_sidecar(container) {
+            sidecars.add(&of(container));
+            initializing.raise_to(&sidecars);
+        } else {
+            let mut together = sidecars.clone();
+            together.add(&of(container));
+            initializing.raise_to(&together);
+        }
+    }
+    running.add(&sidecars);
+    running.raise_to(&initializing);
+    running.0.extend(whole.0);
+    running
+}
+
+/// The class of a pod: cpu and memory count, zero amounts don't, of regular and init containers.
+#[must_use]
+pub fn qos_class(spec: &k8s::PodSpec) -> QosClass {
+    const COUNTED: [&str; 2] = ["cpu", "memory"];
+    if spec.resources.is_some() {
+        let requests = pod_level(spec, |r| r.requests.as_ref());
+        let limits = pod_level(spec, |r| r.limits.as_ref());
+        if COUNTED.iter().any(|r| requests.non_zero(r).or(limits.non_zero(r)).is_some()) {
+            let equal = COUNTED.iter().all(|r| {
+                limits.non_zero(r).is_some_and(|limit| requests.get(r).is_none_or(|q| q == limit))
+            });
+            return if equal { QosClass::Guaranteed } else { QosClass::Burstable };
+        }
+    }
+    let (mut requests, mut limits) = (Amounts::default(), Amounts::default());
+    let mut all_limited = true;
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let own = container_limits(container);
+        all_limited &= COUNTED.iter().all(|r| own.non_zero(r).is_some());
+        requests.add(&container_requests(container));
+        limits.add(&own);
+    }
+    let amount = |list: &Amounts, r: &str| list.non_zero(r);
+    if COUNTED.iter().all(|r| amount(&requests, r).is_none() && amount(&limits, r).is_none()) {
+        return QosClass::BestEffort;
+    }
+    let equal = COUNTED.iter().all(|r| amount(&requests, r) == amount(&limits, r));
+    if all_limited && equal { QosClass::Guaranteed } else { QosClass::Burstable }
+}

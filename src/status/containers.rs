@@ -1,0 +1,288 @@
+//! Container statuses: newest instance as `state`, the one before as `lastState`, waiting reasons
+//! from the plan.
+
+use super::{StatusContext, StatusInput, time};
+use crate::{
+    model::{ContainerState, ObservedContainer, SandboxState, k8s},
+    plan::Waiting,
+    podspec::is_sidecar,
+};
+use jiff::Timestamp;
+
+/// All termination messages of a pod together, in bytes.
+const MESSAGES_LIMIT: usize = 12 * 1024;
+/// Exit code of a container whose end nobody saw.
+const UNKNOWN_EXIT: i32 = 137;
+const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
+
+/// The statuses of a pod, each list in the order of the spec.
+pub(super) struct Statuses {
+    pub(super) init: Vec<k8s::ContainerStatus>,
+    pub(super) regular: Vec<k8s::ContainerStatus>,
+}
+
+pub(super) fn init_of(pod: &k8s::Pod) -> &[k8s::Container] {
+    pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
+}
+
+pub(super) fn regular_of(pod: &k8s::Pod) -> &[k8s::Container] {
+    pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default()
+}
+
+/// The statuses of all containers of the spec.
+pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses {
+    let (init, regular) = (init_of(input.pod), regular_of(input.pod));
+    let count = (init.len() + regular.len()).max(1);
+    let view = View {
+        input,
+        runtime: &cx.runtime_name,
+        message_limit: MESSAGES_LIMIT / count,
+        sandbox: ready_sandbox(input),
+    };
+    Statuses {
+        init: init.iter().map(|container| view.status(container, true)).collect(),
+        regular: regular.iter().map(|container| view.status(container, false)).collect(),
+    }
+}
+
+/// Whether a regular container exists in the sandbox in use (or, without one, at all).
+pub(super) fn has_regular(input: &StatusInput<'_>) -> bool {
+    let sandbox = ready_sandbox(input);
+    regular_of(input.pod).iter().any(|container| {
+        let newest = newest(input, &container.name);
+        newest.is_some_and(|c| sandbox.is_none_or(|id| id == c.sandbox_id.as_str()))
+    })
+}
+
+fn ready_sandbox<'a>(input: &StatusInput<'a>) -> Option<&'a str> {
+    let ready = input
+        .observed
+        .sandboxes
+        .iter()
+        .filter(|s| s.uid == *input.uid && s.state == SandboxState::Ready);
+    ready.max_by_key(|s| s.attempt).map(|s| s.id.as_str())
+}
+
+fn newest<'a>(input: &StatusInput<'a>, name: &str) -> Option<&'a ObservedContainer> {
+    let instances =
+        input.observed.containers.iter().filter(|c| c.uid == *input.uid && *c.name == *name);
+    instances.max_by_key(|c| (c.restart_count, c.created_at))
+}
+
+/// What the status of one container is made from.
+struct View<'a> {
+    input: &'a StatusInput<'a>,
+    runtime: &'a str,
+    message_limit: usize,
+    sandbox: Option<&'a str>,
+}
+
+impl View<'_> {
+    fn status(&self, container: &k8s::Container, init: bool) -> k8s::ContainerStatus {
+        let newest = newest(self.input, &container.name);
+        let previous = self.previous(&container.name, init);
+        let mut status = match newest {
+            Some(instance) => self.of_instance(container, instance, previous),
+            None => self.without_instance(container, init, previous),
+        };
+        // In a new sandbox an init container runs again; until it does, its old end is history.
+        let outdated = init
+            && self.input.terminal.is_none()
+            && newest.is_some_and(|c| self.sandbox.is_some_and(|id| id != c.sandbox_id.as_str()));
+        let waiting = self.input.plan.and_then(|plan| plan.waiting.get(container.name.as_str()));
+        let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
+        if !running && (waiting.is_some() || outdated) {
+            let ended = status.state.take().filter(|state| state.terminated.is_some());
+            status.last_state = ended.or(status.last_state);
+            status.state = Some(match waiting {
+                Some(Waiting { reason, message }) => waiting_state(reason, message),
+                None => waiting_state(self.default_reason(), ""),
+            });
+        }
+        let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
+        status.started = Some(running);
+        status.ready = if init && !is_sidecar(container) {
+            let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+            ended.is_some_and(|ended| ended.exit_code == 0)
+        } else {
+            running
+        };
+        status
+    }
+
+    fn previous(&self, name: &str, init: bool) -> Option<&k8s::ContainerStatus> {
+        let status = self.input.previous?;
+        let list = if init { &status.init_container_statuses } else { &status.container_statuses };
+        list.iter().flatten().find(|status| status.name == name)
+    }
+
+    fn of_instance(
+        &self,
+        container: &k8s::Container,
+        instance: &ObservedContainer,
+        previous: Option<&k8s::ContainerStatus>,
+    ) -> k8s::ContainerStatus {
+        let was_running = previous
+            .and_then(|previous| previous.state.as_ref())
+            .is_some_and(|state| state.running.is_some());
+        let unknown = instance.state == ContainerState::Unknown && was_running;
+        let state = if unknown {
+            let message = "The container could not be located when the pod was terminated";
+            terminated_state(unknown_end(message))
+        } else {
+            self.state(instance)
+        };
+        k8s::ContainerStatus {
+            restart_count: count(instance.restart_count.saturating_add(u32::from(unknown))),
+            state: Some(state),
+            last_state: self.state_before(instance),
+            image: instance.image.to_string(),
+            image_id: instance.image_ref.to_string(),
+            container_id: Some(self.container_id(instance)),
+            allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()),
+            resources: container.resources.clone().map(|mut resources| {
+                resources.claims = None;
+                resources
+            }),
+            user: instance.user.as_ref().map(|(uid, gid, groups)| k8s::ContainerUser {
+                linux: Some(k8s::LinuxContainerUser {
+                    uid: *uid,
+                    gid: *gid,
+                    supplemental_groups: (!groups.is_empty()).then(|| groups.clone()),
+                }),
+            }),
+            ..blank(container)
+        }
+    }
+
+    fn without_instance(
+        &self,
+        container: &k8s::Container,
+        init: bool,
+        previous: Option<&k8s::ContainerStatus>,
+    ) -> k8s::ContainerStatus {
+        let mut status = blank(container);
+        if init && !is_sidecar(container) && has_regular(self.input) {
+            let message = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
+            status.restart_count = previous.map_or(0, |previous| previous.restart_count);
+            status.state = Some(terminated_state(k8s::ContainerStateTerminated {
+                reason: Some("Completed".to_owned()),
+                message: Some(message.to_owned()),
+                ..Default::default()
+            }));
+            return status;
+        }
+        status.state = Some(waiting_state(self.default_reason(), ""));
+        let Some(previous) = previous else { return status };
+        status.restart_count = previous.restart_count;
+        status.last_state.clone_from(&previous.last_state);
+        let state = previous.state.as_ref();
+        if state.is_some_and(|state| state.running.is_some()) {
+            let message = "The container could not be located when the pod was deleted.  The container used to be Running";
+            status.last_state = Some(terminated_state(unknown_end(message)));
+            status.restart_count += i32::from(!self.input.terminating);
+        } else if state.is_some_and(|state| state.terminated.is_some()) {
+            status.last_state.clone_from(&previous.state);
+        }
+        status
+    }
+
+    /// The newest ended instance before `instance`.
+    fn state_before(&self, instance: &ObservedContainer) -> Option<k8s::ContainerState> {
+        let others = self.input.observed.containers.iter().filter(|c| {
+            c.uid == instance.uid
+                && c.name == instance.name
+                && c.id != instance.id
+                && matches!(c.state, ContainerState::Exited { .. })
+        });
+        others.max_by_key(|c| (c.restart_count, c.created_at)).map(|c| self.state(c))
+    }
+
+    fn state(&self, instance: &ObservedContainer) -> k8s::ContainerState {
+        match &instance.state {
+            ContainerState::Created | ContainerState::Unknown => {
+                waiting_state(self.default_reason(), "")
+            }
+            ContainerState::Running { started_at } => k8s::ContainerState {
+                running: Some(k8s::ContainerStateRunning { started_at: Some(time(*started_at)) }),
+                ..Default::default()
+            },
+            ContainerState::Exited { started_at, finished_at, exit_code, reason, message } => {
+                terminated_state(k8s::ContainerStateTerminated {
+                    container_id: Some(self.container_id(instance)),
+                    exit_code: *exit_code,
+                    finished_at: Some(time(*finished_at)),
+                    message: text(cut(message, self.message_limit)),
+                    reason: text(reason),
+                    signal: None,
+                    started_at: Some(time(started_at.unwrap_or(Timestamp::UNIX_EPOCH))),
+                })
+            }
+        }
+    }
+
+    fn container_id(&self, instance: &ObservedContainer) -> String {
+        format!("{}://{}", self.runtime, instance.id)
+    }
+
+    fn default_reason(&self) -> &'static str {
+        if init_of(self.input.pod).is_empty() { "ContainerCreating" } else { "PodInitializing" }
+    }
+}
+
+/// The parts that come from the spec alone.
+fn blank(container: &k8s::Container) -> k8s::ContainerStatus {
+    let mounts = container.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty());
+    k8s::ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        volume_mounts: mounts.map(|mounts| mounts.iter().map(mount_status).collect()),
+        ..Default::default()
+    }
+}
+
+fn mount_status(mount: &k8s::VolumeMount) -> k8s::VolumeMountStatus {
+    let read_only = mount.read_only.unwrap_or_default();
+    let recursive = match mount.recursive_read_only.as_deref() {
+        Some("Enabled") => "Enabled",
+        Some(_) | None => "Disabled",
+    };
+    k8s::VolumeMountStatus {
+        mount_path: mount.mount_path.clone(),
+        name: mount.name.clone(),
+        read_only: read_only.then_some(true),
+        recursive_read_only: read_only.then(|| recursive.to_owned()),
+        ..Default::default()
+    }
+}
+
+fn unknown_end(message: &str) -> k8s::ContainerStateTerminated {
+    k8s::ContainerStateTerminated {
+        exit_code: UNKNOWN_EXIT,
+        reason: Some(UNKNOWN_REASON.to_owned()),
+        message: Some(message.to_owned()),
+        ..Default::default()
+    }
+}
+
+fn waiting_state(reason: &str, message: &str) -> k8s::ContainerState {
+    let waiting = k8s::ContainerStateWaiting { reason: text(reason), message: text(message) };
+    k8s::ContainerState { waiting: Some(waiting), ..Default::default() }
+}
+
+fn terminated_state(terminated: k8s::ContainerStateTerminated) -> k8s::ContainerState {
+    k8s::ContainerState { terminated: Some(terminated), ..Default::default() }
+}
+
+fn text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The beginning of a text, at most `limit` bytes.
+fn cut(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+fn count(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
