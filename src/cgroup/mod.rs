@@ -1,1 +1,148 @@
-//! To be written.
+//! The cgroup tree of pods: `kubepods` (node allocatable), the QoS tiers, one cgroup per pod.
+//!
+//! Owns everything below `<cgroupRoot>/kubepods` except the containers' own cgroups, which the
+//! runtime makes inside the pod's. Works on cgroup v2 and on v1, where each controller is a
+//! hierarchy of its own. The mounts are an argument, so that tests use a tree of their own.
+//! Does not decide any value: those come from `podspec` and the configuration.
+
+mod capacity;
+mod core;
+mod files;
+mod kill;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use core::{Hierarchy, hierarchies, node_limits};
+pub use tree::{CgroupVersion, Cgroups};
+
+use std::{io, path::PathBuf};
+use thiserror::Error;
+
+/// What the configuration says about cgroups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupSettings {
+    /// `cgroupRoot`: an existing cgroup, `/` for the root.
+    pub root: String,
+    /// `cgroupsPerQOS`: without it nothing is created and the runtime gets an empty parent.
+    pub per_qos: bool,
+    /// `cgroupDriver`.
+    pub driver: CgroupDriver,
+    /// Whether a missing `root` is made (a demo or a test with a root of its own) instead of being
+    /// an error, as with the kubelet.
+    pub create_root: bool,
+}
+
+/// `cgroupDriver`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// Directories made by this agent.
+    Cgroupfs,
+    /// Slices made by systemd: not supported in this version, refused by [`Cgroups::detect`].
+    Systemd,
+}
+
+/// What went wrong with which cgroup.
+#[derive(Debug, Error)]
+pub enum CgroupError {
+    /// `cgroupDriver: systemd`.
+    #[error(
+        "cgroupDriver \"systemd\" is not supported in this version: set cgroupDriver to \"cgroupfs\" here and in the container runtime"
+    )]
+    SystemdDriver,
+    /// Neither a usable v2 nor v1 tree is mounted.
+    #[error(
+        "no usable cgroup tree is mounted: neither cgroup2 nor the v1 hierarchies of memory, cpu and pids"
+    )]
+    NoHierarchy,
+    /// `cgroupRoot` names nothing.
+    #[error("invalid configuration: cgroup-root {root:?} doesn't exist: no directory {path:?}")]
+    RootMissing {
+        /// As configured.
+        root: String,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A name that is no plain path component.
+    #[error("invalid cgroup name component {component:?}")]
+    InvalidName {
+        /// The component.
+        component: String,
+    },
+    /// A value was refused by the kernel.
+    #[error("cannot write {value:?} to {path:?}")]
+    Write {
+        /// File.
+        path: PathBuf,
+        /// Value.
+        value: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another operation on a cgroup directory or file.
+    #[error("cannot {operation} {path:?}")]
+    Io {
+        /// `create`, `read`, `remove`, ...
+        operation: &'static str,
+        /// File or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Processes survived SIGKILL for the whole wait; tried again by the next clean-up.
+    #[error("cgroup {path:?} still has processes: {pids:?}")]
+    Busy {
+        /// Cgroup directory.
+        path: PathBuf,
+        /// Who is in it.
+        pids: Vec<i32>,
+    },
+}
+
+/// A pod cgroup found on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPod {
+    /// From the directory's name, `pod<uid>`.
+    pub uid: crate::model::PodUid,
+    /// Components below `cgroupRoot`: `kubepods`, tier, `pod<uid>`.
+    pub name: Vec<String>,
+}
+
+/// What a cgroup gets to be written; `None` leaves the kernel's default (no limit).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `cpu.shares` (v1 scale, 2..=262144).
+    pub cpu_shares: Option<u64>,
+    /// CFS quota in microseconds per period, with the period.
+    pub cpu_quota_micros: Option<(i64, u64)>,
+    /// Bytes.
+    pub memory_bytes: Option<i64>,
+    /// Tasks.
+    pub pids: Option<i64>,
+    /// Page size name (`2MB`) and bytes.
+    pub hugepages: Vec<(String, i64)>,
+}
+
+/// What the machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCapacity {
+    /// Logical CPUs in thousandths.
+    pub cpu_milli: i64,
+    /// `MemTotal` in bytes.
+    pub memory_bytes: i64,
+    /// min(`kernel.pid_max`, `kernel.threads-max`).
+    pub pids: i64,
+    /// Page size name (`2MB`) and bytes.
+    pub hugepages: Vec<(String, i64)>,
+}
+
+/// `systemReserved` and `kubeReserved` summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of a CPU.
+    pub cpu_milli: i64,
+    /// Bytes.
+    pub memory_bytes: i64,
+    /// Tasks.
+    pub pids: i64,
+}

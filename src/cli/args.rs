@@ -61,6 +61,7 @@ pub struct StatusArgs {
 
 /// `nodelet logs POD`
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
     #[arg(value_name = "POD")]

@@ -4,14 +4,38 @@
 //! order, command-line flags. `kind: KubeletConfiguration` is read as the kubelet reads it; what is
 //! nodelet's own stands in a second document, `kind: NodeletConfiguration`.
 //!
+//! ```text
+//! files ── parse, walk(fields) ──► tree, each part with its place ─┐
+//! flags ── their field's type ──────────────────────────────────────┴─► build ──► Config
+//! ```
+//!
 //! Owns the table of every field and flag, which decoding, `--help` and docs/configuration.md share.
 //! This is the only module that reads the environment. It decides nothing about pods, and touches
 //! nothing on the machine.
 
+mod assemble;
+mod build;
+mod fields;
+mod files;
+mod flags;
+mod host;
+mod names;
+mod read;
 mod settings;
+mod tree;
 
+pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};
+pub use files::load;
+pub use flags::{Effect, FLAGS, Flag, Takes, flag};
+pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
     CgroupConfig, CgroupDriver, Config, CriConfig, DnsConfig, Endpoint, Enforce, EventsConfig,
     HealthConfig, ImagesConfig, LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit,
     PodsConfig, ProcessConfig, Reserved, SourceConfig,
 };
+pub use tree::Mistake;
+
+#[cfg(test)]
+mod docs_tests;
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -35,7 +36,7 @@ pub struct Config {
     /// The agent's own process.
     pub process: ProcessConfig,
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
-    /// to be told once, at start, by `check` and by `status`.
+    /// what the agent logs at start, and `check` and `status` show.
     pub notices: Vec<String>,
 }
 
@@ -66,6 +67,8 @@ pub struct PathsConfig {
     /// `owner`: written on every sandbox. Default `None`: made at first start and kept in the root
     /// directory.
     pub owner: Option<String>,
+    /// `HOME` of the environment, below which `.docker/config.json` is looked for. Default `None`.
+    pub home_dir: Option<PathBuf>,
 }
 
 impl Default for PathsConfig {
@@ -76,6 +79,7 @@ impl Default for PathsConfig {
             pod_logs_dir: "/var/log/pods".into(),
             container_links_dir: "/var/log/containers".into(),
             owner: None,
+            home_dir: None,
         }
     }
 }
@@ -366,16 +370,18 @@ pub struct LoggingConfig {
 }
 
 /// The agent's own process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
     /// `oomScoreAdj`, -1000..=1000. Default -999.
     pub oom_score_adj: i32,
     /// `maxOpenFiles`: RLIMIT_NOFILE. Default 1000000.
     pub max_open_files: u64,
+    /// `NOTIFY_SOCKET` of the environment: where systemd waits for READY=1.
+    pub notify_socket: Option<OsString>,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { oom_score_adj: -999, max_open_files: 1_000_000 }
+        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None }
     }
 }

@@ -19,6 +19,7 @@ mod walk;
 pub use node::{Document, Entry, Node, Value};
 pub use parse::{MAX_TEXT_BYTES, parse};
 pub use schema::{Field, Support, Type};
+pub(crate) use walk::show;
 pub use walk::{Finding, FindingKind, nearest, typed, walk};
 
 #[cfg(test)]

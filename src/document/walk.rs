@@ -49,11 +49,11 @@ pub fn walk(root: &Node, fields: &'static [Field], path: &str) -> Vec<Finding> {
 }
 
 /// The parts of `root` that fit the table, as JSON that serde reads into the Kubernetes types:
-/// nulls, unknown and ill-typed parts left out, quantities always text.
+/// nulls and what is unknown, unsupported or ill-typed left out, quantities always text.
 #[must_use]
 pub fn typed(root: &Node, fields: &'static [Field]) -> Json {
     let mut map = serde_json::Map::new();
-    for field in fields {
+    for field in fields.iter().filter(|f| f.support != Support::No) {
         if let Some(value) = root.get(field.name).and_then(|node| typed_value(node, &field.ty)) {
             map.insert(field.name.to_owned(), value);
         }
@@ -116,16 +116,15 @@ impl Walker {
             self.wrong(node, path, "must be an object");
             return;
         };
-        self.each_once(entries, path, |walker, entry| {
-            let path = join(path, &entry.key);
+        self.each_once(entries, &|key| join(path, key), |walker, entry, path| {
             match fields.iter().find(|f| f.name == entry.key) {
-                Some(field) => walker.field(entry, field, &path),
+                Some(field) => walker.field(entry, field, path),
                 None => {
                     let message = match nearest(&entry.key, fields.iter().map(|f| f.name)) {
                         Some(name) => format!("unknown field, did you mean {name:?}?"),
                         None => "unknown field".to_owned(),
                     };
-                    walker.find(FindingKind::Unknown, entry.key_position, &path, message);
+                    walker.find(FindingKind::Unknown, entry.key_position, path, message);
                 }
             }
         });
@@ -153,18 +152,19 @@ impl Walker {
         }
     }
 
-    /// Runs `visit` for the first entry of each key and reports the others.
+    /// Runs `visit` for the first entry of each key, with its path, and reports the others.
     fn each_once(
         &mut self,
         entries: &[Entry],
-        path: &str,
-        mut visit: impl FnMut(&mut Self, &Entry),
+        path_of: &dyn Fn(&str) -> String,
+        mut visit: impl FnMut(&mut Self, &Entry, &str),
     ) {
         let mut seen: HashMap<&str, Position> = HashMap::with_capacity(entries.len());
         for entry in entries {
             if self.full() {
                 return;
             }
+            let path = path_of(&entry.key);
             match seen.entry(&entry.key) {
                 hash_map::Entry::Occupied(first) => {
                     let message = format!(
@@ -172,12 +172,11 @@ impl Walker {
                         show(&Json::from(entry.key.clone())),
                         first.get().line
                     );
-                    let path = join(path, &entry.key);
                     self.find(FindingKind::Duplicate, entry.key_position, &path, message);
                 }
                 hash_map::Entry::Vacant(slot) => {
                     slot.insert(entry.key_position);
-                    visit(self, entry);
+                    visit(self, entry, &path);
                 }
             }
         }
@@ -202,12 +201,13 @@ impl Walker {
                 | Value::Map(_) => self.wrong(node, path, "must be a list"),
             },
             Type::Map(item) => match &node.value {
-                Value::Map(entries) => self.each_once(entries, path, |walker, entry| {
-                    if !entry.value.is_null() {
-                        let path = format!("{path}[{}]", entry.key);
-                        walker.value(&entry.value, item, &path);
-                    }
-                }),
+                Value::Map(entries) => {
+                    self.each_once(entries, &|key| subscript(path, key), |walker, entry, path| {
+                        if !entry.value.is_null() {
+                            walker.value(&entry.value, item, path);
+                        }
+                    });
+                }
                 Value::Null
                 | Value::Bool(_)
                 | Value::Number(_)
@@ -239,16 +239,23 @@ impl Walker {
                     self.any(item, &format!("{path}[{index}]"));
                 }
             }
-            Value::Map(entries) => self.each_once(entries, path, |walker, entry| {
-                walker.any(&entry.value, &join(path, &entry.key));
-            }),
+            Value::Map(entries) => {
+                self.each_once(entries, &|key| join(path, key), |walker, entry, path| {
+                    walker.any(&entry.value, path);
+                });
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
 
     fn wrong(&mut self, node: &Node, path: &str, expected: &str) {
         let hint = match &node.value {
-            Value::Number(_) | Value::Bool(_) if expected == IS_TEXT => "; put it in quotes",
+            Value::Number(_) if expected == IS_TEXT => {
+                "; YAML reads this as a number, put it in quotes"
+            }
+            Value::Bool(_) if expected == IS_TEXT => {
+                "; YAML reads this as a bool, put it in quotes"
+            }
             Value::String(text) if expected == IS_BOOL && matches!(&**text, "true" | "false") => {
                 "; remove the quotes"
             }
@@ -379,7 +386,18 @@ pub(crate) fn show(json: &Json) -> String {
     text.chars().take(MAX_SHOWN).collect::<String>() + "..."
 }
 
+/// The path of a field.
 fn join(path: &str, name: &str) -> String {
-    let name: String = name.chars().take(MAX_SHOWN).collect();
-    if path.is_empty() { name } else { format!("{path}.{name}") }
+    let name = cut(name);
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// The path of an entry of a free mapping.
+fn subscript(path: &str, key: &str) -> String {
+    format!("{path}[{key}]")
+}
+
+/// A name that nobody gave a field is not repeated beyond what can be read.
+fn cut(name: &str) -> &str {
+    name.char_indices().nth(MAX_SHOWN).map_or(name, |(end, _)| &name[..end])
 }

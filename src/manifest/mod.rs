@@ -1,1 +1,73 @@
-//! To be written.
+//! From the bytes of a manifest to pods that can run, or to a verdict that says everything that is
+//! wrong and where.
+//!
+//! ```text
+//! bytes ─ document::parse ─► tree ─ walk(fields) ─► findings
+//!                              └─ typed ─► Pod ─ defaults ─ validate ─ identity ─ dress ─► DesiredPod
+//! ```
+//!
+//! Owns the table of Pod fields, from which `docs/manifests.md` is made. Knows nothing of files,
+//! of earlier revisions or of what runs: those are the business of `source` and `desired`.
+
+mod decode;
+mod defaults;
+mod docs;
+mod fields;
+mod identity;
+mod validate;
+
+pub use decode::{decode, decode_document};
+pub use docs::markdown;
+pub use fields::POD;
+
+use crate::model::{DesiredPod, Origin, PodKey, Position, Problem, SourceKind};
+use jiff::Timestamp;
+
+/// What decoding depends on beside the text.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// This node's name; it becomes part of every pod's name and identity.
+    pub node_name: &'a str,
+    /// The kind of source.
+    pub source: SourceKind,
+    /// Full path of the file, or the URL.
+    pub location: &'a str,
+    /// When this was first seen: `kubernetes.io/config.seen`.
+    pub seen: Timestamp,
+    /// What the node's configuration allows.
+    pub settings: &'a Settings,
+}
+
+/// The configuration that verdicts depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `allowedUnsafeSysctls`: names, or prefixes with `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+}
+
+/// What a file says. A file without any document (empty, or only comments) has none here, which is not an error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedFile {
+    /// Its documents in the order written, items of lists counted as documents.
+    pub documents: Vec<DecodedDocument>,
+}
+
+/// One document of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedDocument {
+    /// Where it is.
+    pub origin: Origin,
+    /// Where it begins.
+    pub position: Position,
+    /// The pod's full name, also of a document that is rejected, where it can be made out.
+    pub key: Option<PodKey>,
+    /// The parsed document, to be kept: [`decode_document`] makes the same pod of it again.
+    pub as_written: serde_json::Value,
+    /// The pod, or everything that is wrong, in the order written.
+    pub result: Result<DesiredPod, Vec<Problem>>,
+    /// What is known and harmlessly not acted on.
+    pub warnings: Vec<Problem>,
+}
+
+#[cfg(test)]
+mod tests;

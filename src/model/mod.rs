@@ -8,6 +8,7 @@ mod desired;
 mod duration;
 mod event;
 mod ids;
+mod mountinfo;
 mod observed;
 mod problem;
 mod quantity;
@@ -19,6 +20,7 @@ pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind, EventTarget};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use k8s_openapi::api::core::v1 as k8s;
+pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };

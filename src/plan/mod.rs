@@ -44,3 +44,6 @@ pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
     Waiting, Wish,
 };
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::{
     Action, ContainerKind, KillPod, KillPurpose, MIN_STOP_SECONDS, PodPlan, StartContainer,
     backoff::{Crash, ImageTurn},
-    kill::{Stop, remove},
+    kill::{Stop, kind_of, remove},
     memory::Stage,
     name::Cx,
     pod::restart_policy,
@@ -13,7 +13,6 @@ use crate::model::{
     k8s,
 };
 use crate::podspec::{container_hash, is_sidecar};
-use std::time::Duration;
 
 /// What the restart policies say about an ended instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +74,12 @@ pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedCon
     }
 }
 
+/// Whether a plain init container has done its work: no rule restarts anything then.
+fn is_init_success(cx: &Cx<'_>, container: &k8s::Container, instance: &ObservedContainer) -> bool {
+    let plain = kind_of(Some(cx.pod), &container.name) == ContainerKind::Init;
+    plain && !is_init_failure(container, instance)
+}
+
 /// Whether the container was made from another definition (name and image count).
 pub(crate) fn is_changed(container: &k8s::Container, instance: &ObservedContainer) -> bool {
     !instance.hash.is_empty() && *instance.hash != *container_hash(container)
@@ -90,10 +95,10 @@ pub(crate) fn plan_start(
 ) {
     let newest = cx.own.newest(&container.name);
     let restart_of = newest.and_then(|instance| crashed(cx, instance));
-    if let Some(id) = restart_of {
-        if !plan_crash_back_off(cx, &container.name, kind, id, plan) {
-            return;
-        }
+    if let Some(id) = restart_of
+        && !plan_crash_back_off(cx, &container.name, kind, id, plan)
+    {
+        return;
     }
     let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };
     if !plan.actions.iter().any(|action| matches!(action, Action::PreparePod { .. })) {
@@ -152,14 +157,17 @@ fn plan_crash_back_off(
     let memory = cx.memory.container(name);
     let finished = memory.ends.finished(id.as_str(), cx.now);
     let delay = Crash::delay(memory.ends.crash.as_ref(), id.as_str(), finished);
-    let due = finished.after(delay);
-    if due <= cx.now.boot || delay == Duration::ZERO {
+    if delay.is_zero() {
         return true;
     }
-    let pod = cx.display();
-    let message =
-        format!("back-off {} restarting failed container={name} pod={pod}", format_duration(delay));
+    // Shown until the next instance runs, also while its start is under way.
+    let (pod, shown) = (cx.display(), format_duration(delay));
+    let message = format!("back-off {shown} restarting failed container={name} pod={pod}");
     plan.wait(name, "CrashLoopBackOff", message);
+    let due = finished.after(delay);
+    if due <= cx.now.boot {
+        return true;
+    }
     plan.wake(due);
     let message = format!("Back-off restarting failed container {name} in pod {pod}");
     let event = cx.event(Some(kind.field_path(name)), EventKind::Warning, "BackOff", message);
@@ -216,10 +224,12 @@ fn plan_failure_back_off(
 pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;
-        (verdict(cx, container, instance) == Verdict::RestartAll).then_some((container, instance))
+        let done = is_init_success(cx, container, instance);
+        let asked = !done && verdict(cx, container, instance) == Verdict::RestartAll;
+        asked.then_some((container, instance))
     });
     let Some((container, source)) = source else { return false };
-    let kind = super::kill::kind_of(Some(cx.pod), &container.name);
+    let kind = kind_of(Some(cx.pod), &container.name);
     if !plan_crash_back_off(cx, &container.name, kind, &source.id, plan) {
         return false;
     }

@@ -14,6 +14,14 @@
 //!
 //! It owns the picture of the runtime and nothing else: it decides nothing about pods.
 
+mod core;
+mod events;
+mod hints;
+mod inspect;
+mod readiness;
+mod run;
+mod termination;
+
 use crate::{
     cri::RuntimeClient,
     model::{HungPod, Now, ObservedPod, PodKey, RuntimeView},
@@ -21,6 +29,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 /// What changed.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,5 +167,12 @@ impl Pleg {
         }));
         let handle = PlegHandle { looks: look, health: health_out };
         (Self { client, settings, looks, updates, health }, handle, updates_out)
+    }
+
+    /// Sees until `shutdown`, or until nobody takes updates any more. Reads that are under way are
+    /// dropped then.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let (this, updates) = run::Loop::new(self);
+        this.run(updates, shutdown).await;
     }
 }

@@ -1,1 +1,128 @@
-//! To be written.
+//! What the outside can ask a running agent: the local socket and the health port.
+//!
+//! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`, `/events`, `/healthz`, and
+//! `POST /forget`. The health port answers `/healthz` and what is below it to anybody who can reach it.
+//! Every answer is made from published views, so it comes also while the runtime hangs. The only
+//! request that reaches further is a [`Command`]; its answer is waited for up to a deadline.
+//! Connections, their lifetimes and the sizes of requests are bounded. [`Client`] is the other end.
+
+mod client;
+mod connections;
+mod document;
+mod health;
+mod routes;
+mod socket;
+
+pub use client::{Client, ClientError};
+pub use document::{ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
+
+use crate::{
+    event::EventLog,
+    model::{NodeView, PodKey, PodView},
+};
+use socket::LocalSocket;
+use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Name of the socket in the run directory.
+pub const SOCKET_NAME: &str = "nodelet.sock";
+
+/// What answers are made from.
+#[derive(Clone, Debug)]
+pub struct Views {
+    /// Every pod.
+    pub pods: watch::Receiver<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    /// The node.
+    pub node: watch::Receiver<Arc<NodeView>>,
+    /// What happened.
+    pub events: watch::Receiver<Arc<EventLog>>,
+    /// Boot time at which the main loop last came round; zero before the first time.
+    pub heartbeat: watch::Receiver<Duration>,
+}
+
+/// What a person can tell the agent to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Drop the last good revision of a pod whose manifest is invalid, gone or unreadable now.
+    Forget {
+        /// Full name.
+        key: PodKey,
+        /// What came of it.
+        reply: oneshot::Sender<ForgetAnswer>,
+    },
+}
+
+/// Where to listen, and what else there is to tell.
+#[derive(Clone, Debug)]
+pub struct ServeSettings {
+    /// Directory of the socket: created with mode 0700 if missing.
+    pub run_dir: PathBuf,
+    /// The health port; `None`: not served.
+    pub healthz: Option<SocketAddr>,
+    /// Told to clients, which read container logs themselves.
+    pub pod_logs_dir: PathBuf,
+    /// `syncFrequency`: the main loop is late after twice this time, at least after 5 minutes.
+    pub sync_frequency: Duration,
+}
+
+/// Why the local socket can't be had.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// An agent is serving there.
+    #[error("another agent answers on {}", .0.display())]
+    InUse(PathBuf),
+    /// Something that is no socket is in the way.
+    #[error("{} is in the way: it is no socket", .0.display())]
+    InTheWay(PathBuf),
+    /// The directory or the socket can't be made.
+    #[error("can't {operation} {}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The local socket, bound, and the health port, which is bound in [`Server::run`].
+#[derive(Debug)]
+pub struct Server {
+    local: LocalSocket,
+    app: routes::App,
+    healthz: Option<SocketAddr>,
+}
+
+impl Server {
+    /// Binds the local socket; a stale one is replaced when nobody answers on it. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Another agent answers, something else is in the way, or the file system refuses.
+    pub fn bind(
+        settings: ServeSettings,
+        views: Views,
+        commands: mpsc::Sender<Command>,
+    ) -> Result<Self, ServeError> {
+        let local = LocalSocket::bind(&settings.run_dir)?;
+        let health = health::Health::new(views.heartbeat.clone(), settings.sync_frequency);
+        let app = routes::App { views, commands, health, pod_logs_dir: settings.pod_logs_dir };
+        Ok(Self { local, app, healthz: settings.healthz })
+    }
+
+    /// Serves until `shutdown`, then removes the socket. A health port that can't be bound is logged
+    /// and tried again every 5 seconds, like the kubelet's.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
+        let local = async {
+            connections::serve(&self.local.listener, routes::router(self.app), shutdown).await;
+        };
+        tokio::join!(health, local);
+        self.local.path.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests;

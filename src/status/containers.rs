@@ -172,6 +172,18 @@ impl View<'_> {
             }));
             return status;
         }
+        if self.input.terminal.is_some() {
+            // It will not start again: what was last known of its end stays.
+            let ended = previous.filter(|previous| {
+                previous.state.as_ref().is_some_and(|state| state.terminated.is_some())
+            });
+            if let Some(ended) = ended {
+                return ended.clone();
+            }
+            let message = "The container could not be located when the pod was terminated";
+            status.state = Some(terminated_state(unknown_end(message)));
+            return status;
+        }
         status.state = Some(waiting_state(self.default_reason(), ""));
         let Some(previous) = previous else { return status };
         status.restart_count = previous.restart_count;

@@ -1,1 +1,283 @@
-//! To be written.
+//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths.
+//!
+//! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
+//! find what they expect) and removes a pod's directory at the end. What is there is read back from
+//! disk and from the kernel's mount table, so a restart of the agent loses nothing.
+//!
+//! Volumes can be written to by containers: paths in them are never trusted (`beneath`), and
+//! nothing is ever deleted through a mount that this module didn't make.
+//!
+//! All functions block (a mount or a `stat` may hang on a dead file system): call them where
+//! blocking is allowed.
+
+mod beneath;
+mod core;
+mod empty_dir;
+mod host_path;
+mod mounts;
+mod root;
+mod sub_path;
+mod teardown;
+#[cfg(test)]
+mod tests;
+
+pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
+
+use crate::model::{PodUid, k8s};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use thiserror::Error;
+
+/// What went wrong with a volume. Texts that users see as they are follow the kubelet's.
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    /// An operation on a path.
+    #[error("cannot {operation} {path:?}: {source}")]
+    Io {
+        /// `create`, `mount`, ...
+        operation: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why. Part of the text: the text is an event's message.
+        source: io::Error,
+    },
+    /// The root directory's real path is not UTF-8, so the runtime can't be told about it.
+    #[error("root directory {path:?} is not valid UTF-8")]
+    RootNotUtf8 {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A uid or name that can't be a directory's name.
+    #[error("{name:?} is no valid name for a directory")]
+    InvalidName {
+        /// The name.
+        name: String,
+    },
+    /// A kind that this version doesn't know.
+    #[error("no volume plugin matched")]
+    UnsupportedKind,
+    /// An emptyDir medium that this version doesn't know.
+    #[error("unknown storage medium {medium:?}")]
+    Medium {
+        /// As written.
+        medium: String,
+    },
+    /// An unknown `hostPath.type`.
+    #[error("{kind} is an invalid volume type")]
+    HostPathType {
+        /// As written.
+        kind: String,
+    },
+    /// The path is not what `hostPath.type` says.
+    #[error("hostPath type check failed: {path} is not {expected}")]
+    HostPathCheck {
+        /// The host's path.
+        path: String,
+        /// `a directory`, `a file`, ...
+        expected: &'static str,
+    },
+    /// A mount of a volume that the pod doesn't have.
+    #[error("cannot find volume {volume:?} to mount into container {container:?}")]
+    UnknownVolume {
+        /// Volume.
+        volume: String,
+        /// Container.
+        container: String,
+    },
+    /// An absolute subPath.
+    #[error("error SubPath `{sub_path}` must not be an absolute path")]
+    AbsoluteSubPath {
+        /// As written or expanded.
+        sub_path: String,
+    },
+    /// A subPath with `..`.
+    #[error("unable to provision SubPath `{sub_path}`: must not contain '..'")]
+    UpwardSubPath {
+        /// As written or expanded.
+        sub_path: String,
+    },
+    /// A missing subPath can't be made. The text is vague on purpose, the source is for the log: it
+    /// could tell a pod's author about the host's files.
+    #[error(
+        "failed to create subPath directory for volumeMount {volume:?} of container {container:?}"
+    )]
+    CreateSubPath {
+        /// Volume.
+        volume: String,
+        /// Container.
+        container: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A subPath can't be opened or mounted safely. Vague for the same reason.
+    #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
+    PrepareSubPath {
+        /// Volume.
+        volume: String,
+        /// Container.
+        container: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something is mounted where only our own mounts may be, or a mount is still there.
+    #[error("{path:?} is still mounted or has mounts below it")]
+    StillMounted {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A volume directory of a pod that is gone is not empty, and is left for a person to look at.
+    #[error("orphaned pod {uid:?} found, but failed to rmdir() volume at path {path}: {source}")]
+    OrphanVolume {
+        /// The pod.
+        uid: String,
+        /// The volume's directory.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// One volume that couldn't be set up; `Display` is the message of the `FailedMount` event.
+#[derive(Debug)]
+pub struct MountFailure {
+    /// The volume's name.
+    pub volume: String,
+    /// Why.
+    pub error: VolumeError,
+}
+
+impl fmt::Display for MountFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MountVolume.SetUp failed for volume \"{}\" : {}", self.volume, self.error)
+    }
+}
+
+/// Some volumes of a pod couldn't be set up; the others are.
+#[derive(Debug, Error)]
+pub struct SetupFailed {
+    /// Which and why, in the order of the specification; never empty.
+    pub failures: Vec<MountFailure>,
+    /// All volumes that the pod mounts.
+    pub wanted: Vec<String>,
+}
+
+impl fmt::Display for SetupFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failed: Vec<&str> = self.failures.iter().map(|f| f.volume.as_str()).collect();
+        write!(
+            f,
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process volumes=[]",
+            failed.join(" ")
+        )
+    }
+}
+
+/// The volumes below one root directory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Real path, without symlinks: it is compared with the mount table. Valid UTF-8.
+    root: PathBuf,
+    /// Upper bound of memory volumes, in bytes.
+    allocatable_memory: Option<i64>,
+}
+
+impl Volumes {
+    /// Makes the root directory (0750) and `pods` in it where they are missing.
+    ///
+    /// `allocatable_memory_bytes` bounds every memory volume.
+    ///
+    /// # Errors
+    /// When they can't be made or the path can't be resolved.
+    pub fn open(root: &Path, allocatable_memory_bytes: Option<i64>) -> Result<Self, VolumeError> {
+        root::make_directory(root)?;
+        let root = root.canonicalize().map_err(|source| io_error("resolve", root, source))?;
+        if root.to_str().is_none() {
+            return Err(VolumeError::RootNotUtf8 { path: root });
+        }
+        root::make_directory(&root.join("pods"))?;
+        let inner = Inner { root, allocatable_memory: allocatable_memory_bytes };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// `<root>/pods/<uid>`, by the root's real path.
+    ///
+    /// # Errors
+    /// For a uid that is no plain file name.
+    pub fn pod_dir(&self, uid: &PodUid) -> Result<PathBuf, VolumeError> {
+        check_name(uid.as_str())?;
+        Ok(self.inner.root.join("pods").join(uid.as_str()))
+    }
+
+    /// Makes every volume that a container of the pod mounts. What was set up before (also by an
+    /// earlier run of the agent) is left untouched, content included.
+    ///
+    /// `memory_limit_bytes` is the pod's memory limit, if every container has one.
+    ///
+    /// # Errors
+    /// Names each volume that failed; the others are set up all the same.
+    pub fn setup(
+        &self,
+        pod: &k8s::Pod,
+        uid: &PodUid,
+        memory_limit_bytes: Option<i64>,
+    ) -> Result<(), SetupFailed> {
+        let Some(spec) = &pod.spec else { return Ok(()) };
+        let mut failures = Vec::new();
+        let mut wanted = Vec::new();
+        for volume in spec.volumes.iter().flatten() {
+            if !core::is_mounted(spec, &volume.name) {
+                continue;
+            }
+            wanted.push(volume.name.clone());
+            let fs_group = spec.security_context.as_ref().and_then(|s| s.fs_group);
+            if let Err(error) = self.setup_one(uid, volume, memory_limit_bytes, fs_group) {
+                failures.push(MountFailure { volume: volume.name.clone(), error });
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(SetupFailed { failures, wanted }) }
+    }
+
+    fn setup_one(
+        &self,
+        uid: &PodUid,
+        volume: &k8s::Volume,
+        memory_limit: Option<i64>,
+        fs_group: Option<i64>,
+    ) -> Result<(), VolumeError> {
+        let pod_dir = self.pod_dir(uid)?;
+        check_name(&volume.name)?;
+        match core::kind_of_volume(volume)? {
+            core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
+            core::VolumeKind::Disk => {
+                let place = empty_dir::Place::new(&pod_dir, &volume.name);
+                place.setup(empty_dir::Medium::Disk, fs_group)
+            }
+            core::VolumeKind::Memory { size_limit } => {
+                let size =
+                    core::tmpfs_size([self.inner.allocatable_memory, memory_limit, size_limit]);
+                let place = empty_dir::Place::new(&pod_dir, &volume.name);
+                place.setup(empty_dir::Medium::Memory { size }, fs_group)
+            }
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), VolumeError> {
+    if core::is_component(name) {
+        Ok(())
+    } else {
+        Err(VolumeError::InvalidName { name: name.to_owned() })
+    }
+}
+
+fn io_error(operation: &'static str, path: &Path, source: io::Error) -> VolumeError {
+    VolumeError::Io { operation, path: path.to_owned(), source }
+}

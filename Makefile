@@ -1,0 +1,41 @@
+# The one list of commands. `make` or `make help` prints it.
+# Works for a user, for root, and through sudo (the calling user's Rust toolchain is found).
+
+CARGO = $(shell scripts/find-cargo)
+
+# Every test file that is no tier of its own.
+PURE = $(filter-out bench component node,$(basename $(notdir $(wildcard tests/*.rs))))
+
+.PHONY: help build demo test test-fast test-build lint fmt
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+build: ## build the release binary, target/release/nodelet
+	scripts/prerequisites build
+	$(CARGO) build --release --locked
+
+demo: ## see it work, in two minutes, beside whatever runs here (needs root; KEEP=1 leaves it running)
+	@CARGO="$(CARGO)" scripts/demo
+
+test-build:
+	scripts/prerequisites build
+	$(CARGO) test --locked --no-run
+
+test-fast: test-build ## what needs neither root nor containerd
+	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
+	scripts/tier component 240 $(CARGO) test --locked --test component -- --test-threads=6
+
+test: test-fast ## everything; as root, on a private containerd
+	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
+	scripts/prerequisites run
+	scripts/tier bench 60 $(CARGO) test --locked --test bench
+	scripts/tier node 600 $(CARGO) test --locked --test node -- --test-threads=3
+
+lint: ## formatting and clippy, warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+fmt: ## format the source
+	$(CARGO) fmt --all

@@ -1,0 +1,389 @@
+//! Every field of KubeletConfiguration v1beta1 (1.36) and of NodeletConfiguration: name, type, and
+//! what becomes of it. Decoding, `--help` and docs/configuration.md are all made from these tables.
+
+use crate::document::{Field, Support, Type};
+use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
+
+const API: &str = "this version does not talk to an API server";
+const SERVER: &str = "this version serves no kubelet API on TCP";
+const PRESSURE: &str = "this version does not watch for pressure and evicts nothing";
+const IMAGES: &str = "this version never removes images";
+const ROTATION: &str = "this version does not rotate container logs";
+const PINNING: &str = "no CPUs, memory nodes or devices are set apart for containers";
+const SHUTDOWN: &str = "this version does not delay a shutdown of the machine";
+const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
+const IPTABLES: &str = "nothing in the kubelet uses it any more";
+const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
+
+/// A field that is acted on, with its effect.
+const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
+    Field { name, ty, support: Support::Yes, note: effect }
+}
+const fn differs(name: &'static str, ty: Type, note: &'static str) -> Field {
+    Field { name, ty, support: Support::Differs, note }
+}
+const fn ignored(name: &'static str, ty: Type, note: &'static str) -> Field {
+    Field { name, ty, support: Support::Ignored, note }
+}
+
+/// `kind: KubeletConfiguration`, `apiVersion: kubelet.config.k8s.io/v1beta1`, in upstream's order.
+pub(super) const KUBELET: &[Field] = &[
+    yes("apiVersion", String, "must be `kubelet.config.k8s.io/v1beta1`"),
+    yes("kind", String, "must be `KubeletConfiguration`"),
+    ignored("enableServer", Bool, SERVER),
+    differs(
+        "staticPodPath",
+        String,
+        "directory with manifests, or one manifest; the kubelet has no default for it; `\"\"` means none",
+    ),
+    yes("podLogsDir", String, "directory of the containers' logs"),
+    yes("syncFrequency", Duration, "at most this long until a pod is looked at again"),
+    yes(
+        "fileCheckFrequency",
+        Duration,
+        "how often staticPodPath is listed again; changes are seen at once through inotify as well",
+    ),
+    yes("httpCheckFrequency", Duration, "how often staticPodURL is asked"),
+    yes("staticPodURL", String, "http(s) URL of a manifest, a PodList or several documents"),
+    yes("staticPodURLHeader", Map(&List(&String)), "headers of the requests to staticPodURL"),
+    ignored("address", String, SERVER),
+    ignored("port", Int32, SERVER),
+    ignored("readOnlyPort", Int32, SERVER),
+    ignored("tlsCertFile", String, SERVER),
+    ignored("tlsPrivateKeyFile", String, SERVER),
+    ignored("tlsCipherSuites", List(&String), SERVER),
+    ignored("tlsCurvePreferences", List(&String), SERVER),
+    ignored("tlsMinVersion", String, SERVER),
+    ignored("rotateCertificates", Bool, API),
+    ignored("serverTLSBootstrap", Bool, SERVER),
+    ignored("authentication", Object(AUTHENTICATION), SERVER),
+    ignored("authorization", Object(AUTHORIZATION), SERVER),
+    yes("registryPullQPS", Int32, "pulls per second, 0 for no bound"),
+    yes("registryBurst", Int32, "pulls that may begin at once"),
+    ignored(
+        "imagePullCredentialsVerificationPolicy",
+        String,
+        "an image that is present may be used by every pod",
+    ),
+    ignored(
+        "preloadedImagesVerificationAllowlist",
+        List(&String),
+        "an image that is present may be used by every pod",
+    ),
+    yes("eventRecordQPS", Int32, "events per second, 0 for no bound"),
+    yes("eventBurst", Int32, "events that may come at once"),
+    ignored("enableDebuggingHandlers", Bool, SERVER),
+    ignored("enableContentionProfiling", Bool, SERVER),
+    yes("healthzPort", Int32, "port of `/healthz`, 0 for none"),
+    yes("healthzBindAddress", String, "IP address of `/healthz`"),
+    yes("oomScoreAdj", Int32, "the agent's own /proc/self/oom_score_adj"),
+    yes("clusterDomain", String, "DNS domain of pods with dnsPolicy ClusterFirst"),
+    yes("clusterDNS", List(&String), "DNS servers of pods with dnsPolicy ClusterFirst"),
+    ignored("streamingConnectionIdleTimeout", Duration, SERVER),
+    ignored("nodeStatusUpdateFrequency", Duration, API),
+    ignored("nodeStatusReportFrequency", Duration, API),
+    ignored("nodeLeaseDurationSeconds", Int32, API),
+    ignored("imageMinimumGCAge", Duration, IMAGES),
+    ignored("imageMaximumGCAge", Duration, IMAGES),
+    ignored("imageGCHighThresholdPercent", Int32, IMAGES),
+    ignored("imageGCLowThresholdPercent", Int32, IMAGES),
+    // Text, because a negative duration is allowed here.
+    ignored("volumeStatsAggPeriod", String, "the use of volumes is not measured"),
+    ignored("kubeletCgroups", String, CGROUP_OTHERS),
+    ignored("systemCgroups", String, CGROUP_OTHERS),
+    yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
+    yes("cgroupsPerQOS", Bool, "whether there are cgroups for QoS tiers and pods"),
+    differs(
+        "cgroupDriver",
+        String,
+        "`systemd` is accepted, but cgroups are made as directories all the same: the container runtime must not use the systemd driver",
+    ),
+    ignored("cpuManagerPolicy", String, PINNING),
+    ignored("cpuManagerPolicyOptions", Map(&String), PINNING),
+    ignored("cpuManagerReconcilePeriod", Duration, PINNING),
+    ignored("memoryManagerPolicy", String, PINNING),
+    ignored("topologyManagerPolicy", String, PINNING),
+    ignored("topologyManagerScope", String, PINNING),
+    ignored("topologyManagerPolicyOptions", Map(&String), PINNING),
+    yes(
+        "singleProcessOOMKill",
+        Bool,
+        "whether running out of memory kills one process instead of the whole container (cgroup v2)",
+    ),
+    ignored("qosReserved", Map(&String), "requests of Guaranteed pods are not set apart"),
+    yes(
+        "runtimeRequestTimeout",
+        Duration,
+        "deadline of calls to the runtime that read; calls that change something are shown as hung after it",
+    ),
+    ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
+    yes("maxPods", Int32, "pods on this node"),
+    ignored("podCIDR", String, "the network belongs to the CNI plugin"),
+    differs(
+        "podPidsLimit",
+        Int64,
+        "tasks in a pod; negative for no bound. Not set, the kubelet sets no bound",
+    ),
+    yes("resolvConf", String, "the resolver configuration that pods start from; `\"\"` means none"),
+    Field {
+        name: "runOnce",
+        ty: Bool,
+        support: Support::No,
+        note: "the kubelet refuses it too: run the agent as a service",
+    },
+    yes("cpuCFSQuota", Bool, "whether CPU limits are enforced"),
+    yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit is counted, 1ms to 1s"),
+    ignored("nodeStatusMaxImages", Int32, API),
+    yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
+    ignored("contentType", String, API),
+    ignored("kubeAPIQPS", Int32, API),
+    ignored("kubeAPIBurst", Int32, API),
+    yes("serializeImagePulls", Bool, "one pull at a time"),
+    yes(
+        "maxParallelImagePulls",
+        Int32,
+        "pulls at a time; more than 1 turns serializeImagePulls off where that is not set",
+    ),
+    ignored("evictionHard", Map(&String), PRESSURE),
+    ignored("evictionSoft", Map(&String), PRESSURE),
+    ignored("evictionSoftGracePeriod", Map(&String), PRESSURE),
+    ignored("evictionPressureTransitionPeriod", Duration, PRESSURE),
+    ignored("evictionMaxPodGracePeriod", Int32, PRESSURE),
+    ignored("evictionMinimumReclaim", Map(&String), PRESSURE),
+    ignored("mergeDefaultEvictionSettings", Bool, PRESSURE),
+    yes("podsPerCore", Int32, "a second bound on pods, per CPU; 0 for none"),
+    ignored("enableControllerAttachDetach", Bool, API),
+    yes(
+        "protectKernelDefaults",
+        Bool,
+        "refuse to start where a kernel setting is not what the kubelet expects; without it settings are left as they are",
+    ),
+    ignored("makeIPTablesUtilChains", Bool, IPTABLES),
+    ignored("iptablesMasqueradeBit", Int32, IPTABLES),
+    ignored("iptablesDropBit", Int32, IPTABLES),
+    ignored("featureGates", Map(&Bool), "nothing here is behind a feature gate"),
+    differs("failSwapOn", Bool, "refuse to start while swap is on; the kubelet's default is true"),
+    ignored(
+        "memorySwap",
+        Object(&[ignored("swapBehavior", String, KERNEL_MEMORY)]),
+        "containers swap as the kernel lets them",
+    ),
+    ignored("containerLogMaxSize", String, ROTATION),
+    ignored("containerLogMaxFiles", Int32, ROTATION),
+    ignored("containerLogMaxWorkers", Int32, ROTATION),
+    ignored("containerLogMonitorInterval", Duration, ROTATION),
+    ignored("configMapAndSecretChangeDetectionStrategy", String, API),
+    yes(
+        "systemReserved",
+        Map(&String),
+        "cpu, memory, ephemeral-storage and pid that pods do not get",
+    ),
+    yes(
+        "kubeReserved",
+        Map(&String),
+        "cpu, memory, ephemeral-storage and pid that pods do not get, on top of systemReserved",
+    ),
+    ignored("reservedSystemCPUs", String, PINNING),
+    ignored("showHiddenMetricsForVersion", String, SERVER),
+    ignored("systemReservedCgroup", String, CGROUP_OTHERS),
+    ignored("kubeReservedCgroup", String, CGROUP_OTHERS),
+    differs(
+        "enforceNodeAllocatable",
+        List(&String),
+        "`pods` bounds all pods together; `none` or an empty list does not; the other values are accepted and not acted on",
+    ),
+    yes(
+        "allowedUnsafeSysctls",
+        List(&String),
+        "sysctls that a pod may set besides the safe ones; a `*` at the end stands for any rest",
+    ),
+    ignored("volumePluginDir", String, "there are no volume plugins"),
+    ignored("providerID", String, API),
+    ignored("kernelMemcgNotification", Bool, PRESSURE),
+    yes("logging", Object(LOGGING), "the agent's own log"),
+    ignored("enableSystemLogHandler", Bool, SERVER),
+    ignored("enableSystemLogQuery", Bool, SERVER),
+    ignored("shutdownGracePeriod", Duration, SHUTDOWN),
+    ignored("shutdownGracePeriodCriticalPods", Duration, SHUTDOWN),
+    ignored("shutdownGracePeriodByPodPriority", List(&Object(SHUTDOWN_BY_PRIORITY)), SHUTDOWN),
+    yes("crashLoopBackOff", Object(CRASH_LOOP), "waiting between restarts of a container"),
+    ignored("reservedMemory", List(&Object(RESERVED_MEMORY)), PINNING),
+    ignored("enableProfilingHandler", Bool, SERVER),
+    ignored("enableDebugFlagsHandler", Bool, SERVER),
+    yes(
+        "seccompDefault",
+        Bool,
+        "containers without a seccomp profile get the runtime's default one",
+    ),
+    ignored("memoryThrottlingFactor", Float, KERNEL_MEMORY),
+    ignored("memoryReservationPolicy", String, KERNEL_MEMORY),
+    ignored("registerWithTaints", List(&Object(TAINT)), API),
+    ignored("registerNode", Bool, API),
+    ignored("tracing", Object(TRACING), "no traces are sent"),
+    ignored("localStorageCapacityIsolation", Bool, "the use of local storage is not measured"),
+    yes("containerRuntimeEndpoint", String, "the runtime's socket, `unix:///...`"),
+    yes(
+        "imageServiceEndpoint",
+        String,
+        "socket of the image service where it is another one, `unix:///...`",
+    ),
+    differs(
+        "failCgroupV1",
+        Bool,
+        "refuse to start on a cgroup v1 host; the kubelet's default is true",
+    ),
+    ignored(
+        "userNamespaces",
+        Object(&[ignored("idsPerPod", Int64, "")]),
+        "pods with hostUsers: false are refused",
+    ),
+];
+
+const AUTHENTICATION: &[Field] = &[
+    ignored("x509", Object(&[ignored("clientCAFile", String, SERVER)]), SERVER),
+    ignored(
+        "webhook",
+        Object(&[ignored("enabled", Bool, SERVER), ignored("cacheTTL", Duration, SERVER)]),
+        SERVER,
+    ),
+    ignored("anonymous", Object(&[ignored("enabled", Bool, SERVER)]), SERVER),
+];
+const AUTHORIZATION: &[Field] = &[
+    ignored("mode", String, SERVER),
+    ignored(
+        "webhook",
+        Object(&[
+            ignored("cacheAuthorizedTTL", Duration, SERVER),
+            ignored("cacheUnauthorizedTTL", Duration, SERVER),
+        ]),
+        SERVER,
+    ),
+];
+const LOG_FLUSH: &str = "every line is written at once";
+const INFO_BUFFER: &[Field] =
+    &[ignored("splitStream", Bool, LOG_FLUSH), ignored("infoBufferSize", Quantity, LOG_FLUSH)];
+const LOGGING: &[Field] = &[
+    yes("format", String, "`text` or `json`"),
+    // A duration, or nanoseconds as a number: kubeadm writes 0.
+    ignored("flushFrequency", Any, LOG_FLUSH),
+    yes(
+        "verbosity",
+        Int64,
+        "0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
+    ),
+    ignored(
+        "vmodule",
+        List(&Object(&[
+            ignored("filePattern", String, LOG_FLUSH),
+            ignored("verbosity", Int64, LOG_FLUSH),
+        ])),
+        "verbosity is one for the whole program",
+    ),
+    ignored(
+        "options",
+        Object(&[
+            ignored("text", Object(INFO_BUFFER), LOG_FLUSH),
+            ignored("json", Object(INFO_BUFFER), LOG_FLUSH),
+        ]),
+        LOG_FLUSH,
+    ),
+];
+const SHUTDOWN_BY_PRIORITY: &[Field] =
+    &[ignored("priority", Int32, SHUTDOWN), ignored("shutdownGracePeriodSeconds", Int64, SHUTDOWN)];
+const CRASH_LOOP: &[Field] = &[yes(
+    "maxContainerRestartPeriod",
+    Duration,
+    "longest wait between restarts of a crashing container, 1s to 5m",
+)];
+const RESERVED_MEMORY: &[Field] =
+    &[ignored("numaNode", Int32, PINNING), ignored("limits", Map(&Quantity), PINNING)];
+const TAINT: &[Field] = &[
+    ignored("key", String, API),
+    ignored("value", String, API),
+    ignored("effect", String, API),
+    ignored("timeAdded", String, API),
+];
+const TRACING: &[Field] =
+    &[ignored("endpoint", String, ""), ignored("samplingRatePerMillion", Int32, "")];
+
+/// `kind: NodeletConfiguration`, `apiVersion: nodelet.dev/v1alpha1`.
+pub(super) const NODELET: &[Field] = &[
+    yes("apiVersion", String, "must be `nodelet.dev/v1alpha1`"),
+    yes("kind", String, "must be `NodeletConfiguration`"),
+    yes(
+        "runDir",
+        String,
+        "directory of the socket that `nodelet status` asks, and of what may be lost at a reboot",
+    ),
+    yes(
+        "owner",
+        String,
+        "what this agent's sandboxes are labelled with; pods with another label are left alone. Not set: made at the first start and kept in the root directory",
+    ),
+    yes(
+        "containerLogLinksDir",
+        String,
+        "directory of links to the containers' logs, named for pod and container, where log shippers look",
+    ),
+    yes("startConcurrency", Int32, "pods that are started at a time; 0: chosen for the machine"),
+];
+
+/// Defaults of the fields that are acted on, as text for the documentation and `--help`; a field
+/// that is not listed is empty unless set.
+pub(super) const DEFAULTS: &[(&str, &str)] = &[
+    ("staticPodPath", "/etc/nodelet/static-pods"),
+    ("podLogsDir", "/var/log/pods"),
+    ("syncFrequency", "1m"),
+    ("fileCheckFrequency", "20s"),
+    ("httpCheckFrequency", "20s"),
+    ("registryPullQPS", "5"),
+    ("registryBurst", "10"),
+    ("eventRecordQPS", "50"),
+    ("eventBurst", "100"),
+    ("healthzPort", "10248"),
+    ("healthzBindAddress", "127.0.0.1"),
+    ("oomScoreAdj", "-999"),
+    ("cgroupRoot", "/"),
+    ("cgroupsPerQOS", "true"),
+    ("cgroupDriver", "cgroupfs"),
+    ("singleProcessOOMKill", "false on cgroup v2, true on v1"),
+    ("runtimeRequestTimeout", "2m"),
+    ("maxPods", "110"),
+    ("podPidsLimit", "the larger of 1024 and an eighth of the host's pids"),
+    ("resolvConf", "/etc/resolv.conf"),
+    ("runOnce", "false"),
+    ("cpuCFSQuota", "true"),
+    ("cpuCFSQuotaPeriod", "100ms"),
+    ("maxOpenFiles", "1000000"),
+    ("serializeImagePulls", "true"),
+    ("podsPerCore", "0"),
+    ("protectKernelDefaults", "false"),
+    ("failSwapOn", "false"),
+    ("enforceNodeAllocatable", "[pods]"),
+    ("logging.format", "text"),
+    ("logging.verbosity", "0"),
+    ("crashLoopBackOff.maxContainerRestartPeriod", "5m"),
+    ("seccompDefault", "false"),
+    ("containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock"),
+    ("imageServiceEndpoint", "containerRuntimeEndpoint"),
+    ("failCgroupV1", "false"),
+    ("runDir", "/run/nodelet"),
+    ("containerLogLinksDir", "/var/log/containers"),
+    ("startConcurrency", "0"),
+];
+
+/// The field at a path (`logging.format`).
+pub(super) fn field_at(fields: &'static [Field], path: &str) -> Option<&'static Field> {
+    let (name, rest) = path.split_once('.').map_or((path, None), |(n, r)| (n, Some(r)));
+    let field = fields.iter().find(|f| f.name == name)?;
+    match (rest, field.ty) {
+        (None, _) => Some(field),
+        (Some(rest), Object(fields)) => field_at(fields, rest),
+        (Some(_), _) => None,
+    }
+}
+
+/// The default of a field as text.
+pub(super) fn default_of(path: &str) -> Option<&'static str> {
+    DEFAULTS.iter().find(|(p, _)| *p == path).map(|(_, text)| *text)
+}

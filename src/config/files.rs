@@ -1,0 +1,115 @@
+//! Finds and reads the files.
+
+use super::{
+    assemble::{ConfigError, GivenFlag, Loaded, SourceFile, assemble},
+    host::HostFacts,
+    read::Bases,
+    tree::{Layer, Mistake},
+};
+use crate::{
+    document::MAX_TEXT_BYTES,
+    model::{Position, Problem},
+};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Deepest nesting of a drop-in directory that is followed.
+const MAX_DEPTH: usize = 16;
+
+/// Reads the files that the flags name and everything that the flags say.
+///
+/// Touches nothing. An agent without `--config` gets the defaults.
+///
+/// # Errors
+/// Everything that is wrong, with file, line and column, or with the flag.
+pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError> {
+    let named = |name: &str| {
+        let given = flags.iter().find(|given| given.flag.name == name)?;
+        Some(given.last()).filter(|path| !path.is_empty()).map(PathBuf::from)
+    };
+    let (config, drop_ins) = (named("config"), named("config-dir"));
+    let mut files = Vec::new();
+    let mut mistakes = Vec::new();
+    if let Some(path) = &config {
+        take(path, Layer::Main, &mut files, &mut mistakes);
+    }
+    if let Some(dir) = &drop_ins {
+        let mut found = Vec::new();
+        match find_drop_ins(dir, 0, &mut found) {
+            Ok(()) => found.iter().for_each(|p| take(p, Layer::DropIn, &mut files, &mut mistakes)),
+            Err((path, error)) => mistakes.push(unreadable(&path, &error)),
+        }
+    }
+    let working = std::path::absolute(".").unwrap_or_else(|_| PathBuf::from("/"));
+    let main = config
+        .and_then(|path| Some(working.join(path).parent()?.to_path_buf()))
+        .unwrap_or_else(|| working.clone());
+    let result = assemble(&files, flags, &Bases { main, working }, host);
+    if mistakes.is_empty() {
+        return result;
+    }
+    let unknown = match result {
+        Ok(loaded) => loaded.unknown,
+        Err(error) => {
+            mistakes.extend(error.mistakes);
+            error.unknown
+        }
+    };
+    Err(ConfigError { mistakes, unknown })
+}
+
+fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut Vec<Mistake>) {
+    match read(path) {
+        Ok(text) => {
+            files.push(SourceFile { name: path.display().to_string().into(), text, layer });
+        }
+        Err(error) => mistakes.push(unreadable(path, &error)),
+    }
+}
+
+/// Reads a file, one byte more than is accepted at most, so that a device can't fill the memory.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(limit).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Mistake {
+    let message = format!("cannot be read: {error}");
+    Mistake {
+        location: Arc::from(path.display().to_string()),
+        problem: Problem { position: Position::default(), path: String::new(), message },
+    }
+}
+
+/// The `*.conf` files of a directory and the directories in it, in lexical order. Links to files
+/// are followed, links to directories are not.
+fn find_drop_ins(
+    dir: &Path,
+    depth: usize,
+    found: &mut Vec<PathBuf>,
+) -> Result<(), (PathBuf, io::Error)> {
+    let here = |error| (dir.to_path_buf(), error);
+    let mut entries =
+        fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(here)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type().map_err(here)?.is_dir() {
+            if depth < MAX_DEPTH {
+                find_drop_ins(&path, depth + 1, found)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "conf") {
+            // A link to nothing is kept, to be told about; a pipe would be waited for.
+            if fs::metadata(&path).map_or(true, |metadata| metadata.is_file()) {
+                found.push(path);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,487 @@
+use super::{
+    assemble::{SourceFile, assemble},
+    fields::{DEFAULTS, KUBELET, NODELET, field_at},
+    read::Bases,
+    tree::Layer,
+    *,
+};
+use crate::document::{Support, Type};
+use std::{collections::HashSet, fs, time::Duration};
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+const OWN_HEAD: &str = "apiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n";
+
+fn given(flags: &[(&str, &[&str])]) -> Vec<GivenFlag> {
+    flags
+        .iter()
+        .map(|(name, values)| GivenFlag {
+            flag: flag(name).unwrap(),
+            values: values.iter().map(|v| (*v).to_owned()).collect(),
+        })
+        .collect()
+}
+
+/// Bodies of the main file (its head is added) and of drop-ins, and flags.
+fn try_load(
+    main: &str,
+    drop_ins: &[&str],
+    flags: &[(&str, &[&str])],
+    host: &HostFacts,
+) -> Result<Loaded, ConfigError> {
+    let file = |name: &str, text: &str, layer| SourceFile {
+        name: name.into(),
+        text: format!("{HEAD}{text}").into_bytes(),
+        layer,
+    };
+    let mut files = vec![file("main.yaml", main, Layer::Main)];
+    for (index, text) in drop_ins.iter().enumerate() {
+        files.push(file(&format!("{index}.conf"), text, Layer::DropIn));
+    }
+    let bases = Bases { main: "/etc/nodelet".into(), working: "/home/me".into() };
+    assemble(&files, &given(flags), &bases, host)
+}
+
+fn config(main: &str) -> Config {
+    try_load(main, &[], &[], &HostFacts::default()).unwrap().config
+}
+
+fn mistakes(main: &str, flags: &[(&str, &[&str])]) -> Vec<String> {
+    let error = try_load(main, &[], flags, &HostFacts::default()).unwrap_err();
+    error.mistakes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn no_file_and_an_empty_configuration_are_the_defaults() {
+    let nothing = load(&[], &HostFacts::default()).unwrap();
+    assert_eq!(nothing.config, Config::default());
+    assert_eq!(config(""), Config::default());
+    let both = parse_and_validate(format!("{HEAD}---\n{OWN_HEAD}").as_bytes()).unwrap();
+    assert_eq!(both.config, Config::default());
+}
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    for (path, text) in DEFAULTS {
+        let (fields, head) = match field_at(KUBELET, path) {
+            Some(_) => (KUBELET, HEAD),
+            None => (NODELET, OWN_HEAD),
+        };
+        let field = field_at(fields, path).unwrap_or_else(|| panic!("no field {path}"));
+        assert_ne!(field.support, Support::Ignored, "{path}: the default of a field not acted on");
+        // Told in words, not as a value.
+        if ["singleProcessOOMKill", "podPidsLimit", "imageServiceEndpoint"].contains(path) {
+            continue;
+        }
+        let written = match (field.ty, path.split_once('.')) {
+            (_, Some((outer, inner))) => format!("{outer}: {{{inner}: {text}}}\n"),
+            (_, None) => format!("{path}: {text}\n"),
+        };
+        let loaded = parse_and_validate(format!("{head}{written}").as_bytes())
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(loaded.config, Config::default(), "{path}: {text}");
+    }
+}
+
+#[test]
+fn every_value_lands_where_it_belongs() {
+    let text = "\
+staticPodPath: manifests\npodLogsDir: /logs\nsyncFrequency: 30s\nfileCheckFrequency: 5s\n\
+httpCheckFrequency: 6s\nstaticPodURL: https://example.com/pods\nstaticPodURLHeader: {X-A: [b, c]}\n\
+registryPullQPS: 0\nregistryBurst: 3\neventRecordQPS: 0\neventBurst: 7\nhealthzPort: 0\n\
+oomScoreAdj: 0\nclusterDomain: cluster.local\nclusterDNS: [10.96.0.10, 'fd00::a']\n\
+cgroupRoot: /demo/\nsingleProcessOOMKill: true\nruntimeRequestTimeout: 10s\nmaxPods: 20\n\
+podPidsLimit: 100\nresolvConf: ''\ncpuCFSQuota: false\nmaxOpenFiles: 1024\n\
+maxParallelImagePulls: 4\npodsPerCore: 5\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
+kubeReserved: {cpu: '1', ephemeral-storage: 1k}\nenforceNodeAllocatable: []\n\
+allowedUnsafeSysctls: ['net.*', kernel/msgmax]\nlogging: {format: json, verbosity: 4}\n\
+crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\n\
+containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
+    let own = "runDir: /run/demo\nowner: me\ncontainerLogLinksDir: /links\nstartConcurrency: 3\n";
+    let config = config(&format!("{text}{OWN_HEAD}{own}"));
+    let mut want = Config::default();
+    want.source.static_pod_path = Some("/etc/nodelet/manifests".into());
+    want.paths.pod_logs_dir = "/logs".into();
+    want.pods.sync_frequency = Duration::from_secs(30);
+    want.source.file_check = Duration::from_secs(5);
+    want.source.http_check = Duration::from_secs(6);
+    want.source.url = Some("https://example.com/pods".to_owned());
+    want.source.headers =
+        vec![("X-A".to_owned(), "b".to_owned()), ("X-A".to_owned(), "c".to_owned())];
+    want.images = ImagesConfig { parallel: Some(4), qps: 0, burst: 3 };
+    want.events = EventsConfig { qps: 0, burst: 7 };
+    want.health.address = None;
+    want.process.oom_score_adj = 0;
+    want.process.max_open_files = 1024;
+    want.pods.dns = DnsConfig {
+        resolv_conf: None,
+        cluster_dns: vec!["10.96.0.10".parse().unwrap(), "fd00::a".parse().unwrap()],
+        cluster_domain: "cluster.local".to_owned(),
+    };
+    want.cgroup.root = "/demo".to_owned();
+    want.cgroup.enforce = Enforce::Nothing;
+    want.cgroup.system_reserved =
+        Reserved { cpu_milli: 500, memory_bytes: 1 << 30, ephemeral_storage_bytes: 0, pids: 10 };
+    want.cgroup.kube_reserved =
+        Reserved { cpu_milli: 1000, ephemeral_storage_bytes: 1000, ..Reserved::default() };
+    want.pods.single_process_oom_kill = Some(true);
+    want.cri.request_timeout = Duration::from_secs(10);
+    want.cri.endpoint = Endpoint::unix("/run/demo.sock".into());
+    want.cri.image_endpoint = want.cri.endpoint.clone();
+    want.pods.max_pods = 20;
+    want.pods.pods_per_core = 5;
+    want.pods.pids_limit = PidsLimit::Tasks(100);
+    want.pods.cfs_period = None;
+    want.pods.seccomp_default = true;
+    want.pods.allowed_unsafe_sysctls = vec!["net.*".to_owned(), "kernel.msgmax".to_owned()];
+    want.pods.crash_loop_cap = Duration::from_secs(10);
+    want.pods.start_concurrency = Some(3);
+    want.logging = LoggingConfig { format: LogFormat::Json, verbosity: 4 };
+    want.paths.run_dir = "/run/demo".into();
+    want.paths.owner = Some("me".to_owned());
+    want.paths.container_links_dir = "/links".into();
+    assert_eq!(config, want);
+}
+
+#[test]
+fn zero_and_null_are_nothing_where_the_kubelet_says_so() {
+    let zeros = "maxPods: 0\nfileCheckFrequency: 0s\nsyncFrequency: null\neventBurst: 0\n\
+        registryBurst: 0\ncontainerRuntimeEndpoint: ''\ncgroupRoot: ''\nmaxOpenFiles: 0\n\
+        healthzBindAddress: ''\nregistryPullQPS: null\npodPidsLimit: null\ncgroupDriver: ''\n\
+        logging: {format: ''}\ncrashLoopBackOff: {}\nstaticPodPath: null\n";
+    assert_eq!(config(zeros), Config::default());
+    let kept =
+        config("registryPullQPS: 0\neventRecordQPS: 0\npodPidsLimit: -1\nstaticPodPath: ''\n");
+    assert_eq!((kept.images.qps, kept.events.qps), (0, 0));
+    assert_eq!(kept.pods.pids_limit, PidsLimit::Unlimited);
+    assert_eq!(kept.source.static_pod_path, None);
+}
+
+#[test]
+fn flags_win_over_drop_ins_and_those_over_the_file() {
+    let host = HostFacts::default();
+    let max = |drop_ins: &[&str], flags: &[(&str, &[&str])]| {
+        try_load("maxPods: 10\n", drop_ins, flags, &host).unwrap().config.pods.max_pods
+    };
+    assert_eq!(max(&[], &[]), 10);
+    assert_eq!(max(&["maxPods: 20\n"], &[]), 20);
+    assert_eq!(max(&["maxPods: 20\n", "maxPods: 30\n"], &[]), 30);
+    assert_eq!(max(&["maxPods: null\n"], &[]), 110, "null takes away, the default comes back");
+    assert_eq!(max(&["maxPods: 20\n"], &[("max-pods", &["40"])]), 40);
+    assert_eq!(max(&[], &[("max_pods", &["50", "0"])]), 0, "a flag's zero is a value");
+}
+
+#[test]
+fn drop_ins_merge_objects_and_replace_lists() {
+    let main = "systemReserved: {cpu: 100m, memory: 1Gi}\nclusterDNS: [10.0.0.1]\nlogging: {verbosity: 3}\n";
+    let drop_in = "systemReserved: {cpu: 200m}\nclusterDNS: [10.0.0.2]\nlogging: {format: json}\n";
+    let loaded = try_load(main, &[drop_in], &[], &HostFacts::default()).unwrap().config;
+    assert_eq!(loaded.cgroup.system_reserved.cpu_milli, 200);
+    assert_eq!(loaded.cgroup.system_reserved.memory_bytes, 1 << 30);
+    assert_eq!(loaded.pods.dns.cluster_dns, ["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(loaded.logging, LoggingConfig { format: LogFormat::Json, verbosity: 3 });
+
+    let gone = "systemReserved: {memory: null}\nlogging: null\n";
+    let loaded = try_load(main, &[gone], &[], &HostFacts::default()).unwrap().config;
+    assert_eq!(loaded.cgroup.system_reserved, Reserved { cpu_milli: 100, ..Reserved::default() });
+    assert_eq!(loaded.logging, LoggingConfig::default());
+
+    // A map given by a flag replaces the file's.
+    let flags: &[(&str, &[&str])] = &[("system-reserved", &["pid=5", "cpu=1"])];
+    let loaded = try_load(main, &[], flags, &HostFacts::default()).unwrap().config;
+    let want = Reserved { cpu_milli: 1000, pids: 5, ..Reserved::default() };
+    assert_eq!(loaded.cgroup.system_reserved, want);
+}
+
+#[test]
+fn relative_paths_belong_to_the_directory_of_the_main_file() {
+    let host = HostFacts::default();
+    let path = |main: &str, drop_ins: &[&str], flags: &[(&str, &[&str])]| {
+        let loaded = try_load(main, drop_ins, flags, &host).unwrap();
+        loaded.config.source.static_pod_path.unwrap().display().to_string()
+    };
+    assert_eq!(path("staticPodPath: ./m\n", &[], &[]), "/etc/nodelet/m");
+    assert_eq!(path("staticPodPath: /x/m/\n", &[], &[]), "/x/m");
+    assert_eq!(path("", &["staticPodPath: m\n"], &[]), "/home/me/m");
+    assert_eq!(path("", &[], &[("pod-manifest-path", &["m"])]), "/home/me/m");
+    assert_eq!(
+        mistakes("staticPodPath: ../m\n", &[]),
+        [
+            "main.yaml: line 3, column 16: staticPodPath: Invalid value: \"../m\": must be a path without \"..\""
+        ]
+    );
+}
+
+#[test]
+fn the_flags_without_a_field_are_read() {
+    let flags: &[(&str, &[&str])] = &[
+        ("root-dir", &["state"]),
+        ("run-dir", &["/run/demo"]),
+        ("hostname-override", &["Node-1 "]),
+        ("node-ip", &["10.0.0.1,fd00::1"]),
+        ("node-labels", &["a=b", "c=d,e="]),
+        ("manifest-url-header", &["A:1,B:2", "A:3"]),
+        ("cluster-dns", &["10.0.0.1,10.0.0.2"]),
+        ("cluster-dns", &["10.0.0.1,10.0.0.2"]),
+        ("v", &["5"]),
+        ("kubeconfig", &[""]),
+    ];
+    let loaded = try_load("", &[], flags, &HostFacts::default()).unwrap();
+    let config = loaded.config;
+    assert_eq!(config.paths.root_dir.to_str(), Some("/home/me/state"));
+    assert_eq!(config.paths.run_dir.to_str(), Some("/run/demo"));
+    assert_eq!(config.node.name_override.as_deref(), Some("node-1"));
+    assert_eq!(config.node.ips.len(), 2);
+    assert_eq!(config.node.labels.len(), 3);
+    assert_eq!(config.source.headers.len(), 3);
+    assert_eq!(config.pods.dns.cluster_dns.len(), 2);
+    assert_eq!(config.logging.verbosity, 5);
+    assert_eq!(config.notices, Vec::<String>::new());
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_with_its_place() {
+    let text = "\
+maxPods: many
+healthzPort: 70000
+clusterDNS: [10.0.0.1, nowhere]
+systemReserved: {gpu: '1', cpu: -1}
+syncFrequency: 60
+cgroupDriver: cgroups
+maxPods: 5
+maxParallelImagePulls: 2
+serializeImagePulls: true
+cpuCFSQuotaPeriod: 2s
+enforceNodeAllocatable: [none, pods]
+runOnce: true
+allowedUnsafeSysctls: [vm.swappiness]
+staticPodURL: ftp://x/
+containerRuntimeEndpoint: tcp://1.2.3.4:5
+---
+apiVersion: nodelet.dev/v1alpha1
+kind: NodeletConfiguration
+runDirectory: /x
+owner: '-'
+startConcurrency: -1
+";
+    assert_eq!(
+        mistakes(text, &[("max-pods", &["ten"]), ("healthz-bind-address", &["localhost"])]),
+        [
+            "main.yaml: line 3, column 10: maxPods: Invalid value: \"many\": must be a whole number",
+            "main.yaml: line 4, column 14: healthzPort: Invalid value: 70000: must be between 0 and 65535",
+            "main.yaml: line 5, column 24: clusterDNS[1]: Invalid value: \"nowhere\": must be an IP address",
+            "main.yaml: line 6, column 23: systemReserved[gpu]: cannot reserve \"gpu\" resource: only cpu, memory, ephemeral-storage and pid",
+            "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; YAML reads this as a number, put it in quotes",
+            "main.yaml: line 7, column 16: syncFrequency: Invalid value: 60: must be a duration with units, like 90s, 1m30s or 100ms",
+            "main.yaml: line 8, column 15: cgroupDriver: Invalid value: \"cgroups\": must be cgroupfs or systemd",
+            "main.yaml: line 9, column 1: maxPods: Duplicate value: \"maxPods\": this key was written before, at line 3",
+            "main.yaml: line 11, column 22: serializeImagePulls: Invalid value: true: must be false where maxParallelImagePulls is 2",
+            "main.yaml: line 12, column 20: cpuCFSQuotaPeriod: Invalid value: \"2s\": must be between 1ms and 1s",
+            "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must stand alone",
+            "main.yaml: line 14, column 1: runOnce: Unsupported: the kubelet refuses it too: run the agent as a service",
+            "main.yaml: line 15, column 24: allowedUnsafeSysctls[0]: Invalid value: \"vm.swappiness\": must be the name of a sysctl that each pod has its own of (kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*, net.*), with a `*` at the end at most",
+            "main.yaml: line 16, column 15: staticPodURL: Invalid value: \"ftp://x/\": must be an http or https URL",
+            "main.yaml: line 17, column 27: containerRuntimeEndpoint: Invalid value: \"tcp://1.2.3.4:5\": must be a Unix socket, like unix:///run/containerd/containerd.sock",
+            "main.yaml: line 21, column 1: runDirectory: unknown field",
+            "main.yaml: line 22, column 8: owner: Invalid value: \"-\": must be letters, digits, '-', '_' and '.', begin and end with a letter or digit, and be at most 63 characters long",
+            "main.yaml: line 23, column 19: startConcurrency: Invalid value: -1: must be 0 or more",
+            "--max-pods: Invalid value: \"ten\": must be a whole number",
+            "--healthz-bind-address: Invalid value: \"localhost\": must be an IP address",
+        ]
+    );
+}
+
+#[test]
+fn what_was_asked_for_and_is_not_there_is_an_error() {
+    let host = HostFacts {
+        swap_on: true,
+        cgroup_v1: true,
+        kernel: vec![KernelSetting { name: "kernel/panic", expected: 10, actual: 0 }],
+    };
+    assert!(try_load("failSwapOn: false\nfailCgroupV1: false\n", &[], &[], &host).is_ok());
+    let all = "failSwapOn: true\nfailCgroupV1: true\nsingleProcessOOMKill: false\nprotectKernelDefaults: true\n";
+    let error = try_load(all, &[], &[], &host).unwrap_err().to_string();
+    assert_eq!(error.lines().count(), 4, "{error}");
+    assert!(
+        error.contains("invalid kernel flag: kernel/panic, expected value: 10, actual value: 0")
+    );
+    assert!(try_load(all, &[], &[], &HostFacts::default()).is_ok());
+    assert!(try_load("", &[], &[("fail-swap-on", &["true"])], &host).is_err());
+}
+
+#[test]
+fn unknown_fields_are_told_and_do_not_stop_a_start() {
+    let loaded =
+        try_load("maxPod: 5\nfutureThing: {a: b}\n", &[], &[], &HostFacts::default()).unwrap();
+    let unknown: Vec<String> = loaded.unknown.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        unknown,
+        [
+            "main.yaml: line 3, column 1: maxPod: unknown field, did you mean \"maxPods\"?",
+            "main.yaml: line 4, column 1: futureThing: unknown field",
+        ]
+    );
+    assert_eq!(loaded.config.notices, unknown);
+}
+
+#[test]
+fn kubeadms_file_starts_the_agent() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/kubeadm.yaml");
+    let loaded = parse_and_validate(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(loaded.unknown, []);
+    let mut want = Config::default();
+    want.source.static_pod_path = Some("/etc/kubernetes/manifests".into());
+    want.pods.dns.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
+    want.pods.dns.cluster_domain = "cluster.local".to_owned();
+    want.notices = loaded.config.notices.clone();
+    assert_eq!(loaded.config, want);
+    let fields: Vec<&str> =
+        want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
+    assert_eq!(fields, ["authentication", "authorization", "cgroupDriver", "rotateCertificates"]);
+}
+
+#[test]
+fn files_that_are_no_configuration_are_refused() {
+    for (text, message) in [
+        ("", "config: the file is empty"),
+        ("# nothing\n---\n", "config: the file is empty"),
+        (
+            "maxPods: 5\n",
+            "config: line 1, column 1: kind: Required value: KubeletConfiguration or NodeletConfiguration",
+        ),
+        (
+            "kind: KubeletConfig\n",
+            "config: line 1, column 7: kind: Unsupported value: \"KubeletConfig\": supported values: \"KubeletConfiguration\", \"NodeletConfiguration\"",
+        ),
+        (
+            "kind: KubeletConfiguration\n",
+            "config: line 1, column 1: apiVersion: Required value: kubelet.config.k8s.io/v1beta1",
+        ),
+        (
+            "kind: KubeletConfiguration\napiVersion: v1\n",
+            "config: line 2, column 13: apiVersion: Unsupported value: \"v1\": supported values: \"kubelet.config.k8s.io/v1beta1\"",
+        ),
+        (
+            "{\"kind\": \"KubeletConfiguration\", \"apiVersion\": \"kubelet.config.k8s.io/v1beta1\", \"maxPods\": \"5\"}",
+            "config: line 1, column 92: maxPods: Invalid value: \"5\": must be a whole number; remove the quotes",
+        ),
+    ] {
+        assert_eq!(parse_and_validate(text.as_bytes()).unwrap_err().to_string(), message, "{text}");
+    }
+    let twice = format!("{HEAD}---\n{HEAD}");
+    let error = parse_and_validate(twice.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("a second document of kind KubeletConfiguration"), "{error}");
+    let sentence = parse_and_validate(b"just words").unwrap_err().to_string();
+    assert!(sentence.starts_with("config: line 1, column 1: kind: Required value"), "{sentence}");
+}
+
+#[test]
+fn the_kubelets_other_flags_have_an_answer() {
+    let notices = |flags: &[(&str, &[&str])]| {
+        try_load("", &[], flags, &HostFacts::default()).unwrap().config.notices
+    };
+    assert_eq!(
+        notices(&[
+            ("cert-dir", &["/x"]),
+            ("read-only-port", &["10255"]),
+            ("register-node", &["false"])
+        ]),
+        [
+            "--cert-dir: not acted on: this version serves no kubelet API on TCP",
+            "--read-only-port: not acted on: this version serves no kubelet API on TCP",
+        ]
+    );
+    for (name, part) in [
+        ("kubeconfig", "--kubeconfig: this version runs alone"),
+        ("bootstrap-kubeconfig", "--bootstrap-kubeconfig: this version runs alone"),
+        (
+            "container-runtime",
+            "--container-runtime: was removed from the kubelet: name the runtime's socket",
+        ),
+        ("runonce", "--runonce: Unsupported: "),
+        ("node-labels", "--node-labels: Invalid value: "),
+        ("node-ip", "--node-ip: Invalid value: "),
+        ("fail-swap-on", "--fail-swap-on: Invalid value: \"x=!\": must be true or false"),
+    ] {
+        let found = mistakes("", &[(name, &[if name == "runonce" { "true" } else { "x=!" }])]);
+        assert!(found.len() == 1 && found[0].starts_with(part), "{found:?}");
+    }
+}
+
+#[test]
+fn secrets_in_headers_are_not_repeated() {
+    let found = mistakes(
+        "staticPodURLHeader: {Authorization: [\"s3cret\\u0001\"]}\n",
+        &[("manifest-url-header", &["s3cret"])],
+    );
+    assert!(found.iter().all(|m| !m.contains("s3cret")) && !found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn the_table_of_flags_is_sound() {
+    let mut names = HashSet::new();
+    for flag in FLAGS {
+        assert!(names.insert(flag.name), "--{} is there twice", flag.name);
+        let field = matches!(flag.effect, Effect::Kubelet(_) | Effect::Nodelet(_));
+        assert_eq!(flag.field().is_some(), field, "--{} names no field", flag.name);
+        assert!(!flag.help().is_empty(), "--{} says nothing", flag.name);
+        if flag.is_acted_on() && field {
+            let ty = flag.field().unwrap().ty;
+            assert!(!matches!(ty, Type::Object(_) | Type::Any), "--{} can't be read", flag.name);
+        }
+    }
+}
+
+#[test]
+fn drop_ins_are_found_in_lexical_order_below_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("30-more")).unwrap();
+    for (name, max) in [
+        ("40-d.conf", 4),
+        ("30-more/x.conf", 3),
+        ("20-b.conf", 2),
+        ("10-a.conf", 1),
+        ("99.yaml", 9),
+    ] {
+        fs::write(at(name), format!("{HEAD}maxPods: {max}\nclusterDomain: d{max}\n")).unwrap();
+    }
+    fs::write(at("40-d.conf"), format!("{HEAD}clusterDomain: null\n")).unwrap();
+    std::os::unix::fs::symlink(at("99.yaml"), at("30-more/y.conf")).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let config = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap().config;
+    assert_eq!((config.pods.max_pods, config.pods.dns.cluster_domain.as_str()), (9, ""));
+
+    std::os::unix::fs::symlink(at("nothing"), at("50.conf")).unwrap();
+    let error = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap_err();
+    assert!(error.to_string().contains("50.conf: cannot be read: No such file"), "{error}");
+}
+
+#[test]
+fn damaged_files_are_answered_and_never_panic() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/kubeadm.yaml");
+    let whole = fs::read(path).unwrap();
+    let mut seed: u64 = 1;
+    let mut next = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % below
+    };
+    let alphabet = b" :-#{}[]\"'\n0a&*!|%\t,";
+    let mut accepted = 0;
+    for _ in 0..500 {
+        let mut text = whole.clone();
+        for _ in 0..=next(4) {
+            let at = next(text.len());
+            match next(4) {
+                0 => text.truncate(at.max(1)),
+                1 => text[at] = alphabet[next(alphabet.len())],
+                2 => drop(text.remove(at)),
+                _ => text.insert(at, alphabet[next(alphabet.len())]),
+            }
+            if text.len() < 2 {
+                break;
+            }
+        }
+        accepted += usize::from(parse_and_validate(&text).is_ok());
+    }
+    assert!(accepted > 20, "{accepted}: the damage is so great that nothing is tested");
+}

@@ -1,0 +1,128 @@
+//! Entries as Kubernetes v1 `Event` objects, in the shape that the kubelet writes them.
+
+use super::core::{Entry, EventLog};
+use crate::model::{EventKind, EventTarget, k8s};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+/// `source.component`. Dashboards and filters look for the kubelet's events under this name.
+const COMPONENT: &str = "kubelet";
+
+/// All entries, least recently seen first.
+#[must_use]
+pub fn to_objects(log: &EventLog, node_name: &str) -> Vec<k8s::Event> {
+    log.entries.iter().map(|entry| to_object(entry, node_name)).collect()
+}
+
+/// One entry. `node_name` becomes `source.host`, and stands for the node where it is the subject.
+#[must_use]
+pub fn to_object(entry: &Entry, node_name: &str) -> k8s::Event {
+    let involved = involved_object(&entry.event.target, node_name);
+    let namespace = involved.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let object = involved.name.as_deref().unwrap_or_default();
+    let name = format!("{object}.{:x}", entry.first.as_nanosecond());
+    k8s::Event {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace),
+            creation_timestamp: Some(Time(entry.first)),
+            ..ObjectMeta::default()
+        },
+        involved_object: involved,
+        reason: Some(entry.event.reason.to_owned()),
+        message: Some(entry.event.message.clone()),
+        type_: Some(kind_name(entry.event.kind).to_owned()),
+        count: Some(i32::try_from(entry.count).unwrap_or(i32::MAX)),
+        first_timestamp: Some(Time(entry.first)),
+        last_timestamp: Some(Time(entry.last)),
+        source: Some(k8s::EventSource {
+            component: Some(COMPONENT.to_owned()),
+            host: Some(node_name.to_owned()),
+        }),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: Some(node_name.to_owned()),
+        ..k8s::Event::default()
+    }
+}
+
+fn involved_object(target: &EventTarget, node_name: &str) -> k8s::ObjectReference {
+    match target {
+        EventTarget::Node => k8s::ObjectReference {
+            kind: Some("Node".to_owned()),
+            name: Some(node_name.to_owned()),
+            uid: Some(node_name.to_owned()),
+            ..k8s::ObjectReference::default()
+        },
+        EventTarget::Pod { key, uid, field_path } => k8s::ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(key.namespace.to_string()),
+            name: Some(key.name.to_string()),
+            uid: Some(uid.to_string()),
+            field_path: field_path.clone(),
+            ..k8s::ObjectReference::default()
+        },
+    }
+}
+
+/// `type` of an event as Kubernetes writes it.
+fn kind_name(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Normal => "Normal",
+        EventKind::Warning => "Warning",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Event, PodKey};
+
+    #[test]
+    fn has_the_shape_of_the_kubelets_events() {
+        let target = EventTarget::Pod {
+            key: PodKey::new("shop", "web-n1"),
+            uid: "abc".into(),
+            field_path: Some("spec.containers{web}".to_owned()),
+        };
+        let event = Event {
+            target,
+            kind: EventKind::Warning,
+            reason: "BackOff",
+            message: "Back-off restarting failed container web".to_owned(),
+        };
+        let first = "2026-11-20T10:00:00Z".parse().unwrap();
+        let last = "2026-11-20T10:05:00Z".parse().unwrap();
+        let entry = Entry { event, combined: false, count: 3, first, last };
+        let json = serde_json::to_value(to_object(&entry, "n1")).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Event",
+                "metadata": {"name": "web-n1.18e9b8832bdd4000", "namespace": "shop",
+                             "creationTimestamp": "2026-11-20T10:00:00Z"},
+                "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-n1",
+                                   "uid": "abc", "fieldPath": "spec.containers{web}"},
+                "reason": "BackOff", "message": "Back-off restarting failed container web",
+                "type": "Warning", "count": 3,
+                "firstTimestamp": "2026-11-20T10:00:00Z", "lastTimestamp": "2026-11-20T10:05:00Z",
+                "source": {"component": "kubelet", "host": "n1"},
+                "reportingComponent": "kubelet", "reportingInstance": "n1",
+            })
+        );
+    }
+
+    #[test]
+    fn an_event_of_the_node_lives_in_the_default_namespace() {
+        let event = Event {
+            target: EventTarget::Node,
+            kind: EventKind::Normal,
+            reason: "Starting",
+            message: "Starting.".to_owned(),
+        };
+        let at = "2026-11-20T10:00:00Z".parse().unwrap();
+        let object =
+            to_object(&Entry { event, combined: false, count: 1, first: at, last: at }, "n1");
+        assert_eq!(object.metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(object.involved_object.uid.as_deref(), Some("n1"));
+    }
+}

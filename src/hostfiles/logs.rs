@@ -1,0 +1,313 @@
+//! Log directories `<podLogsDir>/<namespace>_<name>_<uid>/<container>/<restart count>.log` and the
+//! links `/var/log/containers/<pod>_<namespace>_<container>-<id>.log` that log shippers read.
+
+use super::{HostFileError, HostFiles, check_name, core, io_error};
+use crate::model::{ContainerId, PodKey, PodUid, parse_mountinfo};
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{OFlag, open, openat},
+    sys::stat::Mode,
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+/// A pod's log directory found on disk; whose pod it is or was is for the caller to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLogs {
+    /// The pod's name.
+    pub key: PodKey,
+    /// Its uid.
+    pub uid: PodUid,
+}
+
+impl HostFiles {
+    /// `<podLogsDir>/<namespace>_<name>_<uid>`, the sandbox's log directory.
+    ///
+    /// # Errors
+    /// For names that are no file names.
+    pub fn pod_log_dir(&self, key: &PodKey, uid: &PodUid) -> Result<PathBuf, HostFileError> {
+        let name = format!("{}_{}_{uid}", key.namespace, key.name);
+        check_name(&name)?;
+        Ok(self.paths.pod_logs_dir.join(name))
+    }
+
+    /// Makes the pod's log directory (0755; the directory above 0750) and returns it.
+    ///
+    /// # Errors
+    /// When it can't be made, or something else is at its place.
+    pub fn ensure_pod_log_dir(&self, key: &PodKey, uid: &PodUid) -> Result<PathBuf, HostFileError> {
+        let root = &self.paths.pod_logs_dir;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(root)
+            .map_err(|source| io_error("create", root, source))?;
+        let directory = self.pod_log_dir(key, uid)?;
+        make_public_directory(&directory)?;
+        Ok(directory)
+    }
+
+    /// Makes the container's log directory (0755) with the pod's above it and returns it.
+    ///
+    /// # Errors
+    /// As [`HostFiles::ensure_pod_log_dir`].
+    pub fn ensure_container_log_dir(
+        &self,
+        key: &PodKey,
+        uid: &PodUid,
+        container: &str,
+    ) -> Result<PathBuf, HostFileError> {
+        check_name(container)?;
+        let directory = self.ensure_pod_log_dir(key, uid)?.join(container);
+        make_public_directory(&directory)?;
+        Ok(directory)
+    }
+
+    /// The restart count for a container of which the runtime knows no instance: one more than the
+    /// highest of its log files, 0 without any.
+    ///
+    /// # Errors
+    /// When the directory can't be listed.
+    pub fn next_restart_count(
+        &self,
+        key: &PodKey,
+        uid: &PodUid,
+        container: &str,
+    ) -> Result<u32, HostFileError> {
+        let Some(directory) = self.open_container_dir(key, uid, container)? else { return Ok(0) };
+        let path = self.pod_log_dir(key, uid)?.join(container);
+        let names = list_open(&directory, &path)?;
+        let highest = names.iter().filter_map(|name| core::restart_count_of(name)).max();
+        Ok(highest.map_or(0, |count| count.saturating_add(1)))
+    }
+
+    /// Links a container's log for log shippers. `log` is its absolute path; when the runtime has
+    /// not made it yet nothing is linked. An older link of the same name is replaced.
+    ///
+    /// # Errors
+    /// When the link can't be made, or something that is no link is at its place.
+    pub fn link_container_log(
+        &self,
+        key: &PodKey,
+        container: &str,
+        id: &ContainerId,
+        log: &Path,
+    ) -> Result<(), HostFileError> {
+        match fs::symlink_metadata(log) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Ok(_) | Err(_) => {}
+        }
+        let directory = &self.paths.links_dir;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .map_err(|source| io_error("create", directory, source))?;
+        let link = self.link_path(key, container, id)?;
+        match symlink(log, &link) {
+            Ok(()) => return Ok(()),
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(io_error("link", &link, source)),
+        }
+        let present = fs::read_link(&link).map_err(|_| HostFileError::Suspicious {
+            path: link.clone(),
+            expected: "a symbolic link",
+        })?;
+        if present == log {
+            return Ok(());
+        }
+        fs::remove_file(&link)
+            .and_then(|()| symlink(log, &link))
+            .map_err(|source| io_error("link", &link, source))
+    }
+
+    /// Deletes the log files of one instance, rotated ones included, and its link: for a container
+    /// that is removed from the runtime.
+    ///
+    /// # Errors
+    /// The first failure, after trying everything.
+    pub fn remove_container_logs(
+        &self,
+        (key, uid): (&PodKey, &PodUid),
+        container: &str,
+        id: &ContainerId,
+        restart_count: u32,
+    ) -> Result<(), HostFileError> {
+        let mut result = remove_file(&self.link_path(key, container, id)?);
+        let Some(directory) = self.open_container_dir(key, uid, container)? else { return result };
+        let path = self.pod_log_dir(key, uid)?.join(container);
+        for name in list_open(&directory, &path)? {
+            if core::restart_count_of(&name) == Some(restart_count) {
+                let removed = match unlinkat(&directory, name.as_str(), UnlinkatFlags::NoRemoveDir)
+                {
+                    Ok(()) | Err(Errno::ENOENT) => Ok(()),
+                    Err(errno) => Err(io_error("remove", &path.join(name), errno.into())),
+                };
+                result = result.and(removed);
+            }
+        }
+        result
+    }
+
+    /// Removes links into `podLogsDir` whose log is gone. `in_use` says whether a container still
+    /// runs: its log may be missing for a moment while it is rotated. Returns how many went.
+    ///
+    /// # Errors
+    /// The first failure, after trying everything.
+    pub fn remove_dead_links(
+        &self,
+        in_use: impl Fn(&ContainerId) -> bool,
+    ) -> Result<usize, HostFileError> {
+        let mut removed = 0;
+        let mut result = Ok(());
+        for name in list(&self.paths.links_dir)? {
+            let link = self.paths.links_dir.join(&name);
+            // Links of others and files of people are none of our business.
+            let ours = fs::read_link(&link)
+                .is_ok_and(|target| target.starts_with(&self.paths.pod_logs_dir));
+            let dangling =
+                || fs::metadata(&link).is_err_and(|err| err.kind() == io::ErrorKind::NotFound);
+            let alive = || core::id_of_link(&name).is_some_and(|id| in_use(&id.into()));
+            if ours && dangling() && !alive() {
+                let done = remove_file(&link);
+                removed += usize::from(done.is_ok());
+                result = result.and(done);
+            }
+        }
+        result.map(|()| removed)
+    }
+
+    /// The log directories of all pods that have one, of other agents' pods too.
+    ///
+    /// # Errors
+    /// When `podLogsDir` can't be listed.
+    pub fn list_pod_logs(&self) -> Result<Vec<PodLogs>, HostFileError> {
+        let names = list(&self.paths.pod_logs_dir)?;
+        let parsed = names.iter().filter_map(|name| core::parse_log_directory(name));
+        Ok(parsed.map(|(key, uid)| PodLogs { key, uid: uid.into() }).collect())
+    }
+
+    /// Deletes the log directory of a pod that is gone. Nothing to do when there is none.
+    ///
+    /// # Errors
+    /// When something is mounted in it, when it is no directory, or when deleting fails.
+    pub fn remove_pod_logs(&self, key: &PodKey, uid: &PodUid) -> Result<(), HostFileError> {
+        let directory = self.pod_log_dir(key, uid)?;
+        if !is_directory(&directory)? {
+            return Ok(());
+        }
+        // The mount table has real paths.
+        let real =
+            directory.canonicalize().map_err(|source| io_error("resolve", &directory, source))?;
+        let table = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(table).map_err(|source| io_error("read", table, source))?;
+        let inside = parse_mountinfo(&text).into_iter().find(|m| m.mount_point.starts_with(&real));
+        if let Some(mount) = inside {
+            return Err(HostFileError::StillMounted { path: mount.mount_point });
+        }
+        // Doesn't follow symlinks.
+        match fs::remove_dir_all(&directory) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(|source| io_error("delete", &directory, source)),
+        }
+    }
+
+    /// Opens the container's log directory without following a symlink in its place or its
+    /// parent's; `None` when there is none.
+    fn open_container_dir(
+        &self,
+        key: &PodKey,
+        uid: &PodUid,
+        container: &str,
+    ) -> Result<Option<OwnedFd>, HostFileError> {
+        check_name(container)?;
+        let pod = self.pod_log_dir(key, uid)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let opened = open(&pod, flags, Mode::empty())
+            .and_then(|fd| openat(fd, container, flags, Mode::empty()));
+        match opened {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(Errno::ELOOP | Errno::ENOTDIR) => Err(HostFileError::Suspicious {
+                path: pod.join(container),
+                expected: "a directory",
+            }),
+            Err(errno) => Err(io_error("open", &pod.join(container), errno.into())),
+        }
+    }
+
+    fn link_path(
+        &self,
+        key: &PodKey,
+        container: &str,
+        id: &ContainerId,
+    ) -> Result<PathBuf, HostFileError> {
+        let name = core::link_name(key, container, id.as_str());
+        check_name(&name)?;
+        Ok(self.paths.links_dir.join(name))
+    }
+}
+
+/// Makes `path` (0755) unless it is a directory already; a symlink to one is none.
+fn make_public_directory(path: &Path) -> Result<(), HostFileError> {
+    match fs::create_dir(path) {
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+            .map_err(|source| io_error("change the mode of", path, source)),
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => is_directory(path).map(drop),
+        Err(source) => Err(io_error("create", path, source)),
+    }
+}
+
+/// Whether it exists.
+///
+/// # Errors
+/// When it is something else.
+fn is_directory(path: &Path) -> Result<bool, HostFileError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(true),
+        Ok(_) => Err(HostFileError::Suspicious { path: path.to_owned(), expected: "a directory" }),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(io_error("stat", path, source)),
+    }
+}
+
+/// Names in a directory, sorted; none when it doesn't exist. Names that are not UTF-8 aren't ours.
+fn list(directory: &Path) -> Result<Vec<String>, HostFileError> {
+    let failed = |source| io_error("list", directory, source);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The same of a directory that is open; `path` is for messages.
+fn list_open(directory: &OwnedFd, path: &Path) -> Result<Vec<String>, HostFileError> {
+    let failed = |errno: Errno| io_error("list", path, errno.into());
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut dir = Dir::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
+    let mut names = Vec::new();
+    for entry in dir.iter() {
+        names.extend(entry.map_err(failed)?.file_name().to_str().map(str::to_owned));
+    }
+    Ok(names)
+}
+
+fn remove_file(path: &Path) -> Result<(), HostFileError> {
+    match fs::remove_file(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|source| io_error("remove", path, source)),
+    }
+}

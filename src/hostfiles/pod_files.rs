@@ -1,0 +1,118 @@
+//! Files below `<root>/pods/<uid>`, which no container sees except through the mounts of exactly
+//! these files.
+
+use super::{EtcHosts, HostFileError, HostFiles, ResolvConf, check_name, etc_hosts, io_error};
+use crate::model::PodUid;
+use nix::libc::O_NOFOLLOW;
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// No resolver configuration is larger.
+const MAX_RESOLV_CONF: u64 = 10 << 20;
+
+impl HostFiles {
+    /// Writes `<pod>/etc-hosts` (0644) and returns its path. An existing file is rewritten in
+    /// place: containers that have it mounted see the new content. For a pod on the host's
+    /// network (`host_network`) the node's own file is read and `hosts.node_hosts` is not used.
+    ///
+    /// # Errors
+    /// When the node's file can't be read or the pod's not be written.
+    pub fn write_etc_hosts(
+        &self,
+        uid: &PodUid,
+        host_network: bool,
+        hosts: &EtcHosts<'_>,
+    ) -> Result<PathBuf, HostFileError> {
+        let node_hosts = if host_network {
+            let path = &self.paths.node_hosts;
+            Some(fs::read_to_string(path).map_err(|source| io_error("read", path, source))?)
+        } else {
+            None
+        };
+        let text = etc_hosts(&EtcHosts { node_hosts: node_hosts.as_deref(), ..*hosts });
+        let directory = self.pod_dir(uid)?;
+        make_directory(&directory)?;
+        let path = directory.join("etc-hosts");
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .custom_flags(O_NOFOLLOW)
+            .open(&path)
+            .and_then(|mut file| {
+                file.set_permissions(fs::Permissions::from_mode(0o644))?;
+                file.write_all(text.as_bytes())
+            });
+        written.map_err(|source| io_error("write", &path, source))?;
+        Ok(path)
+    }
+
+    /// Makes an empty termination log (0666: any user in the container may write it) with a new
+    /// name, `<pod>/containers/<container>/<8 hex digits>`, and returns its path.
+    ///
+    /// # Errors
+    /// When it can't be made.
+    pub fn create_termination_log(
+        &self,
+        uid: &PodUid,
+        container: &str,
+    ) -> Result<PathBuf, HostFileError> {
+        check_name(container)?;
+        let directory = self.pod_dir(uid)?.join("containers").join(container);
+        make_directory(&directory)?;
+        loop {
+            let path = directory.join(random_name()?);
+            let created = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+            match created.and_then(|f| f.set_permissions(fs::Permissions::from_mode(0o666))) {
+                Ok(()) => return Ok(path),
+                Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(io_error("create", &path, source)),
+            }
+        }
+    }
+
+    /// `<root>/pods/<uid>`
+    fn pod_dir(&self, uid: &PodUid) -> Result<PathBuf, HostFileError> {
+        check_name(uid.as_str())?;
+        Ok(self.paths.root_dir.join("pods").join(uid.as_str()))
+    }
+}
+
+impl ResolvConf {
+    /// Reads the file that `resolvConf` names.
+    ///
+    /// # Errors
+    /// When it can't be read or is larger than 10 MiB.
+    pub fn read(path: &Path) -> Result<Self, HostFileError> {
+        let mut text = Vec::new();
+        fs::File::open(path)
+            .and_then(|file| file.take(MAX_RESOLV_CONF + 1).read_to_end(&mut text))
+            .map_err(|source| io_error("read", path, source))?;
+        if text.len() as u64 > MAX_RESOLV_CONF {
+            return Err(HostFileError::TooLarge { path: path.to_owned(), limit: MAX_RESOLV_CONF });
+        }
+        Ok(Self::parse(&String::from_utf8_lossy(&text)))
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), HostFileError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(path)
+        .map_err(|source| io_error("create", path, source))
+}
+
+fn random_name() -> Result<String, HostFileError> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 4];
+    fs::File::open(path)
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|source| io_error("read", path, source))?;
+    Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
+}

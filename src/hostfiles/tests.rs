@@ -1,0 +1,341 @@
+use super::{core::*, *};
+use crate::model::{ContainerId, PodKey, PodUid, k8s};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
+use tempfile::TempDir;
+
+fn host_files() -> (TempDir, HostFiles) {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let paths = HostFilePaths {
+        root_dir: at("root"),
+        pod_logs_dir: at("log/pods"),
+        links_dir: at("log/containers"),
+        node_hosts: at("hosts"),
+    };
+    (dir, HostFiles::new(paths))
+}
+
+fn key() -> PodKey {
+    PodKey::new("default", "web-node1")
+}
+
+fn uid() -> PodUid {
+    PodUid::from("0123abcd")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn spec(value: Value) -> k8s::PodSpec {
+    serde_json::from_value(value).unwrap()
+}
+
+fn alias(ip: &str, names: &[&str]) -> k8s::HostAlias {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    k8s::HostAlias { ip: ip.to_owned(), hostnames: Some(names) }
+}
+
+#[test]
+fn etc_hosts_is_the_kubelets() {
+    let ips = ["10.88.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
+    let hosts =
+        EtcHosts { node_hosts: None, pod_ips: &ips, hostname: "web", domain: "", aliases: &[] };
+    let head = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
+        ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n\
+        fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n";
+    assert_eq!(etc_hosts(&hosts), format!("{head}10.88.0.5\tweb\nfd00::5\tweb\n"));
+    let aliases = [alias("1.2.3.4", &["a", "b.c"]), alias("5.6.7.8", &["d"])];
+    let with_domain = EtcHosts { domain: "sub.ns.svc.cluster.local", aliases: &aliases, ..hosts };
+    assert_eq!(
+        etc_hosts(&with_domain),
+        format!(
+            "{head}10.88.0.5\tweb.sub.ns.svc.cluster.local\tweb\n\
+             fd00::5\tweb.sub.ns.svc.cluster.local\tweb\n\n\
+             # Entries added by HostAliases.\n1.2.3.4\ta\tb.c\n5.6.7.8\td\n"
+        )
+    );
+    let on_host =
+        EtcHosts { node_hosts: Some("127.0.0.1 localhost\n"), aliases: &aliases[1..], ..hosts };
+    assert_eq!(
+        etc_hosts(&on_host),
+        "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n\n\
+         # Entries added by HostAliases.\n5.6.7.8\td\n"
+    );
+}
+
+fn node_dns() -> NodeDns {
+    NodeDns {
+        resolv_conf: Some(ResolvConf::parse(
+            "# comment\nnameserver 1.1.1.1\nnameserver  8.8.8.8 # x\nsearch old.example\n\
+             domain ignored\n search example.com. . corp\noptions ndots:2 rotate\n\
+             options ndots:3\nnameserver\n",
+        )),
+        cluster_servers: vec!["10.96.0.10".to_owned()],
+        cluster_domain: "cluster.local".to_owned(),
+        node_ips: Vec::new(),
+    }
+}
+
+#[test]
+fn reads_resolv_conf() {
+    let parsed = node_dns().resolv_conf.unwrap();
+    assert_eq!(parsed.servers, ["1.1.1.1", "8.8.8.8"]);
+    assert_eq!(parsed.searches, ["example.com", "corp"]);
+    assert_eq!(parsed.options, ["ndots:3", "rotate"]);
+}
+
+#[test]
+fn dns_follows_the_policy() {
+    let node = node_dns();
+    let none: [&str; 0] = [];
+    for (policy, host_network, servers, searches, options) in [
+        (
+            Some("ClusterFirst"),
+            false,
+            vec!["10.96.0.10"],
+            vec![
+                "ns.svc.cluster.local",
+                "svc.cluster.local",
+                "cluster.local",
+                "example.com",
+                "corp",
+            ],
+            vec!["ndots:5"],
+        ),
+        (
+            Some("ClusterFirst"),
+            true,
+            vec!["1.1.1.1", "8.8.8.8"],
+            vec!["example.com", "corp"],
+            vec!["ndots:3", "rotate"],
+        ),
+        (
+            Some("Default"),
+            false,
+            vec!["1.1.1.1", "8.8.8.8"],
+            vec!["example.com", "corp"],
+            vec!["ndots:3", "rotate"],
+        ),
+        (Some("None"), false, none.to_vec(), none.to_vec(), none.to_vec()),
+    ] {
+        let pod = spec(json!({"containers": [], "dnsPolicy": policy, "hostNetwork": host_network}));
+        let dns = pod_dns(&pod, "ns", &node);
+        assert_eq!(dns.servers, servers, "{policy:?}");
+        assert_eq!(dns.searches, searches, "{policy:?}");
+        assert_eq!(dns.options, options, "{policy:?}");
+        assert!(dns.warnings.is_empty());
+    }
+    let pod = spec(
+        json!({"containers": [], "dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
+    );
+    assert_eq!(pod_dns(&pod, "ns", &node).servers, ["10.96.0.10"]);
+    let bare = NodeDns { cluster_domain: String::new(), ..node.clone() };
+    assert_eq!(pod_dns(&pod, "ns", &bare).searches, ["example.com", "corp"]);
+
+    let alone = NodeDns { cluster_servers: Vec::new(), ..node };
+    let dns = pod_dns(&pod, "ns", &alone);
+    assert_eq!(dns.servers, ["1.1.1.1", "8.8.8.8"]);
+    assert_eq!(dns.warnings, [DnsWarning::MissingClusterDns]);
+    assert_eq!(dns.warnings[0].reason(), "MissingClusterDNS");
+
+    let off = NodeDns { resolv_conf: None, node_ips: vec!["fd00::1".parse().unwrap()], ..alone };
+    let pod = spec(json!({"containers": [], "dnsPolicy": "Default"}));
+    let dns = pod_dns(&pod, "ns", &off);
+    assert_eq!((dns.servers, dns.searches), (vec!["::1".to_owned()], vec![".".to_owned()]));
+}
+
+#[test]
+fn dns_config_is_added_and_cut_to_what_resolvers_take() {
+    let pod = spec(json!({"containers": [], "dnsPolicy": "Default", "dnsConfig": {
+        "nameservers": ["8.8.8.8", "9.9.9.9"],
+        "searches": ["corp", "more"],
+        "options": [{"name": "ndots", "value": "1"}, {"name": "edns0"}],
+    }}));
+    let dns = pod_dns(&pod, "ns", &node_dns());
+    assert_eq!(dns.servers, ["1.1.1.1", "8.8.8.8", "9.9.9.9"]);
+    assert_eq!(dns.searches, ["example.com", "corp", "more"]);
+    assert_eq!(dns.options, ["ndots:1", "rotate", "edns0"]);
+    assert!(dns.warnings.is_empty());
+
+    let many: Vec<String> = (0..40).map(|n| format!("d{n}.example")).collect();
+    let pod = spec(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {
+        "nameservers": ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4"], "searches": many,
+    }}));
+    let dns = pod_dns(&pod, "ns", &NodeDns::default());
+    assert_eq!((dns.servers.len(), dns.searches.len()), (3, 32));
+    assert_eq!(
+        dns.warnings[0].to_string(),
+        "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 1.0.0.1 1.0.0.2 1.0.0.3"
+    );
+    assert!(dns.warnings[1].to_string().starts_with("Search Line limits were exceeded, "));
+
+    let long: Vec<String> = (0..10).map(|n| format!("{n}{}", "x".repeat(250))).collect();
+    let too_long = "y".repeat(256);
+    let searches: Vec<&String> = [&too_long].into_iter().chain(&long).collect();
+    let pod =
+        spec(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"searches": searches}}));
+    let dns = pod_dns(&pod, "ns", &NodeDns::default());
+    assert_eq!(dns.searches, long[..8]);
+    assert!(dns.searches.join(" ").len() <= 2048);
+    assert_eq!(dns.warnings.len(), 1);
+}
+
+#[test]
+fn file_names() {
+    assert_eq!(restart_count_of("0.log"), Some(0));
+    assert_eq!(restart_count_of("12.log.20260101-000000.gz"), Some(12));
+    for name in ["x.log", ".log", "1.logs", "1.txt", "-1.log", "99999999999.log"] {
+        assert_eq!(restart_count_of(name), None, "{name}");
+    }
+    assert_eq!(link_name(&key(), "web", "abc"), "web-node1_default_web-abc.log");
+    assert_eq!(id_of_link("web-node1_default_web-abc.log"), Some("abc"));
+    assert_eq!(id_of_link("web.log"), None);
+    let long = link_name(&PodKey::new("ns", &"ä".repeat(200)), "c", "id");
+    assert!(long.len() <= 255 && long.ends_with(".log"));
+    assert_eq!(parse_log_directory("default_web-node1_0123abcd"), Some((key(), "0123abcd")));
+    assert_eq!(parse_log_directory("lost+found"), None);
+    assert_eq!(parse_log_directory("a_b"), None);
+}
+
+#[test]
+fn pod_files_are_written_where_containers_find_them() {
+    let (dir, files) = host_files();
+    let hosts =
+        EtcHosts { node_hosts: None, pod_ips: &[], hostname: "web", domain: "", aliases: &[] };
+    let path = files.write_etc_hosts(&uid(), false, &hosts).unwrap();
+    assert_eq!(path, dir.path().join("root/pods/0123abcd/etc-hosts"));
+    assert_eq!(mode(&path), 0o644);
+    assert_eq!(mode(path.parent().unwrap()), 0o750);
+    // Rewritten in place: the file that containers have mounted changes.
+    let before = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+    fs::write(dir.path().join("hosts"), "127.0.0.1 node\n").unwrap();
+    files.write_etc_hosts(&uid(), true, &hosts).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap()), before);
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 node\n");
+
+    let log = files.create_termination_log(&uid(), "web").unwrap();
+    let other = files.create_termination_log(&uid(), "web").unwrap();
+    assert_ne!(log, other);
+    assert_eq!(mode(&log), 0o666);
+    assert_eq!(log.parent().unwrap(), dir.path().join("root/pods/0123abcd/containers/web"));
+    assert_eq!(log.file_name().unwrap().len(), 8);
+    assert!(files.create_termination_log(&uid(), "../x").is_err());
+    assert!(files.create_termination_log(&PodUid::from(".."), "web").is_err());
+
+    fs::remove_file(dir.path().join("hosts")).unwrap();
+    assert!(files.write_etc_hosts(&uid(), true, &hosts).is_err());
+    let conf = dir.path().join("resolv.conf");
+    assert!(ResolvConf::read(&conf).is_err());
+    fs::write(&conf, "nameserver 1.1.1.1\n").unwrap();
+    assert_eq!(ResolvConf::read(&conf).unwrap().servers, ["1.1.1.1"]);
+    fs::File::create(&conf).unwrap().set_len((10 << 20) + 1).unwrap();
+    assert!(matches!(ResolvConf::read(&conf), Err(HostFileError::TooLarge { .. })));
+}
+
+#[test]
+fn log_directories_count_restarts_and_are_removed() {
+    let (dir, files) = host_files();
+    assert_eq!(files.next_restart_count(&key(), &uid(), "web").unwrap(), 0);
+    let logs = files.ensure_container_log_dir(&key(), &uid(), "web").unwrap();
+    files.ensure_container_log_dir(&key(), &uid(), "web").unwrap();
+    assert_eq!(logs, dir.path().join("log/pods/default_web-node1_0123abcd/web"));
+    assert_eq!(logs.parent().unwrap(), files.pod_log_dir(&key(), &uid()).unwrap());
+    assert_eq!((mode(&logs), mode(logs.parent().unwrap())), (0o755, 0o755));
+    assert_eq!(files.next_restart_count(&key(), &uid(), "web").unwrap(), 0);
+    for name in ["0.log", "2.log", "2.log.20260101-000000", "10.log.gz", "notes"] {
+        fs::write(logs.join(name), "").unwrap();
+    }
+    assert_eq!(files.next_restart_count(&key(), &uid(), "web").unwrap(), 11);
+
+    let id = ContainerId::from("c2");
+    let log = logs.join("2.log");
+    files.link_container_log(&key(), "web", &id, &log).unwrap();
+    files.link_container_log(&key(), "web", &id, &log).unwrap();
+    let link = dir.path().join("log/containers/web-node1_default_web-c2.log");
+    assert_eq!(fs::read_link(&link).unwrap(), log);
+    files.remove_container_logs((&key(), &uid()), "web", &id, 2).unwrap();
+    assert!(fs::symlink_metadata(&link).is_err());
+    let mut left: Vec<_> = fs::read_dir(&logs).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["0.log", "10.log.gz", "notes"]);
+    files.remove_container_logs((&key(), &uid()), "web", &id, 2).unwrap();
+
+    assert_eq!(files.list_pod_logs().unwrap(), [PodLogs { key: key(), uid: uid() }]);
+    files.remove_pod_logs(&key(), &uid()).unwrap();
+    assert!(!logs.exists());
+    files.remove_pod_logs(&key(), &uid()).unwrap();
+    assert!(files.list_pod_logs().unwrap().is_empty());
+}
+
+#[test]
+fn only_our_dead_links_are_removed() {
+    let (dir, files) = host_files();
+    let logs = files.ensure_container_log_dir(&key(), &uid(), "web").unwrap();
+    let links = dir.path().join("log/containers");
+    let present = logs.join("0.log");
+    fs::write(&present, "").unwrap();
+    files.link_container_log(&key(), "web", &"alive".into(), &present).unwrap();
+    // A log that the runtime hasn't made yet is not linked.
+    files.link_container_log(&key(), "web", &"early".into(), &logs.join("9.log")).unwrap();
+    assert!(!links.join("web-node1_default_web-early.log").is_symlink());
+    for (name, target) in [
+        ("web-node1_default_web-dead.log", logs.join("1.log")),
+        ("web-node1_default_web-rotating.log", logs.join("2.log")),
+        ("of-somebody-else.log", dir.path().join("elsewhere.log")),
+    ] {
+        symlink(target, links.join(name)).unwrap();
+    }
+    fs::write(links.join("plain.log"), "").unwrap();
+    let removed = files.remove_dead_links(|id| id.as_str() == "rotating").unwrap();
+    assert_eq!(removed, 1);
+    let mut left: Vec<_> = fs::read_dir(&links).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(
+        left,
+        [
+            "of-somebody-else.log",
+            "plain.log",
+            "web-node1_default_web-alive.log",
+            "web-node1_default_web-rotating.log",
+        ]
+    );
+    // An older link is replaced, a file is not.
+    let other = logs.join("3.log");
+    fs::write(&other, "").unwrap();
+    files.link_container_log(&key(), "web", &"alive".into(), &other).unwrap();
+    assert_eq!(fs::read_link(links.join("web-node1_default_web-alive.log")).unwrap(), other);
+    fs::write(links.join("web-node1_default_web-file.log"), "precious").unwrap();
+    let refused = files.link_container_log(&key(), "web", &"file".into(), &other).unwrap_err();
+    assert!(matches!(refused, HostFileError::Suspicious { .. }));
+}
+
+#[test]
+fn symlinks_in_log_directories_are_refused() {
+    let (dir, files) = host_files();
+    let target = dir.path().join("target");
+    fs::create_dir_all(target.join("web")).unwrap();
+    fs::write(target.join("web/0.log"), "").unwrap();
+    fs::create_dir_all(dir.path().join("log/pods")).unwrap();
+    let pod = files.pod_log_dir(&key(), &uid()).unwrap();
+    symlink(&target, &pod).unwrap();
+    let id = ContainerId::from("c");
+    let suspicious = |error: HostFileError| matches!(error, HostFileError::Suspicious { .. });
+    assert!(suspicious(files.ensure_pod_log_dir(&key(), &uid()).unwrap_err()));
+    assert!(suspicious(files.next_restart_count(&key(), &uid(), "web").unwrap_err()));
+    assert!(suspicious(files.remove_container_logs((&key(), &uid()), "web", &id, 0).unwrap_err()));
+    assert!(suspicious(files.remove_pod_logs(&key(), &uid()).unwrap_err()));
+    fs::remove_file(&pod).unwrap();
+    files.ensure_pod_log_dir(&key(), &uid()).unwrap();
+    symlink(target.join("web"), pod.join("web")).unwrap();
+    assert!(suspicious(files.ensure_container_log_dir(&key(), &uid(), "web").unwrap_err()));
+    assert!(suspicious(files.remove_container_logs((&key(), &uid()), "web", &id, 0).unwrap_err()));
+    // Removing the pod's logs removes the link, not what it points to.
+    files.remove_pod_logs(&key(), &uid()).unwrap();
+    assert!(target.join("web/0.log").exists());
+}

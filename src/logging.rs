@@ -1,0 +1,258 @@
+//! Where the agent's log lines go and how they look: to standard error, for people on a terminal,
+//! for the journal under systemd, for other files, or as JSON.
+//!
+//! | | time | level |
+//! |---|---|---|
+//! | terminal | `15:04:05` | a word, coloured |
+//! | journal | none: it has its own | `<4>`, which the journal takes as the priority |
+//! | elsewhere | `2026-01-31T15:04:05.000Z` | a word |
+
+use crate::{
+    clock,
+    config::{Environment, LogFormat, LoggingConfig},
+};
+use jiff::tz::TimeZone;
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+};
+use tracing::{Event, Level, Subscriber, subscriber::SetGlobalDefaultError};
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, Targets},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::{DefaultFields, Writer},
+        time::FormatTime,
+    },
+    layer::SubscriberExt,
+    registry::{LookupSpan, Registry},
+};
+
+/// Sends every log line of the process to standard error from now on.
+///
+/// # Errors
+/// When that was done before.
+pub fn init(config: LoggingConfig, environment: &Environment) -> Result<(), SetGlobalDefaultError> {
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
+        LogFormat::Json => Box::new(layer.json().flatten_event(true).with_timer(Utc)),
+        LogFormat::Text => {
+            let look = Look::of_stderr(environment);
+            // The colours of `Lines` are its own: tracing-subscriber's need a feature.
+            Box::new(
+                layer
+                    .with_ansi(false)
+                    .fmt_fields(DefaultFields::new())
+                    .event_format(Lines { look, zone: TimeZone::system() }),
+            )
+        }
+    };
+    let subscriber = Registry::default().with(layer.with_filter(levels(config.verbosity)));
+    tracing::subscriber::set_global_default(subscriber)
+}
+
+/// Which lines are written, as klog's verbosity.
+fn levels(verbosity: u8) -> Targets {
+    let (own, others) = match verbosity {
+        0 | 1 => (LevelFilter::INFO, LevelFilter::WARN),
+        2 | 3 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        4 | 5 => (LevelFilter::DEBUG, LevelFilter::DEBUG),
+        6.. => (LevelFilter::TRACE, LevelFilter::TRACE),
+    };
+    Targets::new().with_target(env!("CARGO_CRATE_NAME"), own).with_default(others)
+}
+
+/// How text lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// Terminal with colours.
+    Colours,
+    /// Terminal without.
+    Plain,
+    /// The journal reads.
+    Journal,
+    /// A file, a pipe.
+    Dated,
+}
+
+impl Look {
+    fn of_stderr(environment: &Environment) -> Self {
+        if is_journal(environment) {
+            return Self::Journal;
+        }
+        match (io::stderr().is_terminal(), environment.no_color) {
+            (true, false) => Self::Colours,
+            (true, true) => Self::Plain,
+            (false, _) => Self::Dated,
+        }
+    }
+}
+
+/// Whether standard error is the stream that the journal reads, and not one inherited from a service
+/// and redirected since.
+fn is_journal(environment: &Environment) -> bool {
+    let Some(named) = environment.journal_stream else { return false };
+    nix::sys::stat::fstat(io::stderr()).is_ok_and(|own| (own.st_dev, own.st_ino) == named)
+}
+
+/// One event, one line.
+struct Lines {
+    look: Look,
+    zone: TimeZone,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = String::new();
+        context.format_fields(Writer::new(&mut fields), event)?;
+        let wall = clock::now().wall;
+        let prefix = match self.look {
+            Look::Journal => format!("<{}>", priority(*event.metadata().level())),
+            Look::Colours => {
+                let time = wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
+                format!("\x1b[2m{time}\x1b[0m {} ", coloured(*event.metadata().level()))
+            }
+            Look::Plain => {
+                let time = wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
+                format!("{time} {:<5} ", event.metadata().level())
+            }
+            Look::Dated => format!("{wall:.3} {:<5} ", event.metadata().level()),
+        };
+        let foreign = event.metadata().target().split("::").next().unwrap_or_default();
+        let mut lines = fields.lines();
+        write!(writer, "{prefix}")?;
+        if foreign != env!("CARGO_CRATE_NAME") {
+            write!(writer, "{foreign}: ")?;
+        }
+        writeln!(writer, "{}", lines.next().unwrap_or_default())?;
+        // The journal would take a further line for one of its own, without a priority.
+        let indent = if self.look == Look::Journal { prefix.as_str() } else { "" };
+        lines.try_for_each(|line| writeln!(writer, "{indent}    {line}"))
+    }
+}
+
+/// syslog's number.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+fn coloured(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "\x1b[31mERROR\x1b[0m",
+        Level::WARN => "\x1b[33mWARN \x1b[0m",
+        Level::INFO => "\x1b[32mINFO \x1b[0m",
+        Level::DEBUG => "\x1b[34mDEBUG\x1b[0m",
+        Level::TRACE => "\x1b[35mTRACE\x1b[0m",
+    }
+}
+
+/// RFC 3339 in UTC, for JSON.
+struct Utc;
+
+impl FormatTime for Utc {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        write!(writer, "{:.3}", clock::now().wall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use tracing_subscriber::fmt::MakeWriter;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Sink {
+        type Writer = Self;
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    fn logged(look: Look, verbosity: u8, log: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(sink.clone())
+            .with_ansi(false)
+            .event_format(Lines { look, zone: TimeZone::UTC })
+            .with_filter(levels(verbosity));
+        tracing::subscriber::with_default(Registry::default().with(layer), log);
+        String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn journal_lines_have_a_priority_and_no_time() {
+        let text = logged(Look::Journal, 2, || {
+            tracing::error!(pod = "default/web", "cannot pull");
+            tracing::warn!("one\ntwo");
+            tracing::info!("up");
+            tracing::debug!("looked");
+            tracing::trace!("too much");
+            tracing::info!(target: "tonic::transport", "chatter");
+            tracing::warn!(target: "tonic::transport", "lost");
+        });
+        assert_eq!(
+            text,
+            "<3>cannot pull pod=\"default/web\"\n<4>one\n<4>    two\n<6>up\n<7>looked\n<4>tonic: lost\n"
+        );
+    }
+
+    #[test]
+    fn terminal_lines_have_a_short_time_and_colours_only_when_wanted() {
+        let plain = logged(Look::Plain, 0, || tracing::info!("up"));
+        assert_eq!(plain.len(), "15:04:05 INFO  up\n".len(), "{plain:?}");
+        assert!(plain.ends_with(" INFO  up\n") && plain.as_bytes()[2] == b':', "{plain:?}");
+        let coloured = logged(Look::Colours, 0, || tracing::info!("up"));
+        assert!(coloured.contains("\x1b[32mINFO \x1b[0m up"), "{coloured:?}");
+        let dated = logged(Look::Dated, 0, || tracing::info!("up"));
+        assert!(dated.contains("Z INFO  up"), "{dated:?}");
+    }
+
+    #[test]
+    fn verbosity_chooses_levels() {
+        let all = || {
+            tracing::debug!("own-debug");
+            tracing::trace!("own-trace");
+            tracing::debug!(target: "h2", "h2-debug");
+            tracing::trace!(target: "h2", "h2-trace");
+        };
+        for (verbosity, expected) in [
+            (0, &[][..]),
+            (1, &[]),
+            (2, &["own-debug"]),
+            (4, &["own-debug", "h2-debug"]),
+            (9, &["own-debug", "own-trace", "h2-debug", "h2-trace"]),
+        ] {
+            let text = logged(Look::Journal, verbosity, all);
+            assert_eq!(text.lines().count(), expected.len(), "{verbosity}: {text}");
+            assert!(expected.iter().all(|line| text.contains(line)), "{verbosity}: {text}");
+        }
+    }
+}

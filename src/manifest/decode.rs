@@ -1,0 +1,304 @@
+//! The way of one text through parsing, strictness, defaults, validation and identity.
+
+use super::{
+    Context, DecodedDocument, DecodedFile, POD, defaults, identity,
+    validate::{Report, validate},
+};
+use crate::{
+    document::{self, Entry, Field, Finding, FindingKind, Node, Type, Value},
+    model::{
+        DesiredPod, Origin, PodKey, PodUid, Position, Problem, REVISION_ANNOTATION, SourceKind, k8s,
+    },
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::sync::Arc;
+
+/// A list of pods. What a list says about itself has no meaning here.
+static LIST: &[Field] = &[
+    Field::yes("apiVersion", Type::String),
+    Field::yes("items", Type::Any),
+    Field::yes("kind", Type::String),
+    Field::yes("metadata", Type::Any),
+];
+
+/// Reads the pods of a file or of the body of a URL.
+///
+/// # Errors
+/// When the text does not parse as a whole. Everything else that is wrong is told per document.
+pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
+    let mut documents = Vec::new();
+    for document in document::parse(text)? {
+        let root = document.root;
+        let kind = root.get("kind").and_then(Node::as_str);
+        if let Some(kind @ ("List" | "PodList")) = kind {
+            list(&root, kind == "PodList", cx, &mut documents);
+        } else {
+            documents.push(decode_at(&root, cx, documents.len()));
+        }
+    }
+    Ok(DecodedFile { documents })
+}
+
+/// Makes the pod of a document that was kept as parsed: the last good revision of a manifest.
+///
+/// # Errors
+/// Everything that is wrong with it, without places. What was accepted once can be rejected later,
+/// by another version or another configuration.
+pub fn decode_document(
+    as_written: &serde_json::Value,
+    origin: &Origin,
+    cx: &Context<'_>,
+) -> Result<DesiredPod, Vec<Problem>> {
+    pod(&Node::from_json(as_written), as_written, origin, cx).0
+}
+
+/// Every item of a list is a document. What is wrong with the list itself is a document as well, one
+/// that is rejected.
+fn list(root: &Node, of_pods: bool, cx: &Context<'_>, documents: &mut Vec<DecodedDocument>) {
+    let mut problems: Vec<Problem> =
+        document::walk(root, LIST, "").into_iter().map(|finding| finding.problem).collect();
+    check_version(root, &mut problems);
+    let items = root.get("items").filter(|items| !items.is_null());
+    if let Some(items) = items
+        && !matches!(items.value, Value::List(_))
+    {
+        let message = "Invalid value: must be a list".to_owned();
+        problems.push(Problem { position: items.position, path: "items".to_owned(), message });
+    }
+    if !problems.is_empty() {
+        let mut rejected = rejected(root, cx, documents.len(), problems);
+        rejected.key = None;
+        documents.push(rejected);
+    }
+    for item in items.map(Node::items).unwrap_or_default() {
+        let mut item = item.clone();
+        if of_pods {
+            name_kind(&mut item);
+        }
+        documents.push(decode_at(&item, cx, documents.len()));
+    }
+}
+
+/// The items of a `PodList` need not say that they are pods.
+fn name_kind(item: &mut Node) {
+    let position = item.position;
+    let Value::Map(entries) = &mut item.value else { return };
+    for (key, value) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        if !entries.iter().any(|e| e.key == key) {
+            let value = Node { position, value: Value::String(value.to_owned()) };
+            entries.push(Entry { key: key.to_owned(), key_position: position, value });
+        }
+    }
+}
+
+fn decode_at(root: &Node, cx: &Context<'_>, document: usize) -> DecodedDocument {
+    let mut decoded = rejected(root, cx, document, Vec::new());
+    let (result, warnings) = pod(root, &decoded.as_written, &decoded.origin, cx);
+    if let Ok(desired) = &result {
+        decoded.key = Some(desired.key.clone());
+    }
+    decoded.result = result;
+    decoded.warnings = warnings;
+    decoded
+}
+
+fn rejected(
+    root: &Node,
+    cx: &Context<'_>,
+    document: usize,
+    problems: Vec<Problem>,
+) -> DecodedDocument {
+    let origin = Origin {
+        source: cx.source,
+        location: cx.location.into(),
+        document,
+        line: root.position.line,
+    };
+    DecodedDocument {
+        origin,
+        position: root.position,
+        key: readable_key(root, cx.node_name),
+        as_written: root.to_json(),
+        result: Err(problems),
+        warnings: Vec::new(),
+    }
+}
+
+/// The name of a pod that may be wrong in any other way.
+fn readable_key(root: &Node, node_name: &str) -> Option<PodKey> {
+    if root.get("kind").and_then(Node::as_str).is_some_and(|kind| kind != "Pod") {
+        return None;
+    }
+    let metadata = root.get("metadata")?;
+    let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;
+    let namespace = metadata.get("namespace").and_then(Node::as_str).unwrap_or_default();
+    Some(full_name(namespace, name, node_name))
+}
+
+fn full_name(namespace: &str, name: &str, node_name: &str) -> PodKey {
+    let namespace = if namespace.is_empty() { "default" } else { namespace };
+    PodKey::new(namespace, &format!("{name}-{}", node_name.to_lowercase()))
+}
+
+fn check_version(root: &Node, problems: &mut Vec<Problem>) {
+    let mut add = |path: &str, position: Position, message: String| {
+        problems.push(Problem { position, path: path.to_owned(), message });
+    };
+    match root.get("apiVersion").filter(|node| !node.is_null()) {
+        None => add("apiVersion", root.position, "Required value: must be \"v1\"".to_owned()),
+        Some(node) => match node.as_str() {
+            Some("v1") | None => {}
+            Some(other) => {
+                let shown = document::show(&other.into());
+                let message = format!("Unsupported value: {shown}: supported values: \"v1\"");
+                add("apiVersion", node.position, message);
+            }
+        },
+    }
+}
+
+/// Whether this says that it is a pod; if not, nothing else about it is worth saying.
+fn check_kind(root: &Node) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |path: &str, position: Position, message: String| {
+        problems.push(Problem { position, path: path.to_owned(), message });
+    };
+    if !matches!(root.value, Value::Map(_)) {
+        let message = "must be an object: apiVersion, kind, metadata and spec of a Pod".to_owned();
+        add("", root.position, message);
+        return problems;
+    }
+    match root.get("kind").filter(|node| !node.is_null()) {
+        None => add("kind", root.position, "Required value: must be \"Pod\"".to_owned()),
+        Some(node) => match node.as_str() {
+            Some("Pod") => {}
+            Some(other) => {
+                let shown = document::show(&other.into());
+                let message = format!(
+                    "Unsupported value: {shown}: supported values: \"Pod\", \"PodList\", \"List\""
+                );
+                add("kind", node.position, message);
+            }
+            None => {
+                add("kind", node.position, "Invalid value: must be text, \"Pod\"".to_owned());
+            }
+        },
+    }
+    if problems.is_empty() {
+        check_version(root, &mut problems);
+    }
+    problems
+}
+
+/// The pod of one document, and warnings.
+fn pod(
+    root: &Node,
+    as_written: &serde_json::Value,
+    origin: &Origin,
+    cx: &Context<'_>,
+) -> (Result<DesiredPod, Vec<Problem>>, Vec<Problem>) {
+    let problems = check_kind(root);
+    if !problems.is_empty() {
+        return (Err(problems), Vec::new());
+    }
+    let (notices, errors): (Vec<Finding>, Vec<Finding>) = document::walk(root, POD, "")
+        .into_iter()
+        .partition(|finding| finding.kind == FindingKind::Ignored);
+    let mut warnings: Vec<Problem> = notices.into_iter().map(|f| f.problem).collect();
+    let mut problems: Vec<Problem> = errors.into_iter().map(|f| f.problem).collect();
+
+    let mut pod: k8s::Pod = match serde_json::from_value(document::typed(root, POD)) {
+        Ok(pod) => pod,
+        Err(error) => {
+            let message = format!("does not fit a Pod: {error}");
+            let path = String::new();
+            problems.push(Problem { position: root.position, path, message });
+            return (Err(problems), warnings);
+        }
+    };
+    defaults::apply(&mut pod);
+    let report = validate(&pod, cx);
+    add_report(root, report, &mut problems, &mut warnings);
+    if !problems.is_empty() {
+        problems.sort_by_key(|problem| problem.position);
+        return (Err(problems), warnings);
+    }
+    (Ok(dress(pod, as_written, origin, cx)), warnings)
+}
+
+/// Adds what validation found, with places, except where the walk has said it already.
+fn add_report(
+    root: &Node,
+    report: Report,
+    problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
+) {
+    let known: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
+    let place = |(path, message): (String, String)| Problem {
+        position: root.nearest_to(&path).position,
+        path,
+        message,
+    };
+    let new = report.mistakes.into_iter().filter(|(path, _)| {
+        !known.iter().any(|known| is_within(path, known) || is_within(known, path))
+    });
+    problems.extend(new.map(place));
+    warnings.extend(report.warnings.into_iter().map(place));
+    warnings.sort_by_key(|warning| warning.position);
+}
+
+/// Whether `path` is `outer` or a part of it.
+fn is_within(path: &str, outer: &str) -> bool {
+    path.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Gives a valid pod what every static pod gets: identity, full name, node, annotations, toleration.
+fn dress(
+    mut pod: k8s::Pod,
+    as_written: &serde_json::Value,
+    origin: &Origin,
+    cx: &Context<'_>,
+) -> DesiredPod {
+    let revision = identity::revision(as_written);
+    let uid = match pod.metadata.uid.as_deref() {
+        Some(given) if !given.is_empty() => PodUid::from(given),
+        Some(_) | None => identity::uid(as_written, &pod, cx.node_name),
+    };
+    let written = std::mem::take(&mut pod.metadata);
+    let key = full_name(
+        written.namespace.as_deref().unwrap_or_default(),
+        written.name.as_deref().unwrap_or_default(),
+        cx.node_name,
+    );
+    let mut annotations = written.annotations.unwrap_or_default();
+    for (name, value) in [
+        ("kubernetes.io/config.hash", uid.to_string()),
+        ("kubernetes.io/config.source", cx.source.as_str().to_owned()),
+        ("kubernetes.io/config.seen", format!("{:.9}", cx.seen)),
+        (REVISION_ANNOTATION, revision.to_string()),
+    ] {
+        annotations.insert(name.to_owned(), value);
+    }
+    // Nothing else of the metadata is ours to keep: a deletionTimestamp in an exported manifest must
+    // not look like a pod that is being deleted.
+    pod.metadata = ObjectMeta {
+        name: Some(key.name.to_string()),
+        namespace: Some(key.namespace.to_string()),
+        uid: Some(uid.to_string()),
+        labels: written.labels,
+        annotations: Some(annotations),
+        ..ObjectMeta::default()
+    };
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(cx.node_name.to_owned());
+        if cx.source == SourceKind::File {
+            spec.tolerations.get_or_insert_default().push(k8s::Toleration {
+                operator: Some("Exists".to_owned()),
+                effect: Some("NoExecute".to_owned()),
+                ..k8s::Toleration::default()
+            });
+        }
+    }
+    pod.status = Some(k8s::PodStatus { phase: Some("Pending".to_owned()), ..Default::default() });
+    DesiredPod { key, uid, revision, pod: Arc::new(pod), origin: origin.clone() }
+}

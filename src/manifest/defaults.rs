@@ -1,0 +1,98 @@
+//! What is not written means this: the API's defaults, so that the rest of the program never asks.
+//!
+//! Applied to what runs, never to what is hashed: the identity of a pod is made of what was written,
+//! and a later version with another default must not replace everything that runs.
+
+use crate::model::{Quantity, k8s};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+
+/// Applies the defaults to a decoded pod.
+pub(super) fn apply(pod: &mut k8s::Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    or(&mut spec.restart_policy, "Always");
+    or(&mut spec.dns_policy, "ClusterFirst");
+    or(&mut spec.scheduler_name, "default-scheduler");
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.enable_service_links.get_or_insert(true);
+    spec.security_context.get_or_insert_default();
+    let host_network = spec.host_network == Some(true);
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        default_container(container, host_network);
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        match &mut volume.host_path {
+            Some(host_path) => {
+                host_path.type_.get_or_insert_default();
+            }
+            None => {
+                volume.empty_dir.get_or_insert_default();
+            }
+        }
+    }
+    default_pod_requests(spec);
+}
+
+fn default_container(container: &mut k8s::Container, host_network: bool) {
+    let policy = match container.image.as_deref() {
+        Some(image) if !is_latest(image) => "IfNotPresent",
+        Some(_) | None => "Always",
+    };
+    or(&mut container.image_pull_policy, policy);
+    or(&mut container.termination_message_path, "/dev/termination-log");
+    or(&mut container.termination_message_policy, "File");
+    for port in container.ports.iter_mut().flatten() {
+        or(&mut port.protocol, "TCP");
+        if host_network && port.host_port.unwrap_or(0) == 0 {
+            port.host_port = Some(port.container_port);
+        }
+    }
+    for source in container.env.iter_mut().flatten().filter_map(|e| e.value_from.as_mut()) {
+        if let Some(field) = &mut source.field_ref {
+            or(&mut field.api_version, "v1");
+        }
+        if let Some(resource) = &mut source.resource_field_ref {
+            resource.divisor.get_or_insert_with(|| Written("0".to_owned()));
+        }
+    }
+    let resources = container.resources.get_or_insert_default();
+    for (name, limit) in resources.limits.iter().flatten() {
+        let requests = resources.requests.get_or_insert_default();
+        requests.entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+}
+
+/// A request of the pod as a whole that is left out beside a limit: the sum of its containers'
+/// requests where there are any, else the limit.
+fn default_pod_requests(spec: &mut k8s::PodSpec) {
+    let Some(resources) = &mut spec.resources else { return };
+    for (name, limit) in resources.limits.iter().flatten() {
+        let asked: Vec<Quantity> = spec
+            .containers
+            .iter()
+            .filter_map(|c| c.resources.as_ref()?.requests.as_ref()?.get(name))
+            .filter_map(|q| Quantity::parse(&q.0).ok())
+            .collect();
+        let request = if asked.is_empty() {
+            limit.clone()
+        } else {
+            Written(asked.into_iter().sum::<Quantity>().to_string())
+        };
+        resources.requests.get_or_insert_default().entry(name.clone()).or_insert(request);
+    }
+}
+
+/// Whether an image has the tag `latest`, or neither tag nor digest.
+fn is_latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let last = image.rsplit('/').next().unwrap_or(image);
+    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+}
+
+fn or(field: &mut Option<String>, default: &str) {
+    if field.as_deref().is_none_or(str::is_empty) {
+        *field = Some(default.to_owned());
+    }
+}

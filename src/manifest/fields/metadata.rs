@@ -1,0 +1,53 @@
+//! `metadata`.
+
+use super::{BOOKKEEPING, STRING_MAP, STRINGS};
+use crate::document::{Field, Type};
+
+pub(super) static OBJECT_META: &[Field] = &[
+    Field::differs(
+        "annotations",
+        STRING_MAP,
+        "`kubernetes.io/config.*` and `nodelet.dev/*` are written by the agent",
+    ),
+    Field::ignored("creationTimestamp", Type::Time, BOOKKEEPING),
+    Field::ignored("deletionGracePeriodSeconds", Type::Int64, BOOKKEEPING),
+    Field::ignored("deletionTimestamp", Type::Time, BOOKKEEPING),
+    Field::ignored("finalizers", STRINGS, BOOKKEEPING),
+    Field::ignored("generateName", Type::String, "a manifest needs a name of its own"),
+    Field::ignored("generation", Type::Int64, BOOKKEEPING),
+    Field::yes("labels", STRING_MAP),
+    Field::ignored("managedFields", Type::List(&Type::Object(MANAGED_FIELDS)), BOOKKEEPING),
+    Field::differs(
+        "name",
+        Type::String,
+        "the node's name is appended: `web` runs as `web-mynode`, as under the kubelet",
+    ),
+    Field::yes("namespace", Type::String),
+    Field::ignored("ownerReferences", Type::List(&Type::Object(OWNER_REFERENCE)), BOOKKEEPING),
+    Field::ignored("resourceVersion", Type::String, BOOKKEEPING),
+    Field::ignored("selfLink", Type::String, BOOKKEEPING),
+    Field::differs(
+        "uid",
+        Type::String,
+        "used as it is; left out, it is a hash of what the manifest says, so that an edit replaces the pod",
+    ),
+];
+
+static MANAGED_FIELDS: &[Field] = &[
+    Field::yes("apiVersion", Type::String),
+    Field::yes("fieldsType", Type::String),
+    Field::yes("fieldsV1", Type::Any),
+    Field::yes("manager", Type::String),
+    Field::yes("operation", Type::String),
+    Field::yes("subresource", Type::String),
+    Field::yes("time", Type::Time),
+];
+
+static OWNER_REFERENCE: &[Field] = &[
+    Field::yes("apiVersion", Type::String),
+    Field::yes("blockOwnerDeletion", Type::Bool),
+    Field::yes("controller", Type::Bool),
+    Field::yes("kind", Type::String),
+    Field::yes("name", Type::String),
+    Field::yes("uid", Type::String),
+];

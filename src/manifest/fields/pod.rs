@@ -1,0 +1,144 @@
+//! `spec`.
+
+use super::{
+    NOT_SCHEDULED, QUANTITIES, STRING_MAP, STRINGS,
+    container::{CONTAINER, PROFILE, RESOURCES, SELINUX},
+    scheduling::{AFFINITY, TOLERATION, TOPOLOGY_SPREAD},
+    volume::VOLUME,
+};
+use crate::document::{Field, Type};
+
+pub(super) const NO_WINDOWS: &str = "this node runs Linux";
+const NO_SERVICE_ACCOUNT: &str = "static pods may not reference serviceaccounts";
+
+pub(super) static POD_SPEC: &[Field] = &[
+    Field::yes("activeDeadlineSeconds", Type::Int64),
+    Field::ignored("affinity", Type::Object(AFFINITY), NOT_SCHEDULED),
+    Field::ignored(
+        "automountServiceAccountToken",
+        Type::Bool,
+        "a static pod has no service account, no token is mounted",
+    ),
+    Field::yes("containers", Type::List(&Type::Object(CONTAINER))),
+    Field::yes("dnsConfig", Type::Object(DNS_CONFIG)),
+    Field::yes("dnsPolicy", Type::String),
+    Field::ignored("enableServiceLinks", Type::Bool, "without an API server there are no services"),
+    Field::no(
+        "ephemeralContainers",
+        Type::List(&Type::Any),
+        "cannot be set on create: they are added to a running pod through an API server",
+    ),
+    Field::yes("hostAliases", Type::List(&Type::Object(HOST_ALIAS))),
+    Field::yes("hostIPC", Type::Bool),
+    Field::yes("hostNetwork", Type::Bool),
+    Field::yes("hostPID", Type::Bool),
+    Field::differs("hostUsers", Type::Bool, "`true` only: this version makes no user namespaces"),
+    Field::yes("hostname", Type::String),
+    Field::yes("hostnameOverride", Type::String),
+    Field::no(
+        "imagePullSecrets",
+        Type::List(&Type::Any),
+        "static pods may not reference secrets; put the credentials into the node's docker config",
+    ),
+    Field::yes("initContainers", Type::List(&Type::Object(CONTAINER))),
+    Field::differs("nodeName", Type::String, "always set to this node's name"),
+    Field::ignored("nodeSelector", STRING_MAP, NOT_SCHEDULED),
+    Field::differs("os", Type::Object(OS), "`linux` only"),
+    Field::yes("overhead", QUANTITIES),
+    Field::ignored("preemptionPolicy", Type::String, NOT_SCHEDULED),
+    Field::yes("priority", Type::Int32),
+    Field::differs(
+        "priorityClassName",
+        Type::String,
+        "not resolved to a priority: write `priority` beside it",
+    ),
+    Field::ignored(
+        "readinessGates",
+        Type::List(&Type::Object(READINESS_GATE)),
+        "without an API server nobody could set the condition; the pod is ready without it",
+    ),
+    Field::no(
+        "resourceClaims",
+        Type::List(&Type::Any),
+        "static pods may not reference resourceclaims",
+    ),
+    Field::yes("resources", Type::Object(RESOURCES)),
+    Field::yes("restartPolicy", Type::String),
+    Field::no(
+        "runtimeClassName",
+        Type::String,
+        "runtime classes are read from an API server, which this version does not talk to",
+    ),
+    Field::ignored("schedulerName", Type::String, NOT_SCHEDULED),
+    Field::no(
+        "schedulingGates",
+        Type::List(&Type::Any),
+        "a static pod is never scheduled, nothing would open the gate",
+    ),
+    Field::ignored("schedulingGroup", Type::Object(SCHEDULING_GROUP), NOT_SCHEDULED),
+    Field::yes("securityContext", Type::Object(POD_SECURITY_CONTEXT)),
+    Field::no("serviceAccount", Type::String, NO_SERVICE_ACCOUNT),
+    Field::no("serviceAccountName", Type::String, NO_SERVICE_ACCOUNT),
+    Field::yes("setHostnameAsFQDN", Type::Bool),
+    Field::yes("shareProcessNamespace", Type::Bool),
+    Field::yes("subdomain", Type::String),
+    Field::yes("terminationGracePeriodSeconds", Type::Int64),
+    Field::ignored(
+        "tolerations",
+        Type::List(&Type::Object(TOLERATION)),
+        "a static pod runs whatever the node's taints are",
+    ),
+    Field::ignored(
+        "topologySpreadConstraints",
+        Type::List(&Type::Object(TOPOLOGY_SPREAD)),
+        NOT_SCHEDULED,
+    ),
+    Field::yes("volumes", Type::List(&Type::Object(VOLUME))),
+];
+
+static DNS_CONFIG: &[Field] = &[
+    Field::yes("nameservers", STRINGS),
+    Field::yes("options", Type::List(&Type::Object(DNS_OPTION))),
+    Field::yes("searches", STRINGS),
+];
+
+static DNS_OPTION: &[Field] =
+    &[Field::yes("name", Type::String), Field::yes("value", Type::String)];
+
+static HOST_ALIAS: &[Field] = &[Field::yes("hostnames", STRINGS), Field::yes("ip", Type::String)];
+
+static OS: &[Field] = &[Field::yes("name", Type::String)];
+
+static READINESS_GATE: &[Field] = &[Field::yes("conditionType", Type::String)];
+
+static SCHEDULING_GROUP: &[Field] = &[Field::yes("podGroupName", Type::String)];
+
+static POD_SECURITY_CONTEXT: &[Field] = &[
+    Field::yes("appArmorProfile", Type::Object(PROFILE)),
+    Field::yes("fsGroup", Type::Int64),
+    Field::ignored(
+        "fsGroupChangePolicy",
+        Type::String,
+        "it speeds up large persistent volumes, of which there are none",
+    ),
+    Field::yes("runAsGroup", Type::Int64),
+    Field::yes("runAsNonRoot", Type::Bool),
+    Field::yes("runAsUser", Type::Int64),
+    Field::ignored(
+        "seLinuxChangePolicy",
+        Type::String,
+        "it concerns persistent volumes, of which there are none",
+    ),
+    Field::yes("seLinuxOptions", Type::Object(SELINUX)),
+    Field::yes("seccompProfile", Type::Object(PROFILE)),
+    Field::yes("supplementalGroups", Type::List(&Type::Int64)),
+    Field::yes("supplementalGroupsPolicy", Type::String),
+    Field::differs(
+        "sysctls",
+        Type::List(&Type::Object(SYSCTL)),
+        "the safe ones, and those that `allowedUnsafeSysctls` names",
+    ),
+    Field::no("windowsOptions", Type::Any, NO_WINDOWS),
+];
+
+static SYSCTL: &[Field] = &[Field::yes("name", Type::String), Field::yes("value", Type::String)];

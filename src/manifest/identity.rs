@@ -1,0 +1,106 @@
+//! Which pod is this? Two hashes of what was written.
+//!
+//! - The **uid** says when a pod must be replaced. It is made of the parsed document and the node's
+//!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are not in it,
+//!   nor are amounts of cpu and memory (which can be changed in place, one day), only the QoS class that
+//!   follows from them.
+//! - The **revision** is made of everything written, and changes with every edit that means something.
+//!
+//! Invariant: these hashes must not change between releases, or an upgrade would replace every pod.
+//! The golden vectors in the tests hold them.
+
+use crate::{
+    model::{PodUid, k8s},
+    podspec::qos_class,
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+
+/// The uid of a pod that does not bring its own. `pod` is the same pod decoded and defaulted.
+pub(super) fn uid(as_written: &Value, pod: &k8s::Pod, node_name: &str) -> PodUid {
+    let mut document = as_written.clone();
+    if let Some(spec) = document.get_mut("spec") {
+        without_amounts(spec);
+        for list in ["containers", "initContainers"] {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+            containers.into_iter().flatten().for_each(without_amounts);
+        }
+    }
+    let class = pod.spec.as_ref().map_or("BestEffort", |spec| qos_class(spec).as_str());
+    let identity = json!({ "document": document, "node": node_name, "qosClass": class });
+    PodUid::from(hash(&identity))
+}
+
+/// The revision of a document.
+pub(super) fn revision(as_written: &Value) -> Box<str> {
+    hash(as_written).into_boxed_str()
+}
+
+/// Takes cpu and memory out of the `resources` of a container or of the pod. What is empty then goes as well:
+/// whether somebody wrote `resources: {}` says nothing.
+fn without_amounts(owner: &mut Value) {
+    let Some(owner) = owner.as_object_mut() else { return };
+    let Some(resources) = owner.get_mut("resources").and_then(Value::as_object_mut) else {
+        owner.retain(|key, value| key != "resources" || !value.is_null());
+        return;
+    };
+    for list in ["limits", "requests"] {
+        if let Some(amounts) = resources.get_mut(list).and_then(Value::as_object_mut) {
+            amounts.retain(|name, _| name != "cpu" && name != "memory");
+        }
+    }
+    resources
+        .retain(|_, value| !value.is_null() && value.as_object().is_none_or(|m| !m.is_empty()));
+    if resources.is_empty() {
+        owner.remove("resources");
+    }
+}
+
+/// The first 128 bits of the SHA-256 of the canonical form, as 32 lowercase hex digits.
+fn hash(value: &Value) -> String {
+    let mut text = String::new();
+    canonical(value, &mut text);
+    let digest = Sha256::digest(text.as_bytes());
+    digest[..16].iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a String can't fail.
+        write!(hex, "{byte:02x}").ok();
+        hex
+    })
+}
+
+/// JSON without white space, keys sorted by their bytes, keys that are null left out (null means
+/// "not set"). Written here and not by `serde_json`, whose order of keys depends on its features.
+fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            out.push_str(&value.to_string());
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => canonical_map(map, out),
+    }
+}
+
+fn canonical_map(map: &Map<String, Value>, out: &mut String) {
+    let mut entries: Vec<(&String, &Value)> = map.iter().filter(|(_, v)| !v.is_null()).collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    out.push('{');
+    for (index, (key, value)) in entries.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        out.push_str(&Value::from(key.as_str()).to_string());
+        out.push(':');
+        canonical(value, out);
+    }
+    out.push('}');
+}

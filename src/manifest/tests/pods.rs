@@ -1,0 +1,134 @@
+use super::{context, decode_here, only};
+use crate::{
+    manifest::{Settings, decode},
+    model::{SourceKind, k8s},
+};
+use serde_json::json;
+
+const POD: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  deletionTimestamp: 2026-01-01T00:00:00Z
+  annotations: {a: b}
+spec:
+  nodeName: elsewhere
+  hostNetwork: true
+  initContainers:
+  - {name: setup, image: 'busybox@sha256:0123', restartPolicy: Always}
+  containers:
+  - name: web
+    image: localhost:5000/web
+    ports: [{containerPort: 80}]
+    env:
+    - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+    resources: {limits: {cpu: 1, memory: 1Gi}}
+  - {name: side, image: 'side:1', resources: {limits: {cpu: 0.5, memory: 1Gi}}}
+  volumes:
+  - name: scratch
+  - {name: host, hostPath: {path: /srv}}
+";
+
+fn spec(text: &str) -> k8s::PodSpec {
+    let pod = only(decode_here(text)).result.unwrap().pod;
+    pod.spec.clone().unwrap()
+}
+
+#[test]
+fn defaults_are_the_apis() {
+    let found = serde_json::to_value(spec(POD)).unwrap();
+    let expected = json!({
+        "nodeName": "Node1",
+        "hostNetwork": true,
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": 30,
+        "enableServiceLinks": true,
+        "securityContext": {},
+        "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
+        "initContainers": [{
+            "name": "setup", "image": "busybox@sha256:0123", "restartPolicy": "Always",
+            "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File", "resources": {},
+        }],
+        "containers": [{
+            "name": "web", "image": "localhost:5000/web",
+            "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}],
+            "env": [{"name": "IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}],
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}},
+        }, {
+            "name": "side", "image": "side:1",
+            "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "resources": {"limits": {"cpu": "0.5", "memory": "1Gi"}, "requests": {"cpu": "0.5", "memory": "1Gi"}},
+        }],
+        "volumes": [
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "host", "hostPath": {"path": "/srv", "type": ""}},
+        ],
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn metadata_is_dressed_as_the_kubelets() {
+    let document = only(decode_here(POD));
+    let pod = document.result.unwrap();
+    assert_eq!(pod.key.to_string(), "default/web-node1");
+    assert_eq!(document.key.as_ref(), Some(&pod.key));
+    assert_eq!(document.warnings.len(), 1);
+    assert_eq!(
+        document.warnings[0].to_string(),
+        "line 5, column 3: metadata.deletionTimestamp: ignored: written by an API server, of no meaning in a manifest"
+    );
+    let expected = json!({
+        "name": "web-node1",
+        "namespace": "default",
+        "uid": pod.uid,
+        "annotations": {
+            "a": "b",
+            "kubernetes.io/config.hash": pod.uid,
+            "kubernetes.io/config.source": "file",
+            "kubernetes.io/config.seen": "2027-01-15T08:00:00.000000000Z",
+            "nodelet.dev/revision": pod.revision,
+        },
+    });
+    assert_eq!(serde_json::to_value(&pod.pod.metadata).unwrap(), expected);
+    assert_eq!(pod.pod.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
+}
+
+#[test]
+fn pods_of_a_url_get_no_toleration() {
+    let settings = Settings::default();
+    let context = crate::manifest::Context { source: SourceKind::Http, ..context("n", &settings) };
+    let pod = only(decode(POD.as_bytes(), &context).unwrap()).result.unwrap().pod;
+    assert_eq!(pod.spec.as_ref().unwrap().tolerations, None);
+    let annotations = pod.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["kubernetes.io/config.source"], "http");
+}
+
+#[test]
+fn pod_level_requests_default_to_what_the_containers_ask_for() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {
+        resources: {limits: {cpu: 2, memory: 1Gi}},
+        containers: [{name: a, image: i, resources: {requests: {cpu: 300m}}},
+                     {name: b, image: i, resources: {requests: {cpu: 200m}}}]}}";
+    let requests = spec(text).resources.unwrap().requests.unwrap();
+    let found: Vec<(&str, &str)> =
+        requests.iter().map(|(name, q)| (name.as_str(), q.0.as_str())).collect();
+    assert_eq!(found, [("cpu", "0.5"), ("memory", "1Gi")]);
+}
+
+#[test]
+fn unquoted_quantities_and_empty_labels_are_fine() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, labels: {a: }}, spec: {
+        containers: [{name: a, image: i, resources: {limits: {cpu: 1.5, memory: 1000000}}}]}}";
+    let pod = only(decode_here(text)).result.unwrap().pod;
+    assert_eq!(pod.metadata.labels.as_ref().unwrap()["a"], "");
+    let limits = pod.spec.clone().unwrap().containers[0].resources.clone().unwrap().limits.unwrap();
+    assert_eq!((limits["cpu"].0.as_str(), limits["memory"].0.as_str()), ("1.5", "1000000"));
+}

@@ -1,0 +1,155 @@
+//! `spec.containers` and `spec.initContainers`.
+
+use super::{Report, dns, env, given, names, resources, security, volumes};
+use crate::model::k8s;
+use std::collections::HashSet;
+
+const MAX_RESTART_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+
+pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
+    let mut names = HashSet::new();
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        let mut host_ports = HashSet::new();
+        for (index, container) in containers.iter().enumerate() {
+            let path = format!("spec.{list}[{index}]");
+            let name_path = format!("{path}.name");
+            report.name(&name_path, &container.name, names::dns_label);
+            if !container.name.is_empty() && !names.insert(container.name.as_str()) {
+                report.duplicate(&name_path, container.name.as_str());
+            }
+            check_one(report, &path, container, spec);
+            check_host_ports(report, &path, container, &mut host_ports);
+        }
+    }
+    if spec.containers.is_empty() {
+        report.required("spec.containers");
+    }
+}
+
+fn check_one(report: &mut Report, path: &str, container: &k8s::Container, spec: &k8s::PodSpec) {
+    match given(container.image.as_ref()) {
+        None => report.required(&format!("{path}.image")),
+        Some(image) if image.trim() != image => {
+            let detail = "must not have leading or trailing whitespace";
+            report.invalid(&format!("{path}.image"), image, detail);
+        }
+        Some(_) => {}
+    }
+    report.one_of(
+        &format!("{path}.imagePullPolicy"),
+        container.image_pull_policy.as_deref(),
+        &["Always", "IfNotPresent", "Never"],
+    );
+    report.one_of(
+        &format!("{path}.terminationMessagePolicy"),
+        container.termination_message_policy.as_deref(),
+        &["File", "FallbackToLogsOnError"],
+    );
+    check_ports(report, path, container, spec.host_network == Some(true));
+    env::check(report, path, container, spec);
+    volumes::check_mounts(report, path, container, spec);
+    resources::check_container(report, path, container);
+    security::check_container(report, path, container);
+    check_restart(report, path, container);
+}
+
+fn check_ports(report: &mut Report, path: &str, container: &k8s::Container, host_network: bool) {
+    let in_range = |port: i32| (1..=65535).contains(&port);
+    let mut names = HashSet::new();
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let path = format!("{path}.ports[{index}]");
+        if let Some(name) = given(port.name.as_ref()) {
+            report.name(&format!("{path}.name"), name, names::port_name);
+            if !names.insert(name) {
+                report.duplicate(&format!("{path}.name"), name);
+            }
+        }
+        let range = "must be between 1 and 65535, inclusive";
+        if port.container_port == 0 {
+            report.required(&format!("{path}.containerPort"));
+        } else if !in_range(port.container_port) {
+            report.invalid(&format!("{path}.containerPort"), port.container_port, range);
+        }
+        let host_port = port.host_port.unwrap_or(0);
+        if host_port != 0 && !in_range(host_port) {
+            report.invalid(&format!("{path}.hostPort"), host_port, range);
+        } else if host_network && host_port != 0 && host_port != port.container_port {
+            let detail = "must match `containerPort` when `hostNetwork` is true";
+            report.invalid(&format!("{path}.hostPort"), host_port, detail);
+        }
+        report.one_of(
+            &format!("{path}.protocol"),
+            port.protocol.as_deref(),
+            &["SCTP", "TCP", "UDP"],
+        );
+        if let Some(host_ip) = given(port.host_ip.as_ref()) {
+            dns::ip(report, &format!("{path}.hostIP"), host_ip);
+        }
+    }
+}
+
+/// Two containers of one list can't take the same port of the host.
+fn check_host_ports(
+    report: &mut Report,
+    path: &str,
+    container: &k8s::Container,
+    taken: &mut HashSet<String>,
+) {
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let Some(host_port) = port.host_port.filter(|p| *p != 0) else { continue };
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let host_ip = port.host_ip.as_deref().unwrap_or_default();
+        let address = format!("{protocol}/{host_ip}/{host_port}");
+        if !taken.insert(address.clone()) {
+            report.duplicate(&format!("{path}.ports[{index}].hostPort"), address);
+        }
+    }
+}
+
+fn check_restart(report: &mut Report, path: &str, container: &k8s::Container) {
+    let policies = ["Always", "OnFailure", "Never"];
+    let policy = container.restart_policy.as_deref();
+    report.one_of(&format!("{path}.restartPolicy"), policy, &policies);
+    let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
+    if rules.is_empty() {
+        return;
+    }
+    if policy.is_none() {
+        let detail = "must specify restartPolicy when restart rules are used";
+        report.required_because(&format!("{path}.restartPolicy"), detail);
+    }
+    if rules.len() > MAX_RESTART_RULES {
+        report.too_many(&format!("{path}.restartPolicyRules"), rules.len(), MAX_RESTART_RULES);
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let path = format!("{path}.restartPolicyRules[{index}]");
+        if rule.action.is_empty() {
+            report.required(&format!("{path}.action"));
+        } else {
+            let actions = ["Restart", "RestartAllContainers"];
+            report.one_of(&format!("{path}.action"), Some(&rule.action), &actions);
+        }
+        let Some(codes) = &rule.exit_codes else {
+            report.required_because(&format!("{path}.exitCodes"), "must be specified");
+            continue;
+        };
+        let path = format!("{path}.exitCodes");
+        if codes.operator.is_empty() {
+            report.required(&format!("{path}.operator"));
+        } else {
+            report.one_of(&format!("{path}.operator"), Some(&codes.operator), &["In", "NotIn"]);
+        }
+        let values = codes.values.as_deref().unwrap_or_default();
+        if values.len() > MAX_EXIT_CODES {
+            report.too_many(&format!("{path}.values"), values.len(), MAX_EXIT_CODES);
+        }
+        let mut seen = HashSet::new();
+        for (index, value) in values.iter().enumerate() {
+            if !seen.insert(value) {
+                report.duplicate(&format!("{path}.values[{index}]"), *value);
+            }
+        }
+    }
+}

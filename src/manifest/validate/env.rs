@@ -1,0 +1,122 @@
+//! `env` and `envFrom` of a container.
+
+use super::{Report, given, names};
+use crate::model::{Quantity, k8s};
+
+/// Fields that a variable may be filled from.
+const FIELD_PATHS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+const CPU_DIVISORS: [&str; 2] = ["1m", "1"];
+const BYTE_DIVISORS: [&str; 13] =
+    ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+
+pub(super) fn check(
+    report: &mut Report,
+    path: &str,
+    container: &k8s::Container,
+    spec: &k8s::PodSpec,
+) {
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let path = format!("{path}.env[{index}]");
+        report.name(&format!("{path}.name"), &variable.name, names::env_name);
+        let Some(source) = &variable.value_from else { continue };
+        let path = format!("{path}.valueFrom");
+        if given(variable.value.as_ref()).is_some() {
+            report.invalid(&path, "", "may not be specified when `value` is not empty");
+        }
+        match (&source.field_ref, &source.resource_field_ref) {
+            (Some(_), Some(_)) => {
+                report.invalid(&path, "", "may not have more than one field specified at a time");
+            }
+            (Some(field), None) => field_ref(report, &format!("{path}.fieldRef"), field),
+            (None, Some(resource)) => {
+                resource_ref(report, &format!("{path}.resourceFieldRef"), resource, spec);
+            }
+            (None, None) => {
+                let detail = "must specify one of: `fieldRef` or `resourceFieldRef`";
+                report.invalid(&path, "", detail);
+            }
+        }
+    }
+    for index in 0..container.env_from.as_ref().map_or(0, Vec::len) {
+        let detail = "must specify one of: `configMapRef` or `secretRef`";
+        report.invalid(&format!("{path}.envFrom[{index}]"), "", detail);
+    }
+}
+
+fn field_ref(report: &mut Report, path: &str, field: &k8s::ObjectFieldSelector) {
+    if let Some(version) = given(field.api_version.as_ref())
+        && version != "v1"
+    {
+        report.unsupported_value(&format!("{path}.apiVersion"), version, &["v1"]);
+    }
+    let path = format!("{path}.fieldPath");
+    let text = field.field_path.as_str();
+    if text.is_empty() {
+        report.required(&path);
+        return;
+    }
+    let subscript = ["metadata.labels", "metadata.annotations"]
+        .into_iter()
+        .find_map(|map| text.strip_prefix(map))
+        .and_then(|rest| rest.strip_prefix("['")?.strip_suffix("']"));
+    match subscript {
+        Some(key) => {
+            if let Err(detail) = names::qualified_name(&key.to_lowercase()) {
+                report.invalid(&path, text, &detail);
+            }
+        }
+        None => report.one_of(&path, Some(text), &FIELD_PATHS),
+    }
+}
+
+fn resource_ref(
+    report: &mut Report,
+    path: &str,
+    field: &k8s::ResourceFieldSelector,
+    spec: &k8s::PodSpec,
+) {
+    if field.resource.is_empty() {
+        report.required(&format!("{path}.resource"));
+        return;
+    }
+    let hugepages = field
+        .resource
+        .strip_prefix("limits.")
+        .or_else(|| field.resource.strip_prefix("requests."))
+        .is_some_and(|name| name.starts_with("hugepages-"));
+    if !hugepages {
+        report.one_of(&format!("{path}.resource"), Some(&field.resource), &RESOURCES);
+    }
+    if let Some(name) = given(field.container_name.as_ref()) {
+        let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        if !containers.any(|c| c.name == name) {
+            report.not_found(&format!("{path}.containerName"), name);
+        }
+    }
+    let Some(divisor) = &field.divisor else { return };
+    let Ok(amount) = Quantity::parse(&divisor.0) else { return };
+    let allowed: &[&str] =
+        if field.resource.ends_with(".cpu") { &CPU_DIVISORS } else { &BYTE_DIVISORS };
+    if !amount.is_zero() && !allowed.iter().any(|text| Quantity::parse(text) == Ok(amount)) {
+        let detail = format!("must be one of {}", allowed.join(", "));
+        report.invalid(&format!("{path}.divisor"), divisor.0.as_str(), &detail);
+    }
+}

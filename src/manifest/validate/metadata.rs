@@ -1,0 +1,58 @@
+//! `metadata`.
+
+use super::{Report, given, names};
+use crate::manifest::Context;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+
+/// Most bytes that all annotations of an object may have together.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+const MAX_NAME: usize = 253;
+
+pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
+    let name = meta.name.as_deref().unwrap_or_default();
+    report.name("metadata.name", name, names::dns_subdomain);
+    let suffixed = name.len() + 1 + cx.node_name.len();
+    if name.len() <= MAX_NAME && suffixed > MAX_NAME {
+        let detail = format!(
+            "must be no more than {} bytes, because the node's name is appended to it",
+            MAX_NAME.saturating_sub(cx.node_name.len() + 1)
+        );
+        report.invalid("metadata.name", name, &detail);
+    }
+    if let Some(namespace) = given(meta.namespace.as_ref()) {
+        report.name("metadata.namespace", namespace, names::dns_label);
+    }
+    if let Some(uid) = given(meta.uid.as_ref()) {
+        report.name("metadata.uid", uid, names::uid);
+    }
+    labels(report, "metadata.labels", meta.labels.as_ref());
+    annotations(report, meta.annotations.as_ref());
+}
+
+/// Labels, and the node selector, which is made of them.
+pub(super) fn labels(report: &mut Report, path: &str, labels: Option<&BTreeMap<String, String>>) {
+    for (key, value) in labels.into_iter().flatten() {
+        let path = format!("{path}[{key}]");
+        if let Err(detail) = names::qualified_name(key) {
+            report.invalid(&path, key.as_str(), &detail);
+        }
+        if let Err(detail) = names::label_value(value) {
+            report.invalid(&path, value.as_str(), &detail);
+        }
+    }
+}
+
+fn annotations(report: &mut Report, annotations: Option<&BTreeMap<String, String>>) {
+    let mut total = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        total += key.len() + value.len();
+        // As the API does: case does not matter in the key of an annotation.
+        if let Err(detail) = names::qualified_name(&key.to_lowercase()) {
+            report.invalid(&format!("metadata.annotations[{key}]"), key.as_str(), &detail);
+        }
+    }
+    if total > MAX_ANNOTATION_BYTES {
+        report.too_long("metadata.annotations", MAX_ANNOTATION_BYTES);
+    }
+}

@@ -1,0 +1,214 @@
+//! Security contexts of the pod and its containers, sysctls.
+
+use super::{Report, given, names};
+use crate::model::k8s;
+use std::collections::HashSet;
+
+const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
+const MAX_PROFILE_NAME: usize = 4095;
+
+/// Sysctls that concern only the pod's own namespaces and can't hurt its neighbours: the kubelet's
+/// list for a kernel of 4.15 or later.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, allowed_unsafe: &[String]) {
+    let Some(context) = &spec.security_context else { return };
+    let path = "spec.securityContext";
+    for (name, id) in [
+        ("runAsUser", context.run_as_user),
+        ("runAsGroup", context.run_as_group),
+        ("fsGroup", context.fs_group),
+    ] {
+        check_id(report, &format!("{path}.{name}"), id);
+    }
+    for (index, id) in context.supplemental_groups.iter().flatten().enumerate() {
+        check_id(report, &format!("{path}.supplementalGroups[{index}]"), Some(*id));
+    }
+    report.one_of(
+        &format!("{path}.supplementalGroupsPolicy"),
+        context.supplemental_groups_policy.as_deref(),
+        &["Merge", "Strict"],
+    );
+    report.one_of(
+        &format!("{path}.fsGroupChangePolicy"),
+        context.fs_group_change_policy.as_deref(),
+        &["Always", "OnRootMismatch"],
+    );
+    if let Some(profile) = &context.seccomp_profile {
+        seccomp(report, &format!("{path}.seccompProfile"), profile);
+    }
+    if let Some(profile) = &context.app_armor_profile {
+        app_armor(report, &format!("{path}.appArmorProfile"), profile);
+    }
+    sysctls(report, spec, context.sysctls.as_deref().unwrap_or_default(), allowed_unsafe);
+}
+
+pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::Container) {
+    let Some(context) = &container.security_context else { return };
+    let path = format!("{path}.securityContext");
+    check_id(report, &format!("{path}.runAsUser"), context.run_as_user);
+    check_id(report, &format!("{path}.runAsGroup"), context.run_as_group);
+    if context.allow_privilege_escalation == Some(false) {
+        let escalation = format!("{path}.allowPrivilegeEscalation");
+        if context.privileged == Some(true) {
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            report.invalid(&escalation, false, detail);
+        }
+        let mut added = context.capabilities.iter().flat_map(|c| c.add.iter().flatten());
+        if added.any(|c| c == "SYS_ADMIN" || c == "CAP_SYS_ADMIN") {
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.add` \
+                          CAP_SYS_ADMIN";
+            report.invalid(&escalation, false, detail);
+        }
+    }
+    let proc_mount = context.proc_mount.as_deref();
+    report.one_of(&format!("{path}.procMount"), proc_mount, &["Default", "Unmasked"]);
+    if proc_mount == Some("Unmasked") {
+        let detail = "`hostUsers` must be false to use `Unmasked`, which this version can't do";
+        report.not_honoured(&format!("{path}.procMount"), detail);
+    }
+    if let Some(profile) = &context.seccomp_profile {
+        seccomp(report, &format!("{path}.seccompProfile"), profile);
+    }
+    if let Some(profile) = &context.app_armor_profile {
+        app_armor(report, &format!("{path}.appArmorProfile"), profile);
+    }
+}
+
+fn check_id(report: &mut Report, path: &str, id: Option<i64>) {
+    if let Some(id) = id
+        && !(0..=i64::from(i32::MAX)).contains(&id)
+    {
+        report.invalid(path, id, ID_RANGE);
+    }
+}
+
+fn seccomp(report: &mut Report, path: &str, profile: &k8s::SeccompProfile) {
+    profile_kind(report, path, &profile.type_, profile.localhost_profile.as_ref());
+    if let Some(name) = given(profile.localhost_profile.as_ref())
+        && let Err(detail) = names::inner_path(name)
+    {
+        report.invalid(&format!("{path}.localhostProfile"), name, &detail);
+    }
+}
+
+fn app_armor(report: &mut Report, path: &str, profile: &k8s::AppArmorProfile) {
+    profile_kind(report, path, &profile.type_, profile.localhost_profile.as_ref());
+    let Some(name) = given(profile.localhost_profile.as_ref()) else { return };
+    let path = format!("{path}.localhostProfile");
+    if name.trim() != name {
+        report.invalid(&path, name, "must not be padded with whitespace");
+    }
+    if name.len() > MAX_PROFILE_NAME {
+        report.too_long(&path, MAX_PROFILE_NAME);
+    }
+}
+
+fn profile_kind(report: &mut Report, path: &str, kind: &str, localhost: Option<&String>) {
+    let localhost_path = format!("{path}.localhostProfile");
+    match kind {
+        "" => report.required(&format!("{path}.type")),
+        "Localhost" if given(localhost).is_none() => {
+            report.required_because(&localhost_path, "must be set when type is Localhost");
+        }
+        "Localhost" => {}
+        "RuntimeDefault" | "Unconfined" => {
+            if let Some(name) = localhost {
+                let detail = "can only be set when type is Localhost";
+                report.invalid(&localhost_path, name.as_str(), detail);
+            }
+        }
+        other => report.unsupported_value(
+            &format!("{path}.type"),
+            other,
+            &["Localhost", "RuntimeDefault", "Unconfined"],
+        ),
+    }
+}
+
+fn sysctls(
+    report: &mut Report,
+    spec: &k8s::PodSpec,
+    sysctls: &[k8s::Sysctl],
+    allowed_unsafe: &[String],
+) {
+    let mut seen = HashSet::new();
+    for (index, sysctl) in sysctls.iter().enumerate() {
+        let path = format!("spec.securityContext.sysctls[{index}].name");
+        report.name(&path, &sysctl.name, names::sysctl_name);
+        if names::sysctl_name(&sysctl.name).is_err() {
+            continue;
+        }
+        let name = with_dots(&sysctl.name);
+        if !seen.insert(name.clone()) {
+            report.duplicate(&path, name.as_str());
+        }
+        let namespace = namespace_of(&name);
+        if namespace == Some(Namespace::Net) && spec.host_network == Some(true) {
+            report.invalid(&path, name.as_str(), "may not be specified when 'hostNetwork' is true");
+        }
+        if namespace == Some(Namespace::Ipc) && spec.host_ipc == Some(true) {
+            report.invalid(&path, name.as_str(), "may not be specified when 'hostIPC' is true");
+        }
+        let allowed = allowed_unsafe.iter().any(|pattern| matches(pattern, &name));
+        if namespace.is_none() {
+            let detail = format!("sysctl {name:?} is not a pod's own, it would change the node");
+            report.forbidden(&path, &detail);
+        } else if !SAFE_SYSCTLS.contains(&name.as_str()) && !allowed {
+            let detail = format!("sysctl {name:?} not allowlisted; see allowedUnsafeSysctls");
+            report.forbidden(&path, &detail);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Namespace {
+    Ipc,
+    Net,
+}
+
+/// The namespace that a sysctl belongs to; `None` for one of the whole machine.
+fn namespace_of(name: &str) -> Option<Namespace> {
+    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."];
+    if name == "kernel.sem" || ipc.iter().any(|prefix| name.starts_with(prefix)) {
+        return Some(Namespace::Ipc);
+    }
+    name.starts_with("net.").then_some(Namespace::Net)
+}
+
+/// `net/ipv4/conf/eth0.1/x` and `net.ipv4.conf.eth0/1.x` are the same: the first separator decides.
+fn with_dots(name: &str) -> String {
+    match name.find(['.', '/']).map(|at| name.as_bytes()[at]) {
+        Some(b'/') => name
+            .chars()
+            .map(|c| match c {
+                '/' => '.',
+                '.' => '/',
+                other => other,
+            })
+            .collect(),
+        Some(_) | None => name.to_owned(),
+    }
+}
+
+/// Whether an entry of `allowedUnsafeSysctls` (a name, or a prefix with `*`) covers `name`.
+fn matches(pattern: &str, name: &str) -> bool {
+    let pattern = with_dots(pattern);
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    }
+}

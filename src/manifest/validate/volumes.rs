@@ -1,0 +1,144 @@
+//! `spec.volumes`, and where containers mount them.
+
+use super::{Report, given, names};
+use crate::model::{Quantity, k8s};
+use std::collections::{HashMap, HashSet};
+
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "DirectoryOrCreate",
+    "Directory",
+    "FileOrCreate",
+    "File",
+    "Socket",
+    "CharDevice",
+    "BlockDevice",
+];
+
+pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
+    let mut names = HashSet::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let path = format!("spec.volumes[{index}]");
+        let name_path = format!("{path}.name");
+        report.name(&name_path, &volume.name, names::dns_label);
+        if !volume.name.is_empty() && !names.insert(volume.name.as_str()) {
+            report.duplicate(&name_path, volume.name.as_str());
+        }
+        if volume.empty_dir.is_some() && volume.host_path.is_some() {
+            report
+                .forbidden(&format!("{path}.hostPath"), "may not specify more than 1 volume type");
+        }
+        if let Some(empty_dir) = &volume.empty_dir {
+            check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir);
+        }
+        if let Some(host_path) = &volume.host_path {
+            check_host_path(report, &format!("{path}.hostPath"), host_path);
+        }
+    }
+}
+
+fn check_empty_dir(report: &mut Report, path: &str, source: &k8s::EmptyDirVolumeSource) {
+    let medium = given(source.medium.as_ref()).unwrap_or_default();
+    if medium == "HugePages" || medium.starts_with("HugePages-") {
+        let detail = "huge pages are not mounted by this version";
+        report.not_honoured(&format!("{path}.medium"), detail);
+    } else {
+        report.one_of(&format!("{path}.medium"), Some(medium), &["", "Memory"]);
+    }
+    let Some(limit) = &source.size_limit else { return };
+    let path = format!("{path}.sizeLimit");
+    if Quantity::parse(&limit.0).is_ok_and(Quantity::is_negative) {
+        report.invalid(&path, limit.0.as_str(), "must be greater than or equal to 0");
+    } else if medium != "Memory" {
+        report.warn(&path, "ignored: on disk it is not enforced by this version");
+    }
+}
+
+fn check_host_path(report: &mut Report, path: &str, source: &k8s::HostPathVolumeSource) {
+    let where_path = format!("{path}.path");
+    if source.path.is_empty() {
+        report.required(&where_path);
+    } else if let Err(detail) = names::no_backsteps(&source.path) {
+        report.invalid(&where_path, source.path.as_str(), &detail);
+    } else if !source.path.starts_with('/') {
+        report.invalid(&where_path, source.path.as_str(), "must be an absolute path");
+    }
+    report.one_of(&format!("{path}.type"), source.type_.as_deref(), &HOST_PATH_TYPES);
+}
+
+/// The mounts of one container.
+pub(super) fn check_mounts(
+    report: &mut Report,
+    path: &str,
+    container: &k8s::Container,
+    spec: &k8s::PodSpec,
+) {
+    let volumes: HashSet<&str> =
+        spec.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
+    let privileged =
+        container.security_context.as_ref().is_some_and(|s| s.privileged == Some(true));
+    let mut targets: HashMap<&str, usize> = HashMap::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = format!("{path}.volumeMounts[{index}]");
+        if mount.name.is_empty() {
+            report.required(&format!("{path}.name"));
+        } else if !volumes.contains(mount.name.as_str()) {
+            report.not_found(&format!("{path}.name"), &mount.name);
+        }
+        let target = mount.mount_path.as_str();
+        if target.is_empty() {
+            report.required(&format!("{path}.mountPath"));
+        } else if targets.insert(target, index).is_some() {
+            report.invalid(&format!("{path}.mountPath"), target, "must be unique");
+        } else if target.contains(':') {
+            report.invalid(&format!("{path}.mountPath"), target, "must not contain ':'");
+        }
+        sub_path(report, &path, mount);
+        report.one_of(
+            &format!("{path}.mountPropagation"),
+            mount.mount_propagation.as_deref(),
+            &["Bidirectional", "HostToContainer", "None"],
+        );
+        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !privileged {
+            let detail =
+                "Bidirectional mount propagation is available only to privileged containers";
+            report.forbidden(&format!("{path}.mountPropagation"), detail);
+        }
+        recursive_read_only(report, &format!("{path}.recursiveReadOnly"), mount);
+    }
+}
+
+fn sub_path(report: &mut Report, path: &str, mount: &k8s::VolumeMount) {
+    let plain = given(mount.sub_path.as_ref());
+    let expression = given(mount.sub_path_expr.as_ref());
+    if let Some(text) = plain
+        && let Err(detail) = names::inner_path(text)
+    {
+        report.invalid(&format!("{path}.subPath"), text, &detail);
+    }
+    let Some(text) = expression else { return };
+    let path = format!("{path}.subPathExpr");
+    if plain.is_some() {
+        report.invalid(&path, text, "subPathExpr and subPath are mutually exclusive");
+    }
+    if let Err(detail) = names::inner_path(text) {
+        report.invalid(&path, text, &detail);
+    }
+}
+
+fn recursive_read_only(report: &mut Report, path: &str, mount: &k8s::VolumeMount) {
+    let mode = mount.recursive_read_only.as_deref();
+    report.one_of(path, mode, &["Disabled", "IfPossible", "Enabled"]);
+    if !matches!(mode, Some("IfPossible" | "Enabled")) {
+        return;
+    }
+    if mount.read_only != Some(true) {
+        report.forbidden(path, "may only be specified when `readOnly` is true");
+    }
+    if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
+        report.forbidden(path, "may only be specified when `mountPropagation` is None or not set");
+    }
+    if mode == Some("Enabled") {
+        report.not_honoured(path, "this version mounts read-only not recursively; use IfPossible");
+    }
+}

@@ -1,0 +1,57 @@
+//! Tells systemd that the agent is up: one datagram to the socket that `NOTIFY_SOCKET` names.
+//!
+//! Never waits and never fails the agent: what can't be sent is left to the service's start timeout.
+
+use std::{
+    ffi::OsStr,
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+};
+
+/// Sends `READY=1` to the socket that systemd gave; a leading `@` names an abstract socket.
+///
+/// # Errors
+/// When there is no such socket, or nobody takes the message off it.
+pub fn ready(socket: &OsStr) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(b"READY=1\n", &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_arrives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        ready(path.as_os_str()).unwrap();
+        let mut buffer = [0; 64];
+        let length = receiver.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"READY=1\n");
+    }
+
+    #[test]
+    fn an_abstract_socket_is_reached_and_a_missing_one_is_an_error() {
+        let name = format!("nodelet-notify-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let receiver = UnixDatagram::bind_addr(&address).unwrap();
+        ready(OsStr::new(&format!("@{name}"))).unwrap();
+        let mut buffer = [0; 64];
+        assert!(receiver.recv(&mut buffer).is_ok());
+        assert!(ready(OsStr::new("/nonexistent/notify")).is_err());
+    }
+}

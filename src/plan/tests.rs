@@ -1,0 +1,5 @@
+mod picture;
+mod properties;
+mod scenarios;
+mod tables;
+mod world;

@@ -1,0 +1,432 @@
+use super::*;
+use crate::model::PodUid;
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn key(name: &str) -> PodKey {
+    PodKey::new("default", name)
+}
+
+fn sandbox(id: &str, state: SandboxState) -> ObservedSandbox {
+    ObservedSandbox {
+        id: SandboxId::from(id),
+        uid: PodUid::from("u"),
+        attempt: 0,
+        state,
+        created_at: Timestamp::UNIX_EPOCH,
+        ips: Vec::new(),
+        network: NetworkMode::Pod,
+        owner: None,
+    }
+}
+
+fn running() -> ContainerState {
+    ContainerState::Running { started_at: Timestamp::UNIX_EPOCH }
+}
+
+fn exited(code: i32) -> ContainerState {
+    ContainerState::Exited {
+        started_at: None,
+        finished_at: Timestamp::UNIX_EPOCH,
+        exit_code: code,
+        reason: "".into(),
+        message: "".into(),
+    }
+}
+
+fn container(id: &str, state: ContainerState) -> ObservedContainer {
+    ObservedContainer {
+        id: ContainerId::from(id),
+        sandbox_id: SandboxId::from("s"),
+        uid: PodUid::from("u"),
+        name: "main".into(),
+        restart_count: 0,
+        hash: "".into(),
+        state,
+        created_at: Timestamp::UNIX_EPOCH,
+        image: "".into(),
+        image_ref: "".into(),
+        termination_message_path: "".into(),
+        termination_message_policy: "".into(),
+        termination_log: None,
+        log_path: "".into(),
+        user: None,
+    }
+}
+
+/// A listing of pods that each have a ready sandbox `<name>-s` and a container `<name>-c`.
+fn listing(at: u64, pods: &[(&str, ContainerState)]) -> Listing {
+    let mut listing = Listing { began: SECOND * u32::try_from(at).unwrap(), ..Default::default() };
+    for (name, state) in pods {
+        let id = format!("{name}-s");
+        listing.sandboxes.push((key(name), sandbox(&id, SandboxState::Ready)));
+        let id = format!("{name}-c");
+        listing.containers.push((key(name), container(&id, state.clone())));
+    }
+    listing
+}
+
+/// Completes a subject as a runtime would.
+fn complete(subject: Subject) -> Found {
+    Found::Complete(match subject {
+        Subject::Sandbox(mut sandbox) => {
+            sandbox.ips = vec!["10.0.0.1".parse().unwrap()];
+            Subject::Sandbox(sandbox)
+        }
+        Subject::Container(mut container) => {
+            container.log_path = "/log".into();
+            if let ContainerState::Exited { exit_code, .. } = &mut container.state {
+                *exit_code = 42;
+            }
+            Subject::Container(container)
+        }
+    })
+}
+
+fn answer_all(picture: &mut Picture, inspections: Vec<Inspection>) {
+    let mut queue = VecDeque::from(inspections);
+    while let Some((key, subject)) = queue.pop_front() {
+        let object = subject.object();
+        queue.extend(picture.inspected(&key, &object, complete(subject)));
+    }
+}
+
+use std::collections::VecDeque;
+
+/// A picture after a first listing of `pods`, taken out.
+fn seen(pods: &[(&str, ContainerState)]) -> Picture {
+    let mut picture = Picture::default();
+    let inspections = picture.apply(listing(1, pods), &Scope::All, &BTreeSet::new());
+    answer_all(&mut picture, inspections);
+    let news = picture.take_news().unwrap();
+    assert!(news.complete && news.pods.len() == pods.len());
+    picture
+}
+
+fn asked(name: &str) -> BTreeSet<PodKey> {
+    BTreeSet::from([key(name)])
+}
+
+#[test]
+fn the_first_news_is_of_everything() {
+    let mut picture = Picture::default();
+    let pods = [("a", running()), ("b", exited(0))];
+    let inspections = picture.apply(listing(1, &pods), &Scope::All, &BTreeSet::new());
+    assert_eq!(inspections.len(), 4);
+    assert_eq!(picture.take_news(), None);
+    let mut rest = inspections.into_iter();
+    let (first, subject) = rest.next().unwrap();
+    picture.inspected(&first, &subject.object(), complete(subject));
+    assert_eq!(picture.take_news(), None, "given out before everything was inspected");
+    answer_all(&mut picture, rest.collect());
+    let news = picture.take_news().unwrap();
+    assert!(news.complete);
+    assert_eq!(news.listed_at, SECOND);
+    assert_eq!(news.pods.len(), 2);
+    let pod = &news.pods[1].1;
+    assert_eq!((pod.listed_at, pod.sandboxes[0].ips.len()), (SECOND, 1));
+    assert!(matches!(pod.containers[0].state, ContainerState::Exited { exit_code: 42, .. }));
+}
+
+#[test]
+fn an_empty_runtime_is_news_too() {
+    let mut picture = Picture::default();
+    picture.apply(listing(1, &[]), &Scope::All, &BTreeSet::new());
+    let news = picture.take_news().unwrap();
+    assert!(news.complete && news.pods.is_empty());
+}
+
+#[test]
+fn nothing_is_inspected_when_nothing_changed() {
+    let pods = [("a", running()), ("b", exited(0))];
+    let mut picture = seen(&pods);
+    assert!(picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new()).is_empty());
+    let news = picture.take_news().unwrap();
+    assert_eq!((news.listed_at, news.complete, news.pods.len()), (SECOND * 2, true, 0));
+    assert!(!picture.has_news());
+}
+
+#[test]
+fn only_what_changed_is_inspected() {
+    let mut picture = seen(&[("a", running()), ("b", running())]);
+    let pods = [("a", running()), ("b", exited(0))];
+    let inspections = picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new());
+    assert_eq!(inspections.len(), 1);
+    assert!(matches!(&inspections[0].1, Subject::Container(c) if c.id.as_str() == "b-c"));
+    answer_all(&mut picture, inspections);
+    let news = picture.take_news().unwrap();
+    assert_eq!(news.pods.len(), 1);
+    let pod = &news.pods[0].1;
+    assert_eq!(pod.sandboxes[0].ips.len(), 1, "the sandbox as inspected before");
+}
+
+#[test]
+fn who_asks_is_answered_though_nothing_changed() {
+    let mut picture = seen(&[("a", running())]);
+    let inspections = picture.apply(listing(2, &[("a", running())]), &Scope::Asked, &asked("a"));
+    assert!(inspections.is_empty());
+    let news = picture.take_news().unwrap();
+    assert!(!news.complete);
+    assert_eq!(news.pods[0].1.listed_at, SECOND * 2);
+    picture.apply(listing(3, &[]), &Scope::Asked, &asked("never-seen"));
+    let news = picture.take_news().unwrap();
+    assert!(news.pods[0].1.is_empty());
+    assert_eq!(news.pods[0].1.listed_at, SECOND * 3);
+}
+
+#[test]
+fn a_look_at_one_pod_leaves_the_others_alone() {
+    let mut picture = seen(&[("a", running()), ("b", running())]);
+    picture.apply(listing(2, &[]), &Scope::Asked, &asked("a"));
+    let news = picture.take_news().unwrap();
+    assert_eq!(news.pods, vec![(key("a"), news.pods[0].1.clone())]);
+    assert!(news.pods[0].1.is_empty());
+    assert!(picture.find("b-c").is_some() && picture.find("a-c").is_none());
+}
+
+#[test]
+fn a_pod_that_is_gone_is_given_out_empty_once() {
+    let mut picture = seen(&[("a", running())]);
+    picture.apply(listing(2, &[]), &Scope::All, &BTreeSet::new());
+    assert!(picture.take_news().unwrap().pods[0].1.is_empty());
+    picture.apply(listing(3, &[]), &Scope::All, &BTreeSet::new());
+    assert!(picture.take_news().unwrap().pods.is_empty());
+}
+
+#[test]
+fn a_hanging_inspection_marks_its_pod_and_nobody_else_waits() {
+    let mut picture = seen(&[("a", running()), ("b", running())]);
+    let pods = [("a", exited(0)), ("b", exited(0))];
+    let mut inspections = picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new());
+    let (hangs, subject) = inspections.remove(0);
+    assert_eq!(hangs, key("a"));
+    answer_all(&mut picture, inspections);
+    let news = picture.take_news().unwrap();
+    assert!(!news.complete);
+    assert_eq!(news.pods[0].0, key("b"));
+
+    picture.overdue(&hangs, &subject.object());
+    let news = picture.take_news().unwrap();
+    assert!(news.complete);
+    let pod = &news.pods[0].1;
+    assert_eq!(pod.inspect_error.as_deref(), Some("ContainerStatus of a-c does not answer"));
+    assert!(pod.containers[0].state.is_running(), "as last seen");
+    assert_eq!(picture.hung().len(), 1);
+
+    // It is not asked again, and who asks is answered with the same.
+    assert!(picture.apply(listing(3, &pods), &Scope::All, &asked("a")).is_empty());
+    let news = picture.take_news().unwrap();
+    assert!(news.complete && news.pods[0].1.inspect_error.is_some());
+    assert_eq!(news.pods[0].1.listed_at, SECOND * 3);
+
+    // The answer comes at last; the listing that came meanwhile needs no inspection any more.
+    assert!(picture.inspected(&hangs, &subject.object(), complete(subject)).is_empty());
+    let news = picture.take_news().unwrap();
+    let pod = &news.pods[0].1;
+    assert_eq!((pod.inspect_error.as_deref(), pod.listed_at), (None, SECOND * 3));
+    assert!(matches!(pod.containers[0].state, ContainerState::Exited { exit_code: 42, .. }));
+    assert!(picture.hung().is_empty());
+}
+
+#[test]
+fn a_failed_inspection_is_made_again() {
+    let mut picture = seen(&[("a", running())]);
+    let pods = [("a", exited(0))];
+    let mut inspections = picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new());
+    let (pod, subject) = inspections.remove(0);
+    picture.inspected(&pod, &subject.object(), Found::Failed("no".to_owned()));
+    let news = picture.take_news().unwrap();
+    assert_eq!(news.pods[0].1.inspect_error.as_deref(), Some("no"));
+    assert!(news.pods[0].1.containers[0].state.is_running(), "as last seen");
+    assert!(picture.has_suspects());
+
+    let inspections = picture.apply(listing(3, &pods), &Scope::All, &BTreeSet::new());
+    assert_eq!(inspections.len(), 1);
+    answer_all(&mut picture, inspections);
+    let news = picture.take_news().unwrap();
+    assert_eq!(news.pods[0].1.inspect_error, None);
+    assert!(!picture.has_suspects());
+}
+
+#[test]
+fn what_vanishes_before_its_inspection_is_gone() {
+    let mut picture = seen(&[]);
+    let mut inspections =
+        picture.apply(listing(2, &[("a", running())]), &Scope::All, &BTreeSet::new());
+    for (pod, subject) in inspections.drain(..) {
+        picture.inspected(&pod, &subject.object(), Found::Gone);
+    }
+    assert!(picture.take_news().unwrap().pods.is_empty());
+    assert!(picture.find("a-c").is_none());
+}
+
+#[test]
+fn a_suspect_is_inspected_though_unchanged() {
+    let pods = [("a", exited(0))];
+    let mut picture = seen(&pods);
+    picture.suspect(&key("a"), "a-c");
+    let inspections = picture.apply(listing(2, &pods), &Scope::Asked, &asked("a"));
+    assert_eq!(inspections.len(), 1);
+}
+
+#[test]
+fn a_ready_sandbox_without_an_address_is_looked_at_again() {
+    let mut picture = Picture::default();
+    let inspections = picture.apply(listing(1, &[("a", running())]), &Scope::All, &BTreeSet::new());
+    for (pod, subject) in inspections {
+        let object = subject.object();
+        picture.inspected(&pod, &object, Found::Complete(subject));
+    }
+    picture.take_news().unwrap();
+    let inspections = picture.apply(listing(2, &[("a", running())]), &Scope::All, &BTreeSet::new());
+    assert!(matches!(&inspections[..], [(_, Subject::Sandbox(_))]));
+}
+
+#[test]
+fn the_newest_comes_first_whatever_the_clock_said() {
+    let mut picture = Picture::default();
+    let mut list = Listing { began: SECOND, ..Default::default() };
+    for (id, attempt, created) in [("old", 1, 900), ("new", 2, 100)] {
+        let mut one = sandbox(id, SandboxState::NotReady);
+        one.attempt = attempt;
+        one.created_at = Timestamp::from_second(created).unwrap();
+        list.sandboxes.push((key("a"), one));
+        let mut one = container(id, exited(0));
+        one.restart_count = attempt;
+        one.created_at = Timestamp::from_second(created).unwrap();
+        list.containers.push((key("a"), one));
+    }
+    let inspections = picture.apply(list, &Scope::All, &BTreeSet::new());
+    answer_all(&mut picture, inspections);
+    let pod = picture.take_news().unwrap().pods[0].1.clone();
+    assert_eq!(pod.sandboxes[0].id.as_str(), "new");
+    assert_eq!(pod.containers[0].id.as_str(), "new");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    List(Vec<(u8, bool)>),
+    Look(u8, Option<bool>),
+    Answer(usize),
+    Fail(usize),
+    Overdue(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        prop::collection::vec((0_u8..4, any::<bool>()), 0..4).prop_map(Step::List),
+        (0_u8..4, any::<Option<bool>>()).prop_map(|(n, s)| Step::Look(n, s)),
+        any::<usize>().prop_map(Step::Answer),
+        any::<usize>().prop_map(Step::Answer),
+        any::<usize>().prop_map(Step::Fail),
+        any::<usize>().prop_map(Step::Overdue),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn state(running_: bool) -> ContainerState {
+    if running_ { running() } else { exited(0) }
+}
+
+proptest! {
+    /// However listings, answers, failures and hanging mix: listings are given out in their order,
+    /// no object is inspected twice at once, and once everything is answered and listed once more,
+    /// what was given out last is what runs.
+    #[test]
+    fn what_is_given_out_is_what_runs(steps in steps()) {
+        let mut picture = Picture::default();
+        let mut under_way: Vec<Inspection> = Vec::new();
+        let mut world: BTreeMap<u8, bool> = BTreeMap::new();
+        let mut given: BTreeMap<PodKey, Arc<ObservedPod>> = BTreeMap::new();
+        let (mut at, mut complete_at) = (0, Duration::ZERO);
+        let mut first = true;
+        let name = |n: u8| format!("p{n}");
+        let listing_of = |at: u64, world: &BTreeMap<u8, bool>, only: Option<u8>| {
+            let names: Vec<(String, ContainerState)> = world
+                .iter()
+                .filter(|(n, _)| only.is_none_or(|only| only == **n))
+                .map(|(n, s)| (name(*n), state(*s)))
+                .collect();
+            let pods: Vec<(&str, ContainerState)> =
+                names.iter().map(|(n, s)| (n.as_str(), s.clone())).collect();
+            listing(at, &pods)
+        };
+        let mut queue = VecDeque::from(steps);
+        let mut last = 0;
+        while let Some(step) = queue.pop_front() {
+            at += 1;
+            match step {
+                Step::List(pods) => {
+                    world = pods.into_iter().collect();
+                    let list = listing_of(at, &world, None);
+                    under_way.extend(picture.apply(list, &Scope::All, &BTreeSet::new()));
+                }
+                Step::Look(n, now) => {
+                    match now {
+                        Some(s) => world.insert(n, s),
+                        None => world.remove(&n),
+                    };
+                    let list = listing_of(at, &world, Some(n));
+                    under_way.extend(picture.apply(list, &Scope::Asked, &asked(&name(n))));
+                }
+                Step::Answer(i) if !under_way.is_empty() => {
+                    let (pod, subject) = under_way.remove(i % under_way.len());
+                    let object = subject.object();
+                    under_way.extend(picture.inspected(&pod, &object, complete(subject)));
+                }
+                Step::Fail(i) if !under_way.is_empty() => {
+                    let (pod, subject) = under_way.remove(i % under_way.len());
+                    let found = Found::Failed("no".to_owned());
+                    under_way.extend(picture.inspected(&pod, &subject.object(), found));
+                }
+                Step::Overdue(i) if !under_way.is_empty() => {
+                    let (pod, subject) = &under_way[i % under_way.len()];
+                    picture.overdue(pod, &subject.object());
+                }
+                Step::Answer(_) | Step::Fail(_) | Step::Overdue(_) => {}
+            }
+            let mut objects: Vec<Object> = under_way.iter().map(|(_, s)| s.object()).collect();
+            objects.sort();
+            objects.dedup();
+            prop_assert_eq!(objects.len(), under_way.len());
+            while let Some(news) = picture.take_news() {
+                if news.complete {
+                    prop_assert!(news.listed_at >= complete_at);
+                    complete_at = news.listed_at;
+                    first = false;
+                }
+                prop_assert!(!first, "something was given out before everything");
+                for (pod, observed) in news.pods {
+                    if let Some(before) = given.get(&pod) {
+                        prop_assert!(observed.listed_at >= before.listed_at);
+                    }
+                    given.insert(pod, observed);
+                }
+            }
+            // In the end: list once more and answer everything, twice, since a failure before the
+            // last listing is found out by it.
+            if queue.is_empty() && last < 2 {
+                last += 1;
+                let pods = world.iter().map(|(n, s)| (*n, *s)).collect();
+                queue.push_back(Step::List(pods));
+                let open = under_way.len() + 2 * world.len() + 8;
+                queue.extend((0..open).map(|_| Step::Answer(0)));
+            }
+        }
+        for n in 0..4 {
+            let shown = given.get(&key(&name(n)));
+            match world.get(&n) {
+                None => prop_assert!(shown.is_none_or(|pod| pod.is_empty())),
+                Some(running) => {
+                    let pod = shown.unwrap();
+                    prop_assert_eq!(&pod.inspect_error, &None);
+                    prop_assert_eq!(pod.containers[0].state.is_running(), *running);
+                    prop_assert_eq!(&*pod.containers[0].log_path, "/log");
+                    prop_assert_eq!(pod.sandboxes[0].ips.len(), 1);
+                }
+            }
+        }
+    }
+}

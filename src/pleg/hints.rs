@@ -1,0 +1,153 @@
+//! What the loop does with events: it has pods looked at, some at once, some after a while, and
+//! some after the runtime's own view has caught up with the event.
+
+use super::{
+    events::Hint,
+    inspect,
+    run::{Done, Loop},
+};
+use crate::cri::RuntimeEvent;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    time::Duration,
+};
+use tokio::time::Instant;
+use tracing::debug;
+
+/// Hints that are not urgent wait this long: what they tell of is usually seen by then, because a
+/// worker that acts asks for a look itself.
+const NOT_URGENT: Duration = Duration::from_millis(500);
+/// containerd notes the reason of a kill for lack of memory after the end itself.
+const OOM_LAG: Duration = Duration::from_millis(200);
+/// Waits for ends to show, at a time. Beyond that a plain look has to do.
+const MOST_WAITS: usize = 32;
+/// Ends of containers that were never seen are remembered this long, and this many.
+const EARLY_FOR: Duration = Duration::from_secs(30);
+const MOST_EARLY: usize = 256;
+
+/// Hints that are not done with.
+#[derive(Default)]
+pub(super) struct Hints {
+    /// Those that are not urgent, by id.
+    pub(super) later: BTreeMap<String, (Instant, Expect)>,
+    /// Ends of what was never seen.
+    early: VecDeque<(String, Instant)>,
+    /// Waits for ends to show, under way.
+    pub(super) waits: usize,
+}
+
+/// What a hint that is not urgent says, by the id that it names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expect {
+    Running,
+    Gone,
+    OutOfMemory,
+}
+
+impl Loop {
+    pub(super) fn hint(&mut self, hint: Hint) {
+        let now = Instant::now();
+        match hint {
+            Hint::Connected => {
+                debug!("runtime events arrive");
+                self.health.events_connected = true;
+                // What happened while nobody listened is seen by listing.
+                self.listing.due = now;
+                self.status.due = self.status.due.map(|_| now);
+                self.publish();
+            }
+            Hint::Lost => {
+                self.health.events_connected = false;
+                self.listing.due = now;
+                self.publish();
+            }
+            Hint::Event(RuntimeEvent::Exited { id }) => self.ended(id, now),
+            Hint::Event(RuntimeEvent::Started { id }) => {
+                self.remember(id, NOT_URGENT, Expect::Running);
+            }
+            Hint::Event(RuntimeEvent::Removed { id }) => {
+                self.remember(id, NOT_URGENT, Expect::Gone);
+            }
+            Hint::Event(RuntimeEvent::OutOfMemory { id }) => {
+                self.remember(id, OOM_LAG, Expect::OutOfMemory);
+            }
+        }
+    }
+
+    /// Something ended: waits until the runtime's view shows it, then has its pod looked at.
+    fn ended(&mut self, id: String, now: Instant) {
+        self.hints.later.remove(&id);
+        let Some((key, known)) = self.picture.find(&id) else {
+            // It ended before it was ever seen. A list that shows it running is behind the times.
+            if self.hints.early.len() >= MOST_EARLY {
+                self.hints.early.pop_front();
+            }
+            self.hints.early.push_back((id, now));
+            return;
+        };
+        if !known.alive {
+            return;
+        }
+        let key = key.clone();
+        if self.hints.waits >= MOST_WAITS {
+            self.listing.wanted.insert(key);
+            return;
+        }
+        self.hints.waits += 1;
+        let client = self.client.clone();
+        self.tasks.spawn(async move {
+            inspect::until_ended(&client, &known.object).await;
+            Done::EndSeen { key }
+        });
+    }
+
+    /// Looks whether something was seen by now whose end was told of before.
+    pub(super) fn early_ends(&mut self) {
+        if self.hints.early.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for (id, told) in mem::take(&mut self.hints.early) {
+            if self.picture.find(&id).is_some() {
+                self.ended(id, now);
+            } else if now.duration_since(told) < EARLY_FOR {
+                self.hints.early.push_back((id, told));
+            }
+        }
+    }
+
+    fn remember(&mut self, id: String, delay: Duration, expect: Expect) {
+        // Bounded: what does not fit is seen by the next listing.
+        if self.hints.later.len() < MOST_EARLY {
+            self.hints.later.insert(id, (Instant::now() + delay, expect));
+        }
+    }
+
+    /// Acts on hints that have waited long enough and tell of what is still unseen.
+    pub(super) fn later_hints(&mut self, now: Instant) {
+        let due: Vec<(String, Expect)> = self
+            .hints
+            .later
+            .iter()
+            .filter(|(_, (due, _))| *due <= now)
+            .map(|(id, (_, expect))| (id.clone(), *expect))
+            .collect();
+        for (id, expect) in due {
+            self.hints.later.remove(&id);
+            let known = self.picture.find(&id).map(|(key, known)| (key.clone(), known.alive));
+            match (expect, known) {
+                (Expect::Running, None) => self.listing.due = self.listing.due.min(now),
+                (Expect::Running, Some((_, true))) | (Expect::Gone | Expect::OutOfMemory, None) => {
+                }
+                (Expect::Running, Some((key, false))) | (Expect::Gone, Some((key, _))) => {
+                    self.listing.wanted.insert(key);
+                }
+                (Expect::OutOfMemory, Some((key, _))) => {
+                    self.picture.suspect(&key, &id);
+                    self.listing.wanted.insert(key);
+                }
+            }
+        }
+    }
+}

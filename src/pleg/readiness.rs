@@ -1,0 +1,138 @@
+//! What the runtime says about itself, with the kubelet's patience: a question that fails changes
+//! nothing until the last good answer is 30 s old.
+
+use super::Health;
+use crate::{
+    cri::{CriError, Readiness, RuntimeClient, RuntimeVersion},
+    model::{Now, format_duration},
+};
+use std::time::Duration;
+
+/// Age of the last good answer from which on the runtime counts as down.
+const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// Age of the last whole listing from which on the loop counts as unhealthy.
+const LISTED_WITHIN: Duration = Duration::from_secs(180);
+
+/// Conditions, with name and version where they were asked for.
+pub(super) struct Answer {
+    readiness: Readiness,
+    version: Option<RuntimeVersion>,
+}
+
+/// Asks for the conditions, and for the version if it is not known.
+pub(super) async fn ask(client: &RuntimeClient, version: bool) -> Result<Answer, CriError> {
+    let version = if version { Some(client.version().await?) } else { None };
+    Ok(Answer { readiness: client.status().await?, version })
+}
+
+/// Takes an answer in. `last_good` is the boot time of the last answer with a ready runtime.
+pub(super) fn take(
+    health: &mut Health,
+    last_good: &mut Option<Duration>,
+    answer: Result<Answer, CriError>,
+    now: Now,
+) {
+    match answer {
+        Ok(answer) => {
+            if let Some(version) = answer.version {
+                health.runtime.name = version.name;
+                health.runtime.version = version.version;
+            }
+            if answer.readiness.runtime_not_ready.is_none() {
+                *last_good = Some(now.boot);
+            }
+            health.runtime.not_ready = answer.readiness.runtime_not_ready;
+            health.runtime.network_not_ready = answer.readiness.network_not_ready;
+            health.recursive_read_only_mounts = answer.readiness.recursive_read_only_mounts;
+        }
+        Err(_) => {
+            let down = last_good.is_some_and(|t| now.boot.saturating_sub(t) >= DOWN_AFTER);
+            if down {
+                health.runtime.not_ready = Some("container runtime is down".to_owned());
+            }
+        }
+    }
+}
+
+/// Why the loop is unhealthy, in the kubelet's words; `None` when it is not.
+pub(super) fn unhealthy(last_relist: Option<Duration>, now: Now) -> Option<String> {
+    let Some(last) = last_relist else {
+        return Some("pleg has yet to be successful".to_owned());
+    };
+    let elapsed = now.boot.saturating_sub(last);
+    (elapsed > LISTED_WITHIN).then(|| {
+        let (elapsed, threshold) = (format_duration(elapsed), format_duration(LISTED_WITHIN));
+        format!("pleg was last seen active {elapsed} ago; threshold is {threshold}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RuntimeView;
+    use jiff::Timestamp;
+
+    fn at(seconds: u64) -> Now {
+        Now { boot: Duration::from_secs(seconds), wall: Timestamp::UNIX_EPOCH }
+    }
+
+    fn health() -> Health {
+        Health {
+            last_relist: None,
+            unhealthy: None,
+            events_connected: false,
+            hung: Vec::new(),
+            runtime: RuntimeView {
+                not_ready: Some("never asked".to_owned()),
+                ..Default::default()
+            },
+            recursive_read_only_mounts: false,
+        }
+    }
+
+    fn refused() -> Result<Answer, CriError> {
+        Err(CriError::DeadlineExceeded { call: "Status", seconds: 120 })
+    }
+
+    fn good(network: Option<&str>) -> Result<Answer, CriError> {
+        let network_not_ready = network.map(str::to_owned);
+        Ok(Answer {
+            readiness: Readiness { network_not_ready, ..Default::default() },
+            version: None,
+        })
+    }
+
+    #[test]
+    fn a_failed_question_counts_after_half_a_minute() {
+        let (mut health, mut last_good) = (health(), None);
+        take(&mut health, &mut last_good, refused(), at(100));
+        assert_eq!(health.runtime.not_ready.as_deref(), Some("never asked"));
+        take(&mut health, &mut last_good, good(Some("no cni")), at(101));
+        take(&mut health, &mut last_good, refused(), at(130));
+        assert_eq!(health.runtime.not_ready, None);
+        take(&mut health, &mut last_good, refused(), at(131));
+        assert_eq!(health.runtime.not_ready.as_deref(), Some("container runtime is down"));
+        assert_eq!(health.runtime.network_not_ready.as_deref(), Some("no cni"));
+        take(&mut health, &mut last_good, good(None), at(132));
+        assert_eq!((health.runtime.not_ready, health.runtime.network_not_ready), (None, None));
+    }
+
+    #[test]
+    fn a_runtime_that_is_not_ready_counts_at_once() {
+        let (mut health, mut last_good) = (health(), None);
+        let answer = Readiness { runtime_not_ready: Some("no".to_owned()), ..Default::default() };
+        take(&mut health, &mut last_good, Ok(Answer { readiness: answer, version: None }), at(1));
+        assert_eq!((health.runtime.not_ready.as_deref(), last_good), (Some("no"), None));
+    }
+
+    #[test]
+    fn listing_counts_as_dead_after_three_minutes() {
+        assert_eq!(unhealthy(None, at(9)).unwrap(), "pleg has yet to be successful");
+        let last = Some(Duration::from_secs(100));
+        assert_eq!(unhealthy(last, at(280)), None);
+        assert_eq!(
+            unhealthy(last, at(285)).unwrap(),
+            "pleg was last seen active 3m5s ago; threshold is 3m0s"
+        );
+    }
+}

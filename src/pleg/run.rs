@@ -1,0 +1,373 @@
+//! The loop: decides when to list, keeps inspections going, gives out news.
+//!
+//! One listing is under way at a time; pods asked for in the meantime share the next one. Between
+//! listings lies a pause in proportion to what the last one took, so that a batch of starts is not
+//! slowed down by being watched; after a quiet time there is none.
+
+use super::{
+    Health, Pleg, PlegSettings, PlegUpdate,
+    core::{Found, Inspection, Listing, Object, Picture, Scope, Subject},
+    events,
+    hints::Hints,
+    inspect, readiness,
+};
+use crate::{
+    cri::{CriError, RuntimeClient},
+    model::PodKey,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
+    ops::ControlFlow,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinError, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+/// Pause after a listing that failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// A listing is followed by a pause this many times as long as it took.
+const SPACING: u32 = 10;
+const LONGEST_SPACING: Duration = Duration::from_millis(100);
+/// With more pods asked for at once everything is listed: that is cheaper than one by one.
+const FEW: usize = 2;
+const HINTS: usize = 64;
+/// The runtime's conditions are asked for this often while one does not hold.
+const STATUS_WHEN_NOT_READY: Duration = Duration::from_secs(1);
+const FAR: Duration = Duration::from_secs(3600);
+
+/// Something that was waited for.
+pub(super) enum Done {
+    Listed { took: Duration, result: Result<Listing, CriError> },
+    Inspected { key: PodKey, object: Object, found: Found },
+    Readiness(Result<readiness::Answer, CriError>),
+    EndSeen { key: PodKey },
+}
+
+/// A listing under way.
+struct InFlight {
+    scope: Scope,
+    asked: BTreeSet<PodKey>,
+}
+
+/// An inspection under way. Without a deadline it is past it: hung, and not counted.
+struct Inspecting {
+    key: PodKey,
+    deadline: Option<Instant>,
+}
+
+pub(super) struct Loop {
+    pub(super) client: RuntimeClient,
+    settings: PlegSettings,
+    looks: mpsc::Receiver<PodKey>,
+    published: watch::Sender<Arc<Health>>,
+    pub(super) health: Health,
+    pub(super) picture: Picture,
+    pub(super) tasks: JoinSet<Done>,
+    pub(super) listing: Listings,
+    inspections: Inspections,
+    pub(super) hints: Hints,
+    pub(super) status: Status,
+}
+
+/// When to list what.
+pub(super) struct Listings {
+    in_flight: Option<InFlight>,
+    /// Asked for since the last listing began.
+    pub(super) wanted: BTreeSet<PodKey>,
+    /// When everything is to be listed.
+    pub(super) due: Instant,
+    /// Whatever is asked for, nothing is listed before.
+    not_before: Instant,
+    fails: bool,
+}
+
+/// Inspections to make and under way.
+#[derive(Default)]
+struct Inspections {
+    queue: VecDeque<Inspection>,
+    running: BTreeMap<Object, Inspecting>,
+}
+
+/// When to ask for the runtime's conditions.
+pub(super) struct Status {
+    /// `None` while an answer is awaited.
+    pub(super) due: Option<Instant>,
+    /// Boot time of the last answer that said ready.
+    good: Option<Duration>,
+    fails: bool,
+}
+
+impl Loop {
+    pub(super) fn new(pleg: Pleg) -> (Self, mpsc::Sender<PlegUpdate>) {
+        let now = Instant::now();
+        let health = Health::clone(&pleg.health.borrow());
+        let this = Self {
+            client: pleg.client,
+            settings: pleg.settings,
+            looks: pleg.looks,
+            published: pleg.health,
+            health,
+            picture: Picture::default(),
+            tasks: JoinSet::new(),
+            listing: Listings {
+                in_flight: None,
+                wanted: BTreeSet::new(),
+                due: now,
+                not_before: now,
+                fails: false,
+            },
+            inspections: Inspections::default(),
+            hints: Hints::default(),
+            status: Status { due: Some(now), good: None, fails: false },
+        };
+        (this, pleg.updates)
+    }
+
+    pub(super) async fn run(
+        mut self,
+        updates: mpsc::Sender<PlegUpdate>,
+        shutdown: CancellationToken,
+    ) {
+        let (hint, mut hints) = mpsc::channel(HINTS);
+        let mut follower = JoinSet::new();
+        follower.spawn(events::follow(self.client.clone(), hint));
+        loop {
+            self.advance();
+            let wake = self.wake_at();
+            // Every arm is cancel safe: channels keep what was not received, join_next keeps what
+            // was not joined, and a reserved place that is dropped is given back.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    if self.done(done).is_break() {
+                        return;
+                    }
+                }
+                Some(key) = self.looks.recv() => {
+                    self.listing.wanted.insert(key);
+                }
+                Some(hint) = hints.recv() => self.hint(hint),
+                place = updates.reserve(), if self.picture.has_news() => {
+                    let Ok(place) = place else { return };
+                    if let Some(news) = self.picture.take_news() {
+                        let (listed_at, complete, pods) = (news.listed_at, news.complete, news.pods);
+                        place.send(PlegUpdate { listed_at, complete, pods });
+                    }
+                }
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Begins whatever is due.
+    fn advance(&mut self) {
+        let now = Instant::now();
+        // Whatever else was asked for by now shares the listing.
+        while let Ok(key) = self.looks.try_recv() {
+            self.listing.wanted.insert(key);
+        }
+        self.overdue_inspections(now);
+        self.later_hints(now);
+        if self.status.due.is_some_and(|due| due <= now) {
+            self.status.due = None;
+            let client = self.client.clone();
+            let version = self.health.runtime.version.is_empty() || self.status.fails;
+            self.tasks
+                .spawn(async move { Done::Readiness(readiness::ask(&client, version).await) });
+        }
+        if self.listing.in_flight.is_none() && self.listing.not_before <= now {
+            // A listing of everything waits for the inspections of the one before it.
+            let due = self.listing.due <= now && self.picture.is_settled();
+            if due || self.listing.wanted.len() > FEW {
+                self.list(Scope::All);
+            } else if !self.listing.wanted.is_empty() {
+                self.list(Scope::Asked);
+            }
+        }
+        self.inspect_more(now);
+    }
+
+    fn wake_at(&self) -> Instant {
+        let mut wake = Instant::now() + FAR;
+        if self.listing.in_flight.is_none() {
+            let due = if self.listing.wanted.is_empty() {
+                self.listing.due
+            } else {
+                self.listing.not_before
+            };
+            // While inspections run, their ends wake the loop.
+            if !self.listing.wanted.is_empty() || self.picture.is_settled() {
+                wake = wake.min(due.max(self.listing.not_before));
+            }
+        }
+        let deadlines = self.inspections.running.values().filter_map(|i| i.deadline);
+        let later = self.hints.later.values().map(|(due, _)| *due);
+        deadlines.chain(later).chain(self.status.due).fold(wake, Instant::min)
+    }
+
+    fn list(&mut self, scope: Scope) {
+        let asked = mem::take(&mut self.listing.wanted);
+        self.listing.in_flight = Some(InFlight { scope: scope.clone(), asked: asked.clone() });
+        let client = self.client.clone();
+        let began = (self.settings.clock)().boot;
+        self.tasks.spawn(async move {
+            let begun = Instant::now();
+            let result = inspect::list(&client, began, &scope, &asked).await;
+            Done::Listed { took: begun.elapsed(), result }
+        });
+    }
+
+    fn inspect_more(&mut self, now: Instant) {
+        let counted = self.inspections.running.values().filter(|i| i.deadline.is_some()).count();
+        let free = self.settings.inspect_concurrency.saturating_sub(counted);
+        for _ in 0..free {
+            let Some((key, subject)) = self.inspections.queue.pop_front() else { return };
+            let object = subject.object();
+            let deadline = Some(now + self.settings.inspect_patience);
+            self.inspections.running.insert(object, Inspecting { key: key.clone(), deadline });
+            self.tasks.spawn(inspection(self.client.clone(), key, subject));
+        }
+    }
+
+    fn overdue_inspections(&mut self, now: Instant) {
+        let mut any = false;
+        for (object, inspecting) in &mut self.inspections.running {
+            if inspecting.deadline.is_some_and(|deadline| deadline <= now) {
+                inspecting.deadline = None;
+                any = true;
+                warn!(pod = %inspecting.key, ?object, "an inspection hangs");
+                self.picture.overdue(&inspecting.key, object);
+            }
+        }
+        if any {
+            self.publish();
+        }
+    }
+
+    /// Takes in what was waited for. Breaks when that is lost: whatever waits for it would wait
+    /// for ever, and the end of the loop ends the agent.
+    fn done(&mut self, done: Result<Done, JoinError>) -> ControlFlow<()> {
+        match done {
+            Ok(Done::Listed { took, result }) => self.listed(took, result),
+            Ok(Done::Inspected { key, object, found }) => {
+                let hung =
+                    self.inspections.running.remove(&object).is_some_and(|i| i.deadline.is_none());
+                let more = self.picture.inspected(&key, &object, found);
+                self.inspections.queue.extend(more);
+                self.early_ends();
+                self.soon_if_suspects();
+                if hung {
+                    info!(pod = %key, ?object, "an inspection that hung has ended");
+                    self.publish();
+                }
+            }
+            Ok(Done::Readiness(answer)) => self.readiness(answer),
+            Ok(Done::EndSeen { key }) => {
+                self.hints.waits = self.hints.waits.saturating_sub(1);
+                self.listing.wanted.insert(key);
+            }
+            // Tasks are never aborted while the loop runs, so this one panicked.
+            Err(err) => {
+                error!(%err, "a task of the relist loop failed");
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn listed(&mut self, took: Duration, result: Result<Listing, CriError>) {
+        let now = Instant::now();
+        let Some(InFlight { scope, asked }) = self.listing.in_flight.take() else { return };
+        self.listing.not_before = now + took.saturating_mul(SPACING).min(LONGEST_SPACING);
+        let listing = match result {
+            Ok(listing) => listing,
+            Err(err) => {
+                if !self.listing.fails {
+                    warn!(%err, "listing what runs failed; trying again");
+                }
+                self.listing.fails = true;
+                self.listing.wanted.extend(asked);
+                self.listing.not_before = now + AFTER_FAILURE;
+                self.listing.due = self.listing.not_before;
+                self.publish();
+                return;
+            }
+        };
+        if mem::take(&mut self.listing.fails) {
+            info!("listing what runs succeeds again");
+            self.status.due = self.status.due.map(|_| now);
+        }
+        if scope == Scope::All {
+            self.health.last_relist = Some(listing.began);
+            self.listing.due = now + self.period();
+        }
+        let inspections = self.picture.apply(listing, &scope, &asked);
+        self.inspections.queue.extend(inspections);
+        self.early_ends();
+        self.soon_if_suspects();
+        self.publish();
+    }
+
+    fn period(&self) -> Duration {
+        match self.health.events_connected {
+            true => self.settings.relist_period_with_events,
+            false => self.settings.relist_period,
+        }
+    }
+
+    /// What could not be inspected is looked at again without waiting for the long period.
+    fn soon_if_suspects(&mut self) {
+        if self.picture.has_suspects() {
+            self.listing.due = self.listing.due.min(Instant::now() + self.settings.relist_period);
+        }
+    }
+
+    fn readiness(&mut self, answer: Result<readiness::Answer, CriError>) {
+        if let Err(err) = &answer {
+            if !self.status.fails {
+                warn!(%err, "the runtime does not tell its status");
+            }
+            self.status.fails = true;
+        } else if mem::take(&mut self.status.fails) {
+            info!("the runtime tells its status again");
+        }
+        let now = (self.settings.clock)();
+        readiness::take(&mut self.health, &mut self.status.good, answer, now);
+        let runtime = &self.health.runtime;
+        let ready = runtime.not_ready.is_none() && runtime.network_not_ready.is_none();
+        let period = if ready && !self.status.fails {
+            self.settings.status_period
+        } else {
+            STATUS_WHEN_NOT_READY.min(self.settings.status_period)
+        };
+        self.status.due = Some(Instant::now() + period);
+        self.publish();
+    }
+
+    /// Publishes how seeing goes, if that changed.
+    pub(super) fn publish(&mut self) {
+        let now = (self.settings.clock)();
+        self.health.unhealthy = readiness::unhealthy(self.health.last_relist, now);
+        self.health.hung = self.picture.hung();
+        self.published.send_if_modified(|published| {
+            let changed = **published != self.health;
+            if changed {
+                *published = Arc::new(self.health.clone());
+            }
+            changed
+        });
+    }
+}
+
+async fn inspection(client: RuntimeClient, key: PodKey, subject: Subject) -> Done {
+    let object = subject.object();
+    let found = inspect::inspect(&client, subject).await;
+    Done::Inspected { key, object, found }
+}

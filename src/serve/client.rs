@@ -1,0 +1,184 @@
+//! Asks a running agent over its local socket.
+
+use super::{ForgetAnswer, ForgetRequest, StatusDocument};
+use crate::model::PodKey;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
+use thiserror::Error;
+use tokio::{net::UnixStream, time::timeout};
+
+/// How long an answer may take. The agent answers commands within 10 s itself.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// There is no socket, or nobody behind it.
+    #[error("nodelet isn't running: nobody answers on {}", socket.display())]
+    NotRunning {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The socket is for root.
+    #[error("no permission to use {}: run this as root (sudo nodelet ...)", socket.display())]
+    Denied {
+        /// Which socket.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The socket can't be used for another reason.
+    #[error("can't connect to {}", socket.display())]
+    Connect {
+        /// Which socket.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The connection broke, or what came is no HTTP.
+    #[error("the agent behind {} broke off", socket.display())]
+    Http {
+        /// Which socket.
+        socket: PathBuf,
+        /// Why.
+        source: hyper::Error,
+    },
+    /// It took too long.
+    #[error("the agent behind {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
+    TimedOut {
+        /// Which socket.
+        socket: PathBuf,
+    },
+    /// It answered with an error.
+    #[error("the agent refused {path}: {status} {message}")]
+    Refused {
+        /// What was asked.
+        path: &'static str,
+        /// The status.
+        status: StatusCode,
+        /// The body.
+        message: String,
+    },
+    /// The answer can't be read: an agent of another version.
+    #[error(
+        "the agent's answer to {path} can't be read; is it of another version than this command?"
+    )]
+    Unreadable {
+        /// What was asked.
+        path: &'static str,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// An agent's local socket, seen from outside.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// The agent behind this socket. Nothing is connected yet.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned() }
+    }
+
+    /// Everything that the agent publishes.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or not a readable one.
+    pub async fn status(&self) -> Result<StatusDocument, ClientError> {
+        let (status, body) = self.ask(Method::GET, "/status", Bytes::new()).await?;
+        if status != StatusCode::OK {
+            let message = String::from_utf8_lossy(&body).into_owned();
+            return Err(ClientError::Refused { path: "/status", status, message });
+        }
+        read("/status", &body)
+    }
+
+    /// Drops a last good revision.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or not a readable one. That it could not be done is an answer.
+    pub async fn forget(&self, key: &PodKey) -> Result<ForgetAnswer, ClientError> {
+        let request = ForgetRequest { key: key.clone() };
+        let request = serde_json::to_vec(&request)
+            .map_err(|source| ClientError::Unreadable { path: "/forget", source })?;
+        let (_, body) = self.ask(Method::POST, "/forget", request.into()).await?;
+        read("/forget", &body)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        timeout(DEADLINE, self.exchange(method, path, body))
+            .await
+            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.no_connection(e))?;
+        let broke = |source| ClientError::Http { socket: self.socket.clone(), source };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "nodelet")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONNECTION, "close")
+            .body(Full::new(body));
+        let mut exchange = pin!(async move {
+            // The parts are constants, so the request can always be built.
+            let request = request.unwrap_or_default();
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            Ok((status, response.into_body().collect().await?.to_bytes()))
+        });
+        // Cancel-safe: the exchange stays pinned outside; a connection that is done is not polled again.
+        let answer = tokio::select! {
+            biased;
+            answer = &mut exchange => answer,
+            ended = connection => match ended {
+                Ok(()) => exchange.await,
+                Err(error) => Err(error),
+            },
+        };
+        answer.map_err(broke)
+    }
+
+    fn no_connection(&self, source: io::Error) -> ClientError {
+        let socket = self.socket.clone();
+        let kind = source.kind();
+        if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
+            ClientError::NotRunning { socket, source }
+        } else if kind == io::ErrorKind::PermissionDenied {
+            ClientError::Denied { socket, source }
+        } else {
+            ClientError::Connect { socket, source }
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &'static str, body: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(body).map_err(|source| ClientError::Unreadable { path, source })
+}

@@ -1,0 +1,64 @@
+//! What goes over the local socket, both ways.
+
+use crate::model::{NodeView, PodKey, PodView, k8s};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The answer to `GET /status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusDocument {
+    /// The node.
+    pub node: NodeView,
+    /// Every pod, by namespace and name.
+    pub pods: Vec<PodView>,
+    /// What happened, least recently seen first.
+    pub events: Vec<k8s::Event>,
+    /// How many events were dropped.
+    pub events_dropped: u64,
+    /// Where container logs lie.
+    pub pod_logs_dir: PathBuf,
+}
+
+/// The body of `POST /forget`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetRequest {
+    /// Full name of the pod.
+    pub key: PodKey,
+}
+
+/// What came of `POST /forget`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "camelCase")]
+pub enum ForgetAnswer {
+    /// The last good revision is dropped; the pod that ran from it is being stopped.
+    Forgotten {
+        /// Where the manifest was read from, for people.
+        location: String,
+    },
+    /// The pod's manifest is fine: there is no last good revision to drop.
+    NotKept {
+        /// Where the manifest lies.
+        location: String,
+    },
+    /// No pod of that name is known.
+    Unknown,
+    /// It could not be done.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+/// A pod with its status, as `kubectl get pod -o json` would show it. A pod whose spec is lost has a
+/// name and a status only.
+#[must_use]
+pub fn pod_object(view: &PodView) -> k8s::Pod {
+    let mut pod = view.pod.as_deref().cloned().unwrap_or_default();
+    pod.metadata.namespace = Some(view.key.namespace.to_string());
+    pod.metadata.name = Some(view.key.name.to_string());
+    pod.metadata.uid = Some(view.uid.to_string());
+    pod.status = Some(view.status.as_ref().clone());
+    pod
+}

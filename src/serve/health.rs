@@ -1,0 +1,141 @@
+//! `/healthz`, in the kubelet's words: `ping` (answers at all), `log` (the log is written as it
+//! comes, so nothing can lag), `syncloop` (the main loop came round not long ago).
+
+use super::connections;
+use crate::clock;
+use axum::{
+    Router,
+    extract::{Path, RawQuery, State},
+    http::{HeaderName, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::any,
+};
+use std::{net::SocketAddr, time::Duration};
+use tokio::{net::TcpListener, sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
+/// The main loop is not called late before this.
+const LATE_AT_LEAST: Duration = Duration::from_secs(300);
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+
+/// Knows whether the agent is alive.
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    heartbeat: watch::Receiver<Duration>,
+    late_after: Duration,
+}
+
+impl Health {
+    pub(super) fn new(heartbeat: watch::Receiver<Duration>, sync_frequency: Duration) -> Self {
+        Self { heartbeat, late_after: (sync_frequency * 2).max(LATE_AT_LEAST) }
+    }
+
+    /// What is wrong with one check; `None` when nothing is.
+    fn failure(&self, check: &str, now: Duration) -> Option<&'static str> {
+        let last = *self.heartbeat.borrow();
+        let late = !last.is_zero() && now.saturating_sub(last) > self.late_after;
+        (check == "syncloop" && late).then_some("sync Loop took longer than expected")
+    }
+
+    /// Status and body of `/healthz`.
+    fn report(&self, verbose: bool, excluded: &[String], now: Duration) -> (StatusCode, String) {
+        let mut lines = String::new();
+        let mut healthy = true;
+        for check in CHECKS {
+            if excluded.iter().any(|name| name == check) {
+                lines.push_str(&format!("[+]{check} excluded: ok\n"));
+            } else if self.failure(check, now).is_some() {
+                healthy = false;
+                lines.push_str(&format!("[-]{check} failed: reason withheld\n"));
+            } else {
+                lines.push_str(&format!("[+]{check} ok\n"));
+            }
+        }
+        let unknown: Vec<String> = excluded
+            .iter()
+            .filter(|name| !CHECKS.contains(&name.as_str()))
+            .map(|name| format!("{name:?}"))
+            .collect();
+        if !unknown.is_empty() {
+            let names = unknown.join(",");
+            lines.push_str(&format!(
+                "warn: some health checks cannot be excluded: no matches for {names}\n"
+            ));
+        }
+        match (healthy, verbose) {
+            (true, false) => (StatusCode::OK, "ok".to_owned()),
+            (true, true) => (StatusCode::OK, lines + "healthz check passed\n"),
+            (false, _) => (StatusCode::INTERNAL_SERVER_ERROR, lines + "healthz check failed\n"),
+        }
+    }
+}
+
+/// The paths, for the port and for the socket alike.
+pub(super) fn router<S>(health: Health) -> Router<S> {
+    Router::new().route("/healthz", any(all)).route("/healthz/{check}", any(one)).with_state(health)
+}
+
+async fn all(State(health): State<Health>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let pairs = || query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let verbose = pairs().any(|(name, _)| name == "verbose");
+    let excluded: Vec<String> =
+        pairs().filter(|(name, _)| *name == "exclude").map(|(_, v)| v.to_owned()).collect();
+    plain(health.report(verbose, &excluded, clock::now().boot))
+}
+
+async fn one(State(health): State<Health>, Path(check): Path<String>) -> Response {
+    if !CHECKS.contains(&check.as_str()) {
+        return not_found().await;
+    }
+    plain(match health.failure(&check, clock::now().boot) {
+        None => (StatusCode::OK, "ok".to_owned()),
+        Some(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
+    })
+}
+
+/// The kubelet's answer to a path that does not exist.
+pub(super) async fn not_found() -> Response {
+    plain((StatusCode::NOT_FOUND, "404: Page Not Found".to_owned()))
+}
+
+pub(super) fn plain((status, body): (StatusCode, String)) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (HeaderName::from_static("x-content-type-options"), "nosniff"),
+    ];
+    (status, headers, body).into_response()
+}
+
+/// Serves the health port until `shutdown`. A port that is taken is tried again and again: it may
+/// be a kubelet's that is being replaced.
+pub(super) async fn serve(
+    address: Option<SocketAddr>,
+    health: Health,
+    shutdown: CancellationToken,
+) {
+    let Some(address) = address else { return };
+    let mut told = false;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                if told {
+                    tracing::info!(%address, "the health port is served now");
+                }
+                let router = router(health).fallback(not_found);
+                return connections::serve(&listener, router, shutdown).await;
+            }
+            Err(err) if !told => {
+                tracing::warn!(%address, %err, "the health port can't be served yet, trying on");
+                told = true;
+            }
+            Err(_) => {}
+        }
+        // Cancel-safe: both arms only wait.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = sleep(BIND_AGAIN) => {}
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The pure part: which volumes a pod uses, of which kind, how large a memory volume may get, and
+//! which paths are acceptable.
+
+use super::{Propagation, RecursiveReadOnly, VolumeError};
+use crate::model::{Quantity, k8s};
+use std::path::{Component, Path};
+
+/// What a volume is, as far as this version knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum VolumeKind {
+    /// A directory of the pod's own on disk.
+    Disk,
+    /// A tmpfs of the pod's own, with the `sizeLimit` in bytes.
+    Memory { size_limit: Option<i64> },
+    /// A path of the host that must look like `kind`.
+    HostPath { path: String, kind: HostPathType },
+}
+
+/// `hostPath.type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostPathType {
+    Unset,
+    DirectoryOrCreate,
+    Directory,
+    FileOrCreate,
+    File,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl HostPathType {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Unset,
+            "DirectoryOrCreate" => Self::DirectoryOrCreate,
+            "Directory" => Self::Directory,
+            "FileOrCreate" => Self::FileOrCreate,
+            "File" => Self::File,
+            "Socket" => Self::Socket,
+            "CharDevice" => Self::CharDevice,
+            "BlockDevice" => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+/// What `volume` is; one without any source is an emptyDir, as the API defaults it.
+pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
+    if let Some(host_path) = &volume.host_path {
+        let text = host_path.type_.as_deref().unwrap_or("");
+        let kind = HostPathType::parse(text)
+            .ok_or_else(|| VolumeError::HostPathType { kind: text.to_owned() })?;
+        return Ok(VolumeKind::HostPath { path: host_path.path.clone(), kind });
+    }
+    if let Some(empty_dir) = &volume.empty_dir {
+        let limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
+        let size_limit = limit.map(Quantity::value).filter(|bytes| *bytes > 0);
+        return match empty_dir.medium.as_deref().unwrap_or("") {
+            "" => Ok(VolumeKind::Disk),
+            "Memory" => Ok(VolumeKind::Memory { size_limit }),
+            medium => Err(VolumeError::Medium { medium: medium.to_owned() }),
+        };
+    }
+    let bare = k8s::Volume { name: volume.name.clone(), ..k8s::Volume::default() };
+    if *volume == bare { Ok(VolumeKind::Disk) } else { Err(VolumeError::UnsupportedKind) }
+}
+
+/// Names of the volumes that some container of the pod mounts; others are not set up.
+pub(super) fn is_mounted(spec: &k8s::PodSpec, volume: &str) -> bool {
+    let regular = spec.containers.iter().map(|c| &c.volume_mounts);
+    let init = spec.init_containers.iter().flatten().map(|c| &c.volume_mounts);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.volume_mounts);
+    regular.chain(init).chain(ephemeral).flatten().flatten().any(|mount| mount.name == volume)
+}
+
+/// `size=` of a tmpfs in bytes: the smallest of what the node, the pod and the volume allow.
+/// `None` when nothing bounds it.
+pub(super) fn tmpfs_size(bounds: [Option<i64>; 3]) -> Option<i64> {
+    bounds.into_iter().flatten().filter(|bytes| *bytes > 0).min()
+}
+
+/// Permissions that `fsGroup` adds to those of a directory: everything for the group, and its
+/// files inherit the group.
+pub(super) fn with_group_access(mode: u32) -> u32 {
+    mode | 0o2770
+}
+
+/// A name that is one plain path component: it becomes a directory's name under the root.
+pub(super) fn is_component(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!(components.next(), Some(Component::Normal(only)) if only == name)
+        && components.next().is_none()
+}
+
+/// Refuses a subPath that is absolute or goes up.
+pub(super) fn check_sub_path(sub_path: &str) -> Result<(), VolumeError> {
+    if sub_path.starts_with('/') {
+        return Err(VolumeError::AbsoluteSubPath { sub_path: sub_path.to_owned() });
+    }
+    if sub_path.split('/').any(|part| part == "..") {
+        return Err(VolumeError::UpwardSubPath { sub_path: sub_path.to_owned() });
+    }
+    Ok(())
+}
+
+/// The path in the container, made absolute.
+pub(super) fn container_path(mount_path: &str) -> String {
+    if mount_path.starts_with('/') { mount_path.to_owned() } else { format!("/{mount_path}") }
+}
+
+/// `mountPropagation`; absent is private.
+pub(super) fn propagation(mount: &k8s::VolumeMount) -> Propagation {
+    match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => Propagation::HostToContainer,
+        Some("Bidirectional") => Propagation::Bidirectional,
+        Some(_) | None => Propagation::Private,
+    }
+}
+
+/// `recursiveReadOnly`; `Disabled` and absent are none.
+pub(super) fn recursive_read_only(mount: &k8s::VolumeMount) -> Option<RecursiveReadOnly> {
+    match mount.recursive_read_only.as_deref() {
+        Some("Enabled") => Some(RecursiveReadOnly::Enabled),
+        Some("IfPossible") => Some(RecursiveReadOnly::IfPossible),
+        Some(_) | None => None,
+    }
+}

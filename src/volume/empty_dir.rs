@@ -1,0 +1,130 @@
+//! emptyDir: a directory or a tmpfs that lives as long as the pod.
+
+use super::{
+    VolumeError, beneath, core, io_error,
+    root::{make_directory, mounts_at_or_below, set_mode, unmount},
+};
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+    unistd::{Gid, chown},
+};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Directory of emptyDir volumes below `volumes` and `plugins`.
+pub(super) const PLUGIN: &str = "kubernetes.io~empty-dir";
+
+/// Where a volume's data are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Medium {
+    Disk,
+    /// tmpfs, at most this many bytes.
+    Memory {
+        size: Option<i64>,
+    },
+}
+
+/// The paths of one volume.
+#[derive(Debug)]
+pub(super) struct Place {
+    name: OsString,
+    /// `<pod>/volumes/kubernetes.io~empty-dir`
+    parent: PathBuf,
+    /// `<pod>/plugins/kubernetes.io~empty-dir/<name>`
+    meta: PathBuf,
+}
+
+impl Place {
+    pub(super) fn new(pod_dir: &Path, name: impl Into<OsString>) -> Self {
+        let name = name.into();
+        let meta = pod_dir.join("plugins").join(PLUGIN).join(&name);
+        Self { parent: pod_dir.join("volumes").join(PLUGIN), meta, name }
+    }
+
+    /// The volume's directory.
+    pub(super) fn directory(&self) -> PathBuf {
+        self.parent.join(&self.name)
+    }
+
+    /// Makes the volume, or leaves it as it is when that was finished before.
+    pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
+        let directory = self.directory();
+        // A memory volume is gone after a reboot while its marker is not.
+        let present = match medium {
+            Medium::Disk => directory.is_dir(),
+            Medium::Memory { .. } => {
+                mounts_at_or_below(&directory)?.iter().any(|m| m.mount_point == directory)
+            }
+        };
+        if present && self.ready_marker().exists() {
+            return Ok(());
+        }
+        make_directory(&self.parent)?;
+        make_directory(&directory)?;
+        if let Medium::Memory { size } = medium
+            && !present
+        {
+            mount_tmpfs(&directory, size)?;
+        }
+        set_mode(&directory, 0o777)?;
+        // Only the directory itself: nothing ran yet that could have put something into it.
+        if let Some(group) = fs_group.and_then(|group| u32::try_from(group).ok()) {
+            chown(&directory, None, Some(Gid::from_raw(group)))
+                .map_err(|errno| io_error("change the group of", &directory, errno.into()))?;
+            set_mode(&directory, core::with_group_access(0o777))?;
+        }
+        make_directory(&self.meta)?;
+        let marker = self.ready_marker();
+        fs::File::create(&marker).map(drop).map_err(|source| io_error("create", &marker, source))
+    }
+
+    /// Unmounts and deletes the volume. What is mounted there must be ours, and nothing may be
+    /// mounted below.
+    pub(super) fn teardown(&self) -> Result<(), VolumeError> {
+        let marker = self.ready_marker();
+        match fs::remove_file(&marker) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error("remove", &marker, err));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let directory = self.directory();
+        let mounts = mounts_at_or_below(&directory)?;
+        let ours =
+            |m: &crate::model::MountEntry| m.mount_point == directory && m.fs_type == "tmpfs";
+        if let Some(foreign) = mounts.iter().find(|m| !ours(m)) {
+            return Err(VolumeError::StillMounted { path: foreign.mount_point.clone() });
+        }
+        if !mounts.is_empty() {
+            unmount(&directory)?;
+        }
+        beneath::remove_tree(&self.parent, &self.name)
+            .map_err(|source| io_error("delete", &directory, source))?;
+        super::root::remove_empty(&self.meta)
+            .map_err(|source| io_error("remove", &self.meta, source))
+    }
+
+    fn ready_marker(&self) -> PathBuf {
+        self.meta.join("ready")
+    }
+}
+
+/// Without swap where the kernel can do it (6.4): what a pod puts into memory may be a secret.
+fn mount_tmpfs(directory: &Path, size: Option<i64>) -> Result<(), VolumeError> {
+    let size = size.map(|bytes| format!("size={bytes}"));
+    let options = |noswap: Option<&str>| {
+        size.as_deref().into_iter().chain(noswap).collect::<Vec<_>>().join(",")
+    };
+    let try_mount = |options: &str| {
+        mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some(options))
+    };
+    match try_mount(&options(Some("noswap"))) {
+        Err(Errno::EINVAL) => try_mount(&options(None)),
+        result => result,
+    }
+    .map_err(|errno| io_error("mount a tmpfs at", directory, errno.into()))
+}

@@ -1,0 +1,125 @@
+//! The mounts of one container, as the runtime is asked for them.
+
+use super::{
+    VolumeError, Volumes, check_name,
+    core::{self, VolumeKind},
+    empty_dir::Place,
+    sub_path::SubPath,
+};
+use crate::model::{PodUid, k8s};
+use std::path::{Path, PathBuf};
+
+/// One mount of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostMount {
+    /// Absolute path on the host.
+    pub host_path: String,
+    /// Absolute path in the container.
+    pub container_path: String,
+    /// Whether the container can't write through it.
+    pub readonly: bool,
+    /// `mountPropagation`.
+    pub propagation: Propagation,
+    /// `recursiveReadOnly`: for the caller to check against what the runtime can do.
+    pub recursive_read_only: Option<RecursiveReadOnly>,
+    /// Whether the content is the pod's own and may get the container's SELinux label.
+    pub selinux_relabel: bool,
+}
+
+/// Which way mounts made later travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// Neither.
+    Private,
+    /// From the host into the container.
+    HostToContainer,
+    /// Both.
+    Bidirectional,
+}
+
+/// `recursiveReadOnly`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecursiveReadOnly {
+    /// An error where the runtime can't.
+    Enabled,
+    /// Plain read-only where the runtime can't.
+    IfPossible,
+}
+
+/// What [`Volumes::mounts_for`] works from.
+#[derive(Clone, Copy, Debug)]
+pub struct MountInputs<'a> {
+    /// The pod.
+    pub pod: &'a k8s::Pod,
+    /// Its uid.
+    pub uid: &'a PodUid,
+    /// The container's name.
+    pub container: &'a str,
+    /// The container's `volumeMounts`.
+    pub mounts: &'a [k8s::VolumeMount],
+    /// `subPathExpr` of each mount, expanded with the container's environment; by the mount's
+    /// position. Positions beyond the end have none.
+    pub expanded_sub_paths: &'a [Option<String>],
+}
+
+impl Volumes {
+    /// The container's mounts in the order of its specification. Call after [`Volumes::setup`].
+    /// Missing subPath directories are made, subPaths are pinned.
+    ///
+    /// # Errors
+    /// A reason not to create the container (`CreateContainerConfigError`).
+    pub fn mounts_for(&self, inputs: &MountInputs<'_>) -> Result<Vec<HostMount>, VolumeError> {
+        let pod_dir = self.pod_dir(inputs.uid)?;
+        check_name(inputs.container)?;
+        let of_mount = |(index, mount)| self.mount_for(inputs, &pod_dir, index, mount);
+        inputs.mounts.iter().enumerate().map(of_mount).collect()
+    }
+
+    fn mount_for(
+        &self,
+        inputs: &MountInputs<'_>,
+        pod_dir: &Path,
+        index: usize,
+        mount: &k8s::VolumeMount,
+    ) -> Result<HostMount, VolumeError> {
+        let volumes = inputs.pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+        let volume =
+            volumes.unwrap_or_default().iter().find(|v| v.name == mount.name).ok_or_else(|| {
+                VolumeError::UnknownVolume {
+                    volume: mount.name.clone(),
+                    container: inputs.container.to_owned(),
+                }
+            })?;
+        check_name(&volume.name)?;
+        let (base, own) = match core::kind_of_volume(volume)? {
+            VolumeKind::HostPath { path, .. } => (PathBuf::from(path), false),
+            VolumeKind::Disk | VolumeKind::Memory { .. } => {
+                (Place::new(pod_dir, volume.name.as_str()).directory(), true)
+            }
+        };
+        let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);
+        let relative = expanded.or(mount.sub_path.as_deref()).unwrap_or("");
+        let host_path = if relative.is_empty() {
+            base
+        } else {
+            core::check_sub_path(relative)?;
+            let sub_path = SubPath {
+                pod_dir,
+                volume: &volume.name,
+                container: inputs.container,
+                index,
+                base: &base,
+                relative: Path::new(relative),
+            };
+            sub_path.prepare()?
+        };
+        Ok(HostMount {
+            host_path: host_path.to_string_lossy().into_owned(),
+            container_path: core::container_path(&mount.mount_path),
+            readonly: mount.read_only.unwrap_or(false),
+            propagation: core::propagation(mount),
+            recursive_read_only: core::recursive_read_only(mount),
+            selinux_relabel: own,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! The root directory, and what is mounted below a path.
+
+use super::{VolumeError, Volumes, io_error};
+use crate::model::{MountEntry, parse_mountinfo};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+/// Mode of the directories that are nobody's business but the agent's.
+const DIRECTORY_MODE: u32 = 0o750;
+/// How often one path is unmounted: mounts can be stacked.
+const MAX_STACKED: usize = 100;
+
+impl Volumes {
+    /// Makes the root directory a shared mount, unless it lies on one already, so that mounts made
+    /// below it and mounts made by containers (`Bidirectional`) reach each other. The bind mount
+    /// of the root on itself that this may take is left in place: running containers depend on it.
+    ///
+    /// # Errors
+    /// When the kernel refuses (no CAP_SYS_ADMIN).
+    pub fn share_root(&self) -> Result<(), VolumeError> {
+        let root = &self.inner.root;
+        let table = mount_table()?;
+        let holds = |m: &&MountEntry| root.starts_with(&m.mount_point);
+        // The longest prefix holds the root, and of several at one place the last one.
+        let holder = table.iter().filter(holds).max_by_key(|m| m.mount_point.components().count());
+        if holder.is_some_and(|m| m.shared) {
+            return Ok(());
+        }
+        let nothing = None::<&str>;
+        if holder.is_none_or(|m| m.mount_point != *root) {
+            // Recursive: mounts of pods that run already must stay visible.
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(root), root, nothing, flags, nothing)
+                .map_err(|errno| io_error("mount", root, errno.into()))?;
+        }
+        let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
+        mount(nothing, root, nothing, flags, nothing)
+            .map_err(|errno| io_error("share", root, errno.into()))
+    }
+}
+
+/// Makes `path` (0750) with its parents where it is missing.
+pub(super) fn make_directory(path: &Path) -> Result<(), VolumeError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(DIRECTORY_MODE)
+        .create(path)
+        .map_err(|source| io_error("create", path, source))
+}
+
+/// Sets exactly this mode, whatever the umask made of it.
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), VolumeError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|source| io_error("change the mode of", path, source))
+}
+
+/// All mounts that this process sees.
+pub(super) fn mount_table() -> Result<Vec<MountEntry>, VolumeError> {
+    let path = Path::new("/proc/self/mountinfo");
+    fs::read_to_string(path)
+        .map(|text| parse_mountinfo(&text))
+        .map_err(|source| io_error("read", path, source))
+}
+
+/// The mounts at `path` itself and below it, in the order of mounting.
+pub(super) fn mounts_at_or_below(path: &Path) -> Result<Vec<MountEntry>, VolumeError> {
+    let mut table = mount_table()?;
+    table.retain(|m| m.mount_point.starts_with(path));
+    Ok(table)
+}
+
+/// Unmounts what is mounted at `path`, all layers of it.
+pub(super) fn unmount(path: &Path) -> Result<(), VolumeError> {
+    for _ in 0..MAX_STACKED {
+        match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            // EINVAL: no mount point (any more).
+            Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(io_error("unmount", path, errno.into())),
+        }
+    }
+    Err(VolumeError::StillMounted { path: path.to_owned() })
+}
+
+/// Removes an empty directory; nothing to do when it doesn't exist.
+pub(super) fn remove_empty(path: &Path) -> io::Result<()> {
+    match fs::remove_dir(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

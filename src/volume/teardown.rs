@@ -1,0 +1,148 @@
+//! Taking volumes down, and removing what remains of pods.
+
+use super::{
+    VolumeError, Volumes, beneath,
+    core::is_component,
+    empty_dir::{self, Place},
+    io_error,
+    root::{mounts_at_or_below, remove_empty, unmount},
+    sub_path,
+};
+use crate::model::PodUid;
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+impl Volumes {
+    /// Takes the pod's volumes down: unmounts its subPaths and tmpfs, deletes its emptyDirs. Works
+    /// from what is on disk, without the specification. Call when no container runs any more; to
+    /// be repeated until it succeeds.
+    ///
+    /// # Errors
+    /// The first failure, after trying everything. Data behind a mount that is not ours stay.
+    pub fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let pod_dir = self.pod_dir(uid)?;
+        // SubPaths hold volumes: if they can't go, the volumes stay too.
+        remove_sub_paths(&pod_dir.join(sub_path::DIRECTORY))?;
+        let mut result = Ok(());
+        for path in children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))? {
+            if let Some(name) = path.file_name() {
+                let done = Place::new(&pod_dir, name).teardown();
+                result = result.and(done);
+            }
+        }
+        result
+    }
+
+    /// Removes what is left of a pod whose volumes were taken down. Directories of volumes are only
+    /// removed empty (there may be somebody's data behind a mount that is gone), everything else
+    /// with its content, never across a mount. Nothing to do when there is none.
+    ///
+    /// # Errors
+    /// When something is still mounted, a volume's directory is not empty, or a removal fails.
+    pub fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let pod_dir = self.pod_dir(uid)?;
+        if let Some(mount) = mounts_at_or_below(&pod_dir)?.first() {
+            return Err(VolumeError::StillMounted { path: mount.mount_point.clone() });
+        }
+        let volumes = pod_dir.join("volumes");
+        for plugin in children(&volumes)? {
+            for volume in children(&plugin)? {
+                remove_empty(&volume).map_err(|source| VolumeError::OrphanVolume {
+                    uid: uid.as_str().to_owned(),
+                    path: volume.display().to_string(),
+                    source,
+                })?;
+            }
+        }
+        remove_sub_paths(&pod_dir.join(sub_path::DIRECTORY))?;
+        for child in children(&pod_dir)? {
+            let name = child.file_name().unwrap_or_default();
+            if child == volumes {
+                // Only empty directories are left in it; a race with something else fails here.
+                remove_nested_empty(&volumes)?;
+            } else {
+                beneath::remove_tree(&pod_dir, name)
+                    .map_err(|source| io_error("delete", &child, source))?;
+            }
+        }
+        remove_empty(&pod_dir).map_err(|source| io_error("remove", &pod_dir, source))
+    }
+
+    /// Pods that have a directory, whoever made it.
+    ///
+    /// # Errors
+    /// When `<root>/pods` can't be listed.
+    pub fn list_pods(&self) -> Result<Vec<PodUid>, VolumeError> {
+        let paths = children(&self.inner.root.join("pods"))?;
+        let name = |path: &PathBuf| path.file_name().and_then(OsStr::to_str).map(PodUid::from);
+        Ok(paths.iter().filter(|path| path.is_dir()).filter_map(name).collect())
+    }
+
+    /// Whether the pod still has a volume on disk or anything mounted.
+    ///
+    /// # Errors
+    /// When that can't be found out.
+    pub fn has_volumes(&self, uid: &PodUid) -> Result<bool, VolumeError> {
+        let pod_dir = self.pod_dir(uid)?;
+        if !mounts_at_or_below(&pod_dir)?.is_empty() {
+            return Ok(true);
+        }
+        for plugin in children(&pod_dir.join("volumes"))? {
+            if !children(&plugin)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Unmounts every subPath and removes the mount points, which lie exactly three levels down.
+fn remove_sub_paths(directory: &Path) -> Result<(), VolumeError> {
+    let mounts = mounts_at_or_below(directory)?;
+    for mount in mounts.iter().rev() {
+        unmount(&mount.mount_point)?;
+    }
+    for volume in children(directory)? {
+        for container in children(&volume)? {
+            for target in children(&container)? {
+                let removed = if target.symlink_metadata().is_ok_and(|m| m.is_dir()) {
+                    remove_empty(&target)
+                } else {
+                    fs::remove_file(&target)
+                };
+                removed.map_err(|source| io_error("remove", &target, source))?;
+            }
+        }
+    }
+    remove_nested_empty(directory)
+}
+
+/// Removes a directory that holds nothing but directories.
+fn remove_nested_empty(directory: &Path) -> Result<(), VolumeError> {
+    for child in children(directory)? {
+        for grandchild in children(&child)? {
+            remove_empty(&grandchild).map_err(|source| io_error("remove", &grandchild, source))?;
+        }
+        remove_empty(&child).map_err(|source| io_error("remove", &child, source))?;
+    }
+    remove_empty(directory).map_err(|source| io_error("remove", directory, source))
+}
+
+/// What is in a directory, sorted; nothing when it doesn't exist.
+fn children(directory: &Path) -> Result<Vec<PathBuf>, VolumeError> {
+    let failed = |source| io_error("list", directory, source);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut paths: Vec<PathBuf> =
+        entries.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>().map_err(failed)?;
+    paths
+        .retain(|path| path.file_name().is_some_and(|name| name.to_str().is_none_or(is_component)));
+    paths.sort_unstable();
+    Ok(paths)
+}

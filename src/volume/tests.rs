@@ -1,0 +1,524 @@
+use super::{core::*, root::mounts_at_or_below, *};
+use crate::model::k8s;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::{Value, json};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+};
+use tempfile::TempDir;
+
+/// A root of its own for one test; its mounts are gone at the end, whatever happens.
+struct TestRoot {
+    dir: TempDir,
+    volumes: Volumes,
+}
+
+impl TestRoot {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::open(&dir.path().join("root"), Some(1 << 30)).unwrap();
+        Self { dir, volumes }
+    }
+
+    fn host(&self, name: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join(name)
+    }
+
+    fn pod_dir(&self) -> PathBuf {
+        self.volumes.pod_dir(&uid()).unwrap()
+    }
+
+    fn empty_dir(&self, name: &str) -> PathBuf {
+        self.pod_dir().join("volumes/kubernetes.io~empty-dir").join(name)
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let top = self.dir.path().canonicalize().unwrap();
+        mounts_at_or_below(&top).unwrap().into_iter().map(|m| m.mount_point).collect()
+    }
+}
+
+impl Drop for TestRoot {
+    fn drop(&mut self) {
+        for path in self.mounts().iter().rev() {
+            umount2(path, MntFlags::MNT_DETACH).ok();
+        }
+    }
+}
+
+fn uid() -> PodUid {
+    PodUid::from("0123abcd")
+}
+
+/// A pod whose only container mounts each of `volumes` at `/<name>`, with extra mount fields.
+fn pod(volumes: &Value, mounts: &Value, fs_group: Option<i64>) -> k8s::Pod {
+    serde_json::from_value(json!({
+        "spec": {
+            "securityContext": { "fsGroup": fs_group },
+            "containers": [{ "name": "web", "volumeMounts": mounts }],
+            "volumes": volumes,
+        }
+    }))
+    .unwrap()
+}
+
+fn simple_pod(volume: &Value) -> k8s::Pod {
+    pod(&json!([volume]), &json!([{ "name": "v", "mountPath": "/v" }]), None)
+}
+
+fn mounts_of(root: &TestRoot, pod: &k8s::Pod) -> Result<Vec<HostMount>, VolumeError> {
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    root.volumes.mounts_for(&MountInputs {
+        pod,
+        uid: &uid(),
+        container: &container.name,
+        mounts: container.volume_mounts.as_deref().unwrap_or_default(),
+        expanded_sub_paths: &[],
+    })
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn can_mount() -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let tmpfs = Some("tmpfs");
+    let result = mount(tmpfs, dir.path(), tmpfs, MsFlags::empty(), None::<&str>);
+    match result {
+        Ok(()) => umount2(dir.path(), MntFlags::empty()).unwrap(),
+        Err(errno) => eprintln!("skipped: needs root and the right to mount ({errno})"),
+    }
+    result.is_ok()
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+#[test]
+fn kinds_of_volumes() {
+    let kind = |value: Value| kind_of_volume(&serde_json::from_value(value).unwrap());
+    assert_eq!(kind(json!({"name": "v"})).unwrap(), VolumeKind::Disk);
+    assert_eq!(kind(json!({"name": "v", "emptyDir": {}})).unwrap(), VolumeKind::Disk);
+    assert_eq!(
+        kind(json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}})).unwrap(),
+        VolumeKind::Memory { size_limit: Some(64 << 20) }
+    );
+    assert_eq!(
+        kind(json!({"name": "v", "hostPath": {"path": "/a", "type": "Socket"}})).unwrap(),
+        VolumeKind::HostPath { path: "/a".to_owned(), kind: HostPathType::Socket }
+    );
+    for (value, text) in [
+        (json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), "unknown storage medium"),
+        (json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}), "Pipe is an invalid"),
+        (json!({"name": "v", "configMap": {"name": "c"}}), "no volume plugin matched"),
+    ] {
+        let error = kind(value).unwrap_err().to_string();
+        assert!(error.starts_with(text), "{error}");
+    }
+}
+
+#[test]
+fn small_rules() {
+    assert_eq!(tmpfs_size([Some(100), None, Some(30)]), Some(30));
+    assert_eq!(tmpfs_size([None, Some(0), None]), None);
+    assert_eq!(with_group_access(0o755), 0o2775);
+    assert_eq!(container_path("data"), "/data");
+    assert_eq!(container_path("/data"), "/data");
+    for name in ["a", "a.b", "..a", "0-1"] {
+        assert!(is_component(name), "{name}");
+    }
+    for name in ["", ".", "..", "a/b", "/a", "a/", "./a"] {
+        assert!(!is_component(name), "{name}");
+    }
+    check_sub_path("a/b..c/...").unwrap();
+    assert_eq!(
+        check_sub_path("/a").unwrap_err().to_string(),
+        "error SubPath `/a` must not be an absolute path"
+    );
+    assert_eq!(
+        check_sub_path("a/../..").unwrap_err().to_string(),
+        "unable to provision SubPath `a/../..`: must not contain '..'"
+    );
+}
+
+#[test]
+fn a_disk_volume_lives_as_long_as_the_pod() {
+    let root = TestRoot::new();
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    let directory = root.empty_dir("v");
+    assert_eq!(mode(&directory), 0o777);
+    assert_eq!(mode(&root.pod_dir()), 0o750);
+    assert!(root.pod_dir().join("plugins/kubernetes.io~empty-dir/v/ready").is_file());
+    fs::write(directory.join("file"), "x").unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    assert_eq!(mode(&directory), 0o700, "what was set up is left as the containers made it");
+    assert_eq!(fs::read(directory.join("file")).unwrap(), b"x");
+    let mounts = mounts_of(&root, &pod).unwrap();
+    assert_eq!(mounts[0].host_path, directory.to_str().unwrap());
+    assert_eq!(mounts[0].container_path, "/v");
+    assert!(mounts[0].selinux_relabel && !mounts[0].readonly);
+
+    assert_eq!(root.volumes.list_pods().unwrap(), [uid()]);
+    assert!(root.volumes.has_volumes(&uid()).unwrap());
+    fs::write(root.pod_dir().join("etc-hosts"), "").unwrap();
+    root.volumes.teardown(&uid()).unwrap();
+    assert!(!directory.exists());
+    assert!(!root.volumes.has_volumes(&uid()).unwrap());
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+    assert!(!root.pod_dir().exists());
+    root.volumes.teardown(&uid()).unwrap();
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+    assert!(root.volumes.list_pods().unwrap().is_empty());
+}
+
+#[test]
+fn fs_group_owns_the_volume() {
+    if !is_root() {
+        return;
+    }
+    let root = TestRoot::new();
+    let mounts = json!([{ "name": "v", "mountPath": "/v" }]);
+    let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, Some(4242));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    let metadata = fs::metadata(root.empty_dir("v")).unwrap();
+    assert_eq!(metadata.gid(), 4242);
+    assert_eq!(mode(&root.empty_dir("v")), 0o2777);
+}
+
+#[test]
+fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let volume = json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
+    let pod = simple_pod(&volume);
+    root.volumes.setup(&pod, &uid(), Some(512 << 10)).unwrap();
+    let directory = root.empty_dir("v");
+    let mounted = mounts_at_or_below(&directory).unwrap();
+    assert_eq!(mounted.len(), 1);
+    assert_eq!(mounted[0].fs_type, "tmpfs");
+    assert!(mounted[0].super_options.contains("size=512k"), "{}", mounted[0].super_options);
+    assert_eq!(mode(&directory), 0o777);
+    fs::write(directory.join("file"), "x").unwrap();
+    root.volumes.setup(&pod, &uid(), Some(512 << 10)).unwrap();
+    assert!(directory.join("file").exists());
+    assert_eq!(root.mounts().len(), 1);
+
+    // A reboot: the marker is there, the mount is not.
+    umount2(&directory, MntFlags::empty()).unwrap();
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    assert_eq!(root.mounts().len(), 1);
+    assert!(root.volumes.remove_pod_dir(&uid()).is_err(), "it is still mounted");
+    root.volumes.teardown(&uid()).unwrap();
+    assert!(root.mounts().is_empty());
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+}
+
+#[test]
+fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
+    let root = TestRoot::new();
+    let missing = root.host("missing");
+    let pod = pod(
+        &json!([
+            {"name": "unused", "hostPath": {"path": missing, "type": "Directory"}},
+            {"name": "a", "hostPath": {"path": missing, "type": "Directory"}},
+            {"name": "b", "emptyDir": {}},
+            {"name": "c", "configMap": {"name": "c"}},
+        ]),
+        &json!([
+            {"name": "a", "mountPath": "/a"},
+            {"name": "b", "mountPath": "/b"},
+            {"name": "c", "mountPath": "/c"},
+        ]),
+        None,
+    );
+    let failed = root.volumes.setup(&pod, &uid(), None).unwrap_err();
+    let messages: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        messages,
+        [
+            format!(
+                "MountVolume.SetUp failed for volume \"a\" : hostPath type check failed: {} is not a directory",
+                missing.display()
+            ),
+            "MountVolume.SetUp failed for volume \"c\" : no volume plugin matched".to_owned(),
+        ]
+    );
+    assert!(failed.to_string().contains("unmounted volumes=[a c]"), "{failed}");
+    assert!(root.empty_dir("b").is_dir());
+    assert!(!root.empty_dir("unused").exists());
+}
+
+#[test]
+fn host_paths_are_what_they_are_said_to_be() {
+    let root = TestRoot::new();
+    let place = |name: &str| root.host(name).to_str().unwrap().to_owned();
+    fs::create_dir(place("dir")).unwrap();
+    fs::write(place("file"), "").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(place("socket")).unwrap();
+    let check = |path: &str, kind: HostPathType| host_path::check(path, kind);
+    use HostPathType as T;
+    for (path, kind) in [
+        (place("dir"), T::Directory),
+        (place("dir"), T::DirectoryOrCreate),
+        (place("file"), T::File),
+        (place("file"), T::FileOrCreate),
+        (place("socket"), T::Socket),
+        ("/dev/null".to_owned(), T::CharDevice),
+        (place("missing"), T::Unset),
+        (place("new/dir"), T::DirectoryOrCreate),
+        (place("new/file"), T::FileOrCreate),
+    ] {
+        check(&path, kind).unwrap_or_else(|err| panic!("{path} as {kind:?}: {err}"));
+    }
+    assert!(!root.host("missing").exists());
+    assert_eq!(mode(&root.host("new/dir")), 0o755);
+    assert_eq!(mode(&root.host("new/file")), 0o644);
+    for (path, kind, expected) in [
+        (place("file"), T::Directory, "a directory"),
+        (place("file"), T::DirectoryOrCreate, "a directory"),
+        (place("missing"), T::Directory, "a directory"),
+        (place("dir"), T::File, "a file"),
+        (place("dir"), T::FileOrCreate, "a file"),
+        (place("missing"), T::File, "a file"),
+        (place("file"), T::Socket, "a socket file"),
+        (place("file"), T::CharDevice, "a character device"),
+        ("/dev/null".to_owned(), T::BlockDevice, "a block device"),
+    ] {
+        let error = check(&path, kind).unwrap_err().to_string();
+        assert_eq!(error, format!("hostPath type check failed: {path} is not {expected}"));
+    }
+    let error = check(&place("no/parent"), T::FileOrCreate).unwrap_err();
+    assert!(matches!(error, VolumeError::Io { operation: "create", .. }));
+}
+
+#[test]
+fn sub_paths_are_made_pinned_and_taken_down() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let pod = pod(
+        &json!([{"name": "v", "emptyDir": {}}]),
+        &json!([
+            {"name": "v", "mountPath": "/a", "subPath": "made/here"},
+            {"name": "v", "mountPath": "etc/b", "subPath": "file", "readOnly": true},
+            {"name": "v", "mountPath": "/c", "subPath": "link", "mountPropagation": "HostToContainer"},
+            {"name": "v", "mountPath": "/d", "recursiveReadOnly": "IfPossible"},
+        ]),
+        None,
+    );
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    let directory = root.empty_dir("v");
+    fs::write(directory.join("file"), "content").unwrap();
+    fs::create_dir(directory.join("real")).unwrap();
+    symlink("real", directory.join("link")).unwrap();
+
+    let mounts = mounts_of(&root, &pod).unwrap();
+    let pinned = root.pod_dir().join("volume-subpaths/v/web");
+    assert_eq!(mounts[0].host_path, pinned.join("0").to_str().unwrap());
+    assert_eq!(mode(&directory.join("made/here")), 0o777);
+    assert_eq!(mounts[1].container_path, "/etc/b");
+    assert!(mounts[1].readonly);
+    assert_eq!(fs::read(&mounts[1].host_path).unwrap(), b"content");
+    assert_eq!(mounts[2].propagation, Propagation::HostToContainer);
+    fs::write(directory.join("real/x"), "").unwrap();
+    assert!(Path::new(&mounts[2].host_path).join("x").exists());
+    assert_eq!(mounts[3].host_path, directory.to_str().unwrap());
+    assert_eq!(mounts[3].recursive_read_only, Some(RecursiveReadOnly::IfPossible));
+    assert_eq!(root.mounts().len(), 3);
+
+    // The next container instance: what still shows the same thing is kept, the rest is redone.
+    fs::remove_file(directory.join("file")).unwrap();
+    fs::create_dir(directory.join("file")).unwrap();
+    mounts_of(&root, &pod).unwrap();
+    assert_eq!(root.mounts().len(), 3);
+    assert!(pinned.join("1").is_dir());
+
+    root.volumes.teardown(&uid()).unwrap();
+    assert!(root.mounts().is_empty());
+    assert!(!directory.exists());
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+    assert!(!root.pod_dir().exists());
+}
+
+#[test]
+fn sub_paths_cannot_leave_the_volume() {
+    let root = TestRoot::new();
+    let secret = root.host("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::write(secret.join("key"), "").unwrap();
+    let base = root.host("volume");
+    fs::create_dir(&base).unwrap();
+    symlink(&secret, base.join("absolute")).unwrap();
+    symlink("../secret", base.join("upward")).unwrap();
+    symlink("/proc/self/root", base.join("magic")).unwrap();
+    symlink("nowhere", base.join("dangling")).unwrap();
+    let volume = json!([{"name": "v", "hostPath": {"path": base}}]);
+    for sub_path in
+        ["absolute", "absolute/key", "absolute/new", "upward/new", "magic/tmp", "dangling/new"]
+    {
+        let mounts = json!([{"name": "v", "mountPath": "/v", "subPath": sub_path}]);
+        let error = mounts_of(&root, &pod(&volume, &mounts, None)).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with(
+                "failed to create subPath directory for volumeMount \"v\" of container"
+            ),
+            "{sub_path}: {text}"
+        );
+    }
+    assert_eq!(fs::read_dir(&secret).unwrap().count(), 1, "nothing was made outside");
+    let mounts = json!([{"name": "w", "mountPath": "/v"}]);
+    assert_eq!(
+        mounts_of(&root, &pod(&volume, &mounts, None)).unwrap_err().to_string(),
+        "cannot find volume \"w\" to mount into container \"web\""
+    );
+}
+
+#[test]
+fn expanded_sub_paths_win() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let mounts = json!([{"name": "v", "mountPath": "/v", "subPathExpr": "$(POD)"}]);
+    let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, None);
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let inputs = MountInputs {
+        pod: &pod,
+        uid: &uid(),
+        container: "web",
+        mounts: container.volume_mounts.as_deref().unwrap(),
+        expanded_sub_paths: &[Some("web-1".to_owned())],
+    };
+    root.volumes.mounts_for(&inputs).unwrap();
+    assert!(root.empty_dir("v").join("web-1").is_dir());
+}
+
+#[test]
+fn deleting_follows_no_symlink_and_survives_any_depth() {
+    let root = TestRoot::new();
+    let kept = root.host("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "").unwrap();
+    let top = root.host("top");
+    fs::create_dir(&top).unwrap();
+    symlink(&kept, top.join("link")).unwrap();
+    // Deeper than a path may be long: made from below, step by step.
+    let mut directory = beneath::open_base(&top).unwrap();
+    for _ in 0..400 {
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::sys::stat::mkdirat(&directory, "twelve-chars", mode).unwrap();
+        directory =
+            beneath::open_path(std::os::fd::AsFd::as_fd(&directory), Path::new("twelve-chars"))
+                .unwrap();
+    }
+    drop(directory);
+    beneath::remove_tree(&root.host(""), OsStr::new("top")).unwrap();
+    assert!(!top.exists());
+    assert!(kept.join("file").exists());
+    beneath::remove_tree(&root.host(""), OsStr::new("top")).unwrap();
+}
+
+#[test]
+fn nothing_is_deleted_behind_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let data = root.host("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("precious"), "").unwrap();
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    let bind = |target: &Path| {
+        fs::create_dir_all(target).unwrap();
+        mount(Some(&data), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    };
+    // Inside the volume, at another volume's place, and anywhere else in the pod's directory.
+    for target in [
+        root.empty_dir("v").join("inside"),
+        root.pod_dir().join("volumes/kubernetes.io~csi/pv/mount"),
+        root.pod_dir().join("containers/web"),
+    ] {
+        bind(&target);
+        // Even where the mount table didn't show it, deleting stops at it.
+        assert!(
+            beneath::remove_tree(target.parent().unwrap(), target.file_name().unwrap()).is_err()
+        );
+        let torn_down = root.volumes.teardown(&uid());
+        let removed = root.volumes.remove_pod_dir(&uid());
+        assert!(matches!(removed.unwrap_err(), VolumeError::StillMounted { .. }));
+        assert_eq!(torn_down.is_err(), target.starts_with(root.empty_dir("v")));
+        assert!(data.join("precious").exists());
+        umount2(&target, MntFlags::empty()).unwrap();
+    }
+    // Data at the place of a volume that isn't ours: only a person can tell what they are.
+    let left = root.pod_dir().join("volumes/kubernetes.io~csi/pv/mount");
+    fs::write(left.join("file"), "").unwrap();
+    let error = root.volumes.remove_pod_dir(&uid()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("orphaned pod \"0123abcd\" found, but failed to rmdir() volume at path "),
+        "{error}"
+    );
+    assert!(left.join("file").exists());
+    fs::remove_file(left.join("file")).unwrap();
+    fs::remove_dir(left).unwrap();
+    root.volumes.teardown(&uid()).unwrap();
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+    assert!(data.join("precious").exists());
+}
+
+#[test]
+fn the_root_becomes_shared_once() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    // A private mount stands for a host whose / isn't shared.
+    let top = root.host("");
+    let nothing = None::<&str>;
+    mount(Some(&top), &top, nothing, MsFlags::MS_BIND, nothing).unwrap();
+    mount(nothing, &top, nothing, MsFlags::MS_PRIVATE, nothing).unwrap();
+    root.volumes.share_root().unwrap();
+    root.volumes.share_root().unwrap();
+    let at_root = mounts_at_or_below(&root.host("root")).unwrap();
+    assert_eq!(at_root.len(), 1);
+    assert!(at_root[0].shared);
+    // Volumes below it come and go as ever.
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.teardown(&uid()).unwrap();
+    root.volumes.remove_pod_dir(&uid()).unwrap();
+}
+
+#[test]
+fn a_uid_is_never_a_path() {
+    let root = TestRoot::new();
+    for bad in ["..", "", "a/b", "/etc"] {
+        let uid = PodUid::from(bad);
+        assert!(matches!(
+            root.volumes.teardown(&uid).unwrap_err(),
+            VolumeError::InvalidName { .. }
+        ));
+        assert!(root.volumes.remove_pod_dir(&uid).is_err());
+    }
+    let dots = simple_pod(&json!({"name": "..", "emptyDir": {}}));
+    root.volumes.setup(&dots, &uid(), None).unwrap();
+    assert!(!root.pod_dir().exists(), "a volume that nobody mounts");
+}

@@ -1,0 +1,267 @@
+//! Tests of the bench itself: that the fake answers as a real containerd does, that the proxy is
+//! transparent until told otherwise, and that a private containerd leaves nothing behind.
+
+mod support;
+
+use nodelet::cri::v1;
+use std::{collections::BTreeMap, time::Duration};
+use support::{
+    containerd::Containerd,
+    cri::Cri,
+    fake::Fake,
+    images::BUSYBOX,
+    poll_until,
+    proxy::{Moment, Proxy},
+    slot::Slot,
+    wait_until,
+    world::{Kind, Runtime},
+};
+use tonic::Code;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A runtime behind the proxy, with a client before it and one behind.
+struct Setup {
+    through: Cri,
+    direct: Cri,
+    proxy: Proxy,
+    runtime: Runtime,
+    slot: Slot,
+}
+
+impl Setup {
+    fn of(kind: Kind) -> Self {
+        let slot = Slot::take();
+        let runtime = match kind {
+            Kind::Fake => Runtime::Fake(Fake::start(&slot.dir().join("fake.sock"))),
+            Kind::Real => Runtime::Real(Containerd::start(&slot)),
+        };
+        let proxy = Proxy::start(&slot.dir().join("proxy.sock"), &runtime.socket());
+        let through = Cri::new(proxy.socket());
+        Self { through, direct: Cri::new(&runtime.socket()), proxy, runtime, slot }
+    }
+
+    fn sandbox_config(&self, name: &str, attempt: u32) -> v1::PodSandboxConfig {
+        let labels = [
+            ("io.kubernetes.pod.name", name),
+            ("io.kubernetes.pod.namespace", "default"),
+            ("io.kubernetes.pod.uid", "u1"),
+        ];
+        v1::PodSandboxConfig {
+            metadata: Some(v1::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid: "u1".to_owned(),
+                namespace: "default".to_owned(),
+                attempt,
+            }),
+            log_directory: self.slot.dir().join("logs").display().to_string(),
+            labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            linux: Some(v1::LinuxPodSandboxConfig {
+                cgroup_parent: self.slot.cgroup_root(),
+                security_context: Some(v1::LinuxSandboxSecurityContext {
+                    namespace_options: Some(own_pid_namespace()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn start_container(&self, sandbox: &str, attempt: u32, script: &str) -> String {
+        let config = container_config(attempt, script);
+        let pod = self.sandbox_config("web", 0);
+        let id = self.through.create_container(sandbox, config, pod).unwrap();
+        self.through.start_container(&id).unwrap();
+        id
+    }
+
+    #[track_caller]
+    fn wait_exit(&self, id: &str) -> v1::ContainerStatus {
+        wait_until(
+            "the container exits",
+            SOON,
+            || self.direct.container_status(id),
+            |status| status.state() == v1::ContainerState::ContainerExited,
+        )
+    }
+}
+
+fn container_config(attempt: u32, script: &str) -> v1::ContainerConfig {
+    v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata { name: "main".to_owned(), attempt }),
+        image: Some(v1::ImageSpec { image: BUSYBOX.to_owned(), ..Default::default() }),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        labels: BTreeMap::from([("io.kubernetes.pod.name".to_owned(), "web".to_owned())]),
+        log_path: format!("main-{attempt}.log"),
+        linux: Some(v1::LinuxContainerConfig {
+            security_context: Some(v1::LinuxContainerSecurityContext {
+                namespace_options: Some(own_pid_namespace()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// Each container's first process is pid 1, as in any pod without shareProcessNamespace.
+fn own_pid_namespace() -> v1::NamespaceOption {
+    v1::NamespaceOption { pid: v1::NamespaceMode::Container.into(), ..Default::default() }
+}
+
+/// What nodelet relies on, asked of both runtimes.
+fn answers_as_containerd(kind: Kind) {
+    let setup = Setup::of(kind);
+    let cri = &setup.through;
+    assert!(cri.has_image(BUSYBOX) && !cri.has_image("nodelet.test/absent:1"));
+
+    let sandbox = cri.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+    let status = cri.sandbox_status(&sandbox);
+    assert_eq!(status.state(), v1::PodSandboxState::SandboxReady);
+    assert!(!status.network.unwrap().ip.is_empty());
+    let taken = cri.run_sandbox(setup.sandbox_config("web", 0)).unwrap_err();
+    let expected = format!("name \"web_default_u1_0\" is reserved for \"{sandbox}\"");
+    assert!(taken.message().contains(&expected), "{taken:?}");
+
+    let id = setup.start_container(&sandbox, 0, "echo hello; exit 3");
+    let status = setup.wait_exit(&id);
+    assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"));
+    // containerd notes the start after the process began: one that ends at once has finished "before" it.
+    assert!(status.created_at < status.started_at && status.created_at < status.finished_at);
+    let log = wait_until(
+        "the log is written",
+        SOON,
+        || std::fs::read_to_string(setup.slot.dir().join("logs/main-0.log")).unwrap_or_default(),
+        |log| !log.is_empty(),
+    );
+    assert!(log.ends_with(" stdout F hello\n"), "{log}");
+    assert!(cri.start_container(&id).is_err(), "an exited container does not start again");
+    let pod = setup.sandbox_config("web", 0);
+    let taken =
+        cri.create_container(&sandbox, container_config(0, "true"), pod.clone()).unwrap_err();
+    let expected = format!("name \"main_web_default_u1_0\" is reserved for \"{id}\"");
+    assert!(taken.message().contains(&expected), "{taken:?}");
+    assert_eq!(cri.start_container("nothing").unwrap_err().code(), Code::NotFound);
+    assert_eq!(cri.stop_container("nothing", 1).unwrap_err().code(), Code::NotFound);
+
+    let polite = setup.start_container(&sandbox, 1, "trap 'exit 7' TERM; sleep 1000 & wait");
+    cri.stop_container(&polite, 2).unwrap();
+    let code = setup.wait_exit(&polite).exit_code;
+    // A signal that comes before the shell has set its trap is lost on a first process.
+    assert!(code == 7 || code == 137, "{code}");
+    let stubborn = setup.start_container(&sandbox, 2, "sleep 1000");
+    cri.stop_container(&stubborn, 1).unwrap();
+    assert_eq!(setup.wait_exit(&stubborn).exit_code, 137);
+
+    let orphan = setup.start_container(&sandbox, 3, "sleep 1000");
+    match &setup.runtime {
+        Runtime::Fake(fake) => fake.kill_sandbox(&sandbox),
+        Runtime::Real(_) => {
+            let pid = nix::unistd::Pid::from_raw(setup.direct.sandbox_pid(&sandbox));
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+    }
+    wait_until(
+        "the sandbox is not ready",
+        SOON,
+        || cri.sandbox_status(&sandbox),
+        |status| status.state() == v1::PodSandboxState::SandboxNotready,
+    );
+    let alive = cri.container_status(&orphan).state();
+    assert_eq!(alive, v1::ContainerState::ContainerRunning, "containers outlive their sandbox");
+    assert!(cri.create_container(&sandbox, container_config(4, "true"), pod).is_err());
+
+    cri.remove_sandbox(&sandbox).unwrap();
+    cri.remove_sandbox(&sandbox).ok();
+    assert!(cri.sandboxes().is_empty() && cri.containers().is_empty());
+    match &setup.runtime {
+        Runtime::Fake(fake) => assert_eq!(fake.leaks(), [""; 0]),
+        Runtime::Real(containerd) => assert_eq!(containerd.leaks(), [""; 0]),
+    }
+}
+
+#[test]
+fn the_fake_answers_as_containerd() {
+    answers_as_containerd(Kind::Fake);
+}
+
+#[test]
+fn containerd_answers_as_expected_of_the_fake() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    answers_as_containerd(Kind::Real);
+}
+
+#[test]
+fn the_proxy_records_and_faults() {
+    let setup = Setup::of(Kind::Fake);
+    let (cri, proxy) = (&setup.through, &setup.proxy);
+
+    let rule = proxy.on("RunPodSandbox").pod("web").times(1).fail(Code::Unknown, "no luck");
+    let failed = cri.run_sandbox(setup.sandbox_config("web", 0)).unwrap_err();
+    assert_eq!((failed.code(), failed.message()), (Code::Unknown, "no luck"));
+    proxy.lift(rule);
+
+    proxy.on("RunPodSandbox").times(1).lose_answer();
+    let lost = cri.run_sandbox(setup.sandbox_config("web", 0)).unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable);
+    assert_eq!(setup.direct.sandboxes().len(), 1, "the runtime has made it");
+
+    let id = setup.direct.sandboxes().remove(0).id;
+    assert_eq!(cri.sandboxes().len(), 1, "and the proxy has seen it in a listing");
+    let rule = proxy.on("StopPodSandbox").pod("web").hang();
+    let client = cri.clone();
+    let hung = std::thread::spawn(move || client.remove_sandbox(&id));
+    let stuck = || proxy.count("StopPodSandbox", "web");
+    wait_until("the call is made", SOON, stuck, |n| *n == 1);
+    let ready = v1::PodSandboxState::SandboxReady;
+    assert_eq!(setup.direct.sandboxes()[0].state(), ready);
+    proxy.lift(rule);
+    hung.join().unwrap().unwrap();
+
+    let methods: Vec<_> = proxy.mutating_calls().into_iter().map(|call| call.method).collect();
+    let expected = ["RunPodSandbox", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
+    assert_eq!(methods, expected);
+}
+
+#[test]
+fn hooks_run_around_the_nth_mutating_call() {
+    for (moment, sandboxes) in [(Moment::Before, 1), (Moment::After, 2)] {
+        let setup = Setup::of(Kind::Fake);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        setup.proxy.at_mutating_call(1, moment, move || sender.send(()).unwrap());
+        setup.through.run_sandbox(setup.sandbox_config("first", 0)).unwrap();
+        let client = setup.through.clone();
+        let config = setup.sandbox_config("second", 0);
+        // Never answered: the thread ends with the proxy's connections.
+        let second = std::thread::spawn(move || client.run_sandbox(config));
+        receiver.recv_timeout(SOON).unwrap();
+        assert_eq!(setup.direct.sandboxes().len(), sandboxes, "{moment:?}");
+        drop(setup.proxy);
+        assert!(second.join().unwrap().is_err());
+    }
+}
+
+#[test]
+fn containers_outlive_the_daemon() {
+    let kinds = match support::skip_without_containerd() {
+        true => &[Kind::Fake][..],
+        false => &[Kind::Fake, Kind::Real],
+    };
+    for kind in kinds {
+        let setup = Setup::of(*kind);
+        let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+        let id = setup.start_container(&sandbox, 0, "sleep 1000");
+        setup.runtime.kill();
+        assert!(setup.through.run_sandbox(setup.sandbox_config("other", 0)).is_err());
+        setup.runtime.start_again();
+        let status = poll_until(
+            SOON,
+            || setup.through.container_status(&id).state(),
+            |state| *state == v1::ContainerState::ContainerRunning,
+        );
+        assert!(status.is_ok(), "{status:?}");
+    }
+}

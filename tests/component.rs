@@ -1,0 +1,19 @@
+//! The real agent against the stateful fake runtime: needs nothing but itself.
+
+mod scenarios;
+mod support;
+
+use support::world::Kind;
+
+macro_rules! on_fake {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $scenario() {
+                scenarios::$module::$scenario(Kind::Fake);
+            }
+        )*
+    };
+}
+
+scenarios::shared_scenarios!(on_fake);

@@ -1,0 +1,176 @@
+//! The agent's own death, at any moment.
+
+use super::edits::replaced_in_order;
+use crate::support::{
+    manifest::{FOREVER, Pod, STUBBORN},
+    proxy::{Call, Moment},
+    status::Status,
+    stays,
+    world::{Kind, World},
+};
+use nodelet::cri::v1;
+use std::{collections::BTreeMap, time::Duration};
+
+pub fn a_killed_agent_finds_its_pods_again(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("plain"));
+    world.drop_pod(&Pod::running("rich").init("setup", "true").sidecar("proxy", FOREVER));
+    world.drop_pod(&Pod::with_main("job", "exit 0").set("restartPolicy", "Never"));
+    world.wait_running("plain");
+    world.kill_container(&world.running_id("plain", "main"));
+    let settled = |status: &Status| {
+        status.runs("plain")
+            && status.restarts("plain", "main") == 1
+            && status.runs("rich")
+            && status.phase("job") == "Succeeded"
+    };
+    world.wait("all is as it should be", settled);
+    let ids = [world.running_ids("plain"), world.running_ids("rich")];
+
+    world.agent.kill();
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("all is found as it was", settled);
+    let span = Duration::from_secs(2);
+    stays("nothing is touched", span, || world.proxy.mutating_calls(), Vec::is_empty);
+    assert_eq!([world.running_ids("plain"), world.running_ids("rich")], ids);
+    world.finish();
+}
+
+pub fn a_container_that_died_meanwhile_is_restarted(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web").container("other", FOREVER));
+    world.wait_running("web");
+    let (main, other) = (world.running_id("web", "main"), world.running_id("web", "other"));
+    world.agent.kill();
+    world.kill_container(&main);
+    world.agent.start();
+    world.wait("it runs again", |status| status.runs("web") && status.restarts("web", "main") == 1);
+    assert_eq!(world.running_id("web", "other"), other);
+    world.finish();
+}
+
+pub fn a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::with_main("web", STUBBORN).set("terminationGracePeriodSeconds", 4));
+    world.drop_pod(&Pod::running("stays"));
+    world.wait_running("web");
+    world.wait_running("stays");
+    let stays_ids = world.running_ids("stays");
+    world.agent.kill();
+    world.remove("web.yaml");
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait_gone("web");
+    let calls = world.proxy.calls();
+    let stop = calls.iter().find(|call| call.method == "StopContainer").unwrap();
+    assert_eq!(stop.request::<v1::StopContainerRequest>().timeout, 4);
+    assert_eq!(world.running_ids("stays"), stays_ids);
+    world.finish();
+}
+
+pub fn a_manifest_edited_meanwhile_replaces_its_pod_in_order(kind: Kind) {
+    let world = World::start(kind);
+    let pod = Pod::with_main("web", STUBBORN).set("terminationGracePeriodSeconds", 4);
+    world.drop_pod(&pod);
+    let before = world.wait_running("web").pod("web").unwrap().uid.clone();
+    world.agent.kill();
+    world.drop_pod(&pod.clone().env("VERSION", "2").set("terminationGracePeriodSeconds", 1));
+    world.proxy.forget_calls();
+    world.agent.start();
+    let status = world.wait("the new pod runs", |status| {
+        status.runs("web") && status.pod("web").is_some_and(|pod| pod.uid != before)
+    });
+    replaced_in_order(&world, before.as_str(), status.pod("web").unwrap().uid.as_str(), 4);
+    world.finish();
+}
+
+pub fn a_manifest_broken_meanwhile_keeps_its_pod(kind: Kind) {
+    let world = World::start(kind);
+    let pod = Pod::running("web");
+    world.drop_pod(&pod);
+    world.wait_running("web");
+    let ids = world.running_ids("web");
+    world.agent.kill();
+    world.write("web.yaml", "kind: [");
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("the broken manifest is reported and the pod runs", |status| {
+        status.rejected("web.yaml") && status.runs("web")
+    });
+    let span = Duration::from_secs(2);
+    stays("nothing is touched", span, || world.proxy.mutating_calls(), Vec::is_empty);
+    assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}
+
+pub fn back_off_outlives_the_agent(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::with_main("crash", "exit 3"));
+    let backs_off = |status: &Status| status.waiting_reason("crash", "main") == "CrashLoopBackOff";
+    world.wait("it backs off", backs_off);
+    world.proxy.forget_calls();
+    for _ in 0..3 {
+        world.agent.kill();
+        world.agent.start();
+        world.wait("it still backs off", backs_off);
+    }
+    assert_eq!(world.proxy.count("StartContainer", "crash"), 0, "back-off turned into hammering");
+    world.finish();
+}
+
+/// One pod's whole life: comes, is edited, goes. Long enough to hold every kind of mutating call.
+fn life_of_a_pod(world: &World, name: &str) {
+    let pod =
+        Pod::named(name).init("setup", "true").sidecar("proxy", FOREVER).container("main", FOREVER);
+    world.drop_pod(&pod);
+    let before = world.wait_running(name).pod(name).unwrap().uid.clone();
+    never_twice(world, name);
+    world.drop_pod(&pod.env("VERSION", "2"));
+    world.wait("the edited pod runs", |status| {
+        status.runs(name) && status.pod(name).is_some_and(|pod| pod.uid != before)
+    });
+    never_twice(world, name);
+    world.remove(&format!("{name}.yaml"));
+    world.wait_gone(name);
+}
+
+/// No sandbox and no container was begun twice for one incarnation of a pod.
+#[track_caller]
+fn never_twice(world: &World, name: &str) {
+    let calls = world.proxy.mutating_calls();
+    let mut begun: BTreeMap<(String, String), Vec<&Call>> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.reached && call.is_for(name)) {
+        let pod = call.pod.as_ref().unwrap();
+        if matches!(call.method.as_str(), "RunPodSandbox" | "StartContainer") {
+            begun.entry((pod.uid.clone(), pod.container.clone())).or_default().push(call);
+        }
+    }
+    for (what, calls) in begun {
+        assert_eq!(calls.len(), 1, "{what:?} was begun more than once: {calls:#?}");
+    }
+}
+
+pub fn killed_around_every_mutating_call(kind: Kind) {
+    let world = World::start(kind);
+    life_of_a_pod(&world, "recorded");
+    let recording = world.proxy.mutating_calls();
+    assert!(recording.len() >= 14, "{recording:#?}");
+    world.agent.revive_when_dead(true);
+    for (n, call) in recording.iter().enumerate() {
+        for moment in [Moment::Before, Moment::After] {
+            let name = format!("at{n}{}", if moment == Moment::Before { "b" } else { "a" });
+            world.proxy.forget_calls();
+            world.wait_until("the agent answers", || world.agent.status().is_ok(), |up| *up);
+            world.proxy.at_mutating_call(n, moment, world.agent.killer());
+            life_of_a_pod(&world, &name);
+            // Garbage collection may need fewer calls in another run; every other call must come.
+            let came = !world.proxy.hook_pending();
+            assert!(came || n + 2 >= recording.len(), "call {call:?} did not come, {moment:?}");
+            world.proxy.lift_all();
+        }
+    }
+    world.wait_until("the agent answers", || world.agent.status().is_ok(), |up| *up);
+    world.agent.revive_when_dead(false);
+    world.finish();
+}

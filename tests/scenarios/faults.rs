@@ -1,0 +1,122 @@
+//! Calls that hang, fail or lose their answers, and events that go astray.
+
+use crate::support::{
+    agent::Settings,
+    manifest::Pod,
+    proxy::EventFault,
+    stays,
+    world::{Kind, World},
+};
+use nodelet::cri::v1;
+use std::time::Duration;
+use tonic::Code;
+
+/// Soft deadline of calls in these worlds.
+const IMPATIENT: &str = "runtimeRequestTimeout: 2s\n";
+
+pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
+    for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
+        let world = World::start_with(kind, Settings::for_kind(kind).kubelet(IMPATIENT));
+        let rule = world.proxy.on(method).pod("stuck").hang();
+        world.drop_pod(&Pod::running("stuck"));
+        let stuck = || world.proxy.count(method, "stuck");
+        world.wait_until("the call is made", stuck, |n| *n == 1);
+        world.drop_pod(&Pod::running("free"));
+        world.wait_running("free");
+        world.kill_container(&world.running_id("free", "main"));
+        let status = world.wait("others go on, and the hung pod is named", |status| {
+            status.restarts("free", "main") == 1
+                && status.pod("stuck").is_some_and(|pod| pod.hung.is_some())
+        });
+        assert!(!status.runs("stuck"));
+        assert_eq!(world.proxy.count(method, "stuck"), 1, "a call that hangs is not made twice");
+        world.proxy.lift(rule);
+        world.wait_running("stuck");
+        world.finish();
+    }
+}
+
+pub fn a_hung_inspection_holds_up_only_its_pod(kind: Kind) {
+    let world = World::start_with(kind, Settings::for_kind(kind).kubelet(IMPATIENT));
+    world.drop_pod(&Pod::running("stuck"));
+    world.drop_pod(&Pod::running("free"));
+    world.wait_running("stuck");
+    world.wait_running("free");
+    let rule = world.proxy.on("ContainerStatus").pod("stuck").hang();
+    let (stuck, free) = (world.running_id("stuck", "main"), world.running_id("free", "main"));
+    world.kill_container(&stuck);
+    world.wait("the pod whose inspection hangs is named", |status| {
+        !status.node.pleg.hung.is_empty()
+            || status.pod("stuck").is_some_and(|pod| pod.hung.is_some())
+    });
+    world.kill_container(&free);
+    let status = world.wait("others go on", |status| status.restarts("free", "main") == 1);
+    assert!(status.node.pleg.unhealthy.is_none(), "the node stays healthy: {status:?}");
+    world.proxy.lift(rule);
+    world.wait("it comes back", |status| {
+        status.restarts("stuck", "main") == 1 && status.runs("stuck")
+    });
+    world.finish();
+}
+
+pub fn lost_answers_make_no_doubles(kind: Kind) {
+    let world = World::start(kind);
+    for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
+        world.proxy.on(method).pod("web").times(1).lose_answer();
+    }
+    world.drop_pod(&Pod::running("web"));
+    world.wait_for(Duration::from_secs(90), "the pod runs", |status| status.runs("web"));
+    assert_eq!(world.running_ids("web").len(), 1);
+    let ready = |s: &&v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
+    assert_eq!(world.sandboxes("web").iter().filter(ready).count(), 1);
+    for method in ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"] {
+        world.proxy.on(method).pod("web").times(1).lose_answer();
+    }
+    world.remove("web.yaml");
+    world.wait_for(Duration::from_secs(90), "it is gone", |status| status.pods.is_empty());
+    world.finish();
+}
+
+pub fn failed_calls_are_tried_again(kind: Kind) {
+    let world = World::start(kind);
+    world.proxy.on("RunPodSandbox").pod("web").times(1).fail(Code::Unknown, "no network today");
+    world.proxy.on("CreateContainer").pod("web").times(1).fail(Code::Unknown, "no snapshot today");
+    world.drop_pod(&Pod::running("web"));
+    world.wait("the failure is told", |status| {
+        status.has_event("FailedCreatePodSandBox", "no network today")
+    });
+    let status =
+        world.wait_for(Duration::from_secs(60), "the pod runs", |status| status.runs("web"));
+    assert!(status.has_event("Failed", "no snapshot today"), "{status:?}");
+    world.proxy.on("StopContainer").pod("web").times(1).fail(Code::Unknown, "not now");
+    world.remove("web.yaml");
+    world.wait_for(Duration::from_secs(60), "it is gone", |status| status.pods.is_empty());
+    world.finish();
+}
+
+pub fn lost_events_are_made_up_for_by_relisting(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    world.proxy.events(EventFault::Drop);
+    world.kill_container(&world.running_id("web", "main"));
+    world.wait("its death is noticed", |status| {
+        status.restarts("web", "main") == 1 && status.runs("web")
+    });
+    world.proxy.lift_all();
+    world.finish();
+}
+
+pub fn doubled_events_change_nothing(kind: Kind) {
+    let world = World::start(kind);
+    world.proxy.events(EventFault::Duplicate);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    world.kill_container(&world.running_id("web", "main"));
+    world.wait("it is restarted", |status| {
+        status.restarts("web", "main") == 1 && status.runs("web")
+    });
+    let starts = || world.proxy.count("StartContainer", "web");
+    stays("once", Duration::from_secs(2), starts, |n| *n == 2);
+    world.finish();
+}

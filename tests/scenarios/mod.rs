@@ -1,0 +1,61 @@
+//! What the agent must do, told once and run on both runtimes: `component` on the fake, `node` on a
+//! private real containerd. A scenario drops manifests, breaks things, and looks at the agent's status and
+//! at the runtime; at its end every pod must go without a trace.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "each test binary uses its own part; a panic is how a test fails"
+)]
+
+pub mod adoption;
+pub mod edits;
+pub mod faults;
+pub mod lifecycle;
+pub mod people;
+pub mod runtime;
+
+/// Hands the list of all scenarios that both runtimes must pass to a macro.
+macro_rules! shared_scenarios {
+    ($tier:ident) => {
+        $tier! {
+            lifecycle::a_dropped_manifest_runs,
+            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
+            lifecycle::jobs_run_to_their_end,
+            lifecycle::a_crashing_container_backs_off,
+            lifecycle::a_killed_container_comes_back,
+            lifecycle::nothing_is_done_when_nothing_changes,
+            lifecycle::many_pods_at_once,
+            edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
+            edits::an_edit_of_comments_changes_nothing,
+            edits::bad_edits_keep_the_pod,
+            edits::a_vanished_directory_keeps_its_pods,
+            edits::of_two_manifests_with_one_name_the_running_one_stays,
+            edits::what_is_no_manifest_is_listed_with_its_reason,
+            adoption::a_killed_agent_finds_its_pods_again,
+            adoption::a_container_that_died_meanwhile_is_restarted,
+            adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
+            adoption::a_manifest_edited_meanwhile_replaces_its_pod_in_order,
+            adoption::a_manifest_broken_meanwhile_keeps_its_pod,
+            adoption::back_off_outlives_the_agent,
+            adoption::killed_around_every_mutating_call,
+            runtime::a_dead_daemon_restarts_nothing,
+            runtime::a_dead_sandbox_is_replaced,
+            runtime::a_foreign_pod_is_left_alone,
+            runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
+            runtime::a_second_agent_refuses_and_names_the_first,
+            faults::a_hung_call_holds_up_only_its_pod,
+            faults::a_hung_inspection_holds_up_only_its_pod,
+            faults::lost_answers_make_no_doubles,
+            faults::failed_calls_are_tried_again,
+            faults::lost_events_are_made_up_for_by_relisting,
+            faults::doubled_events_change_nothing,
+            people::status_shows_pods_manifests_and_reasons,
+            people::logs_are_printed,
+            people::commands_say_when_no_agent_runs,
+        }
+    };
+}
+pub(crate) use shared_scenarios;

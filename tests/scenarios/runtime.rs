@@ -1,0 +1,155 @@
+//! The runtime dies, its sandboxes die, and it serves others too.
+
+use crate::support::{
+    agent::Settings,
+    images::BUSYBOX,
+    manifest::Pod,
+    stays,
+    world::{Kind, World},
+};
+use nodelet::cri::v1;
+use std::{collections::BTreeMap, time::Duration};
+
+pub fn a_dead_daemon_restarts_nothing(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.drop_pod(&Pod::running("unlucky"));
+    world.wait_running("web");
+    world.wait_running("unlucky");
+    let ids = world.running_ids("web");
+    let kill_unlucky = world.container_killer(&world.running_id("unlucky", "main"));
+    world.proxy.forget_calls();
+    world.runtime.kill();
+    world.wait("the agent says that the runtime is away", |status| {
+        status.node.runtime.not_ready.is_some() || status.node.pleg.unhealthy.is_some()
+    });
+    kill_unlucky();
+    world.drop_pod(&Pod::running("late"));
+    world.runtime.start_again();
+    world.wait("all run, the dead one again", |status| {
+        status.runs("late") && status.runs("unlucky") && status.restarts("unlucky", "main") == 1
+    });
+    assert_eq!(world.running_ids("web"), ids);
+    assert_eq!(world.proxy.count("StopContainer", "web"), 0);
+    world.finish();
+}
+
+pub fn a_dead_sandbox_is_replaced(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.drop_pod(&Pod::running("other"));
+    world.wait_running("web");
+    world.wait_running("other");
+    let other = world.running_ids("other");
+    let before = world.running_id("web", "main");
+    world.kill_sandbox(&world.sandboxes("web")[0].id);
+    let attempt = |world: &World| {
+        let newest = world.sandboxes("web").into_iter().next();
+        newest.map(|s| (s.metadata.as_ref().unwrap().attempt, s.state()))
+    };
+    let ready = v1::PodSandboxState::SandboxReady;
+    world.wait_until("a new sandbox", || attempt(&world), |seen| *seen == Some((1, ready)));
+    let status = world.wait("the pod runs in it", |status| {
+        status.runs("web") && status.restarts("web", "main") == 1
+    });
+    assert!(status.has_event("SandboxChanged", "web"), "{status:?}");
+    assert_ne!(world.running_id("web", "main"), before);
+    assert_eq!(world.running_ids("other"), other);
+    world.finish();
+}
+
+/// A pod as another agent would make it.
+fn make_foreign_pod(world: &World) -> (String, String) {
+    let labels: BTreeMap<String, String> = [
+        ("io.kubernetes.pod.name", "stranger"),
+        ("io.kubernetes.pod.namespace", "default"),
+        ("io.kubernetes.pod.uid", "1234"),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into();
+    let config = v1::PodSandboxConfig {
+        metadata: Some(v1::PodSandboxMetadata {
+            name: "stranger".to_owned(),
+            uid: "1234".to_owned(),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
+        labels: labels.clone(),
+        log_directory: world.slot.dir().join("foreign-logs").display().to_string(),
+        linux: Some(v1::LinuxPodSandboxConfig {
+            cgroup_parent: world.slot.cgroup_root(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let sandbox = world.cri.run_sandbox(config.clone()).unwrap();
+    let mut container_labels = labels;
+    container_labels.insert("io.kubernetes.container.name".to_owned(), "main".to_owned());
+    let container = v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+        image: Some(v1::ImageSpec { image: BUSYBOX.to_owned(), ..Default::default() }),
+        command: vec!["sleep".to_owned(), "100000".to_owned()],
+        labels: container_labels,
+        log_path: "main.log".to_owned(),
+        ..Default::default()
+    };
+    let id = world.cri.create_container(&sandbox, container, config).unwrap();
+    world.cri.start_container(&id).unwrap();
+    (sandbox, id)
+}
+
+pub fn a_foreign_pod_is_left_alone(kind: Kind) {
+    let world = World::prepare(kind, Settings::for_kind(kind));
+    let (sandbox, container) = make_foreign_pod(&world);
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    world.wait("the foreign pod is listed", |status| {
+        status.runs("web") && status.node.foreign.iter().any(|pod| &*pod.key.name == "stranger")
+    });
+    world.agent.kill();
+    world.agent.start();
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    let touched =
+        || world.proxy.mutating_calls().into_iter().filter(|c| c.is_for("stranger")).count();
+    stays("nobody touches it", Duration::from_secs(2), touched, |n| *n == 0);
+    let state = world.cri.container_status(&container).state();
+    assert_eq!(state, v1::ContainerState::ContainerRunning);
+    world.cri.remove_sandbox(&sandbox).unwrap();
+    world.finish();
+}
+
+pub fn pods_wait_for_the_network_and_host_network_pods_do_not(kind: Kind) {
+    let world = World::prepare(kind, Settings::for_kind(kind));
+    world.runtime.set_network_ready(false);
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    world.drop_pod(&Pod::running("host").set("hostNetwork", true));
+    let status = world
+        .wait("the host-network pod runs and the network is said to be away", |status| {
+            status.runs("host") && status.node.runtime.network_not_ready.is_some()
+        });
+    assert!(!status.runs("web"), "{status:?}");
+    world.wait("the waiting pod says why", |status| {
+        status.has_event("NetworkNotReady", "web")
+            && status.pod("web").is_some_and(|pod| pod.waiting.is_some())
+    });
+    assert_eq!(world.proxy.count("RunPodSandbox", "web"), 0);
+    world.runtime.set_network_ready(true);
+    world.wait_running("web");
+    world.finish();
+}
+
+pub fn a_second_agent_refuses_and_names_the_first(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let ids = world.running_ids("web");
+    let refused = world.agent.run_to_end().expect("a second agent must not run");
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let pid = world.agent.pid().to_string();
+    assert!(said.contains(&pid), "it names the process {pid}: {said}");
+    assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}

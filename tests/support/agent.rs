@@ -1,0 +1,261 @@
+//! The real agent: the binary under test, with all its directories under one.
+
+use super::{poll_until, slot::Slot, status};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    cell::{Cell, RefCell},
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+/// The node's name; pod names end with it.
+pub const NODE_NAME: &str = "node1";
+const BINARY: &str = env!("CARGO_BIN_EXE_nodelet");
+
+/// What may differ between worlds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Lines of KubeletConfiguration besides the bench's own.
+    pub kubelet: String,
+    /// Lines of NodeletConfiguration besides the bench's own.
+    pub nodelet: String,
+    /// Whether the agent has a cgroup tree (needs root).
+    pub cgroups: bool,
+}
+
+/// An agent, running or not, and its directories.
+pub struct Agent {
+    dir: PathBuf,
+    child: RefCell<Option<Child>>,
+    revived: Cell<bool>,
+}
+
+/// What a process uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// VmRSS in KiB.
+    pub rss_kib: u64,
+    /// VmHWM in KiB.
+    pub peak_rss_kib: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Open file descriptors.
+    pub fds: u64,
+}
+
+impl Agent {
+    /// Prepares an agent in `slot` that talks to the runtime at `endpoint`. It is not started.
+    pub fn prepare(slot: &Slot, endpoint: &Path, settings: &Settings) -> Self {
+        Self::prepare_in(slot.dir().join("agent"), slot, endpoint, settings)
+    }
+
+    /// As [`Self::prepare`], in a directory of its own: for a second agent in the same world.
+    pub fn prepare_in(dir: PathBuf, slot: &Slot, endpoint: &Path, settings: &Settings) -> Self {
+        for name in ["manifests", "root", "run", "logs", "links"] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
+        let agent = Self { dir, child: RefCell::default(), revived: Cell::default() };
+        let at = agent.dir.display();
+        let cgroups = match settings.cgroups {
+            true => format!("cgroupRoot: {}\n", slot.cgroup_root()),
+            false => "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n".to_owned(),
+        };
+        let config = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             staticPodPath: {at}/manifests\npodLogsDir: {at}/logs\nresolvConf: {at}/resolv.conf\n\
+             containerRuntimeEndpoint: unix://{endpoint}\nhealthzPort: {port}\noomScoreAdj: 0\n\
+             logging: {{ verbosity: 3 }}\n{cgroups}{kubelet}\n\
+             ---\napiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n\
+             runDir: {at}/run\ncontainerLogLinksDir: {at}/links\n{nodelet}\n",
+            endpoint = endpoint.display(),
+            port = slot.port(),
+            kubelet = settings.kubelet,
+            nodelet = settings.nodelet,
+        );
+        fs::write(agent.dir.join("config.yaml"), config).unwrap();
+        agent
+    }
+
+    /// The command line of `nodelet run` in these directories.
+    fn command(&self) -> Command {
+        let mut command = Command::new(BINARY);
+        command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
+        command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts it; does not wait until it answers.
+    pub fn start(&self) {
+        assert!(!self.is_running(), "the agent runs already");
+        let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = self.command();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.child.replace(Some(command.spawn().unwrap()));
+    }
+
+    /// From now on the agent is started again whenever it is found dead, as systemd would.
+    pub fn revive_when_dead(&self, revive: bool) {
+        self.revived.set(revive);
+    }
+
+    /// Starts it in the foreground and waits for its end: for an agent that must refuse to run.
+    ///
+    /// # Errors
+    /// When it still runs after 10 s; it is killed then.
+    pub fn run_to_end(&self) -> Result<Output, &'static str> {
+        let mut child =
+            self.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = poll_until(
+            Duration::from_secs(10),
+            || child.try_wait().unwrap().is_some(),
+            |ended| *ended,
+        );
+        if ended.is_err() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return Err("it goes on running");
+        }
+        Ok(child.wait_with_output().unwrap())
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&self) {
+        let mut child = self.child.take().expect("the agent runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM; gives the exit code.
+    pub fn terminate(&self) -> Option<i32> {
+        let mut child = self.child.take().expect("the agent runs");
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        child.wait().unwrap().code()
+    }
+
+    /// The process id of the running agent.
+    pub fn pid(&self) -> u32 {
+        self.child.borrow().as_ref().expect("the agent runs").id()
+    }
+
+    /// Something that kills the present process with -9 when called, from anywhere.
+    pub fn killer(&self) -> impl FnOnce() + Send + 'static {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        // Still our child and not yet waited for, so the number is not anybody else's.
+        move || kill(pid, Signal::SIGKILL).unwrap()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        self.child.borrow_mut().as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Reads the status through the socket.
+    ///
+    /// # Errors
+    /// In words, when there is no answer.
+    pub fn status(&self) -> Result<status::Status, String> {
+        if self.revived.get() && !self.is_running() {
+            self.start();
+        }
+        status::read(&self.socket())
+    }
+
+    /// Runs another subcommand of the binary against this agent.
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(BINARY);
+        command.args(arguments).arg("--run-dir").arg(self.dir.join("run"));
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What the process uses now.
+    pub fn usage(&self) -> Usage {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let text = fs::read_to_string(proc.join("status")).unwrap();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+        };
+        Usage {
+            rss_kib: field("VmRSS"),
+            peak_rss_kib: field("VmHWM"),
+            threads: field("Threads"),
+            fds: fs::read_dir(proc.join("fd")).unwrap().count() as u64,
+        }
+    }
+
+    /// Its root directory.
+    pub fn root_dir(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Its `staticPodPath`.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir.join("manifests")
+    }
+
+    /// Its `podLogsDir`.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.dir.join("logs")
+    }
+
+    /// Its `containerLogLinksDir`.
+    pub fn log_links(&self) -> PathBuf {
+        self.dir.join("links")
+    }
+
+    /// The config file.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("config.yaml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("run/nodelet.sock")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("agent.log")
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// What removed pods left in the agent's directories, one line each.
+    pub fn leaks(&self) -> Vec<String> {
+        let mut leaks = Vec::new();
+        for dir in ["root/pods", "root/nodelet/pods", "logs", "links"] {
+            for entry in fs::read_dir(self.dir.join(dir)).into_iter().flatten().flatten() {
+                leaks.push(format!("{dir}/{}", entry.file_name().to_string_lossy()));
+            }
+        }
+        let mounts = super::slot::mounts_under(&self.root_dir());
+        // The root directory itself may be bind-mounted for its propagation.
+        let below_root = mounts.iter().filter(|mount| **mount != self.root_dir());
+        leaks.extend(below_root.map(|mount| format!("mount {}", mount.display())));
+        leaks
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.is_running() {
+            self.kill();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The bench that the integration tests stand on: the real agent, a runtime (a stateful fake or a
+//! private real containerd), and one fault proxy between them.
+//!
+//! ```text
+//!   test ── World ──┬── Agent ── CRI ──► Proxy ──► Fake | Containerd
+//!                   └── Cri (looks at the runtime behind the proxy's back)
+//! ```
+//!
+//! Tests are plain synchronous functions. What serves sockets runs on one shared tokio runtime; tests
+//! wait on a predicate with a deadline and never for a time.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "each test binary uses its own part; a panic is how a test fails"
+)]
+
+pub mod agent;
+pub mod containerd;
+pub mod cri;
+pub mod fake;
+pub mod images;
+pub mod manifest;
+pub mod proxy;
+pub mod serve;
+pub mod slot;
+pub mod status;
+pub mod world;
+
+use std::{fmt, future::Future, io::Write as _, sync::LazyLock, time::Duration};
+use tokio::{runtime::Runtime, time::Instant};
+
+/// The runtime that proxies, fakes and clients of all tests of a binary share.
+pub fn tokio_runtime() -> &'static Runtime {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    });
+    &RUNTIME
+}
+
+/// Runs a future on the shared runtime and waits for it.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    tokio_runtime().block_on(future)
+}
+
+/// How often a predicate is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// Looks until `accept` likes what `look` sees; gives it back. `Err` holds the last value seen.
+pub fn poll_until<T>(
+    deadline: Duration,
+    mut look: impl FnMut() -> T,
+    mut accept: impl FnMut(&T) -> bool,
+) -> Result<T, T> {
+    let end = Instant::now() + deadline;
+    loop {
+        let value = look();
+        if accept(&value) {
+            return Ok(value);
+        }
+        if Instant::now() >= end {
+            return Err(value);
+        }
+        block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+    }
+}
+
+/// As [`poll_until`]; fails the test with the last value seen.
+#[track_caller]
+pub fn wait_until<T: fmt::Debug>(
+    what: &str,
+    deadline: Duration,
+    look: impl FnMut() -> T,
+    accept: impl FnMut(&T) -> bool,
+) -> T {
+    match poll_until(deadline, look, accept) {
+        Ok(value) => value,
+        Err(last) => panic!("not within {deadline:?}: {what}\nlast seen: {last:#?}"),
+    }
+}
+
+/// Checks that `holds` stays true for `span`; for "nothing happens" only.
+#[track_caller]
+pub fn stays<T: fmt::Debug>(
+    what: &str,
+    span: Duration,
+    look: impl FnMut() -> T,
+    mut holds: impl FnMut(&T) -> bool,
+) {
+    if let Ok(broken) = poll_until(span, look, |value| !holds(value)) {
+        panic!("no longer true: {what}\nseen: {broken:#?}");
+    }
+}
+
+/// Prints past the test harness's capturing: for what a person must see although the test passes.
+pub fn say_loudly(text: &str) {
+    writeln!(std::io::stderr().lock(), "{text}").unwrap();
+}
+
+/// Whether what needs a real containerd must be skipped here; says so, loudly, when it must.
+pub fn skip_without_containerd() -> bool {
+    let missing: Vec<&str> = [
+        (nix::unistd::geteuid().is_root(), "root"),
+        (on_path("containerd"), "containerd"),
+        (on_path("runc"), "runc"),
+        (on_path("iptables"), "iptables"),
+        (std::path::Path::new("/bin/busybox").exists(), "busybox-static"),
+    ]
+    .into_iter()
+    .filter_map(|(there, name)| (!there).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        return false;
+    }
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    say_loudly(&format!("SKIPPED {test}: needs {}", missing.join(", ")));
+    true
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}

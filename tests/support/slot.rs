@@ -1,0 +1,117 @@
+//! A number that belongs to one test world as long as it lives, and the directory that goes with it.
+//!
+//! Bridge, subnet, ports and cgroup root follow from the number, so that worlds of several tests, test
+//! binaries and people run side by side. The number is held by a kernel lock: it is free again however its
+//! owner ended. Whoever takes it next first removes what the last owner left.
+
+use super::containerd;
+use std::{
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+/// 200 and up are for the demo and the benchmark.
+const SLOTS: u8 = 200;
+
+/// A number with its directory; both are given back when it is dropped.
+pub struct Slot {
+    number: u8,
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Slot {
+    /// Takes a free number.
+    pub fn take() -> Self {
+        let base = std::env::temp_dir().join(format!("nodelet-test-{}", nix::unistd::getuid()));
+        fs::create_dir_all(&base).unwrap();
+        for number in 0..SLOTS {
+            let lock = File::create(base.join(format!("{number}.lock"))).unwrap();
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(err)) => panic!("cannot lock slot {number}: {err}"),
+            }
+            let slot = Self { number, dir: base.join(number.to_string()), _lock: lock };
+            slot.clean();
+            fs::create_dir(&slot.dir).unwrap();
+            return slot;
+        }
+        panic!("all {SLOTS} slots under {} are taken", base.display());
+    }
+
+    /// The number.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// An empty directory at first.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A port of its own on loopback.
+    pub fn port(&self) -> u16 {
+        21_000 + u16::from(self.number)
+    }
+
+    /// The cgroup that is made together with the slot's containerd, for the agent.
+    pub fn cgroup_root(&self) -> String {
+        format!("/nodelet-{}", self.number)
+    }
+
+    /// Ends and removes everything that carries this slot's names.
+    fn clean(&self) {
+        self.kill_processes();
+        if self.dir.join("containerd").exists() {
+            containerd::remove(&self.dir.join("containerd"));
+        }
+        for mount in mounts_under(&self.dir) {
+            if let Err(err) = nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH) {
+                super::say_loudly(&format!("cannot unmount {}: {err}", mount.display()));
+            }
+        }
+        if let Err(err) = fs::remove_dir_all(&self.dir)
+            && err.kind() != std::io::ErrorKind::NotFound
+        {
+            super::say_loudly(&format!("cannot remove {}: {err}", self.dir.display()));
+        }
+    }
+
+    /// Kills whatever was started with a path in our directory.
+    fn kill_processes(&self) {
+        let mut pids: Vec<i32> = Vec::new();
+        let ours = format!("{}/", self.dir.display());
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            if let Some(pid) = pid
+                && String::from_utf8_lossy(&command).contains(&ours)
+            {
+                pids.push(pid);
+            }
+        }
+        for pid in pids {
+            // Gone already is fine: that is what is wanted.
+            let _gone = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.clean();
+    }
+}
+
+/// Mount points under `dir`, the innermost first.
+pub fn mounts_under(dir: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    let mut mounts: Vec<PathBuf> = points.filter(|point| point.starts_with(dir)).collect();
+    mounts.reverse();
+    mounts
+}

@@ -1,0 +1,345 @@
+//! A world: one agent, one runtime, the proxy between them, and what a test does to them.
+
+use super::{
+    agent::{Agent, Settings},
+    containerd::Containerd,
+    cri::Cri,
+    fake::Fake,
+    manifest::Pod,
+    poll_until,
+    proxy::Proxy,
+    slot::Slot,
+    status::Status,
+};
+use nodelet::cri::v1;
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Long enough for one step of anything on a busy machine with two cores.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Which runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The stateful fake.
+    Fake,
+    /// A private containerd.
+    Real,
+}
+
+/// The runtime behind the proxy.
+pub enum Runtime {
+    /// The stateful fake.
+    Fake(Fake),
+    /// A private containerd.
+    Real(Containerd),
+}
+
+/// Everything that a scenario acts on. Fields are dropped in this order.
+pub struct World {
+    /// The agent under test.
+    pub agent: Agent,
+    /// Between agent and runtime.
+    pub proxy: Proxy,
+    /// Looks at the runtime past the proxy.
+    pub cri: Cri,
+    /// The runtime.
+    pub runtime: Runtime,
+    /// The names that all of it carries.
+    pub slot: Slot,
+}
+
+impl World {
+    /// A world in which the agent is not started yet.
+    pub fn prepare(kind: Kind, settings: Settings) -> Self {
+        let slot = Slot::take();
+        let runtime = match kind {
+            Kind::Fake => Runtime::Fake(Fake::start(&slot.dir().join("fake.sock"))),
+            Kind::Real => Runtime::Real(Containerd::start(&slot)),
+        };
+        let socket = runtime.socket();
+        let proxy = Proxy::start(&slot.dir().join("proxy.sock"), &socket);
+        let agent = Agent::prepare(&slot, proxy.socket(), &settings);
+        Self { agent, proxy, cri: Cri::new(&socket), runtime, slot }
+    }
+
+    /// A world in which the agent runs.
+    pub fn start(kind: Kind) -> Self {
+        Self::start_with(kind, Settings::for_kind(kind))
+    }
+
+    /// A world in which an agent with settings of its own runs.
+    pub fn start_with(kind: Kind, settings: Settings) -> Self {
+        let world = Self::prepare(kind, settings);
+        world.agent.start();
+        world
+    }
+
+    /// Writes a manifest as a careful person does: beside, then renamed.
+    pub fn write(&self, file: &str, content: &str) {
+        let path = self.manifest_path(file);
+        let beside = path.with_file_name(format!(".{file}.new"));
+        fs::write(&beside, content).unwrap();
+        fs::rename(&beside, &path).unwrap();
+    }
+
+    /// Drops a pod's manifest into the directory: `NAME.yaml`.
+    pub fn drop_pod(&self, pod: &Pod) {
+        let name = pod.value()["metadata"]["name"].as_str().unwrap();
+        self.write(&format!("{name}.yaml"), &pod.text());
+    }
+
+    /// Deletes a manifest.
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.manifest_path(file)).unwrap();
+    }
+
+    /// Where a manifest lies.
+    pub fn manifest_path(&self, file: &str) -> PathBuf {
+        self.agent.manifests().join(file)
+    }
+
+    /// Waits until the agent's status is as wanted; gives it.
+    #[track_caller]
+    pub fn wait(&self, what: &str, accept: impl FnMut(&Status) -> bool) -> Status {
+        self.wait_for(SOON, what, accept)
+    }
+
+    /// As [`Self::wait`], with a deadline of its own.
+    #[track_caller]
+    pub fn wait_for(
+        &self,
+        deadline: Duration,
+        what: &str,
+        mut accept: impl FnMut(&Status) -> bool,
+    ) -> Status {
+        let seen = poll_until(
+            deadline,
+            || self.agent.status(),
+            |status| status.as_ref().is_ok_and(&mut accept),
+        );
+        match seen {
+            Ok(Ok(status)) => status,
+            Ok(Err(never)) | Err(Err(never)) => self.fail(deadline, what, &never),
+            Err(Ok(last)) => self.fail(deadline, what, &format!("{last:?}")),
+        }
+    }
+
+    /// Waits until something is true that is not in the status.
+    #[track_caller]
+    pub fn wait_until<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        look: impl FnMut() -> T,
+        accept: impl FnMut(&T) -> bool,
+    ) -> T {
+        match poll_until(SOON, look, accept) {
+            Ok(value) => value,
+            Err(last) => self.fail(SOON, what, &format!("{last:#?}")),
+        }
+    }
+
+    /// Waits until the pod runs with every container ready.
+    #[track_caller]
+    pub fn wait_running(&self, pod: &str) -> Status {
+        self.wait(&format!("pod {pod} runs"), |status| status.runs(pod))
+    }
+
+    /// Waits until the runtime has nothing of a pod and the agent forgot it.
+    #[track_caller]
+    pub fn wait_gone(&self, pod: &str) {
+        self.wait(&format!("pod {pod} is gone"), |status| status.pod(pod).is_none());
+        let left = |_: &()| self.sandboxes(pod).is_empty() && self.containers(pod).is_empty();
+        self.wait_until(&format!("nothing of pod {pod} is left in the runtime"), || (), left);
+    }
+
+    /// Sandboxes of a pod, newest attempt first.
+    pub fn sandboxes(&self, pod: &str) -> Vec<v1::PodSandbox> {
+        let full = full_name(pod);
+        let mut found = self.cri.sandboxes();
+        found.retain(|sandbox| sandbox.metadata.as_ref().is_some_and(|m| m.name == full));
+        found
+            .sort_by_key(|sandbox| std::cmp::Reverse(sandbox.metadata.as_ref().map(|m| m.attempt)));
+        found
+    }
+
+    /// Containers of a pod in the runtime, dead ones too, newest first.
+    pub fn containers(&self, pod: &str) -> Vec<v1::Container> {
+        let full = full_name(pod);
+        let mut found = self.cri.containers();
+        found.retain(|container| container.labels.get("io.kubernetes.pod.name") == Some(&full));
+        found.sort_by_key(|container| std::cmp::Reverse(container.created_at));
+        found
+    }
+
+    /// Ids of the running containers of a pod, sorted.
+    pub fn running_ids(&self, pod: &str) -> Vec<String> {
+        let mut containers = self.containers(pod);
+        containers.retain(|container| container.state() == v1::ContainerState::ContainerRunning);
+        let mut ids: Vec<String> = containers.into_iter().map(|container| container.id).collect();
+        ids.sort();
+        ids
+    }
+
+    /// The id of the one running container `name` of a pod.
+    #[track_caller]
+    pub fn running_id(&self, pod: &str, name: &str) -> String {
+        let mut running = self.containers(pod);
+        running.retain(|c| {
+            c.state() == v1::ContainerState::ContainerRunning
+                && c.metadata.as_ref().is_some_and(|m| m.name == name)
+        });
+        assert_eq!(running.len(), 1, "running containers {name} of pod {pod}: {running:#?}");
+        running.remove(0).id
+    }
+
+    /// SIGKILL to a container's process.
+    pub fn kill_container(&self, id: &str) {
+        self.container_killer(id)();
+    }
+
+    /// What kills a container's process, also while the daemon is away.
+    pub fn container_killer(&self, id: &str) -> Box<dyn FnOnce() + '_> {
+        match &self.runtime {
+            Runtime::Fake(fake) => {
+                let id = id.to_owned();
+                Box::new(move || fake.kill_container(&id))
+            }
+            Runtime::Real(_) => {
+                let pid = self.cri.container_pid(id);
+                Box::new(move || sigkill(pid))
+            }
+        }
+    }
+
+    /// SIGKILL to a sandbox's pause process.
+    pub fn kill_sandbox(&self, id: &str) {
+        match &self.runtime {
+            Runtime::Fake(fake) => fake.kill_sandbox(id),
+            Runtime::Real(_) => sigkill(self.cri.sandbox_pid(id)),
+        }
+    }
+
+    /// Which runtime this is.
+    pub fn kind(&self) -> Kind {
+        match self.runtime {
+            Runtime::Fake(_) => Kind::Fake,
+            Runtime::Real(_) => Kind::Real,
+        }
+    }
+
+    /// Whatever pods left behind anywhere, one line each.
+    pub fn leaks(&self) -> Vec<String> {
+        let mut leaks = self.agent.leaks();
+        match &self.runtime {
+            Runtime::Fake(fake) => leaks.extend(fake.leaks()),
+            Runtime::Real(containerd) => leaks.extend(containerd.leaks()),
+        }
+        leaks
+    }
+
+    /// What a scenario ends with: the agent stayed small, and without manifests every pod goes without a trace.
+    #[track_caller]
+    pub fn finish(self) {
+        self.check_usage(u64::try_from(self.sandboxes_in_all()).unwrap());
+        self.remove_all();
+    }
+
+    fn sandboxes_in_all(&self) -> usize {
+        self.cri.sandboxes().len()
+    }
+
+    /// Removes every manifest and checks that all pods go without a trace.
+    #[track_caller]
+    pub fn remove_all(&self) {
+        for entry in fs::read_dir(self.agent.manifests()).unwrap().flatten() {
+            fs::remove_file(entry.path()).unwrap();
+        }
+        self.wait("every pod is gone", |status| status.pods.is_empty());
+        self.wait_until("nothing is left behind", || self.leaks(), Vec::is_empty);
+    }
+
+    /// Checks that the agent stayed small. `pods` is how many it had at most.
+    #[track_caller]
+    pub fn check_usage(&self, pods: u64) {
+        let usage = self.agent.usage();
+        // The test profile is unoptimised; the benchmark watches the release build.
+        let rss_ceiling_kib = 40 * 1024 + pods * 128;
+        assert!(usage.rss_kib < rss_ceiling_kib, "more than {rss_ceiling_kib} KiB: {usage:?}");
+        assert!(usage.fds < 40 + pods, "too many file descriptors for {pods} pods: {usage:?}");
+        assert!(usage.threads < 24, "too many threads: {usage:?}");
+    }
+
+    /// Fails the test with everything that helps to see why.
+    #[track_caller]
+    fn fail(&self, deadline: Duration, what: &str, last: &str) -> ! {
+        let calls = self.proxy.calls();
+        let calls: Vec<_> = calls.iter().filter(|call| call.mutating.is_some()).collect();
+        let calls = &calls[calls.len().saturating_sub(25)..];
+        let runtime = match &self.runtime {
+            Runtime::Fake(fake) => fake.leaks().join("\n"),
+            Runtime::Real(containerd) => containerd.log_tail(15),
+        };
+        panic!(
+            "not within {deadline:?}: {what}\n--- last status: {last}\n--- mutating calls: {calls:#?}\n\
+             --- runtime: {runtime}\n--- agent's log: {}",
+            self.agent.log_tail(60)
+        );
+    }
+}
+
+impl Settings {
+    /// The bench's settings for a kind of world.
+    pub fn for_kind(kind: Kind) -> Self {
+        Self { kubelet: String::new(), nodelet: String::new(), cgroups: kind == Kind::Real }
+    }
+
+    /// Adds lines of KubeletConfiguration.
+    pub fn kubelet(mut self, lines: &str) -> Self {
+        self.kubelet.push_str(lines);
+        self
+    }
+}
+
+impl Runtime {
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        match self {
+            Self::Fake(fake) => fake.socket().to_owned(),
+            Self::Real(containerd) => containerd.socket(),
+        }
+    }
+
+    /// The daemon dies; containers go on.
+    pub fn kill(&self) {
+        match self {
+            Self::Fake(fake) => fake.kill(),
+            Self::Real(containerd) => containerd.kill(),
+        }
+    }
+
+    /// The daemon comes back.
+    pub fn start_again(&self) {
+        match self {
+            Self::Fake(fake) => fake.start_again(),
+            Self::Real(containerd) => containerd.start_again(),
+        }
+    }
+
+    /// Takes the pod network away, or brings it back.
+    pub fn set_network_ready(&self, ready: bool) {
+        match self {
+            Self::Fake(fake) => fake.set_network_ready(ready),
+            Self::Real(containerd) => containerd.set_network_ready(ready),
+        }
+    }
+}
+
+/// The name that the agent gives a pod.
+pub fn full_name(pod: &str) -> String {
+    format!("{pod}-{}", super::agent::NODE_NAME)
+}
+
+fn sigkill(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+}
