@@ -12,11 +12,20 @@
 //! becomes of the pods is not done here.
 
 pub mod core;
+mod directory;
+mod hints;
+mod lister;
+mod names;
+mod output;
+mod reader;
+
+pub use core::Forgotten;
+pub use directory::DirectorySource;
 
 use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use output::Command;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]
@@ -53,63 +62,15 @@ pub struct SourceHandle {
     commands: mpsc::Sender<Command>,
 }
 
-#[derive(Debug)]
-struct Command {
-    key: PodKey,
-    reply: oneshot::Sender<Forgotten>,
-}
-
-/// What became of a request to forget a last good revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Forgotten {
-    /// Dropped: the pod goes.
-    Done,
-    /// The source does not have it.
-    Unknown,
-    /// Its manifest is there and valid: remove or change that.
-    Written {
-        /// The file or URL.
-        location: String,
-    },
-}
-
-/// The directory or file of `staticPodPath`.
-#[derive(Debug)]
-pub struct DirectorySource {}
-
-/// The URL of `staticPodURL`.
-#[derive(Debug)]
-pub struct UrlSource {}
-
 impl SourceHandle {
     /// Drops the last good revision of a pod whose manifest is broken or gone.
     pub async fn forget(&self, key: &PodKey) -> Forgotten {
-        unimplemented!("in the next commit")
-    }
-}
-
-impl DirectorySource {
-    /// A source that reads `path`, a directory or a file.
-    pub fn new(path: PathBuf, options: SourceOptions) -> (Self, SourceHandle) {
-        unimplemented!("in the next commit")
-    }
-    /// Looks until `shutdown`.
-    pub async fn run(self, shutdown: CancellationToken) {
-        unimplemented!("in the next commit")
-    }
-}
-
-impl UrlSource {
-    /// A source that asks `url` with these headers (name and value; several of one name allowed).
-    pub fn new(
-        url: &str,
-        headers: &[(String, String)],
-        options: SourceOptions,
-    ) -> (Self, SourceHandle) {
-        unimplemented!("in the next commit")
-    }
-    /// Asks until `shutdown`.
-    pub async fn run(self, shutdown: CancellationToken) {
-        unimplemented!("in the next commit")
+        let (reply, answer) = oneshot::channel();
+        let command = Command { key: key.clone(), reply };
+        if self.commands.send(command).await.is_err() {
+            return Forgotten::Unknown;
+        }
+        // The source ends in between only when the agent does.
+        answer.await.unwrap_or(Forgotten::Unknown)
     }
 }
