@@ -18,9 +18,11 @@ mod lister;
 mod names;
 mod output;
 mod reader;
+mod url;
 
 pub use core::Forgotten;
 pub use directory::DirectorySource;
+pub use url::UrlSource;
 
 use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
 use output::Command;
