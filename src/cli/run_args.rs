@@ -101,7 +101,7 @@ mod tests {
             (&["nodelet"][..], &["nodelet", "run"][..]),
             (&["nodelet", "--v=2"], &["nodelet", "run", "--v=2"]),
             (&["nodelet", "-v", "2"], &["nodelet", "run", "-v", "2"]),
-            (&["nodelet", "run", "--max_pods=5"], &["nodelet", "run", "--max-pods=5"]),
+            (&["nodelet", "run", "--registry_burst=5"], &["nodelet", "run", "--registry-burst=5"]),
             (
                 &["nodelet", "--node_labels", "a_b=c", "--root_dir=/a_b"],
                 &["nodelet", "run", "--node-labels", "a_b=c", "--root-dir=/a_b"],

@@ -14,6 +14,8 @@ const SHUTDOWN: &str = "this version does not delay a shutdown of the machine";
 const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
 const IPTABLES: &str = "nothing in the kubelet uses it any more";
 const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
+const ADMISSION: &str = "this version runs every pod that it is given";
+const EVENTS: &str = "this version writes no events to an API server";
 
 /// A field that is acted on, with its effect.
 const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
@@ -37,7 +39,11 @@ pub(super) const KUBELET: &[Field] = &[
         "directory with manifests, or one manifest; the kubelet has no default for it; `\"\"` means none",
     ),
     yes("podLogsDir", String, "directory of the containers' logs"),
-    yes("syncFrequency", Duration, "at most this long until a pod is looked at again"),
+    differs(
+        "syncFrequency",
+        Duration,
+        "`/healthz` fails when the main loop has not come round for twice this long and 5m; pods are looked at whenever something changes, and need no resync",
+    ),
     yes(
         "fileCheckFrequency",
         Duration,
@@ -70,8 +76,8 @@ pub(super) const KUBELET: &[Field] = &[
         List(&String),
         "an image that is present may be used by every pod",
     ),
-    yes("eventRecordQPS", Int32, "events per second, 0 for no bound"),
-    yes("eventBurst", Int32, "events that may come at once"),
+    ignored("eventRecordQPS", Int32, EVENTS),
+    ignored("eventBurst", Int32, EVENTS),
     ignored("enableDebuggingHandlers", Bool, SERVER),
     ignored("enableContentionProfiling", Bool, SERVER),
     yes("healthzPort", Int32, "port of `/healthz`, 0 for none"),
@@ -117,7 +123,7 @@ pub(super) const KUBELET: &[Field] = &[
         "deadline of calls to the runtime that read; calls that change something are shown as hung after it",
     ),
     ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
-    yes("maxPods", Int32, "pods on this node"),
+    ignored("maxPods", Int32, ADMISSION),
     ignored("podCIDR", String, "the network belongs to the CNI plugin"),
     differs(
         "podPidsLimit",
@@ -151,7 +157,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("evictionMaxPodGracePeriod", Int32, PRESSURE),
     ignored("evictionMinimumReclaim", Map(&String), PRESSURE),
     ignored("mergeDefaultEvictionSettings", Bool, PRESSURE),
-    yes("podsPerCore", Int32, "a second bound on pods, per CPU; 0 for none"),
+    ignored("podsPerCore", Int32, ADMISSION),
     ignored("enableControllerAttachDetach", Bool, API),
     yes(
         "protectKernelDefaults",
@@ -173,15 +179,15 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("containerLogMaxWorkers", Int32, ROTATION),
     ignored("containerLogMonitorInterval", Duration, ROTATION),
     ignored("configMapAndSecretChangeDetectionStrategy", String, API),
-    yes(
+    differs(
         "systemReserved",
         Map(&String),
-        "cpu, memory, ephemeral-storage and pid that pods do not get",
+        "cpu, memory and pid that pods do not get; ephemeral-storage is accepted and not acted on",
     ),
-    yes(
+    differs(
         "kubeReserved",
         Map(&String),
-        "cpu, memory, ephemeral-storage and pid that pods do not get, on top of systemReserved",
+        "cpu, memory and pid that pods do not get, on top of systemReserved; ephemeral-storage is accepted and not acted on",
     ),
     ignored("reservedSystemCPUs", String, PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
@@ -338,8 +344,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("httpCheckFrequency", "20s"),
     ("registryPullQPS", "5"),
     ("registryBurst", "10"),
-    ("eventRecordQPS", "50"),
-    ("eventBurst", "100"),
     ("healthzPort", "10248"),
     ("healthzBindAddress", "127.0.0.1"),
     ("oomScoreAdj", "-999"),
@@ -348,7 +352,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("cgroupDriver", "cgroupfs"),
     ("singleProcessOOMKill", "false on cgroup v2, true on v1"),
     ("runtimeRequestTimeout", "2m"),
-    ("maxPods", "110"),
     ("podPidsLimit", "the larger of 1024 and an eighth of the host's pids"),
     ("resolvConf", "/etc/resolv.conf"),
     ("runOnce", "false"),
@@ -356,7 +359,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("cpuCFSQuotaPeriod", "100ms"),
     ("maxOpenFiles", "1000000"),
     ("serializeImagePulls", "true"),
-    ("podsPerCore", "0"),
     ("protectKernelDefaults", "false"),
     ("failSwapOn", "false"),
     ("enforceNodeAllocatable", "[pods]"),
