@@ -77,11 +77,11 @@ fn owed(view: &SourceView) -> Vec<String> {
         for verdict in &file.verdicts {
             match verdict {
                 FileVerdict::Accepted { key, .. } => {
-                    lines.push(format!("{location}: ok: pod {key}"))
+                    lines.push(format!("{location}: ok: pod {key}"));
                 }
                 FileVerdict::Rejected { .. } => {}
                 FileVerdict::Skipped { reason } => {
-                    lines.push(format!("{location}: ignored: {reason}"))
+                    lines.push(format!("{location}: ignored: {reason}"));
                 }
             }
         }

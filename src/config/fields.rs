@@ -42,7 +42,7 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "syncFrequency",
         Duration,
-        "`/healthz` fails when the main loop has not come round for twice this long and 5m; pods are looked at whenever something changes, and need no resync",
+        "`/healthz` fails when the main loop did not come round for twice this long, at least 5m; pods need no resync, they are looked at whenever something changes",
     ),
     yes(
         "fileCheckFrequency",
@@ -50,7 +50,11 @@ pub(super) const KUBELET: &[Field] = &[
         "how often staticPodPath is listed again; changes are seen at once through inotify as well",
     ),
     yes("httpCheckFrequency", Duration, "how often staticPodURL is asked"),
-    yes("staticPodURL", String, "http(s) URL of a manifest, a PodList or several documents"),
+    yes(
+        "staticPodURL",
+        String,
+        "URL (http or https) of a manifest, a PodList or several documents",
+    ),
     yes("staticPodURLHeader", Map(&List(&String)), "headers of the requests to staticPodURL"),
     ignored("address", String, SERVER),
     ignored("port", Int32, SERVER),
@@ -65,7 +69,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("authentication", Object(AUTHENTICATION), SERVER),
     ignored("authorization", Object(AUTHORIZATION), SERVER),
     yes("registryPullQPS", Int32, "pulls per second, 0 for no bound"),
-    yes("registryBurst", Int32, "pulls that may begin at once"),
+    yes("registryBurst", Int32, "pulls that may begin at once, above the rate"),
     ignored(
         "imagePullCredentialsVerificationPolicy",
         String,
@@ -98,7 +102,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("kubeletCgroups", String, CGROUP_OTHERS),
     ignored("systemCgroups", String, CGROUP_OTHERS),
     yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
-    yes("cgroupsPerQOS", Bool, "whether there are cgroups for QoS tiers and pods"),
+    yes("cgroupsPerQOS", Bool, "make cgroups for QoS tiers and pods"),
     differs(
         "cgroupDriver",
         String,
@@ -137,7 +141,7 @@ pub(super) const KUBELET: &[Field] = &[
         support: Support::No,
         note: "the kubelet refuses it too: run the agent as a service",
     },
-    yes("cpuCFSQuota", Bool, "whether CPU limits are enforced"),
+    yes("cpuCFSQuota", Bool, "enforce CPU limits"),
     yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit is counted, 1ms to 1s"),
     ignored("nodeStatusMaxImages", Int32, API),
     yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
@@ -182,13 +186,9 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "systemReserved",
         Map(&String),
-        "cpu, memory and pid that pods do not get; ephemeral-storage is accepted and not acted on",
+        "what pods do not get of cpu, memory and pid; ephemeral-storage is accepted and not acted on",
     ),
-    differs(
-        "kubeReserved",
-        Map(&String),
-        "cpu, memory and pid that pods do not get, on top of systemReserved; ephemeral-storage is accepted and not acted on",
-    ),
+    differs("kubeReserved", Map(&String), "what pods do not get on top of systemReserved"),
     ignored("reservedSystemCPUs", String, PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
     ignored("systemReservedCgroup", String, CGROUP_OTHERS),
@@ -275,7 +275,7 @@ const LOGGING: &[Field] = &[
     yes(
         "verbosity",
         Int64,
-        "0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
+        "how much is logged: 0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
     ),
     ignored(
         "vmodule",
