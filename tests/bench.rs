@@ -1,22 +1,32 @@
 //! Tests of the bench itself: that the fake answers as a real containerd does, that the proxy is
 //! transparent until told otherwise, and that a private containerd leaves nothing behind.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 mod support;
 
-use nodelet::cri::v1;
-use std::{collections::BTreeMap, time::Duration};
+use nodelet::cri::{
+    containerd::services::{SubscribeRequest, events_client::EventsClient},
+    v1,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use support::{
     containerd::Containerd,
     cri::Cri,
     fake::Fake,
     images::BUSYBOX,
     poll_until,
-    proxy::{Moment, Proxy},
+    proxy::{EventFault, Moment, Proxy},
+    registry::{self, Registry},
     slot::Slot,
     wait_until,
     world::{Kind, Runtime},
 };
-use tonic::Code;
+use tonic::{Code, transport::Endpoint};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -138,47 +148,57 @@ fn answers_as_containerd(kind: Kind) {
     assert!(log.ends_with(" stdout F hello\n"), "{log}");
     assert!(cri.start_container(&id).is_err(), "an exited container does not start again");
     let pod = setup.sandbox_config("web", 0);
-    let taken =
-        cri.create_container(&sandbox, container_config(0, "true"), pod.clone()).unwrap_err();
+    let taken = cri.create_container(&sandbox, container_config(0, "true"), pod).unwrap_err();
     let expected = format!("name \"main_web_default_u1_0\" is reserved for \"{id}\"");
     assert!(taken.message().contains(&expected), "{taken:?}");
     assert_eq!(cri.start_container("nothing").unwrap_err().code(), Code::NotFound);
     assert_eq!(cri.stop_container("nothing", 1).unwrap_err().code(), Code::NotFound);
 
-    let polite = setup.start_container(&sandbox, 1, "trap 'exit 7' TERM; sleep 1000 & wait");
+    stops_as_containerd(&setup, &sandbox);
+    outlives_its_sandbox(&setup, &sandbox);
+
+    cri.remove_sandbox(&sandbox).unwrap();
+    assert!(cri.sandboxes().is_empty() && cri.containers().is_empty());
+    match &setup.runtime {
+        Runtime::Fake(fake) => assert_eq!(fake.leaks(), [""; 0]),
+        Runtime::Real(containerd) => assert_eq!(containerd.leaks(), [""; 0]),
+    }
+}
+
+/// SIGTERM first, SIGKILL after the timeout.
+fn stops_as_containerd(setup: &Setup, sandbox: &str) {
+    let cri = &setup.through;
+    let polite = setup.start_container(sandbox, 1, "trap 'exit 7' TERM; sleep 1000 & wait");
     cri.stop_container(&polite, 2).unwrap();
     let code = setup.wait_exit(&polite).exit_code;
     // A signal that comes before the shell has set its trap is lost on a first process.
     assert!(code == 7 || code == 137, "{code}");
-    let stubborn = setup.start_container(&sandbox, 2, "sleep 1000");
+    let stubborn = setup.start_container(sandbox, 2, "sleep 1000");
     cri.stop_container(&stubborn, 1).unwrap();
     assert_eq!(setup.wait_exit(&stubborn).exit_code, 137);
+}
 
-    let orphan = setup.start_container(&sandbox, 3, "sleep 1000");
+/// The pause process dies; the containers in the sandbox do not.
+fn outlives_its_sandbox(setup: &Setup, sandbox: &str) {
+    let cri = &setup.through;
+    let pod = setup.sandbox_config("web", 0);
+    let orphan = setup.start_container(sandbox, 3, "sleep 1000");
     match &setup.runtime {
-        Runtime::Fake(fake) => fake.kill_sandbox(&sandbox),
+        Runtime::Fake(fake) => fake.kill_sandbox(sandbox),
         Runtime::Real(_) => {
-            let pid = nix::unistd::Pid::from_raw(setup.direct.sandbox_pid(&sandbox));
+            let pid = nix::unistd::Pid::from_raw(setup.direct.sandbox_pid(sandbox));
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
         }
     }
     wait_until(
         "the sandbox is not ready",
         SOON,
-        || cri.sandbox_status(&sandbox),
+        || cri.sandbox_status(sandbox),
         |status| status.state() == v1::PodSandboxState::SandboxNotready,
     );
     let alive = cri.container_status(&orphan).state();
     assert_eq!(alive, v1::ContainerState::ContainerRunning, "containers outlive their sandbox");
-    assert!(cri.create_container(&sandbox, container_config(4, "true"), pod).is_err());
-
-    cri.remove_sandbox(&sandbox).unwrap();
-    cri.remove_sandbox(&sandbox).ok();
-    assert!(cri.sandboxes().is_empty() && cri.containers().is_empty());
-    match &setup.runtime {
-        Runtime::Fake(fake) => assert_eq!(fake.leaks(), [""; 0]),
-        Runtime::Real(containerd) => assert_eq!(containerd.leaks(), [""; 0]),
-    }
+    assert!(cri.create_container(sandbox, container_config(4, "true"), pod).is_err());
 }
 
 #[test]
@@ -244,14 +264,111 @@ fn hooks_run_around_the_nth_mutating_call() {
     }
 }
 
+/// The kinds that can run here.
+fn kinds() -> Vec<Kind> {
+    match support::skip_without_containerd() {
+        true => vec![Kind::Fake],
+        false => vec![Kind::Fake, Kind::Real],
+    }
+}
+
+/// Collects the topics of runtime events that come through the proxy, until the test ends.
+fn collect_topics(setup: &Setup) -> Arc<Mutex<Vec<String>>> {
+    let topics: Arc<Mutex<Vec<String>>> = Arc::default();
+    let endpoint = format!("unix:{}", setup.proxy.socket().display());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let seen = Arc::clone(&topics);
+    support::tokio_runtime().spawn(async move {
+        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+        let mut request = tonic::Request::new(SubscribeRequest::default());
+        request.metadata_mut().insert("containerd-namespace", "k8s.io".parse().unwrap());
+        sender.send(()).unwrap();
+        let mut events = EventsClient::new(channel).subscribe(request).await.unwrap().into_inner();
+        while let Ok(Some(event)) = events.message().await {
+            seen.lock().unwrap().push(event.topic);
+        }
+    });
+    receiver.recv_timeout(SOON).unwrap();
+    // The call is answered with the first event only; that it was made is in the recording.
+    let made = || setup.proxy.calls().iter().any(|call| call.method == "Subscribe" && call.reached);
+    wait_until("the subscription is made", SOON, made, |made| *made);
+    topics
+}
+
+#[test]
+fn events_arrive_and_are_dropped_and_doubled() {
+    for kind in kinds() {
+        let setup = Setup::of(kind);
+        let topics = collect_topics(&setup);
+        let count =
+            |topic: &str| topics.lock().unwrap().iter().filter(|seen| *seen == topic).count();
+        let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+        wait_until("the sandbox's start is told", SOON, || count("/tasks/start"), |n| *n == 1);
+        setup.proxy.events(EventFault::Duplicate);
+        let id = setup.start_container(&sandbox, 0, "true");
+        setup.wait_exit(&id);
+        wait_until("the exit is told twice", SOON, || count("/tasks/exit"), |n| *n == 2);
+        setup.proxy.events(EventFault::Drop);
+        let id = setup.start_container(&sandbox, 1, "true");
+        setup.wait_exit(&id);
+        setup.proxy.events(EventFault::None);
+        let id = setup.start_container(&sandbox, 2, "true");
+        setup.wait_exit(&id);
+        wait_until("of two exits one is told", SOON, || count("/tasks/exit"), |n| *n == 3);
+        setup.through.remove_sandbox(&sandbox).unwrap();
+    }
+}
+
+#[test]
+fn a_private_containerd_names_its_leaks_and_goes_without_a_trace() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let setup = Setup::of(Kind::Real);
+    let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+    setup.start_container(&sandbox, 0, "sleep 100000");
+    let Runtime::Real(containerd) = &setup.runtime else { unreachable!() };
+    let leaks = containerd.leaks().join("\n");
+    let kinds =
+        ["container ", "task ", "shim process ", "mount ", "network namespace ", "pod address "];
+    for kind in kinds {
+        assert!(leaks.contains(kind), "no {kind}in\n{leaks}");
+    }
+    let (dir, bridge) = (setup.slot.dir().to_owned(), format!("nodelet{}", setup.slot.number()));
+    let interface = std::path::Path::new("/sys/class/net").join(bridge);
+    assert!(dir.exists() && interface.exists());
+    let sandbox_pid = setup.direct.sandbox_pid(&sandbox);
+    drop(setup);
+    assert!(!dir.exists() && !interface.exists());
+    let process = std::path::PathBuf::from(format!("/proc/{sandbox_pid}"));
+    wait_until("the pause process is reaped", SOON, || process.exists(), |there| !there);
+    assert_eq!(support::slot::mounts_under(&dir), [""; 0].map(std::path::PathBuf::from));
+}
+
+#[test]
+fn images_are_pulled_from_a_registry_on_loopback() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let setup = Setup::of(Kind::Real);
+    let Some(mut registry) = Registry::prepare(&setup.slot) else { return };
+    let Runtime::Real(containerd) = &setup.runtime else { unreachable!() };
+    registry.start(false);
+    registry.push(containerd, BUSYBOX, "busybox:pulled");
+    registry.stop();
+    registry.start(true);
+    let image = registry.image("busybox:pulled");
+    assert!(setup.through.pull_image(&image, None).is_err(), "without a password");
+    let wrong = setup.through.pull_image(&image, Some((registry::USER, "wrong")));
+    assert!(wrong.is_err(), "with a wrong one");
+    setup.through.pull_image(&image, Some((registry::USER, "secret"))).unwrap();
+    assert!(setup.through.has_image(&image));
+}
+
 #[test]
 fn containers_outlive_the_daemon() {
-    let kinds = match support::skip_without_containerd() {
-        true => &[Kind::Fake][..],
-        false => &[Kind::Fake, Kind::Real],
-    };
-    for kind in kinds {
-        let setup = Setup::of(*kind);
+    for kind in kinds() {
+        let setup = Setup::of(kind);
         let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
         let id = setup.start_container(&sandbox, 0, "sleep 1000");
         setup.runtime.kill();

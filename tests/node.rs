@@ -20,3 +20,4 @@ macro_rules! on_containerd {
 }
 
 scenarios::shared_scenarios!(on_containerd);
+scenarios::real_scenarios!(on_containerd);

@@ -16,7 +16,7 @@ const IMPATIENT: &str = "runtimeRequestTimeout: 2s\n";
 
 pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
     for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
-        let world = World::start_with(kind, Settings::for_kind(kind).kubelet(IMPATIENT));
+        let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(IMPATIENT));
         let rule = world.proxy.on(method).pod("stuck").hang();
         world.drop_pod(&Pod::running("stuck"));
         let stuck = || world.proxy.count(method, "stuck");
@@ -37,7 +37,7 @@ pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
 }
 
 pub fn a_hung_inspection_holds_up_only_its_pod(kind: Kind) {
-    let world = World::start_with(kind, Settings::for_kind(kind).kubelet(IMPATIENT));
+    let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(IMPATIENT));
     world.drop_pod(&Pod::running("stuck"));
     world.drop_pod(&Pod::running("free"));
     world.wait_running("stuck");

@@ -124,6 +124,18 @@ pub fn a_killed_container_comes_back(kind: Kind) {
     world.finish();
 }
 
+pub fn a_pod_past_its_deadline_is_ended(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("slow").set("activeDeadlineSeconds", 2));
+    world.wait_running("slow");
+    let status = world.wait("the pod has failed", |status| status.phase("slow") == "Failed");
+    let reason = status.pod("slow").unwrap().status.reason.clone();
+    assert_eq!(reason.as_deref(), Some("DeadlineExceeded"));
+    let running = || world.running_ids("slow");
+    world.wait_until("its container is stopped", running, Vec::is_empty);
+    world.finish();
+}
+
 pub fn nothing_is_done_when_nothing_changes(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("web").init("setup", "true").sidecar("proxy", FOREVER));

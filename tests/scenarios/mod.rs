@@ -5,14 +5,19 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
+    unused_macros,
     clippy::unwrap_used,
     clippy::missing_panics_doc,
     reason = "each test binary uses its own part; a panic is how a test fails"
 )]
 
 pub mod adoption;
+pub mod chaos;
 pub mod edits;
 pub mod faults;
+pub mod fields;
+pub mod images;
 pub mod lifecycle;
 pub mod people;
 pub mod runtime;
@@ -26,6 +31,7 @@ macro_rules! shared_scenarios {
             lifecycle::jobs_run_to_their_end,
             lifecycle::a_crashing_container_backs_off,
             lifecycle::a_killed_container_comes_back,
+            lifecycle::a_pod_past_its_deadline_is_ended,
             lifecycle::nothing_is_done_when_nothing_changes,
             lifecycle::many_pods_at_once,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
@@ -41,6 +47,7 @@ macro_rules! shared_scenarios {
             adoption::a_manifest_broken_meanwhile_keeps_its_pod,
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
+            images::pull_policies_and_their_reasons,
             runtime::a_dead_daemon_restarts_nothing,
             runtime::a_dead_sandbox_is_replaced,
             runtime::a_foreign_pod_is_left_alone,
@@ -55,7 +62,30 @@ macro_rules! shared_scenarios {
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
+            chaos::whatever_happens_all_ends_as_written,
         }
     };
 }
 pub(crate) use shared_scenarios;
+
+/// Hands the list of the scenarios that need real processes to a macro.
+macro_rules! real_scenarios {
+    ($tier:ident) => {
+        $tier! {
+            fields::environment_and_command,
+            fields::names_and_dns,
+            fields::volumes,
+            fields::security_context,
+            fields::images_with_users_and_non_root_checks,
+            fields::resources_become_cgroups,
+            fields::host_namespaces,
+            fields::a_host_port_leads_to_its_pod,
+            fields::termination_messages,
+            fields::logs_lie_where_shippers_look,
+            images::pulls_from_a_registry_that_is_down_and_slow,
+            images::pulls_with_a_password,
+            fields::a_stopped_shim_holds_up_only_its_pod,
+        }
+    };
+}
+pub(crate) use real_scenarios;

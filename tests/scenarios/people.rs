@@ -57,7 +57,7 @@ pub fn logs_are_printed(kind: Kind) {
 }
 
 pub fn commands_say_when_no_agent_runs(kind: Kind) {
-    let world = World::prepare(kind, Settings::for_kind(kind));
+    let world = World::prepare(kind, &Settings::for_kind(kind));
     let output = world.agent.cli(&["status"]);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);

@@ -99,7 +99,7 @@ fn make_foreign_pod(world: &World) -> (String, String) {
 }
 
 pub fn a_foreign_pod_is_left_alone(kind: Kind) {
-    let world = World::prepare(kind, Settings::for_kind(kind));
+    let world = World::prepare(kind, &Settings::for_kind(kind));
     let (sandbox, container) = make_foreign_pod(&world);
     world.agent.start();
     world.drop_pod(&Pod::running("web"));
@@ -120,7 +120,7 @@ pub fn a_foreign_pod_is_left_alone(kind: Kind) {
 }
 
 pub fn pods_wait_for_the_network_and_host_network_pods_do_not(kind: Kind) {
-    let world = World::prepare(kind, Settings::for_kind(kind));
+    let world = World::prepare(kind, &Settings::for_kind(kind));
     world.runtime.set_network_ready(false);
     world.agent.start();
     world.drop_pod(&Pod::running("web"));

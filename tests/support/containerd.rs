@@ -1,9 +1,10 @@
 //! A private real containerd (`scripts/private-containerd`), gone with everything it made when dropped.
 
-use super::{images, slot::Slot};
+use super::{cri::Cri, images, slot::Slot, wait_until};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
 
 /// A running private containerd.
@@ -19,7 +20,14 @@ impl Containerd {
         let archive = images::archive();
         let number = slot.number().to_string();
         script("up", &dir, &[&number, archive.to_str().unwrap()]);
-        Self { dir, network_number: slot.number() }
+        let containerd = Self { dir, network_number: slot.number() };
+        containerd.wait_until_it_answers();
+        containerd
+    }
+
+    fn wait_until_it_answers(&self) {
+        let cri = Cri::new(&self.socket());
+        wait_until("containerd answers", Duration::from_secs(15), || cri.answers(), |up| *up);
     }
 
     /// Its socket: CRI and containerd's own services.
@@ -35,6 +43,7 @@ impl Containerd {
     /// Starts the daemon again.
     pub fn start_again(&self) {
         script("start", &self.dir, &[]);
+        self.wait_until_it_answers();
     }
 
     /// Whatever pods left behind, one line each; empty when all are gone without a trace.

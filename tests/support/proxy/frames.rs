@@ -64,7 +64,7 @@ impl Body for Events {
         loop {
             let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
-                other => return other,
+                ended @ (Poll::Ready(Some(Err(_)) | None) | Poll::Pending) => return ended,
             };
             let data = match frame.into_data() {
                 Ok(data) => data,
