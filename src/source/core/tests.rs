@@ -118,6 +118,7 @@ fn play(what: &str, state: &mut State, looks: &[Scene]) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn scenarios() {
     let table: &[(&str, &[Scene])] = &[
         (

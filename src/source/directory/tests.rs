@@ -43,7 +43,7 @@ fn pod_with(name: &str, image: &str) -> String {
 }
 
 fn start(root: TempDir, path: &Path, options: SourceOptions) -> Bed {
-    let (source, handle) = DirectorySource::new(path.to_owned(), options);
+    let (source, handle) = DirectorySource::new(path, options);
     let mut tasks = JoinSet::new();
     tasks.spawn(source.run(CancellationToken::new()));
     Bed { root, handle, tasks }
