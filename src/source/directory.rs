@@ -8,7 +8,10 @@ use super::{
     output::Output,
 };
 use crate::{clock, model::SourceKind};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -32,9 +35,9 @@ pub struct DirectorySource {
 impl DirectorySource {
     /// A source that reads `path`, a directory or a file. It need not exist.
     #[must_use]
-    pub fn new(path: PathBuf, options: SourceOptions) -> (Self, SourceHandle) {
+    pub fn new(path: impl AsRef<Path>, options: SourceOptions) -> (Self, SourceHandle) {
         // Without the trailing slash, through which a link is not seen as one.
-        let path: PathBuf = path.components().collect();
+        let path: PathBuf = path.as_ref().components().collect();
         let check_every = options.check_every;
         let location = path.to_string_lossy().into_owned();
         let (output, reader, handle) = Output::new(SourceKind::File, &location, options);

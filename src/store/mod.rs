@@ -27,6 +27,7 @@ pub use writer::{NotSaved, Writer};
 use crate::model::{PodKey, SourceKind};
 use nix::fcntl::Flock;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::{
     fs::File,
     io,
@@ -195,9 +196,20 @@ impl Store {
     }
 }
 
-/// `<namespace>_<name>.json`: neither part can contain an underscore.
+/// Longest `<namespace>_<name>`, in bytes: with every ending it has to stay below 255.
+const MAX_STEM: usize = 200;
+
+/// `<namespace>_<name>.json`: neither part can contain an underscore. Of a name that is too long for a
+/// file, the beginning and a digest.
 fn file_name(key: &PodKey) -> String {
-    format!("{}_{}.json", key.namespace, key.name)
+    let stem = format!("{}_{}", key.namespace, key.name);
+    if stem.len() <= MAX_STEM {
+        return format!("{stem}.json");
+    }
+    let digest = Sha256::digest(&stem);
+    let start: String = stem.chars().take(MAX_STEM - 16).collect();
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}{digest}.json")
 }
 
 #[cfg(test)]
