@@ -39,9 +39,10 @@ pub fn init(config: LoggingConfig, environment: &Environment) -> Result<(), SetG
         LogFormat::Json => Box::new(layer.json().flatten_event(true).with_timer(Utc)),
         LogFormat::Text => {
             let look = Look::of_stderr(environment);
+            // The colours of `Lines` are its own: tracing-subscriber's need a feature.
             Box::new(
                 layer
-                    .with_ansi(look == Look::Colours)
+                    .with_ansi(false)
                     .fmt_fields(DefaultFields::new())
                     .event_format(Lines { look, zone: TimeZone::system() }),
             )
@@ -199,7 +200,7 @@ mod tests {
         let sink = Sink::default();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
-            .with_ansi(look == Look::Colours)
+            .with_ansi(false)
             .event_format(Lines { look, zone: TimeZone::UTC })
             .with_filter(levels(verbosity));
         tracing::subscriber::with_default(Registry::default().with(layer), log);

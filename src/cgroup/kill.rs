@@ -3,7 +3,7 @@
 use super::{
     CgroupError, Cgroups, FoundPod,
     core::{parse_procs, uid_of_directory},
-    tree::write_file,
+    files::write_file,
 };
 use nix::{
     errno::Errno,

@@ -7,6 +7,7 @@
 
 mod capacity;
 mod core;
+mod files;
 mod kill;
 #[cfg(test)]
 mod tests;

@@ -225,7 +225,7 @@ fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
     assert!(!cgroups.pod_exists(&name));
     assert!(cgroups.ensure_pod(&name, &values()).unwrap());
     for parent in ["", "own", "own/kubepods", "own/kubepods/burstable"] {
-        let enabled = read(&format!("{parent}/cgroup.subtree_control").trim_start_matches('/'));
+        let enabled = read(format!("{parent}/cgroup.subtree_control").trim_start_matches('/'));
         assert_eq!(enabled, "+cpuset +cpu +io +memory +hugetlb +pids", "{parent:?}");
     }
     assert_eq!(read("own/kubepods/burstable/pod1/cgroup.subtree_control"), "");

@@ -110,11 +110,11 @@ pub(super) fn assemble(
     for given in flags {
         gathering.flag(given, &mut own);
     }
-    let Gathering { kubelet, nodelet, mut mistakes, unknown, notices } = gathering;
+    let Gathering { kubelet, nodelet, mut mistakes, unknown, mut notices } = gathering;
 
     let mut kubelet = Reader::new(&kubelet, bases);
     let mut nodelet = Reader::new(&nodelet, bases);
-    let mut config = build::build(&mut kubelet, &mut nodelet);
+    let mut config = build::build(&mut kubelet, &mut nodelet, &mut notices);
     build::guards(&mut kubelet, host);
     config.node = own.node;
     if let Some((text, place)) = own.root_dir {
@@ -124,11 +124,11 @@ pub(super) fn assemble(
     mistakes.extend(kubelet.mistakes);
     mistakes.extend(nodelet.mistakes);
     in_order(&mut mistakes, files);
+    in_order(&mut notices, files);
     if !mistakes.is_empty() {
         return Err(ConfigError { mistakes, unknown });
     }
-    let told = unknown.iter().chain(&notices).map(Mistake::to_string);
-    config.notices = told.chain(std::mem::take(&mut config.notices)).collect();
+    config.notices = unknown.iter().chain(&notices).map(Mistake::to_string).collect();
     Ok(Loaded { config, unknown })
 }
 

@@ -24,25 +24,26 @@ const MAX_SOCKET_PATH: usize = 107;
 const MILLISECOND: Duration = Duration::from_millis(1);
 const POSITIVE: RangeInclusive<Duration> = MILLISECOND..=Duration::MAX;
 
-/// Everything but the node, from both documents.
-pub(super) fn build(kubelet: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> Config {
-    let mut notices = Vec::new();
-    let mut config = Config {
+/// Everything but the node, from both documents; adds to `notices` what is not acted on.
+pub(super) fn build(
+    kubelet: &mut Reader<'_>,
+    nodelet: &mut Reader<'_>,
+    notices: &mut Vec<Mistake>,
+) -> Config {
+    Config {
         node: super::NodeConfig::default(),
         paths: paths(kubelet, nodelet),
         source: source(kubelet),
         cri: cri(kubelet),
         pods: pods(kubelet, nodelet),
-        cgroup: cgroup(kubelet, &mut notices),
+        cgroup: cgroup(kubelet, notices),
         images: images(kubelet),
         health: health(kubelet),
         events: events(kubelet),
         logging: logging(kubelet),
         process: process(kubelet),
         notices: Vec::new(),
-    };
-    config.notices = notices.iter().map(Mistake::to_string).collect();
-    config
+    }
 }
 
 fn paths(kubelet: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PathsConfig {
@@ -69,6 +70,7 @@ fn paths(kubelet: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PathsConfig {
             .path("containerLogLinksDir")
             .unwrap_or(default.container_links_dir),
         owner,
+        home_dir: None,
     }
 }
 

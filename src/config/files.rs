@@ -104,8 +104,11 @@ fn find_drop_ins(
             if depth < MAX_DEPTH {
                 find_drop_ins(&path, depth + 1, found)?;
             }
-        } else if path.extension().is_some_and(|e| e == "conf") && !path.is_dir() {
-            found.push(path);
+        } else if path.extension().is_some_and(|e| e == "conf") {
+            // A link to nothing is kept, to be told about; a pipe would be waited for.
+            if fs::metadata(&path).map_or(true, |metadata| metadata.is_file()) {
+                found.push(path);
+            }
         }
     }
     Ok(())

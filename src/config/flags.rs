@@ -88,6 +88,15 @@ impl Flag {
     pub fn value_name(&self) -> &'static str {
         match (self.effect, self.field().map(|f| f.ty)) {
             (Effect::Own(name, _), _) => name,
+            (Effect::Nodelet("runDir"), _) => "DIR",
+            (Effect::Kubelet("staticPodPath" | "resolvConf"), _) => "PATH",
+            (Effect::Kubelet("staticPodURL"), _) => "URL",
+            (Effect::Kubelet("containerRuntimeEndpoint" | "imageServiceEndpoint"), _) => "SOCKET",
+            (Effect::Kubelet("logging.format"), _) => "FORMAT",
+            (Effect::Kubelet("cgroupDriver"), _) => "DRIVER",
+            (Effect::Kubelet("cgroupRoot"), _) => "CGROUP",
+            (Effect::Kubelet("healthzBindAddress"), _) => "IP",
+            (Effect::Kubelet("clusterDomain"), _) => "DOMAIN",
             (_, Some(Type::Bool)) => "BOOL",
             (_, Some(Type::Duration)) => "DURATION",
             (_, Some(Type::Int32 | Type::Int64)) => "N",

@@ -1,7 +1,13 @@
 //! What the configuration has to know of the host and of the environment: the only place that reads
 //! the environment.
 
-use std::{env, ffi::OsString, fs, path::Path};
+use super::Config;
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Facts that a configuration may refuse to run with. `Default`: a host with nothing to refuse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +69,8 @@ pub struct Environment {
     pub journal_stream: Option<(u64, u64)>,
     /// `NO_COLOR` is set, or `TERM` is `dumb`.
     pub no_color: bool,
+    /// `HOME`, when it is absolute.
+    pub home_dir: Option<PathBuf>,
 }
 
 impl Environment {
@@ -78,6 +86,13 @@ impl Environment {
             notify_socket: set("NOTIFY_SOCKET"),
             journal_stream,
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
+            home_dir: set("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
         }
+    }
+
+    /// Adds to a configuration what only the environment knows.
+    pub fn complete(&self, config: &mut Config) {
+        config.process.notify_socket.clone_from(&self.notify_socket);
+        config.paths.home_dir.clone_from(&self.home_dir);
     }
 }

@@ -36,7 +36,7 @@ pub struct Config {
     /// The agent's own process.
     pub process: ProcessConfig,
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
-    /// what `check` and `status` show. The command line logs them at start.
+    /// what the agent logs at start, and `check` and `status` show.
     pub notices: Vec<String>,
 }
 
@@ -67,6 +67,8 @@ pub struct PathsConfig {
     /// `owner`: written on every sandbox. Default `None`: made at first start and kept in the root
     /// directory.
     pub owner: Option<String>,
+    /// `HOME` of the environment, below which `.docker/config.json` is looked for. Default `None`.
+    pub home_dir: Option<PathBuf>,
 }
 
 impl Default for PathsConfig {
@@ -77,6 +79,7 @@ impl Default for PathsConfig {
             pod_logs_dir: "/var/log/pods".into(),
             container_links_dir: "/var/log/containers".into(),
             owner: None,
+            home_dir: None,
         }
     }
 }

@@ -270,7 +270,7 @@ startConcurrency: -1
             "main.yaml: line 4, column 14: healthzPort: Invalid value: 70000: must be between 0 and 65535",
             "main.yaml: line 5, column 24: clusterDNS[1]: Invalid value: \"nowhere\": must be an IP address",
             "main.yaml: line 6, column 23: systemReserved[gpu]: cannot reserve \"gpu\" resource: only cpu, memory, ephemeral-storage and pid",
-            "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; put it in quotes",
+            "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; YAML reads this as a number, put it in quotes",
             "main.yaml: line 7, column 16: syncFrequency: Invalid value: 60: must be a duration with units, like 90s, 1m30s or 100ms",
             "main.yaml: line 8, column 15: cgroupDriver: Invalid value: \"cgroups\": must be cgroupfs or systemd",
             "main.yaml: line 9, column 1: maxPods: Duplicate value: \"maxPods\": this key was written before, at line 3",
@@ -336,7 +336,7 @@ fn kubeadms_file_starts_the_agent() {
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =
         want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
-    assert_eq!(fields, ["authentication", "authorization", "rotateCertificates", "cgroupDriver"]);
+    assert_eq!(fields, ["authentication", "authorization", "cgroupDriver", "rotateCertificates"]);
 }
 
 #[test]
@@ -429,4 +429,59 @@ fn the_table_of_flags_is_sound() {
             assert!(!matches!(ty, Type::Object(_) | Type::Any), "--{} can't be read", flag.name);
         }
     }
+}
+
+#[test]
+fn drop_ins_are_found_in_lexical_order_below_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("30-more")).unwrap();
+    for (name, max) in [
+        ("40-d.conf", 4),
+        ("30-more/x.conf", 3),
+        ("20-b.conf", 2),
+        ("10-a.conf", 1),
+        ("99.yaml", 9),
+    ] {
+        fs::write(at(name), format!("{HEAD}maxPods: {max}\nclusterDomain: d{max}\n")).unwrap();
+    }
+    fs::write(at("40-d.conf"), format!("{HEAD}clusterDomain: null\n")).unwrap();
+    std::os::unix::fs::symlink(at("99.yaml"), at("30-more/y.conf")).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let config = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap().config;
+    assert_eq!((config.pods.max_pods, config.pods.dns.cluster_domain.as_str()), (9, ""));
+
+    std::os::unix::fs::symlink(at("nothing"), at("50.conf")).unwrap();
+    let error = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap_err();
+    assert!(error.to_string().contains("50.conf: cannot be read: No such file"), "{error}");
+}
+
+#[test]
+fn damaged_files_are_answered_and_never_panic() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/kubeadm.yaml");
+    let whole = fs::read(path).unwrap();
+    let mut seed: u64 = 1;
+    let mut next = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % below
+    };
+    let alphabet = b" :-#{}[]\"'\n0a&*!|%\t,";
+    let mut accepted = 0;
+    for _ in 0..500 {
+        let mut text = whole.clone();
+        for _ in 0..=next(4) {
+            let at = next(text.len());
+            match next(4) {
+                0 => text.truncate(at.max(1)),
+                1 => text[at] = alphabet[next(alphabet.len())],
+                2 => drop(text.remove(at)),
+                _ => text.insert(at, alphabet[next(alphabet.len())]),
+            }
+            if text.len() < 2 {
+                break;
+            }
+        }
+        accepted += usize::from(parse_and_validate(&text).is_ok());
+    }
+    assert!(accepted > 20, "{accepted}: the damage is so great that nothing is tested");
 }

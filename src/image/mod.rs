@@ -1,1 +1,65 @@
-//! To be written.
+//! Images: whether one must be pulled, with which credentials, how many at a time, and what a
+//! failure is called.
+//!
+//! `reference` (names), `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
+//! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
+//! attempts is not kept here: `plan` decides when to try again.
+
+mod core;
+mod credentials;
+mod ensure;
+mod keyring;
+mod limit;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use core::{FailureReason, PullPolicy};
+pub use credentials::CredentialPaths;
+pub use ensure::{ImageEvent, PullRequest, Record};
+pub use reference::{NameError, normalize, repository};
+
+use crate::cri::RuntimeClient;
+use thiserror::Error;
+
+/// How pulls are bounded, and where credentials are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSettings {
+    /// How many pulls run at a time, first come, first served; `None` for no bound.
+    pub parallel: Option<u32>,
+    /// `registryPullQPS`: pulls per second on average; 0 for no bound.
+    pub qps: u32,
+    /// `registryBurst`: pulls that may begin at once.
+    pub burst: u32,
+    /// Where docker config files are looked for.
+    pub credentials: CredentialPaths,
+}
+
+/// Makes images present. Cheap to clone; clones share the limits.
+#[derive(Clone, Debug)]
+pub struct Images {
+    client: RuntimeClient,
+    limits: limit::PullLimits,
+    credentials: CredentialPaths,
+}
+
+impl Images {
+    /// Pulls through `client` within the limits of `settings`.
+    #[must_use]
+    pub fn new(client: RuntimeClient, settings: ImageSettings) -> Self {
+        let limits = limit::PullLimits::new(settings.parallel, settings.qps, settings.burst);
+        Self { client, limits, credentials: settings.credentials }
+    }
+}
+
+/// Why there is no image to start from; `Display` is the message of the container's status.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct ImageFailure {
+    /// The waiting reason.
+    pub reason: FailureReason,
+    /// The message that goes with it, as the kubelet words it.
+    pub message: String,
+    /// Whether a pull was tried and failed, so that the next is to be delayed.
+    pub pull_tried: bool,
+}

@@ -107,18 +107,17 @@ fn fold_failure(pod: &mut ObservedPod, failure: &Failure, at: Timestamp) {
         put_container(pod, container);
     }
     // A runtime ends a container whose start failed; it must not be taken for one still to be started.
-    if let Step::Start { id, .. } = &failure.step {
-        if let Some(container) = pod.containers.iter_mut().find(|c| c.id == *id) {
-            if container.state == ContainerState::Created {
-                container.state = ContainerState::Exited {
-                    started_at: None,
-                    finished_at: at,
-                    exit_code: 128,
-                    reason: "StartError".into(),
-                    message: failure.message.as_str().into(),
-                };
-            }
-        }
+    if let Step::Start { id, .. } = &failure.step
+        && let Some(container) = pod.containers.iter_mut().find(|c| c.id == *id)
+        && container.state == ContainerState::Created
+    {
+        container.state = ContainerState::Exited {
+            started_at: None,
+            finished_at: at,
+            exit_code: 128,
+            reason: "StartError".into(),
+            message: failure.message.as_str().into(),
+        };
     }
 }
 

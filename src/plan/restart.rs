@@ -3,7 +3,7 @@
 use super::{
     Action, ContainerKind, KillPod, KillPurpose, MIN_STOP_SECONDS, PodPlan, StartContainer,
     backoff::{Crash, ImageTurn},
-    kill::{Stop, remove},
+    kill::{Stop, kind_of, remove},
     memory::Stage,
     name::Cx,
     pod::restart_policy,
@@ -74,6 +74,12 @@ pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedCon
     }
 }
 
+/// Whether a plain init container has done its work: no rule restarts anything then.
+fn is_init_success(cx: &Cx<'_>, container: &k8s::Container, instance: &ObservedContainer) -> bool {
+    let plain = kind_of(Some(cx.pod), &container.name) == ContainerKind::Init;
+    plain && !is_init_failure(container, instance)
+}
+
 /// Whether the container was made from another definition (name and image count).
 pub(crate) fn is_changed(container: &k8s::Container, instance: &ObservedContainer) -> bool {
     !instance.hash.is_empty() && *instance.hash != *container_hash(container)
@@ -89,10 +95,10 @@ pub(crate) fn plan_start(
 ) {
     let newest = cx.own.newest(&container.name);
     let restart_of = newest.and_then(|instance| crashed(cx, instance));
-    if let Some(id) = restart_of {
-        if !plan_crash_back_off(cx, &container.name, kind, id, plan) {
-            return;
-        }
+    if let Some(id) = restart_of
+        && !plan_crash_back_off(cx, &container.name, kind, id, plan)
+    {
+        return;
     }
     let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };
     if !plan.actions.iter().any(|action| matches!(action, Action::PreparePod { .. })) {
@@ -218,10 +224,12 @@ fn plan_failure_back_off(
 pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;
-        (verdict(cx, container, instance) == Verdict::RestartAll).then_some((container, instance))
+        let done = is_init_success(cx, container, instance);
+        let asked = !done && verdict(cx, container, instance) == Verdict::RestartAll;
+        asked.then_some((container, instance))
     });
     let Some((container, source)) = source else { return false };
-    let kind = super::kill::kind_of(Some(cx.pod), &container.name);
+    let kind = kind_of(Some(cx.pod), &container.name);
     if !plan_crash_back_off(cx, &container.name, kind, &source.id, plan) {
         return false;
     }

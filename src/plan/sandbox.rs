@@ -61,10 +61,10 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         return;
     }
     let newest = cx.own.sandboxes.iter().max_by_key(|s| s.attempt).copied();
-    if let Some(newest) = newest {
-        if !plan_replacement(cx, newest, plan) {
-            return;
-        }
+    if let Some(newest) = newest
+        && !plan_replacement(cx, newest, plan)
+    {
+        return;
     }
     let taken = cx.input.observed.sandboxes.iter().filter(|s| s.uid == *cx.uid);
     let attempt = taken

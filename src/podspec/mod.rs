@@ -32,3 +32,6 @@ pub use oom::oom_score_adj;
 pub use resources::{
     Amounts, QosClass, container_limits, container_requests, pod_limits, pod_requests, qos_class,
 };
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,419 @@
+//! One base pod with mutations: what its status says. The statuses of whole scenarios are in `plan/tests`.
 
+use super::*;
+use crate::{
+    model::{ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, SandboxState},
+    plan::{TerminalPhase, Waiting},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const UID: &str = "u";
+
+fn now() -> Now {
+    Now { boot: Duration::from_secs(1000), wall: "2026-11-20T10:00:00.25Z".parse().unwrap() }
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    now().wall.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap()
+}
+
+/// Two containers behind an init container and a sidecar.
+fn pod() -> k8s::Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": UID},
+        "spec": {
+            "initContainers": [
+                {"name": "setup", "image": "setup:1"},
+                {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"},
+            ],
+            "containers": [
+                {"name": "web", "image": "web:1", "volumeMounts": [
+                    {"name": "data", "mountPath": "/data"},
+                    {"name": "etc", "mountPath": "/etc/x", "readOnly": true},
+                ]},
+                {"name": "api", "image": "api:1"},
+            ],
+        },
+    }))
+    .unwrap()
+}
+
+fn running() -> ContainerState {
+    ContainerState::Running { started_at: ago(60) }
+}
+
+fn exited(exit_code: i32) -> ContainerState {
+    ContainerState::Exited {
+        started_at: Some(ago(60)),
+        finished_at: ago(30),
+        exit_code,
+        reason: if exit_code == 0 { "Completed" } else { "Error" }.into(),
+        message: "".into(),
+    }
+}
+
+fn instance(name: &str, restart_count: u32, state: ContainerState) -> ObservedContainer {
+    ObservedContainer {
+        id: format!("{name}-{restart_count}").into(),
+        sandbox_id: "s".into(),
+        uid: UID.into(),
+        name: name.into(),
+        restart_count,
+        hash: "".into(),
+        state,
+        created_at: ago(60),
+        image: format!("docker.io/library/{name}:1").into(),
+        image_ref: format!("docker.io/library/{name}@sha256:0").into(),
+        termination_message_path: "".into(),
+        termination_message_policy: "".into(),
+        termination_log: None,
+        log_path: "".into(),
+        user: None,
+    }
+}
+
+fn sandbox() -> ObservedSandbox {
+    ObservedSandbox {
+        id: "s".into(),
+        uid: UID.into(),
+        attempt: 0,
+        state: SandboxState::Ready,
+        created_at: ago(90),
+        ips: vec!["fd00::7".parse().unwrap(), "10.0.0.7".parse().unwrap()],
+        network: NetworkMode::Pod,
+        owner: None,
+    }
+}
+
+fn observed(containers: Vec<ObservedContainer>) -> ObservedPod {
+    ObservedPod { sandboxes: vec![sandbox()], containers, ..Default::default() }
+}
+
+/// All of it up.
+fn up() -> ObservedPod {
+    observed(vec![
+        instance("setup", 0, exited(0)),
+        instance("proxy", 0, running()),
+        instance("web", 0, running()),
+        instance("api", 0, running()),
+    ])
+}
+
+struct Case {
+    pod: k8s::Pod,
+    observed: ObservedPod,
+    plan: PodPlan,
+    terminal: Option<Terminal>,
+    terminating: bool,
+    previous: Option<k8s::PodStatus>,
+}
+
+impl Case {
+    fn of(observed: ObservedPod) -> Self {
+        Self {
+            pod: pod(),
+            observed,
+            plan: PodPlan::default(),
+            terminal: None,
+            terminating: false,
+            previous: None,
+        }
+    }
+
+    fn waiting(mut self, name: &str, reason: &str) -> Self {
+        let waiting = Waiting { reason: reason.to_owned(), message: "m".to_owned() };
+        self.plan.waiting.insert(name.into(), waiting);
+        self
+    }
+
+    fn ended(mut self, phase: TerminalPhase) -> Self {
+        self.terminal = Some(Terminal { phase, reason: None, message: None });
+        self
+    }
+
+    fn status(&self) -> k8s::PodStatus {
+        self.status_at(now())
+    }
+
+    fn status_at(&self, now: Now) -> k8s::PodStatus {
+        let uid = PodUid::from(UID);
+        let input = StatusInput {
+            pod: &self.pod,
+            uid: &uid,
+            observed: &self.observed,
+            plan: Some(&self.plan),
+            terminal: self.terminal.as_ref(),
+            started_at: Some(ago(100)),
+            terminating: self.terminating,
+            previous: self.previous.as_ref(),
+        };
+        let cx = StatusContext { runtime_name: "containerd".to_owned(), host_ips: Vec::new() };
+        pod_status(&input, &cx, now)
+    }
+
+    /// Phase and the columns of kubectl.
+    fn line(&self) -> String {
+        let status = self.status();
+        let ready = ready_column(&self.pod, &status);
+        let shown = display_status(&self.pod, &status, self.terminating);
+        format!(
+            "{} {shown} {ready} {}",
+            status.phase.as_deref().unwrap(),
+            restarts(&self.pod, &status).0
+        )
+    }
+}
+
+fn conditions(status: &k8s::PodStatus) -> Vec<String> {
+    let conditions = status.conditions.iter().flatten();
+    conditions
+        .map(|c| {
+            let reason = c.reason.as_deref().map(|r| format!(" {r}")).unwrap_or_default();
+            let message = c.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default();
+            format!("{}={}{reason}{message}", c.type_, c.status)
+        })
+        .collect()
+}
+
+fn container<'a>(status: &'a k8s::PodStatus, name: &str) -> &'a k8s::ContainerStatus {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    all.into_iter().find(|container| container.name == name).unwrap()
+}
+
+fn to_json(value: impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap()
+}
+
+#[test]
+fn phases_and_columns() {
+    let with = |changes: &[(&str, u32, ContainerState)]| {
+        let mut observed = up();
+        for (name, count, state) in changes {
+            observed.containers.retain(|c| &*c.name != *name);
+            observed.containers.push(instance(name, *count, state.clone()));
+        }
+        Case::of(observed)
+    };
+    let only = |containers| Case::of(observed(containers));
+    let cases = [
+        ("all up", with(&[]), "Running Running 3/3 0"),
+        ("nothing yet", Case::of(ObservedPod::default()), "Pending Init:0/2 0/3 0"),
+        ("initialising", only(vec![instance("setup", 0, running())]), "Pending Init:0/2 0/3 0"),
+        (
+            "an init container failed",
+            only(vec![instance("setup", 2, exited(1))]).waiting("setup", "CrashLoopBackOff"),
+            "Pending Init:CrashLoopBackOff 0/3 2",
+        ),
+        ("init done", only(vec![instance("setup", 0, exited(0))]), "Pending Init:1/2 0/3 0"),
+        (
+            "sidecar up",
+            only(vec![instance("setup", 0, exited(0)), instance("proxy", 1, running())]),
+            "Pending PodInitializing 1/3 1",
+        ),
+        (
+            "a regular one in a crash loop",
+            with(&[("web", 4, exited(1))]).waiting("web", "CrashLoopBackOff"),
+            "Running CrashLoopBackOff 2/3 4",
+        ),
+        (
+            "an image that can't be pulled",
+            only(vec![instance("setup", 0, exited(0)), instance("proxy", 0, running())])
+                .waiting("api", "ErrImagePull"),
+            "Pending ErrImagePull 1/3 0",
+        ),
+        ("one of two ended", with(&[("web", 0, exited(0))]), "Running NotReady 2/3 0"),
+        (
+            "all ended, to be restarted",
+            with(&[("web", 0, exited(1)), ("api", 0, exited(0))]),
+            "Running Completed 1/3 0",
+        ),
+        (
+            "succeeded",
+            with(&[("web", 0, exited(0)), ("api", 0, exited(0)), ("proxy", 0, exited(137))])
+                .ended(TerminalPhase::Succeeded),
+            "Succeeded Completed 0/3 0",
+        ),
+        (
+            "failed",
+            with(&[("web", 0, exited(1)), ("api", 0, exited(0))]).ended(TerminalPhase::Failed),
+            "Failed Completed 1/3 0",
+        ),
+        ("being removed", Case { terminating: true, ..with(&[]) }, "Running Terminating 3/3 0"),
+    ];
+    for (name, case, expected) in cases {
+        assert_eq!(case.line(), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_running_container_is_described_in_full() {
+    let mut case = Case::of(up());
+    case.observed.containers.push(instance("web", 1, running()));
+    case.observed.containers.iter_mut().for_each(|c| {
+        if c.id.as_str() == "web-0" {
+            c.state = exited(137);
+        }
+        c.user = Some((1000, 1000, vec![5]));
+    });
+    let status = case.status();
+    let expected = json!({
+        "name": "web",
+        "image": "docker.io/library/web:1",
+        "imageID": "docker.io/library/web@sha256:0",
+        "containerID": "containerd://web-1",
+        "ready": true,
+        "started": true,
+        "restartCount": 1,
+        "state": {"running": {"startedAt": "2026-11-20T09:59:00Z"}},
+        "lastState": {"terminated": {
+            "containerID": "containerd://web-0", "exitCode": 137, "reason": "Error",
+            "startedAt": "2026-11-20T09:59:00Z", "finishedAt": "2026-11-20T09:59:30Z",
+        }},
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/data"},
+            {"name": "etc", "mountPath": "/etc/x", "readOnly": true, "recursiveReadOnly": "Disabled"},
+        ],
+        "user": {"linux": {"uid": 1000, "gid": 1000, "supplementalGroups": [5]}},
+    });
+    assert_eq!(to_json(container(&status, "web")), expected);
+    let names: Vec<_> =
+        status.container_statuses.iter().flatten().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["api", "web"]);
+    assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));
+    let ips: Vec<_> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
+    assert_eq!(ips, ["10.0.0.7", "fd00::7"]);
+    assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    assert_eq!(to_json(status.start_time), json!("2026-11-20T09:58:20Z"));
+}
+
+#[test]
+fn conditions_tell_what_is_missing() {
+    let up_conditions = [
+        "PodReadyToStartContainers=True",
+        "Initialized=True",
+        "Ready=True",
+        "ContainersReady=True",
+        "PodScheduled=True",
+    ];
+    assert_eq!(conditions(&Case::of(up()).status()), up_conditions);
+    let early = Case::of(observed(vec![instance("setup", 0, running())])).status();
+    let unready = "ContainersNotReady: containers with unready status: [proxy web api]";
+    assert_eq!(
+        conditions(&early)[1..4],
+        [
+            "Initialized=False ContainersNotInitialized: containers with incomplete status: [setup proxy]"
+                .to_owned(),
+            format!("Ready=False {unready}"),
+            format!("ContainersReady=False {unready}"),
+        ]
+    );
+    let mut dead = Case::of(up());
+    dead.observed.sandboxes[0].state = SandboxState::NotReady;
+    assert_eq!(conditions(&dead.status())[0], "PodReadyToStartContainers=False");
+    let failed = Case::of(up()).ended(TerminalPhase::Failed).status();
+    assert_eq!(
+        conditions(&failed)[2..4],
+        ["Ready=False PodFailed", "ContainersReady=False PodFailed"]
+    );
+    let ended = Case::of(up()).ended(TerminalPhase::Succeeded).status();
+    assert_eq!(
+        conditions(&ended)[..4],
+        [
+            "PodReadyToStartContainers=False",
+            "Initialized=True PodCompleted",
+            "Ready=False PodCompleted",
+            "ContainersReady=False PodCompleted"
+        ]
+    );
+    let mut gated = Case::of(up());
+    gated.pod.spec.as_mut().unwrap().readiness_gates =
+        Some(vec![k8s::PodReadinessGate { condition_type: "x/y".to_owned() }]);
+    assert_eq!(
+        conditions(&gated.status())[2],
+        "Ready=False ReadinessGatesNotReady: corresponding condition of pod readiness gate \"x/y\" does not exist."
+    );
+}
+
+#[test]
+fn a_transition_time_moves_only_when_the_status_does() {
+    let mut case = Case::of(up());
+    let first = case.status();
+    case.previous = Some(first.clone());
+    let later = Now { wall: ago(-50), ..now() };
+    assert_eq!(case.status_at(later), first);
+    case.observed.containers.retain(|c| &*c.name != "api");
+    case.observed.containers.push(instance("api", 0, exited(1)));
+    let second = case.status_at(later);
+    let times = |status: &k8s::PodStatus| -> Vec<Value> {
+        let conditions = status.conditions.clone().unwrap();
+        conditions.iter().map(|c| to_json(&c.last_transition_time)).collect()
+    };
+    let (old, new) = (json!("2026-11-20T10:00:00Z"), json!("2026-11-20T10:00:50Z"));
+    assert_eq!(times(&second), [old.clone(), old.clone(), new.clone(), new, old]);
+}
+
+#[test]
+fn addresses_and_a_terminal_phase_stay() {
+    let mut case = Case::of(up()).ended(TerminalPhase::Failed);
+    case.terminal.as_mut().unwrap().reason = Some("DeadlineExceeded".to_owned());
+    case.previous = Some(case.status());
+    assert_eq!(case.previous.as_ref().unwrap().reason.as_deref(), Some("DeadlineExceeded"));
+    case.observed = ObservedPod::default();
+    let status = case.status();
+    assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));
+    case.terminal = None;
+    case.previous = Some(status);
+    assert_eq!(case.status().phase.as_deref(), Some("Failed"));
+}
+
+#[test]
+fn containers_that_vanish_are_accounted_for() {
+    let mut case = Case::of(up());
+    case.previous = Some(case.status());
+    case.observed.containers.retain(|c| &*c.name == "api");
+    let status = case.status();
+    let web = to_json(container(&status, "web"));
+    assert_eq!(web["state"], json!({"waiting": {"reason": "PodInitializing"}}));
+    assert_eq!(web["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
+    assert_eq!(web["restartCount"], 1);
+    let setup = to_json(container(&status, "setup"));
+    assert_eq!(setup["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(setup["ready"], true);
+    // The next look changes nothing more.
+    case.previous = Some(status.clone());
+    assert_eq!(case.status(), status);
+    // Of a pod that has ended, the last known end stays.
+    let mut case = Case::of(up()).ended(TerminalPhase::Succeeded);
+    case.observed.containers = vec![instance("web", 0, exited(0)), instance("api", 0, exited(0))];
+    let status = case.status();
+    case.previous = Some(status.clone());
+    case.observed.containers.clear();
+    assert_eq!(container(&case.status(), "web"), container(&status, "web"));
+}
+
+#[test]
+fn an_init_container_of_a_former_sandbox_has_to_run_again() {
+    let mut case = Case::of(up());
+    case.observed.sandboxes[0].id = "new".into();
+    let status = case.status();
+    let setup = to_json(container(&status, "setup"));
+    assert_eq!(setup["state"], json!({"waiting": {"reason": "PodInitializing"}}));
+    assert_eq!(setup["lastState"]["terminated"]["exitCode"], 0);
+    assert_eq!((status.phase.as_deref(), &setup["ready"]), (Some("Pending"), &json!(false)));
+}
+
+#[test]
+fn termination_messages_share_a_limit() {
+    let mut case = Case::of(up());
+    let mut web = instance("web", 0, exited(1));
+    if let ContainerState::Exited { message, .. } = &mut web.state {
+        *message = "ä".repeat(5000).into();
+    }
+    case.observed.containers.retain(|c| &*c.name != "web");
+    case.observed.containers.push(web);
+    let status = case.status();
+    let state = container(&status, "web").state.clone().unwrap();
+    let message = state.terminated.unwrap().message.unwrap();
+    assert_eq!(message.len(), 12 * 1024 / 4);
+}

@@ -53,11 +53,12 @@ impl Place {
     /// Makes the volume, or leaves it as it is when that was finished before.
     pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
         let directory = self.directory();
-        let mounted = mounts_at_or_below(&directory)?.iter().any(|m| m.mount_point == directory);
         // A memory volume is gone after a reboot while its marker is not.
         let present = match medium {
             Medium::Disk => directory.is_dir(),
-            Medium::Memory { .. } => mounted,
+            Medium::Memory { .. } => {
+                mounts_at_or_below(&directory)?.iter().any(|m| m.mount_point == directory)
+            }
         };
         if present && self.ready_marker().exists() {
             return Ok(());
@@ -65,7 +66,7 @@ impl Place {
         make_directory(&self.parent)?;
         make_directory(&directory)?;
         if let Medium::Memory { size } = medium
-            && !mounted
+            && !present
         {
             mount_tmpfs(&directory, size)?;
         }

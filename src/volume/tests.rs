@@ -64,7 +64,7 @@ fn pod(volumes: &Value, mounts: &Value, fs_group: Option<i64>) -> k8s::Pod {
     .unwrap()
 }
 
-fn simple_pod(volume: Value) -> k8s::Pod {
+fn simple_pod(volume: &Value) -> k8s::Pod {
     pod(&json!([volume]), &json!([{ "name": "v", "mountPath": "/v" }]), None)
 }
 
@@ -154,7 +154,7 @@ fn small_rules() {
 #[test]
 fn a_disk_volume_lives_as_long_as_the_pod() {
     let root = TestRoot::new();
-    let pod = simple_pod(json!({"name": "v", "emptyDir": {}}));
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
     root.volumes.setup(&pod, &uid(), None).unwrap();
     let directory = root.empty_dir("v");
     assert_eq!(mode(&directory), 0o777);
@@ -204,7 +204,7 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     }
     let root = TestRoot::new();
     let volume = json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
-    let pod = simple_pod(volume);
+    let pod = simple_pod(&volume);
     root.volumes.setup(&pod, &uid(), Some(512 << 10)).unwrap();
     let directory = root.empty_dir("v");
     let mounted = mounts_at_or_below(&directory).unwrap();
@@ -421,11 +421,12 @@ fn deleting_follows_no_symlink_and_survives_any_depth() {
     symlink(&kept, top.join("link")).unwrap();
     // Deeper than a path may be long: made from below, step by step.
     let mut directory = beneath::open_base(&top).unwrap();
-    for _ in 0..3000 {
+    for _ in 0..400 {
         let mode = nix::sys::stat::Mode::S_IRWXU;
-        nix::sys::stat::mkdirat(&directory, "d", mode).unwrap();
+        nix::sys::stat::mkdirat(&directory, "twelve-chars", mode).unwrap();
         directory =
-            beneath::open_path(std::os::fd::AsFd::as_fd(&directory), Path::new("d")).unwrap();
+            beneath::open_path(std::os::fd::AsFd::as_fd(&directory), Path::new("twelve-chars"))
+                .unwrap();
     }
     drop(directory);
     beneath::remove_tree(&root.host(""), OsStr::new("top")).unwrap();
@@ -443,7 +444,7 @@ fn nothing_is_deleted_behind_a_mount() {
     let data = root.host("data");
     fs::create_dir(&data).unwrap();
     fs::write(data.join("precious"), "").unwrap();
-    let pod = simple_pod(json!({"name": "v", "emptyDir": {}}));
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
     root.volumes.setup(&pod, &uid(), None).unwrap();
     let bind = |target: &Path| {
         fs::create_dir_all(target).unwrap();
@@ -500,7 +501,7 @@ fn the_root_becomes_shared_once() {
     assert_eq!(at_root.len(), 1);
     assert!(at_root[0].shared);
     // Volumes below it come and go as ever.
-    let pod = simple_pod(json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
     root.volumes.setup(&pod, &uid(), None).unwrap();
     root.volumes.teardown(&uid()).unwrap();
     root.volumes.remove_pod_dir(&uid()).unwrap();
@@ -517,7 +518,7 @@ fn a_uid_is_never_a_path() {
         ));
         assert!(root.volumes.remove_pod_dir(&uid).is_err());
     }
-    let dots = simple_pod(json!({"name": "..", "emptyDir": {}}));
+    let dots = simple_pod(&json!({"name": "..", "emptyDir": {}}));
     root.volumes.setup(&dots, &uid(), None).unwrap();
     assert!(!root.pod_dir().exists(), "a volume that nobody mounts");
 }

@@ -1,1 +1,328 @@
+use super::*;
+use crate::cri::v1;
+use serde_json::{Value, json};
 
+fn node() -> NodeFacts {
+    NodeFacts {
+        memory_bytes: 1_000_000_000,
+        cgroup_v2: true,
+        hugepage_sizes_bytes: vec![2 << 20, 1 << 30],
+        swap_controller: true,
+        cpu_cfs_quota: true,
+        cpu_period_micros: 100_000,
+        single_process_oom_kill: None,
+        seccomp_default: false,
+        seccomp_root: "/var/lib/nodelet/seccomp".to_owned(),
+        masked_paths: vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".to_owned()],
+    }
+}
+
+fn pod(spec: &Value) -> k8s::Pod {
+    let pod = json!({
+        "metadata": {
+            "name": "web-node1", "namespace": "default", "uid": "1a2b",
+            "labels": {"app": "web", "io.kubernetes.pod.name": "overridden"},
+            "annotations": {"kubernetes.io/config.source": "file"},
+        },
+        "spec": spec,
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn sandbox(spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
+    let dns = DnsInputs {
+        servers: vec!["10.96.0.10".to_owned()],
+        searches: vec!["default.svc.cluster.local".to_owned()],
+        options: vec!["ndots:5".to_owned()],
+    };
+    sandbox_config(&SandboxInputs {
+        pod: &pod(spec),
+        attempt: 1,
+        owner: "owner-1",
+        hostname: "web-node1",
+        dns: &dns,
+        log_directory: "/var/log/pods/default_web-node1_1a2b",
+        cgroup_parent: "/kubepods/burstable/pod1a2b",
+        node,
+    })
+}
+
+const IMAGE: ImageInputs<'_> = ImageInputs { reference: "sha256:abc", uid: None, username: "" };
+
+/// Configuration of the first container of `spec`.
+fn container_with(
+    spec: &Value,
+    image: ImageInputs<'_>,
+    node: &NodeFacts,
+) -> Result<v1::ContainerConfig, ConfigError> {
+    let pod = pod(spec);
+    let env = [("WHO".to_owned(), "you".to_owned())];
+    let mounts = [
+        MountInput {
+            host_path: "/srv".to_owned(),
+            container_path: "data".to_owned(),
+            access: Access::ReadOnly,
+            selinux_relabel: false,
+            propagation: Propagation::HostToContainer,
+        },
+        MountInput {
+            host_path: "/var/lib/nodelet/pods/1a2b/etc-hosts".to_owned(),
+            container_path: "/etc/hosts".to_owned(),
+            access: Access::ReadWrite,
+            selinux_relabel: true,
+            propagation: Propagation::Private,
+        },
+    ];
+    container_config(&ContainerInputs {
+        pod: &pod,
+        container: &pod.spec.as_ref().unwrap().containers[0],
+        restart_count: 2,
+        image,
+        env: &env,
+        mounts: &mounts,
+        node,
+    })
+}
+
+fn security(spec: &Value) -> v1::LinuxContainerSecurityContext {
+    container_with(spec, IMAGE, &node()).unwrap().linux.unwrap().security_context.unwrap()
+}
+
+fn resources(spec: &Value, node: &NodeFacts) -> v1::LinuxContainerResources {
+    container_with(spec, IMAGE, node).unwrap().linux.unwrap().resources.unwrap()
+}
+
+fn is_golden(made: &impl std::fmt::Debug, golden: &str) {
+    let made = format!("{made:#?}\n");
+    assert!(made == golden, "differs from the golden text:\n{made}");
+}
+
+/// A pod that uses most of what there is.
+fn full() -> Value {
+    json!({
+        "containers": [{
+            "name": "web", "image": "nginx:1", "workingDir": "/srv",
+            "command": ["sh", "-c", "echo $(WHO)"], "args": ["$(NONE)"],
+            "stdin": true, "stdinOnce": true, "tty": true,
+            "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+            "ports": [
+                {"name": "http", "containerPort": 80, "hostPort": 8080, "protocol": "TCP"},
+                {"name": "http", "containerPort": 81, "protocol": "TCP"},
+                {"containerPort": 53, "protocol": "UDP", "hostIP": "127.0.0.1"},
+            ],
+            "resources": {
+                "requests": {"cpu": "250m", "memory": "100M", "hugepages-2Mi": "4Mi"},
+                "limits": {"cpu": "500m", "memory": "200M", "hugepages-2Mi": "4Mi"},
+            },
+            "securityContext": {
+                "runAsUser": 1000, "runAsGroup": 1001, "readOnlyRootFilesystem": true,
+                "allowPrivilegeEscalation": false,
+                "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+                "seLinuxOptions": {"level": "s0:c1"},
+            },
+        }],
+        "initContainers": [{"name": "init", "ports": [{"containerPort": 99}]}],
+        "terminationGracePeriodSeconds": 30,
+        "shareProcessNamespace": true,
+        "overhead": {"cpu": "100m", "memory": "10M"},
+        "securityContext": {
+            "fsGroup": 2000, "supplementalGroups": [3000], "runAsUser": 5,
+            "sysctls": [{"name": "net/ipv4/ip_forward", "value": "1"}],
+        },
+    })
+}
+
+#[test]
+fn a_full_sandbox() {
+    is_golden(&sandbox(&full(), &node()), include_str!("golden/sandbox.txt"));
+}
+
+#[test]
+fn a_full_container() {
+    let made = container_with(&full(), IMAGE, &node()).unwrap();
+    is_golden(&made, include_str!("golden/container.txt"));
+}
+
+#[test]
+fn a_bare_container_on_cgroup_v1() {
+    let spec = json!({"containers": [{"name": "web", "image": "nginx"}]});
+    let node = NodeFacts { cgroup_v2: false, ..node() };
+    let made = container_with(&spec, IMAGE, &node).unwrap();
+    is_golden(&made, include_str!("golden/container-bare-v1.txt"));
+}
+
+#[test]
+fn namespaces_of_the_host() {
+    let spec = json!({
+        "containers": [{"name": "a", "securityContext": {"privileged": true}}],
+        "hostNetwork": true, "hostPID": true, "hostIPC": true,
+    });
+    let context = sandbox(&spec, &node()).linux.unwrap().security_context.unwrap();
+    let options = context.namespace_options.unwrap();
+    assert_eq!(options.network(), v1::NamespaceMode::Node);
+    assert_eq!(options.pid(), v1::NamespaceMode::Node);
+    assert_eq!(options.ipc(), v1::NamespaceMode::Node);
+    assert!(context.privileged);
+    let own = json!({"containers": [{"name": "a"}]});
+    let context = sandbox(&own, &node()).linux.unwrap().security_context.unwrap();
+    let options = context.namespace_options.unwrap();
+    assert_eq!(options.network(), v1::NamespaceMode::Pod);
+    assert_eq!(options.pid(), v1::NamespaceMode::Container);
+    assert_eq!(options.userns_options.unwrap().mode(), v1::NamespaceMode::Node);
+}
+
+#[test]
+fn who_may_not_be_root() {
+    let check = |pod: Value, own: Value, uid: Option<i64>, username: &str| {
+        let spec = json!({
+            "containers": [{"name": "web", "securityContext": own}], "securityContext": pod,
+        });
+        let image = ImageInputs { reference: "i", uid, username };
+        container_with(&spec, image, &node()).map(drop).map_err(|e| e.to_string())
+    };
+    let never = json!({"runAsNonRoot": true});
+    assert_eq!(
+        check(never.clone(), json!({"runAsUser": 0}), None, "").unwrap_err(),
+        "container's runAsUser breaks non-root policy \
+         (pod: \"web-node1_default(1a2b)\", container: web)"
+    );
+    for uid in [None, Some(0)] {
+        assert_eq!(
+            check(never.clone(), json!({}), uid, "").unwrap_err(),
+            "container has runAsNonRoot and image will run as root \
+             (pod: \"web-node1_default(1a2b)\", container: web)"
+        );
+    }
+    assert_eq!(
+        check(never.clone(), json!({}), None, "nginx").unwrap_err(),
+        "container has runAsNonRoot and image has non-numeric user (nginx), cannot verify user \
+         is non-root (pod: \"web-node1_default(1a2b)\", container: web)"
+    );
+    assert_eq!(check(never.clone(), json!({}), Some(7), ""), Ok(()));
+    assert_eq!(check(never.clone(), json!({"runAsUser": 7}), Some(0), ""), Ok(()));
+    assert_eq!(check(never, json!({"runAsNonRoot": false}), Some(0), ""), Ok(()));
+    assert_eq!(check(json!({}), json!({"runAsNonRoot": true}), Some(7), ""), Ok(()));
+}
+
+#[test]
+fn the_user_is_the_specs_else_the_images() {
+    let user = |own: Value, uid, username| {
+        let spec = json!({"containers": [{"name": "web", "securityContext": own}]});
+        let image = ImageInputs { reference: "i", uid, username };
+        let made = container_with(&spec, image, &node()).unwrap();
+        let context = made.linux.unwrap().security_context.unwrap();
+        (context.run_as_user.map(|user| user.value), context.run_as_username)
+    };
+    assert_eq!(user(json!({"runAsUser": 7}), Some(8), ""), (Some(7), String::new()));
+    assert_eq!(user(json!({}), Some(8), ""), (Some(8), String::new()));
+    assert_eq!(user(json!({}), None, "www"), (None, "www".to_owned()));
+    assert_eq!(user(json!({}), None, ""), (Some(0), String::new()));
+}
+
+#[test]
+fn seccomp_is_the_containers_else_the_pods_else_the_nodes() {
+    use v1::security_profile::ProfileType::{Localhost, RuntimeDefault, Unconfined};
+    let spec = |pod: Value, own: Value| json!({"containers": [{"name": "web", "securityContext": own}], "securityContext": pod});
+    let profile = |spec: &Value| security(spec).seccomp.unwrap();
+    assert_eq!(profile(&spec(json!({}), json!({}))).profile_type(), Unconfined);
+    let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}});
+    let made = profile(&spec(json!({"seccompProfile": {"type": "RuntimeDefault"}}), local));
+    assert_eq!(made.profile_type(), Localhost);
+    assert_eq!(made.localhost_ref, "/var/lib/nodelet/seccomp/a/b.json");
+    let made = profile(&spec(json!({"seccompProfile": {"type": "RuntimeDefault"}}), json!({})));
+    assert_eq!(made.profile_type(), RuntimeDefault);
+    let strict = NodeFacts { seccomp_default: true, ..node() };
+    let made = container_with(&spec(json!({}), json!({})), IMAGE, &strict).unwrap();
+    let made = made.linux.unwrap().security_context.unwrap().seccomp.unwrap();
+    assert_eq!(made.profile_type(), RuntimeDefault);
+    let nameless = spec(json!({}), json!({"seccompProfile": {"type": "Localhost"}}));
+    let error = container_with(&nameless, IMAGE, &node()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "localhostProfile must be set if seccomp profile type is Localhost"
+    );
+}
+
+#[test]
+#[allow(deprecated, reason = "the text form is sent too")]
+fn apparmor_in_both_forms() {
+    use v1::security_profile::ProfileType::{Localhost, Unconfined};
+    let own = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}});
+    let made = security(&json!({"containers": [{"name": "web", "securityContext": own}]}));
+    assert_eq!(made.apparmor_profile, "localhost/p");
+    let profile = made.apparmor.unwrap();
+    assert_eq!((profile.profile_type(), profile.localhost_ref.as_str()), (Localhost, "p"));
+    let made = security(&json!({
+        "containers": [{"name": "web"}],
+        "securityContext": {"appArmorProfile": {"type": "Unconfined"}},
+    }));
+    assert_eq!(made.apparmor_profile, "unconfined");
+    assert_eq!(made.apparmor.unwrap().profile_type(), Unconfined);
+    let made = security(&json!({"containers": [{"name": "web"}]}));
+    assert_eq!((made.apparmor, made.apparmor_profile.as_str()), (None, ""));
+}
+
+#[test]
+fn paths_are_masked_for_privileged_containers_too_and_not_when_unmasked() {
+    let with = |own: Value| {
+        let made = security(&json!({"containers": [{"name": "web", "securityContext": own}]}));
+        (made.masked_paths.len(), made.readonly_paths.len())
+    };
+    assert_eq!(with(json!({"privileged": true})), (13, 5));
+    assert_eq!(with(json!({"procMount": "Unmasked"})), (0, 0));
+}
+
+#[test]
+fn resources_by_node() {
+    let spec =
+        json!({"containers": [{"name": "web", "resources": {"limits": {"memory": "64Mi"}}}]});
+    let v1_node = NodeFacts { cgroup_v2: false, ..node() };
+    let made = resources(&spec, &v1_node);
+    assert_eq!((made.memory_limit_in_bytes, made.memory_swap_limit_in_bytes), (64 << 20, 64 << 20));
+    assert!(made.unified.is_empty());
+    let made = resources(&spec, &node());
+    let unified: Vec<String> = made.unified.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(unified, ["memory.oom.group=1", "memory.swap.max=0"]);
+    let single =
+        NodeFacts { single_process_oom_kill: Some(true), swap_controller: false, ..node() };
+    assert!(resources(&spec, &single).unified.is_empty());
+    let no_quota = NodeFacts { cpu_cfs_quota: false, ..node() };
+    let limited = json!({"containers": [{"name": "w", "resources": {"limits": {"cpu": "1"}}}]});
+    let made = resources(&limited, &no_quota);
+    assert_eq!((made.cpu_period, made.cpu_quota, made.cpu_shares), (0, 0, 1024));
+}
+
+#[test]
+fn a_pods_limit_bounds_its_containers() {
+    let spec = json!({
+        "containers": [{"name": "web", "resources": {"limits": {"cpu": "1"}}}],
+        "resources": {"limits": {"cpu": "3", "memory": "1Gi"}},
+    });
+    let made = resources(&spec, &node());
+    assert_eq!((made.cpu_quota, made.memory_limit_in_bytes), (100_000, 1 << 30));
+}
+
+#[test]
+fn page_sizes_have_the_names_of_cgroup_files() {
+    for (bytes, name) in
+        [(64 << 10, "64KB"), (2 << 20, "2MB"), (1 << 30, "1GB"), (16 << 30, "16GB")]
+    {
+        assert_eq!(page_size_name(bytes), name);
+    }
+}
+
+#[test]
+fn thermal_throttle_directories_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    for cpu in ["cpu0", "cpu10", "cpu2", "cpufreq", "cpuidle"] {
+        std::fs::create_dir_all(
+            dir.path().join(format!("devices/system/cpu/{cpu}/thermal_throttle")),
+        )
+        .unwrap();
+    }
+    std::fs::create_dir_all(dir.path().join("devices/system/cpu/cpu3")).unwrap();
+    let paths = thermal_throttle_paths(dir.path());
+    let of = |n| format!("/sys/devices/system/cpu/cpu{n}/thermal_throttle");
+    assert_eq!(paths, [of(0), of(2), of(10)]);
+}

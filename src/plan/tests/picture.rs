@@ -1,1 +1,94 @@
+use super::world::{World, container};
+use crate::{
+    model::{ContainerState, Now, ObservedContainer, ObservedPod, SandboxState},
+    plan::{Outcome, Picture},
+};
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
 
+/// A pod as it runs, and a time after its listing.
+fn running() -> (ObservedPod, Now) {
+    let mut world = World::of(&json!({"containers": [container("web")]}));
+    world.run();
+    (world.truth, world.now)
+}
+
+fn later(now: Now, millis: u64) -> Now {
+    Now { boot: now.boot + Duration::from_millis(millis), ..now }
+}
+
+fn listing(pod: &ObservedPod, at: Now) -> Arc<ObservedPod> {
+    Arc::new(ObservedPod { listed_at: at.boot, ..pod.clone() })
+}
+
+#[test]
+fn an_outcome_holds_until_a_listing_that_began_after_it() {
+    let (pod, now) = running();
+    let container = pod.containers[0].clone();
+    let without = ObservedPod { containers: Vec::new(), ..pod.clone() };
+    let mut picture = Picture::default();
+    assert_eq!(picture.current(), None);
+    picture.observe(listing(&without, now));
+    picture.record(Outcome::ContainerStarted(container.clone()), later(now, 10));
+    assert_eq!(picture.current().unwrap().containers, std::slice::from_ref(&container));
+    assert_eq!(picture.unconfirmed_since(), Some(later(now, 10).boot));
+    // A listing that began before the outcome and misses the container.
+    picture.observe(listing(&without, later(now, 5)));
+    assert_eq!(picture.current().unwrap().containers, [container]);
+    // One that began after: it has gone again.
+    picture.observe(listing(&without, later(now, 11)));
+    assert_eq!(picture.current().unwrap().containers, []);
+    assert_eq!(picture.unconfirmed_since(), None);
+    // An older one that arrives late changes nothing.
+    picture.observe(listing(&pod, later(now, 7)));
+    assert_eq!(picture.current().unwrap().containers, []);
+}
+
+#[test]
+fn states_only_move_forward() {
+    let (pod, now) = running();
+    let started = pod.containers[0].clone();
+    let ended = ObservedContainer {
+        state: ContainerState::Exited {
+            started_at: Some(now.wall),
+            finished_at: now.wall,
+            exit_code: 3,
+            reason: "Error".into(),
+            message: "".into(),
+        },
+        ..started.clone()
+    };
+    let mut listed = pod.clone();
+    listed.containers = vec![ended.clone()];
+    let mut picture = Picture::default();
+    picture.observe(listing(&listed, now));
+    picture.record(Outcome::ContainerStarted(started), later(now, 1));
+    assert_eq!(picture.current().unwrap().containers, std::slice::from_ref(&ended));
+    // A kill does not overwrite how it really ended.
+    let (uid, id) = (ended.uid.clone(), ended.id.clone());
+    picture.record(Outcome::ContainerKilled { uid, id, inspected: None }, later(now, 2));
+    assert_eq!(picture.current().unwrap().containers, [ended]);
+}
+
+#[test]
+fn a_killed_pod_is_stopped_and_a_removed_sandbox_takes_its_containers_along() {
+    let (pod, now) = running();
+    let uid = pod.containers[0].uid.clone();
+    let sandbox = pod.sandboxes[0].id.clone();
+    let mut picture = Picture::default();
+    picture.observe(listing(&pod, now));
+    assert!(!picture.current().unwrap().is_stopped(&uid));
+    let killed = Outcome::PodKilled {
+        uid: uid.clone(),
+        containers: vec![pod.containers[0].id.clone()],
+        sandboxes: vec![sandbox.clone()],
+    };
+    picture.record(killed, later(now, 1));
+    assert!(picture.current().unwrap().is_stopped(&uid));
+    assert_eq!(picture.current().unwrap().sandboxes[0].state, SandboxState::NotReady);
+    // Listed as it was before, a moment ago: still stopped.
+    picture.observe(listing(&pod, now));
+    assert!(picture.current().unwrap().is_stopped(&uid));
+    picture.record(Outcome::SandboxRemoved { uid, id: sandbox }, later(now, 2));
+    assert!(picture.current().unwrap().is_empty());
+}

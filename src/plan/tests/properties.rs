@@ -2,7 +2,7 @@
 //! after each action: one live sandbox, no incarnation beside another, no container twice, no start before
 //! its back-off is over).
 
-use super::world::{Fault, OWNER, Program, Want, World, container, desired};
+use super::world::{Fault, Program, Want, World, container, desired};
 use crate::model::SandboxState;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ enum Happening {
     SandboxDies,
     AgentRestarts,
     AgentDiesAfter(usize),
+    AgentDiesBefore(usize),
     Reboot,
     Goes,
     Comes { uid: usize },
@@ -47,6 +48,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Happening::SandboxDies),
         2 => Just(Happening::AgentRestarts),
         3 => (1_usize..6).prop_map(Happening::AgentDiesAfter),
+        3 => (1_usize..6).prop_map(Happening::AgentDiesBefore),
         1 => Just(Happening::Reboot),
         2 => Just(Happening::Goes),
         3 => (0..UIDS.len()).prop_map(|uid| Happening::Comes { uid }),
@@ -99,6 +101,7 @@ fn happen(world: &mut World, spec: &Value, happening: &Happening) {
         }
         Happening::AgentRestarts => world.restart_agent(),
         Happening::AgentDiesAfter(actions) => world.die_after = Some(world.count + actions),
+        Happening::AgentDiesBefore(actions) => world.die_before = Some(world.count + actions),
         Happening::Reboot => world.reboot(),
         Happening::Goes => world.want = Want::Gone,
         Happening::Comes { uid } => world.want = Want::Run(Box::new(desired(UIDS[*uid], spec))),
@@ -129,7 +132,7 @@ proptest! {
         }
         world.faults.clear();
         world.runtime.network_not_ready = None;
-        world.die_after = None;
+        (world.die_after, world.die_before) = (None, None);
         world.want = Want::Run(Box::new(desired("a", &spec)));
         world.run();
         world.advance(3000);
@@ -142,8 +145,11 @@ proptest! {
             }
             prop_assert!(world.line().starts_with("Running"), "{}", world.line());
         }
-        let own = world.truth.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(OWNER));
-        prop_assert!(own.count() <= 2, "{:?}", world.truth.sandboxes);
+        let newest = world.truth.sandboxes.iter().map(|s| s.attempt).max();
+        for sandbox in world.truth.sandboxes.iter().filter(|s| Some(s.attempt) != newest) {
+            let inhabited = world.truth.containers.iter().any(|c| c.sandbox_id == sandbox.id);
+            prop_assert!(inhabited, "kept for nothing: {sandbox:?}");
+        }
         for name in NAMES {
             let instances = world.truth.containers.iter().filter(|c| &*c.name == name).count();
             prop_assert!(instances <= 2, "{:?}", world.truth.containers);

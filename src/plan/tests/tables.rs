@@ -1,1 +1,271 @@
+//! One base pod and mutations: what the next plan is.
 
+use super::world::{Fault, Want, World, container, desired, long_ago};
+use crate::{
+    model::{ContainerState, NetworkMode, SandboxState},
+    plan::{Action, KillPurpose, PodMemory, TerminalPhase},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn web() -> Value {
+    json!({"containers": [container("web")]})
+}
+
+fn running(spec: &Value) -> World {
+    let mut world = World::of(spec);
+    world.run();
+    world.advance(5);
+    world
+}
+
+fn actions(world: &mut World) -> Vec<String> {
+    world.list();
+    world.plan = world.plan();
+    world.plan.actions.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn when_a_sandbox_is_replaced() {
+    type Mutation = fn(&mut World);
+    let replaced = "kill pod (restart) [web 30 s] s1, prepare, create sandbox (attempt 1)";
+    let cases: [(&str, Mutation, &str); 9] = [
+        ("as it is", |_| {}, ""),
+        ("none", |w| w.truth = Default::default(), "prepare, create sandbox (attempt 1)"),
+        (
+            "none, and nothing is remembered",
+            |w| {
+                w.truth = Default::default();
+                w.memory = PodMemory::default();
+            },
+            "prepare, create sandbox (attempt 0)",
+        ),
+        ("not ready", |w| w.truth.sandboxes[0].state = SandboxState::NotReady, replaced),
+        ("another network", |w| w.truth.sandboxes[0].network = NetworkMode::Node, replaced),
+        ("no address", |w| w.truth.sandboxes[0].ips.clear(), replaced),
+        (
+            "its network is not ready, but nothing has to be made",
+            |w| w.runtime.network_not_ready = Some("x".to_owned()),
+            "",
+        ),
+        (
+            "its inspection hangs",
+            |w| {
+                w.truth.sandboxes[0].state = SandboxState::NotReady;
+                w.truth.inspect_error = Some("s1: deadline exceeded".to_owned());
+            },
+            "",
+        ),
+        (
+            "the runtime is not ready",
+            |w| {
+                w.truth.sandboxes[0].state = SandboxState::NotReady;
+                w.runtime.not_ready = Some("x".to_owned());
+            },
+            "",
+        ),
+    ];
+    for (name, mutate, expected) in cases {
+        let mut world = running(&web());
+        mutate(&mut world);
+        assert_eq!(actions(&mut world).join(", "), expected, "{name}");
+    }
+}
+
+#[test]
+fn who_is_restarted_after_which_exit_code() {
+    let rule = |action: &str, operator: &str| json!([{"action": action, "exitCodes": {"operator": operator, "values": [42]}}]);
+    let none = Value::Null;
+    let cases = [
+        // pod policy, container policy, rules, exit code, restarted
+        ("Always", none.clone(), none.clone(), 0, "start"),
+        ("Always", none.clone(), none.clone(), 1, "start"),
+        ("OnFailure", none.clone(), none.clone(), 0, "end"),
+        ("OnFailure", none.clone(), none.clone(), 1, "start"),
+        ("Never", none.clone(), none.clone(), 1, "end"),
+        ("Never", json!("Always"), none.clone(), 0, "start"),
+        ("Never", json!("OnFailure"), none.clone(), 0, "end"),
+        ("Never", json!("OnFailure"), none.clone(), 1, "start"),
+        ("Always", json!("Never"), none.clone(), 1, "end"),
+        ("Always", json!("Never"), rule("Restart", "In"), 42, "start"),
+        ("Always", json!("Never"), rule("Restart", "In"), 1, "end"),
+        ("Always", json!("Never"), rule("Restart", "NotIn"), 42, "end"),
+        ("Always", json!("Never"), rule("Restart", "NotIn"), 1, "start"),
+        ("Always", json!("Never"), rule("RestartAllContainers", "In"), 42, "restart all"),
+        // Rules count only beside a policy of the container.
+        ("Never", none.clone(), rule("Restart", "In"), 42, "end"),
+    ];
+    for (pod, own, rules, code, expected) in cases {
+        let mut web = container("web");
+        web["restartPolicy"] = own.clone();
+        web["restartPolicyRules"] = rules.clone();
+        let mut world = running(&json!({"restartPolicy": pod, "containers": [web]}));
+        world.kill("web", code);
+        let actions = actions(&mut world).join(", ");
+        let got = match actions.as_str() {
+            "prepare, start web (restart 1)" => "start",
+            "kill pod (end) s1, release" => "end",
+            "kill pod (restart all), remove web c2 (logs stay)" => "restart all",
+            other => other,
+        };
+        assert_eq!(got, expected, "{pod} {own} {rules} {code}");
+        if expected == "end" {
+            let phase = if code == 0 { TerminalPhase::Succeeded } else { TerminalPhase::Failed };
+            assert_eq!(world.plan.terminal.as_ref().map(|t| t.phase), Some(phase));
+        }
+    }
+}
+
+#[test]
+fn states_of_a_container_and_what_follows() {
+    let exited = |code, reason: &str| ContainerState::Exited {
+        started_at: Some(long_ago()),
+        finished_at: long_ago(),
+        exit_code: code,
+        reason: reason.into(),
+        message: "".into(),
+    };
+    for (state, expected) in [
+        (ContainerState::Running { started_at: long_ago() }, ""),
+        (ContainerState::Created, "prepare, start web (created c2)"),
+        (ContainerState::Unknown, "kill web (grace 30 s)"),
+        (exited(0, "Completed"), "prepare, start web (restart 1)"),
+        (exited(137, "OOMKilled"), "prepare, start web (restart 1)"),
+    ] {
+        let mut world = running(&web());
+        world.truth.containers[0].state = state.clone();
+        assert_eq!(actions(&mut world).join(", "), expected, "{state:?}");
+    }
+    let mut world = running(&web());
+    world.truth.containers[0].state = ContainerState::Created;
+    world.truth.containers[0].hash = "another".into();
+    let expected = "prepare, remove web c2 (logs stay), start web (restart 0)";
+    assert_eq!(actions(&mut world).join(", "), expected);
+    let mut world = running(&web());
+    world.truth.containers[0].name = "former".into();
+    let expected = "kill former (grace 30 s), prepare, start web (restart 1)";
+    assert_eq!(actions(&mut world).join(", "), expected);
+}
+
+#[test]
+fn an_init_container_that_ran_out_of_memory_has_failed_even_with_code_0() {
+    let spec = json!({"initContainers": [container("setup")], "containers": [container("web")]});
+    let mut world = World::of(&spec);
+    world.run();
+    world.kill("setup", 0);
+    let ContainerState::Exited { reason, .. } = &mut world.truth.containers[0].state else {
+        panic!()
+    };
+    *reason = "OOMKilled".into();
+    assert_eq!(actions(&mut world).join(", "), "prepare, start setup (restart 1)");
+}
+
+#[test]
+fn a_finish_in_the_future_counts_from_when_it_was_first_seen() {
+    let mut world = running(&web());
+    for _ in 0..2 {
+        world.kill("web", 1);
+        let future = world.now.wall.checked_add(jiff::SignedDuration::from_hours(5)).unwrap();
+        for container in &mut world.truth.containers {
+            if let ContainerState::Exited { finished_at, .. } = &mut container.state {
+                *finished_at = future;
+            }
+        }
+        world.run();
+    }
+    let wait = world.plan.wake_at.unwrap() - world.now.boot;
+    assert!(wait <= Duration::from_secs(10) && wait > Duration::from_secs(9), "{wait:?}");
+    world.advance(11);
+    assert_eq!(world.running("web").map(|c| c.restart_count), Some(2));
+}
+
+#[test]
+fn setting_the_wall_clock_changes_no_back_off() {
+    for hours in [-5, 5] {
+        let mut world = running(&web());
+        for _ in 0..2 {
+            world.kill("web", 1);
+            world.run();
+        }
+        let due = world.plan.wake_at;
+        world.now.wall =
+            world.now.wall.checked_add(jiff::SignedDuration::from_hours(hours)).unwrap();
+        assert!(actions(&mut world).is_empty());
+        assert_eq!(world.plan.wake_at, due, "{hours}");
+    }
+}
+
+#[test]
+fn the_crash_loop_cap_also_shortens_the_first_delay() {
+    let mut world = World::of(&web());
+    world.settings.crash_loop_cap = Duration::from_secs(3);
+    world.run();
+    for _ in 0..5 {
+        world.kill("web", 1);
+        world.run();
+        world.advance(3);
+        assert!(world.running("web").is_some());
+    }
+}
+
+#[test]
+fn waiting_reasons_carry_the_fields_wording() {
+    let mut world = running(&web());
+    for _ in 0..2 {
+        world.kill("web", 1);
+        world.run();
+    }
+    let waiting = &world.plan.waiting["web"];
+    assert_eq!(waiting.reason, "CrashLoopBackOff");
+    assert_eq!(
+        waiting.message,
+        "back-off 10s restarting failed container=web pod=web-n1_default(a)"
+    );
+    let mut world = World::of(&web());
+    for _ in 0..3 {
+        world.fault(Fault::Pull);
+    }
+    world.run();
+    world.advance(25);
+    let waiting = &world.plan.waiting["web"];
+    assert_eq!(waiting.reason, "ImagePullBackOff");
+    let message = "Back-off pulling image \"registry/web:1\": ErrImagePull: registry is down";
+    assert_eq!(waiting.message, message);
+}
+
+#[test]
+fn grace_periods_of_pods_that_leave() {
+    for (grace, expected, written) in [
+        (Value::Null, 30, 30),
+        (json!(5), 5, 5),
+        (json!(0), 2, 1),
+        (json!(1), 2, 1),
+        (json!(99_999_999_999_i64), u32::MAX, u32::MAX),
+    ] {
+        let mut spec = web();
+        spec["terminationGracePeriodSeconds"] = grace.clone();
+        let mut world = running(&spec);
+        world.want = Want::Gone;
+        actions(&mut world);
+        let Action::KillPod(kill) = &world.plan.actions[0] else { panic!("{:?}", world.plan) };
+        assert_eq!(kill.groups[0][0].grace_seconds, expected, "{grace}");
+        let KillPurpose::Retire { deadline } = &kill.purpose else { panic!("{kill:?}") };
+        assert_eq!(deadline.grace_seconds, written, "{grace}");
+    }
+    let mut world = running(&web());
+    world.want = Want::Gone;
+    world.records.clear();
+    let expected = "kill pod (retire) [web 30 s] s1, remove web c2, remove sandbox s1, clean up";
+    assert_eq!(actions(&mut world).join(", "), expected, "without a record");
+}
+
+#[test]
+fn an_unknown_record_is_cleaned_up_also_when_nothing_is_left_in_the_runtime() {
+    let mut world = running(&web());
+    world.truth = Default::default();
+    world.want = Want::Run(Box::new(desired("b", &web())));
+    assert_eq!(actions(&mut world), ["clean up"]);
+    assert_eq!(world.plan.blocked.as_deref(), Some("waiting for uid a of this name to be gone"));
+    world.run();
+    assert_eq!(world.running("web").map(|c| c.uid.as_str()), Some("b"));
+}

@@ -7,8 +7,8 @@ use crate::{
         ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, SourceKind, k8s,
     },
     plan::{
-        Action, Failure, Incarnation, KillPurpose, NameInput, Outcome, Picture, PlanSettings,
-        PodMemory, PodPlan, StartContainer, Step, Wish, plan_name,
+        Action, ContainerKind, Failure, Incarnation, KillPurpose, NameInput, Outcome, Picture,
+        PlanSettings, PodMemory, PodPlan, StartContainer, Step, Wish, plan_name,
     },
     podspec::container_hash,
     status::{StatusContext, StatusInput, display_status, pod_status, ready_column, restarts},
@@ -77,8 +77,10 @@ pub(super) struct World {
     pub(super) status: Option<k8s::PodStatus>,
     /// Actions executed.
     pub(super) count: usize,
-    /// Actions after which the agent dies, memory unsaved since the last save.
+    /// The agent dies right after this action, its outcome unrecorded.
     pub(super) die_after: Option<usize>,
+    /// The agent dies right before this action, when it has saved that it begins it.
+    pub(super) die_before: Option<usize>,
     /// Sandboxes that a call of a former life is still making: not listed, their names taken.
     pub(super) hidden: Vec<ObservedSandbox>,
     /// When instances ended, by boot time.
@@ -138,6 +140,7 @@ impl World {
             status: None,
             count: 0,
             die_after: None,
+            die_before: None,
             hidden: Vec::new(),
             finished: BTreeMap::new(),
             loops: BTreeMap::new(),
@@ -209,10 +212,10 @@ impl World {
             runtime: &self.runtime,
         };
         let plan = plan_name(&input, self.now);
-        if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want) {
-            if let Some(record) = self.records.get_mut(&pod.uid) {
-                record.terminal = Some(terminal.clone());
-            }
+        if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)
+            && let Some(record) = self.records.get_mut(&pod.uid)
+        {
+            record.terminal = Some(terminal.clone());
         }
         plan
     }
@@ -232,6 +235,11 @@ impl World {
             for action in &plan.actions {
                 self.memory.begin(action, &self.settings, self.now);
                 let saved = self.memory.clone();
+                if self.die_before.is_some_and(|count| count <= self.count + 1) {
+                    self.die_before = None;
+                    self.restart_agent();
+                    return self.run();
+                }
                 let outcome = self.execute(action);
                 self.count += 1;
                 if self.die_after == Some(self.count) {
@@ -389,6 +397,7 @@ impl World {
         }
     }
 
+    /// Takes the next fault when it is one of these.
     fn fails(&mut self, faults: &[Fault]) -> Option<Fault> {
         let fault = *self.faults.front().filter(|fault| faults.contains(fault))?;
         self.faults.pop_front();
@@ -480,6 +489,7 @@ impl World {
                     Self::failed(&uid, Step::CleanUp, "", "volume is busy")
                 } else {
                     self.records.remove(&uid);
+                    self.loops.retain(|(of, _), _| *of != uid);
                     self.status = None;
                     Outcome::CleanedUp { uid }
                 }
@@ -562,6 +572,35 @@ impl World {
         Outcome::SandboxCreated(sandbox)
     }
 
+    /// What goes wrong before a container exists.
+    fn fail_before_create(
+        &mut self,
+        start: &StartContainer,
+        name: &str,
+        image: &str,
+    ) -> Option<Outcome> {
+        let step =
+            |pull_tried| Step::Image { container: name.into(), image: image.into(), pull_tried };
+        let fault = self.fails(&[Fault::Pull, Fault::ImageNever, Fault::Create])?;
+        let (step, reason, message) = match fault {
+            Fault::Create => {
+                let restart_count = start.restart_count.unwrap_or(0);
+                let step = Step::Create { container: name.into(), restart_count };
+                (step, "CreateContainerError", "no space")
+            }
+            Fault::ImageNever => (step(false), "ErrImageNeverPull", "not present"),
+            fault if start.pull_allowed => {
+                assert_eq!(fault, Fault::Pull);
+                (step(true), "ErrImagePull", "registry is down")
+            }
+            fault => {
+                self.faults.push_front(fault);
+                (step(false), "ImagePullBackOff", "still absent")
+            }
+        };
+        Some(Self::failed(&start.uid, step, reason, message))
+    }
+
     fn start(&mut self, start: &StartContainer) -> Outcome {
         self.check_back_off(start);
         let Want::Run(pod) = &self.want else { panic!("starts what nobody wants") };
@@ -570,27 +609,8 @@ impl World {
         let container = all.into_iter().find(|c| *c.name == *start.name).unwrap().clone();
         let name: Box<str> = start.name.clone();
         let image: Box<str> = container.image.clone().unwrap_or_default().into();
-        let step =
-            |pull_tried| Step::Image { container: name.clone(), image: image.clone(), pull_tried };
-        match self.fails(&[Fault::Pull, Fault::ImageNever, Fault::Create]) {
-            Some(Fault::Create) => {
-                let step = Step::Create {
-                    container: name,
-                    restart_count: start.restart_count.unwrap_or(0),
-                };
-                return Self::failed(&start.uid, step, "CreateContainerError", "no space");
-            }
-            Some(Fault::ImageNever) => {
-                return Self::failed(&start.uid, step(false), "ErrImageNeverPull", "not present");
-            }
-            Some(_) if start.pull_allowed => {
-                return Self::failed(&start.uid, step(true), "ErrImagePull", "registry is down");
-            }
-            Some(fault) => {
-                self.faults.push_front(fault);
-                return Self::failed(&start.uid, step(false), "ImagePullBackOff", "still absent");
-            }
-            None => {}
+        if let Some(failed) = self.fail_before_create(start, &name, &image) {
+            return failed;
         }
         let home = self.truth.sandboxes.iter().find(|s| s.id == start.sandbox_id);
         assert_eq!(home.map(|s| s.state), Some(SandboxState::Ready), "{start:?}");
@@ -644,8 +664,8 @@ impl World {
             None => None,
         };
         let default = match start.kind {
-            crate::plan::ContainerKind::Init => Program::Ends(1, 0),
-            _ => Program::Forever,
+            ContainerKind::Init => Program::Ends(1, 0),
+            ContainerKind::Sidecar | ContainerKind::Regular => Program::Forever,
         };
         if let Program::Ends(after, code) = program.unwrap_or(default) {
             self.ends.insert(id, (self.now.boot + Duration::from_secs(after), code));
@@ -658,7 +678,7 @@ impl World {
         let Some(exited) = &start.restart_of else { return };
         let key = (start.uid.clone(), start.name.clone());
         let finished = self.finished[exited];
-        let mut next = Duration::from_secs(10);
+        let mut next = Duration::from_secs(10).min(self.settings.crash_loop_cap);
         if let Some((last, at, delay)) = self.loops.get(&key) {
             if last == exited {
                 return;

@@ -1,0 +1,289 @@
+//! Making one image present: does what `core` decides.
+
+use super::{
+    FailureReason, ImageFailure, Images, PullPolicy,
+    core::{Step, is_unreachable, missing, next_step, pull_failed},
+    keyring::Credentials,
+    reference,
+};
+use crate::{
+    cri::{CriError, ImageFound, v1},
+    model::{EventKind, format_duration},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullRequest<'a> {
+    /// The image as written in the specification.
+    pub image: &'a str,
+    /// Its policy.
+    pub policy: PullPolicy,
+    /// False during back-off: only look.
+    pub pull_allowed: bool,
+    /// Whether an image that is present will do when policy `Always` finds nobody to ask: for
+    /// static pods, whose machine may be offline.
+    pub accept_present: bool,
+}
+
+/// Something to tell about a container's image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageEvent {
+    /// Normal or Warning.
+    pub kind: EventKind,
+    /// `Pulling`, `Pulled`, `Failed`, ...
+    pub reason: &'static str,
+    /// One sentence.
+    pub message: String,
+}
+
+/// Takes the events as they happen, not only at the end: a pull can last.
+pub type Record<'a> = &'a mut (dyn FnMut(ImageEvent) + Send);
+
+/// A pull that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PullError {
+    /// What the runtime said.
+    pub(super) text: String,
+    /// Whether it was the runtime that said it (and not the connection to it).
+    pub(super) answered: bool,
+}
+
+impl From<CriError> for PullError {
+    fn from(error: CriError) -> Self {
+        match error {
+            // "Unknown" says nothing, and hides the words by which reasons are told apart.
+            CriError::Other { code, message } if code == "Unknown" => {
+                Self { text: message, answered: true }
+            }
+            CriError::NotFound { .. }
+            | CriError::NameReserved { .. }
+            | CriError::Unimplemented { .. }
+            | CriError::Other { .. } => Self { text: error.to_string(), answered: true },
+            CriError::Unavailable { .. }
+            | CriError::DeadlineExceeded { .. }
+            | CriError::Endpoint { .. } => Self { text: error.to_string(), answered: false },
+        }
+    }
+}
+
+impl Images {
+    /// Makes the image present by its policy and returns what the runtime knows about it. Waits for
+    /// a turn among other pulls; a pull itself has no deadline. `sandbox` is the pod's sandbox
+    /// configuration, which the pull is made for.
+    ///
+    /// # Errors
+    /// A reason and message for the container's status. The events were recorded by then.
+    ///
+    /// # Cancel safety
+    /// Dropping it cancels the pull, or leaves the queue. Nothing else is lost.
+    pub async fn ensure(
+        &self,
+        request: &PullRequest<'_>,
+        sandbox: &v1::PodSandboxConfig,
+        record: Record<'_>,
+    ) -> Result<ImageFound, ImageFailure> {
+        let inspect = |image: String| async move {
+            self.client.image_status(&image).await.map_err(|err| err.to_string())
+        };
+        let pull = |image: String, credentials: Option<Credentials>| async move {
+            let auth = credentials.map(|c| v1::AuthConfig {
+                username: c.username,
+                password: c.password,
+                ..v1::AuthConfig::default()
+            });
+            let config = Some(sandbox.clone());
+            self.client.pull_image(&image, auth, config).await.map_err(PullError::from)
+        };
+        Ensure { images: self, request, inspect, pull, record }.run().await
+    }
+}
+
+/// One run; the runtime's two calls are functions, so that tests play the runtime.
+pub(super) struct Ensure<'a, I, P> {
+    pub(super) images: &'a Images,
+    pub(super) request: &'a PullRequest<'a>,
+    pub(super) inspect: I,
+    pub(super) pull: P,
+    pub(super) record: Record<'a>,
+}
+
+impl<I, IF, P, PF> Ensure<'_, I, P>
+where
+    I: Fn(String) -> IF,
+    IF: Future<Output = Result<Option<ImageFound>, String>>,
+    P: Fn(String, Option<Credentials>) -> PF,
+    PF: Future<Output = Result<String, PullError>>,
+{
+    pub(super) async fn run(mut self) -> Result<ImageFound, ImageFailure> {
+        let result = self.attempt().await;
+        if let Err(failure) = &result
+            && failure.reason != FailureReason::ImagePullBackOff
+        {
+            self.event(EventKind::Warning, "Failed", format!("Error: {}", failure.reason.as_str()));
+        }
+        result
+    }
+
+    async fn attempt(&mut self) -> Result<ImageFound, ImageFailure> {
+        let PullRequest { image, policy, pull_allowed, .. } = *self.request;
+        let name = self.name()?;
+        if next_step(policy, pull_allowed, None) == Step::Inspect {
+            let found = self.look(&name).await?;
+            match next_step(policy, pull_allowed, Some(found.is_some())) {
+                Step::Pull | Step::Inspect => {}
+                Step::Use | Step::Missing => {
+                    return match found {
+                        Some(found) => Ok(self.present(found)),
+                        None => Err(self.absent(missing(image, policy))),
+                    };
+                }
+            }
+        }
+        self.pull(&name).await
+    }
+
+    fn name(&mut self) -> Result<String, ImageFailure> {
+        let image = self.request.image;
+        reference::normalize(image).map_err(|err| {
+            let message = format!(
+                "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {err}"
+            );
+            self.event(EventKind::Warning, "InspectFailed", message.clone());
+            let reason = FailureReason::InvalidImageName;
+            ImageFailure { reason, message, pull_tried: false }
+        })
+    }
+
+    async fn pull(&mut self, name: &str) -> Result<ImageFound, ImageFailure> {
+        let image = self.request.image;
+        self.event(EventKind::Normal, "Pulling", format!("Pulling image \"{image}\""));
+        let queued = Instant::now();
+        let slot = self.images.limits.slot().await;
+        if slot.waited && self.request.policy == PullPolicy::IfNotPresent {
+            // The pull that was waited for may have been of this image.
+            if let Some(found) = self.look(name).await? {
+                return Ok(self.present(found));
+            }
+        }
+        let started = Instant::now();
+        let pulled = if self.images.limits.may_begin() {
+            self.try_credentials(name).await
+        } else {
+            Err(PullError { text: "pull QPS exceeded".to_owned(), answered: false })
+        };
+        drop(slot);
+        match pulled {
+            Ok(image_ref) => {
+                let (pulling, waiting) = (started.elapsed(), queued.elapsed());
+                // By its reference, else by name: some runtimes know only the one.
+                let found = match self.look(&image_ref).await? {
+                    Some(found) => Some(found),
+                    None => self.look(name).await?,
+                };
+                let found = found.ok_or_else(|| self.inspect_failed("the pulled image is gone"))?;
+                let message = format!(
+                    "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: {} bytes.",
+                    format_millis(pulling),
+                    format_millis(waiting),
+                    found.size_bytes
+                );
+                self.event(EventKind::Normal, "Pulled", message);
+                Ok(found)
+            }
+            Err(error) => self.pull_failed(name, &error).await,
+        }
+    }
+
+    async fn pull_failed(
+        &mut self,
+        name: &str,
+        error: &PullError,
+    ) -> Result<ImageFound, ImageFailure> {
+        let image = self.request.image;
+        let failure = pull_failed(image, &error.text);
+        if self.request.accept_present
+            && self.request.policy == PullPolicy::Always
+            && error.answered
+            && is_unreachable(&error.text)
+            // A runtime that can't say whether it is there changes nothing: the pull has failed.
+            && let Ok(Some(found)) = (self.inspect)(name.to_owned()).await
+        {
+            let message = format!(
+                "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
+                failure.message
+            );
+            self.event(EventKind::Warning, "Failed", message);
+            return Ok(found);
+        }
+        let message = format!("Failed to pull image \"{image}\": {}", failure.message);
+        self.event(EventKind::Warning, "Failed", message);
+        Err(failure)
+    }
+
+    /// With each matching credential in turn, or anonymously without any.
+    async fn try_credentials(&mut self, name: &str) -> Result<String, PullError> {
+        let repository = reference::repository(name).unwrap_or_default();
+        let paths = self.images.credentials.clone();
+        // A home directory may be on a file system that hangs. A panic in there leaves no credentials.
+        let read = tokio::task::spawn_blocking(move || paths.read()).await;
+        let keyring = read.unwrap_or_default();
+        let credentials = keyring.lookup(&repository);
+        if credentials.is_empty() {
+            return (self.pull)(name.to_owned(), None).await;
+        }
+        let mut errors: Vec<PullError> = Vec::new();
+        for one in credentials {
+            match (self.pull)(name.to_owned(), Some(one.clone())).await {
+                Ok(image_ref) => return Ok(image_ref),
+                Err(error) if errors.contains(&error) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        let answered = errors.iter().all(|error| error.answered);
+        let texts: Vec<&str> = errors.iter().map(|error| error.text.as_str()).collect();
+        let text = match texts.as_slice() {
+            [only] => (*only).to_owned(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        Err(PullError { text, answered })
+    }
+
+    async fn look(&mut self, name: &str) -> Result<Option<ImageFound>, ImageFailure> {
+        let found = (self.inspect)(name.to_owned()).await;
+        found.map_err(|err| self.inspect_failed(&err))
+    }
+
+    fn inspect_failed(&mut self, error: &str) -> ImageFailure {
+        // The kubelet has no name for the image at this point; its message has the empty one.
+        let message = format!("Failed to inspect image \"\": {error}");
+        self.event(EventKind::Warning, "InspectFailed", message.clone());
+        ImageFailure { reason: FailureReason::ImageInspectError, message, pull_tried: false }
+    }
+
+    fn present(&mut self, found: ImageFound) -> ImageFound {
+        let message = format!(
+            "Container image \"{}\" already present on machine and can be accessed by the pod",
+            self.request.image
+        );
+        self.event(EventKind::Normal, "Pulled", message);
+        found
+    }
+
+    fn absent(&mut self, failure: ImageFailure) -> ImageFailure {
+        if failure.reason == FailureReason::ErrImageNeverPull {
+            self.event(EventKind::Warning, "ErrImageNeverPull", failure.message.clone());
+        }
+        failure
+    }
+
+    fn event(&mut self, kind: EventKind, reason: &'static str, message: String) {
+        (self.record)(ImageEvent { kind, reason, message });
+    }
+}
+
+fn format_millis(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    format_duration(Duration::from_millis(millis))
+}

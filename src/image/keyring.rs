@@ -1,0 +1,207 @@
+//! Registry credentials from docker config files: pure.
+//!
+//! A key names a registry, optionally with a path and with `*` in the parts of its host name. All
+//! keys that match an image are tried, the more specific (by reverse order of their text) first.
+
+use serde::Deserialize;
+use std::{collections::BTreeMap, fmt};
+
+/// Hosts that stand for Docker Hub.
+const DEFAULT_KEY: &str = "index.docker.io";
+
+/// A user name and a password. `Debug` doesn't show the password.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// User name.
+    pub(super) username: String,
+    /// Password or token.
+    pub(super) password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// Which credentials go with which registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keyring {
+    /// Keys without scheme, most specific first.
+    entries: Vec<(String, Credentials)>,
+}
+
+/// How a config file is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// `config.json`: registries under `auths`.
+    Config,
+    /// `.dockercfg`: registries at the top.
+    Legacy,
+}
+
+#[derive(Deserialize)]
+struct ConfigFile {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    auth: String,
+}
+
+impl Keyring {
+    /// Reads a config file. Entries without user name and password (credential helpers) are left
+    /// out.
+    ///
+    /// # Errors
+    /// When it is not JSON of that layout.
+    pub(super) fn parse(text: &[u8], layout: Layout) -> Result<Self, serde_json::Error> {
+        let found = match layout {
+            Layout::Config => serde_json::from_slice::<ConfigFile>(text)?.auths,
+            Layout::Legacy => serde_json::from_slice::<BTreeMap<String, Entry>>(text)?,
+        };
+        let entry = |(key, entry)| Some((key_of(key)?, credentials(entry)?));
+        let mut entries: Vec<(String, Credentials)> =
+            found.iter().filter_map(|(k, e)| entry((k.as_str(), e))).collect();
+        entries.sort_by(|a, b| b.0.cmp(&a.0));
+        Ok(Self { entries })
+    }
+
+    /// The credentials for a repository (`docker.io/library/busybox`), in the order to try.
+    pub(super) fn lookup(&self, repository: &str) -> Vec<&Credentials> {
+        let mut found: Vec<&Credentials> = self
+            .entries
+            .iter()
+            .filter(|(key, _)| matches(key, repository))
+            .map(|(_, credentials)| credentials)
+            .collect();
+        let (host, _) = repository.split_once('/').unwrap_or((repository, ""));
+        if found.is_empty() && (host == "docker.io" || host == DEFAULT_KEY) {
+            found.extend(self.entries.iter().filter(|(k, _)| k == DEFAULT_KEY).map(|(_, c)| c));
+        }
+        found
+    }
+}
+
+/// A key without scheme. The versions that docker writes (`https://index.docker.io/v1/`) stand
+/// for the whole registry.
+fn key_of(text: &str) -> Option<String> {
+    let text =
+        text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
+    let (host, path) = match text.find('/') {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let path = match path {
+        "/v1" | "/v2" | "/" => "",
+        path => path
+            .strip_prefix("/v1/")
+            .or_else(|| path.strip_prefix("/v2/"))
+            .map_or(path, |rest| &path[path.len() - rest.len() - 1..]),
+    };
+    let path = if path == "/" { "" } else { path };
+    (!host.is_empty()).then(|| format!("{host}{path}"))
+}
+
+fn credentials(entry: &Entry) -> Option<Credentials> {
+    if !entry.auth.is_empty() {
+        let decoded = String::from_utf8(decode_base64(&entry.auth)?).ok()?;
+        let (username, password) = decoded.split_once(':')?;
+        return Some(Credentials {
+            username: username.to_owned(),
+            password: password.trim_end_matches('\0').to_owned(),
+        });
+    }
+    let known = !entry.username.is_empty() || !entry.password.is_empty();
+    known
+        .then(|| Credentials { username: entry.username.clone(), password: entry.password.clone() })
+}
+
+/// Same number of host parts, each matching; same port; the key's path is a prefix.
+fn matches(key: &str, repository: &str) -> bool {
+    let split = |text: &str| {
+        let (host, path) = match text.find('/') {
+            Some(at) => text.split_at(at),
+            None => (text, ""),
+        };
+        let (host, port) = host.split_once(':').unwrap_or((host, ""));
+        (host.to_owned(), port.to_owned(), path.to_owned())
+    };
+    let (key_host, key_port, key_path) = split(key);
+    let (host, port, path) = split(repository);
+    key_port == port
+        && path.starts_with(&key_path)
+        && key_host.split('.').count() == host.split('.').count()
+        && key_host
+            .split('.')
+            .zip(host.split('.'))
+            .all(|(p, part)| glob(p.as_bytes(), part.as_bytes()))
+}
+
+/// `*` for any run, `?` for one, `[a-c]` and `[^a-c]` for one of a set, `\` before a literal.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let Some((&first, rest)) = pattern.split_first() else { return text.is_empty() };
+    match first {
+        b'*' => (0..=text.len()).any(|at| glob(rest, &text[at..])),
+        b'?' => !text.is_empty() && glob(rest, &text[1..]),
+        b'[' => {
+            let Some(end) = rest.iter().position(|b| *b == b']') else { return false };
+            let Some((&found, after)) = text.split_first() else { return false };
+            in_set(&rest[..end], found) && glob(&rest[end + 1..], after)
+        }
+        b'\\' => match (rest.split_first(), text.split_first()) {
+            (Some((want, pattern)), Some((found, text))) => want == found && glob(pattern, text),
+            (_, _) => false,
+        },
+        literal => text.first() == Some(&literal) && glob(rest, &text[1..]),
+    }
+}
+
+fn in_set(set: &[u8], found: u8) -> bool {
+    let (negated, mut set) = match set.split_first() {
+        Some((b'^', rest)) => (true, rest),
+        Some(_) | None => (false, set),
+    };
+    let mut inside = false;
+    while let [low, after @ ..] = set {
+        let (high, rest) = match after {
+            [b'-', high, rest @ ..] => (high, rest),
+            _ => (low, after),
+        };
+        inside |= (*low..=*high).contains(&found);
+        set = rest;
+    }
+    inside != negated
+}
+
+/// Standard alphabet, with or without padding.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut bits, mut count) = (0_u32, 0_u32);
+    for symbol in text.trim().trim_end_matches('=').bytes() {
+        let value = match symbol {
+            b'A'..=b'Z' => symbol - b'A',
+            b'a'..=b'z' => symbol - b'a' + 26,
+            b'0'..=b'9' => symbol - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from((bits >> count) & 0xff).ok()?);
+            bits &= (1 << count) - 1;
+        }
+    }
+    // What is left over must be padding of zero bits, and less than a symbol.
+    (count < 6 && bits == 0).then_some(bytes)
+}

@@ -1,0 +1,511 @@
+use super::{
+    core::{Step, is_unreachable, next_step, pull_failed},
+    ensure::{Ensure, PullError},
+    keyring::{Credentials, Keyring, Layout},
+    limit::{Bucket, PullLimits},
+    *,
+};
+use crate::{cri::ImageFound, model::k8s};
+use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, time::Duration};
+
+#[test]
+fn names_get_a_tag_or_a_reason() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    for (image, normal, repo) in [
+        ("busybox", "busybox:latest", "docker.io/library/busybox"),
+        ("busybox:1.36", "busybox:1.36", "docker.io/library/busybox"),
+        ("team/app", "team/app:latest", "docker.io/team/app"),
+        ("docker.io/a", "docker.io/a:latest", "docker.io/library/a"),
+        ("index.docker.io/a/b", "index.docker.io/a/b:latest", "docker.io/a/b"),
+        ("localhost/x", "localhost/x:latest", "localhost/x"),
+        ("localhost:5000/x/y:v1_2.3-4", "localhost:5000/x/y:v1_2.3-4", "localhost:5000/x/y"),
+        ("[fd00::1]:5000/x", "[fd00::1]:5000/x:latest", "[fd00::1]:5000/x"),
+        ("Reg.example.com/a__b/c-_d", "", ""),
+        (
+            "reg.example.com/a__b/c--d/e.f",
+            "reg.example.com/a__b/c--d/e.f:latest",
+            "reg.example.com/a__b/c--d/e.f",
+        ),
+        ("MYHOST/app", "MYHOST/app:latest", "MYHOST/app"),
+    ] {
+        if normal.is_empty() {
+            assert_eq!(normalize(image), Err(NameError::Format), "{image}");
+        } else {
+            assert_eq!(normalize(image).unwrap(), normal);
+            assert_eq!(repository(image).unwrap(), repo);
+        }
+    }
+    let with_digest = format!("reg.example.com/a:v1@{digest}");
+    assert_eq!(normalize(&with_digest).unwrap(), with_digest);
+    assert_eq!(repository(&with_digest).unwrap(), "reg.example.com/a");
+
+    let error = |image: &str| normalize(image).unwrap_err().to_string();
+    for image in [
+        "",
+        " ",
+        "a b",
+        "/a",
+        "a/",
+        "a//b",
+        "a:",
+        "a:-x",
+        "a:b:c",
+        "a@sha256:12",
+        "a@b@c",
+        "-a",
+        "a_",
+        "a.",
+        "a..b",
+        "a___b",
+        "reg-.example.com/a",
+        "reg.example.com:x/a",
+        ":tag",
+        "@",
+        "http://reg/a",
+        "a\n",
+        "ä",
+    ] {
+        assert_eq!(error(image), "invalid reference format", "{image:?}");
+    }
+    assert_eq!(
+        error("MyApp"),
+        "invalid reference format: repository name (library/MyApp) must be lowercase"
+    );
+    assert_eq!(
+        error("reg.io/A/b:v1"),
+        "invalid reference format: repository name (A/b) must be lowercase"
+    );
+    assert!(error(&"a".repeat(64)).ends_with("cannot specify 64-byte hexadecimal strings"));
+    assert!(error(&"x".repeat(256)).starts_with("repository name must not be more than 255"));
+    assert_eq!(error(&format!("a:{}", "t".repeat(129))), "invalid reference format");
+    assert_eq!(error(&format!("a@md5:{}", "a".repeat(32))), "unsupported digest algorithm");
+    assert_eq!(error(&format!("a@sha256:{}", "a".repeat(63))), "invalid checksum digest length");
+}
+
+#[test]
+fn policies_default_by_tag_and_decide() {
+    let policy = |image: &str, policy: Option<&str>| {
+        PullPolicy::of(&k8s::Container {
+            image: Some(image.to_owned()),
+            image_pull_policy: policy.map(str::to_owned),
+            ..k8s::Container::default()
+        })
+    };
+    assert_eq!(policy("a", None), PullPolicy::Always);
+    assert_eq!(policy("a:latest", None), PullPolicy::Always);
+    assert_eq!(policy("a:1", None), PullPolicy::IfNotPresent);
+    assert_eq!(policy(&format!("a@sha256:{}", "0".repeat(64)), None), PullPolicy::IfNotPresent);
+    assert_eq!(policy("a:1", Some("Always")), PullPolicy::Always);
+    assert_eq!(policy("a", Some("Never")), PullPolicy::Never);
+
+    use PullPolicy::{Always, IfNotPresent, Never};
+    for (policy, allowed, present, step) in [
+        (Always, true, None, Step::Pull),
+        (Always, false, None, Step::Inspect),
+        (Always, false, Some(true), Step::Use),
+        (Always, false, Some(false), Step::Missing),
+        (IfNotPresent, true, None, Step::Inspect),
+        (IfNotPresent, true, Some(true), Step::Use),
+        (IfNotPresent, true, Some(false), Step::Pull),
+        (IfNotPresent, false, Some(false), Step::Missing),
+        (Never, true, None, Step::Inspect),
+        (Never, true, Some(true), Step::Use),
+        (Never, true, Some(false), Step::Missing),
+    ] {
+        assert_eq!(next_step(policy, allowed, present), step, "{policy:?} {allowed} {present:?}");
+    }
+}
+
+#[test]
+fn failures_have_the_fields_names() {
+    let failed = |text: &str| pull_failed("img", text);
+    let plain = failed("failed to resolve reference");
+    assert_eq!(plain.reason, FailureReason::ErrImagePull);
+    assert_eq!(plain.to_string(), "failed to resolve reference");
+    assert!(plain.pull_tried);
+    let down = failed("RegistryUnavailable: try later");
+    assert_eq!(down.reason.as_str(), "RegistryUnavailable");
+    assert_eq!(
+        down.message,
+        "image pull failed for img because the registry is unavailable: try later"
+    );
+    let unsigned = failed("SignatureValidationFailed");
+    assert_eq!(
+        unsigned.message,
+        "image pull failed for img because the signature validation failed"
+    );
+}
+
+#[test]
+fn an_answer_of_the_registry_is_no_unreachable_registry() {
+    for text in [
+        "failed to do request: Head \"https://r/v2/a\": dial tcp 127.0.0.1:5000: connect: connection refused",
+        "failed to do request: Head \"https://r/v2/a\": dial tcp: lookup r on 1.1.1.1:53: no such host",
+        "Head \"https://r/v2/a\": dial tcp 10.0.0.1:443: i/o timeout",
+        "Head \"https://r/v2/a\": net/http: TLS handshake timeout",
+        "Head \"https://r/v2/a\": EOF",
+        "unexpected status from HEAD request to https://r/v2/a: 503 Service Unavailable",
+        "RegistryUnavailable: down",
+    ] {
+        assert!(is_unreachable(text), "{text}");
+    }
+    for text in [
+        "failed to resolve reference \"r/a:b\": r/a:b: not found",
+        "pull access denied, repository does not exist or may require authorization: server message: insufficient_scope: authorization failed",
+        "unexpected status from HEAD request: 401 Unauthorized",
+        "failed to extract layer: no space left on device",
+        "tls: failed to verify certificate: x509: certificate signed by unknown authority",
+        "pull QPS exceeded",
+    ] {
+        assert!(!is_unreachable(text), "{text}");
+    }
+}
+
+fn ring(auths: &serde_json::Value) -> Keyring {
+    let text = serde_json::json!({ "auths": auths }).to_string();
+    Keyring::parse(text.as_bytes(), Layout::Config).unwrap()
+}
+
+fn users(ring: &Keyring, repository: &str) -> Vec<String> {
+    ring.lookup(repository).into_iter().map(|c| c.username.clone()).collect()
+}
+
+#[test]
+fn credentials_match_from_the_most_specific_on() {
+    let user = |name: &str| serde_json::json!({"username": name, "password": "p"});
+    let ring = ring(&serde_json::json!({
+        "reg.example.com": user("host"),
+        "https://reg.example.com/team/": user("team-slash"),
+        "reg.example.com/team/app": user("app"),
+        "*.example.com": user("glob"),
+        "reg.example.com:5000": user("port"),
+        "[a-q]*.example.org": user("set"),
+        "https://index.docker.io/v1/": user("hub"),
+        "helper.example.com": {},
+    }));
+    assert_eq!(users(&ring, "reg.example.com/team/app"), ["app", "team-slash", "host", "glob"]);
+    assert_eq!(users(&ring, "reg.example.com/team/other"), ["team-slash", "host", "glob"]);
+    assert_eq!(users(&ring, "other.example.com/x"), ["glob"]);
+    assert_eq!(users(&ring, "reg.example.com:5000/x"), ["port"]);
+    assert_eq!(users(&ring, "hub.example.org/x"), ["set"]);
+    assert!(users(&ring, "xyz.example.org/x").is_empty());
+    assert!(users(&ring, "a.b.example.com/x").is_empty(), "as many parts as the key");
+    assert!(users(&ring, "example.com/x").is_empty());
+    assert_eq!(users(&ring, "docker.io/library/busybox"), ["hub"]);
+    assert_eq!(users(&ring, "helper.example.com/x"), ["glob"]);
+}
+
+#[test]
+fn credentials_are_decoded_and_never_printed() {
+    let ring = ring(&serde_json::json!({
+        "a.io": {"auth": "dXNlcjpwYTpzcw=="},
+        "b.io": {"auth": "dXNlcjpwYTpzcw"},
+        "c.io": {"auth": "not base64!"},
+        "d.io": {"auth": "bm9jb2xvbg=="},
+    }));
+    for host in ["a.io/x", "b.io/x"] {
+        let found = ring.lookup(host);
+        assert_eq!((found[0].username.as_str(), found[0].password.as_str()), ("user", "pa:ss"));
+        assert!(!format!("{found:?}").contains("pa:ss"));
+    }
+    assert!(ring.lookup("c.io/x").is_empty() && ring.lookup("d.io/x").is_empty());
+    let legacy = br#"{"e.io": {"username": "u", "password": "p", "email": "x"}}"#;
+    assert_eq!(users(&Keyring::parse(legacy, Layout::Legacy).unwrap(), "e.io/x"), ["u"]);
+    assert!(Keyring::parse(b"{", Layout::Config).is_err());
+}
+
+#[test]
+fn the_first_usable_file_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let paths =
+        CredentialPaths { root_dir: at("root"), work_dir: at("work"), home_dir: Some(at("home")) };
+    at("home/.docker");
+    let write = |path: &str, text: &str| fs::write(dir.path().join(path), text).unwrap();
+    let auths = |user: &str| format!("{{\"auths\": {{\"r.io\": {{\"username\": \"{user}\"}}}}}}");
+    write("root/.dockercfg", "{\"r.io\": {\"username\": \"legacy\"}}");
+    assert_eq!(users(&paths.read(), "r.io/x"), ["legacy"]);
+    write("home/.docker/config.json", &auths("home"));
+    assert_eq!(users(&paths.read(), "r.io/x"), ["home"]);
+    write("root/config.json", "{ damaged");
+    assert_eq!(users(&paths.read(), "r.io/x"), ["home"]);
+    write("root/config.json", &auths("root"));
+    assert_eq!(users(&paths.read(), "r.io/x"), ["root"]);
+}
+
+#[test]
+fn the_bucket_fills_at_its_rate() {
+    let mut bucket = Bucket::new(2, 3);
+    let at = |millis: u64| Duration::from_millis(millis);
+    assert!(bucket.take(at(0)) && bucket.take(at(0)) && bucket.take(at(0)));
+    assert!(!bucket.take(at(499)));
+    assert!(bucket.take(at(500)));
+    assert!(!bucket.take(at(400)), "time going back gives nothing");
+    assert!(!bucket.take(at(900)));
+    assert!(bucket.take(at(1000)));
+    assert!(bucket.take(at(60_000)) && bucket.take(at(60_000)) && bucket.take(at(60_000)));
+    assert!(!bucket.take(at(60_000)), "no more than the burst");
+}
+
+#[tokio::test]
+async fn pulls_take_turns_in_order() {
+    let limits = PullLimits::new(Some(1), 0, 0);
+    let first = limits.slot().await;
+    assert!(!first.waited);
+    let mut second = Box::pin(limits.slot());
+    let mut third = Box::pin(limits.slot());
+    let poll = |turn: std::pin::Pin<&mut dyn Future<Output = limit::Slot>>| {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match turn.poll(&mut cx) {
+            std::task::Poll::Ready(slot) => Some(slot),
+            std::task::Poll::Pending => None,
+        }
+    };
+    assert!(poll(second.as_mut()).is_none() && poll(third.as_mut()).is_none());
+    drop(first);
+    assert!(poll(third.as_mut()).is_none(), "not before its turn");
+    let turn = poll(second.as_mut()).unwrap();
+    assert!(turn.waited);
+    drop(turn);
+    assert!(poll(third.as_mut()).is_some());
+    let unbounded = PullLimits::new(None, 0, 0);
+    let _both = (unbounded.slot().await, unbounded.slot().await);
+    assert!(unbounded.may_begin());
+}
+
+/// A runtime with these images and a registry that answers each pull with the next of `answers`.
+#[derive(Default)]
+struct World {
+    present: RefCell<BTreeMap<String, u64>>,
+    answers: RefCell<Vec<Result<String, PullError>>>,
+    pulls: RefCell<Vec<(String, Option<String>)>>,
+    inspect_error: Option<String>,
+    credentials: CredentialPaths,
+    qps: u32,
+}
+
+impl World {
+    fn with(present: &[&str], answers: Vec<Result<&str, &str>>) -> Self {
+        let answer = |answer: Result<&str, &str>| {
+            answer
+                .map(str::to_owned)
+                .map_err(|text| PullError { text: text.to_owned(), answered: true })
+        };
+        Self {
+            present: RefCell::new(present.iter().map(|name| ((*name).to_owned(), 7)).collect()),
+            answers: RefCell::new(answers.into_iter().map(answer).rev().collect()),
+            ..Self::default()
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<ImageFound> {
+        let size_bytes = *self.present.borrow().get(name)?;
+        Some(ImageFound {
+            id: format!("id of {name}"),
+            size_bytes,
+            uid: None,
+            username: String::new(),
+        })
+    }
+
+    async fn ensure(
+        &self,
+        request: PullRequest<'_>,
+    ) -> (Result<ImageFound, ImageFailure>, Vec<String>) {
+        let client = RuntimeClient::new("unix:///nowhere.sock", None, Duration::from_secs(1));
+        let images = Images::new(
+            client.unwrap(),
+            ImageSettings {
+                parallel: Some(1),
+                qps: self.qps,
+                burst: 1,
+                credentials: self.credentials.clone(),
+            },
+        );
+        if self.qps > 0 {
+            assert!(images.limits.may_begin(), "the burst is used up by another pod");
+        }
+        let inspect = |name: String| {
+            ready(match &self.inspect_error {
+                Some(error) => Err(error.clone()),
+                None => Ok(self.find(&name)),
+            })
+        };
+        let pull = |name: String, credentials: Option<Credentials>| {
+            let user = credentials.map(|c| c.username);
+            self.pulls.borrow_mut().push((name.clone(), user));
+            let answer = self.answers.borrow_mut().pop().unwrap();
+            if answer.is_ok() {
+                self.present.borrow_mut().insert(name, 42);
+            }
+            ready(answer)
+        };
+        let mut events = Vec::new();
+        let mut record = |event: ImageEvent| {
+            events.push(format!("{:?} {} {}", event.kind, event.reason, event.message));
+        };
+        let ensure =
+            Ensure { images: &images, request: &request, inspect, pull, record: &mut record };
+        let result = ensure.run().await;
+        (result, events)
+    }
+}
+
+fn request(policy: PullPolicy) -> PullRequest<'static> {
+    PullRequest { image: "app", policy, pull_allowed: true, accept_present: true }
+}
+
+#[tokio::test]
+async fn a_present_image_is_used() {
+    let world = World::with(&["app:latest"], vec![]);
+    for policy in [PullPolicy::IfNotPresent, PullPolicy::Never] {
+        let (result, events) = world.ensure(request(policy)).await;
+        assert_eq!(result.unwrap().id, "id of app:latest");
+        assert_eq!(
+            events,
+            [
+                "Normal Pulled Container image \"app\" already present on machine and can be accessed by the pod"
+            ]
+        );
+    }
+    // In back-off, whatever the policy.
+    let waiting = PullRequest { pull_allowed: false, ..request(PullPolicy::Always) };
+    assert!(world.ensure(waiting).await.0.is_ok());
+    assert!(world.pulls.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_missing_image_is_pulled_and_looked_at() {
+    let world = World::with(&[], vec![Ok("app:latest"), Ok("app:latest")]);
+    for policy in [PullPolicy::IfNotPresent, PullPolicy::Always] {
+        let (result, events) = world.ensure(request(policy)).await;
+        assert_eq!(result.unwrap().size_bytes, 42);
+        assert_eq!(events[0], "Normal Pulling Pulling image \"app\"");
+        assert!(
+            events[1].starts_with("Normal Pulled Successfully pulled image \"app\" in ")
+                && events[1].ends_with(" including waiting). Image size: 42 bytes."),
+            "{events:?}"
+        );
+        assert_eq!(events.len(), 2);
+    }
+    let pull = ("app:latest".to_owned(), None);
+    assert_eq!(*world.pulls.borrow(), [pull.clone(), pull]);
+}
+
+#[tokio::test]
+async fn failures_are_told() {
+    let world = World::with(&[], vec![Err("no such manifest")]);
+    let (result, events) = world.ensure(request(PullPolicy::Always)).await;
+    let failure = result.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::ErrImagePull);
+    assert!(failure.pull_tried);
+    assert_eq!(
+        events[1..],
+        [
+            "Warning Failed Failed to pull image \"app\": no such manifest",
+            "Warning Failed Error: ErrImagePull",
+        ]
+    );
+
+    let (result, events) = world.ensure(request(PullPolicy::Never)).await;
+    let failure = result.unwrap_err();
+    assert_eq!(failure.message, "Container image \"app\" is not present with pull policy of Never");
+    assert!(!failure.pull_tried);
+    assert_eq!(events[1], "Warning Failed Error: ErrImageNeverPull");
+
+    let waiting = PullRequest { pull_allowed: false, ..request(PullPolicy::IfNotPresent) };
+    let (result, events) = world.ensure(waiting).await;
+    assert_eq!(result.unwrap_err().reason, FailureReason::ImagePullBackOff);
+    assert!(events.is_empty(), "the plan tells about the back-off");
+
+    let bad = PullRequest { image: "App", ..request(PullPolicy::Always) };
+    let (result, events) = world.ensure(bad).await;
+    let failure = result.unwrap_err();
+    assert_eq!(
+        failure.message,
+        "Failed to apply default image tag \"App\": couldn't parse image name \"App\": invalid reference format: repository name (library/App) must be lowercase"
+    );
+    assert_eq!(events[1], "Warning Failed Error: InvalidImageName");
+
+    let broken = World { inspect_error: Some("boom".to_owned()), ..World::default() };
+    let failure = broken.ensure(request(PullPolicy::IfNotPresent)).await.0.unwrap_err();
+    assert_eq!(failure.message, "Failed to inspect image \"\": boom");
+    assert_eq!(failure.reason.as_str(), "ImageInspectError");
+
+    let fast = World { qps: 1, ..World::with(&[], vec![]) };
+    let failure = fast.ensure(request(PullPolicy::Always)).await.0.unwrap_err();
+    assert_eq!(
+        (failure.reason, failure.message.as_str()),
+        (FailureReason::ErrImagePull, "pull QPS exceeded")
+    );
+}
+
+#[tokio::test]
+async fn an_offline_machine_starts_what_it_has() {
+    let offline = "dial tcp 10.0.0.1:443: connect: network is unreachable";
+    let world = World::with(&["app:latest"], vec![Err(offline)]);
+    let (result, events) = world.ensure(request(PullPolicy::Always)).await;
+    assert_eq!(result.unwrap().id, "id of app:latest");
+    assert_eq!(
+        events[1..],
+        [
+            "Warning Failed Failed to pull image \"app\": dial tcp 10.0.0.1:443: connect: network is unreachable; the registry can't be reached, starting from the image already present on the machine"
+        ]
+    );
+    let strict = PullRequest { accept_present: false, ..request(PullPolicy::Always) };
+    let refused = World::with(&["app:latest"], vec![Err(offline)]).ensure(strict).await;
+    assert!(refused.0.is_err());
+    for (present, text) in [
+        (vec![], offline),
+        (vec!["app:latest"], "401 Unauthorized"),
+        (vec!["app:latest"], "not found"),
+    ] {
+        let world = World::with(&present, vec![Err(text)]);
+        assert!(world.ensure(request(PullPolicy::Always)).await.0.is_err(), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_tried_in_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = r#"{"auths": {"r.io/team": {"username": "team"}, "r.io": {"username": "host"}}}"#;
+    fs::write(dir.path().join("config.json"), text).unwrap();
+    let credentials =
+        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let answers = vec![Err("denied"), Ok("r.io/team/app:1"), Err("denied"), Err("also denied")];
+    let world = World { credentials, ..World::with(&[], answers) };
+    let wanted = PullRequest { image: "r.io/team/app:1", ..request(PullPolicy::Always) };
+    assert!(world.ensure(wanted).await.0.is_ok());
+    let users: Vec<_> =
+        world.pulls.borrow().iter().map(|(_, user)| user.clone().unwrap()).collect();
+    assert_eq!(users, ["team", "host"]);
+    let failure = world.ensure(wanted).await.0.unwrap_err();
+    assert_eq!(failure.message, "[denied, also denied]");
+}
+
+/// A worker awaits it in a task.
+#[tokio::test]
+async fn ensuring_an_image_can_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let client = RuntimeClient::new("unix:///nowhere.sock", None, Duration::from_secs(1)).unwrap();
+    let settings = ImageSettings {
+        parallel: Some(2),
+        qps: 5,
+        burst: 10,
+        credentials: CredentialPaths::default(),
+    };
+    let images = Images::new(client, settings);
+    let sandbox = crate::cri::v1::PodSandboxConfig::default();
+    let mut events = Vec::new();
+    let mut record = |event: ImageEvent| events.push(event.reason);
+    let request = request(PullPolicy::IfNotPresent);
+    let ensured = images.ensure(&request, &sandbox, &mut record);
+    is_send(&ensured);
+    let failure = ensured.await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::ImageInspectError);
+    assert_eq!(events, ["InspectFailed", "Failed"]);
+}
