@@ -4,9 +4,9 @@
 CARGO = $(shell scripts/find-cargo)
 
 # Every test file that is no tier of its own.
-PURE = $(filter-out bench component node,$(basename $(notdir $(wildcard tests/*.rs))))
+PURE = $(filter-out bench component node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build lint fmt
+.PHONY: help build demo test test-fast test-build soak lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -29,9 +29,14 @@ test-fast: test-build ## what needs neither root nor containerd
 
 test: test-fast ## everything; as root, on a private containerd
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
-	scripts/prerequisites run
+	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 600 $(CARGO) test --locked --test node -- --test-threads=3
+
+SOAK_MINUTES ?= 20
+soak: test-build ## things going wrong at random for SOAK_MINUTES (20), from a printed seed; as root
+	scripts/prerequisites run
+	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture
 
 lint: ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check

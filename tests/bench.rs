@@ -5,20 +5,28 @@
 
 mod support;
 
-use nodelet::cri::v1;
-use std::{collections::BTreeMap, time::Duration};
+use nodelet::cri::{
+    containerd::services::{SubscribeRequest, events_client::EventsClient},
+    v1,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use support::{
     containerd::Containerd,
     cri::Cri,
     fake::Fake,
     images::BUSYBOX,
     poll_until,
-    proxy::{Moment, Proxy},
+    proxy::{EventFault, Moment, Proxy},
+    registry::{self, Registry},
     slot::Slot,
     wait_until,
     world::{Kind, Runtime},
 };
-use tonic::Code;
+use tonic::{Code, transport::Endpoint};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -256,14 +264,111 @@ fn hooks_run_around_the_nth_mutating_call() {
     }
 }
 
+/// The kinds that can run here.
+fn kinds() -> Vec<Kind> {
+    match support::skip_without_containerd() {
+        true => vec![Kind::Fake],
+        false => vec![Kind::Fake, Kind::Real],
+    }
+}
+
+/// Collects the topics of runtime events that come through the proxy, until the test ends.
+fn collect_topics(setup: &Setup) -> Arc<Mutex<Vec<String>>> {
+    let topics: Arc<Mutex<Vec<String>>> = Arc::default();
+    let endpoint = format!("unix:{}", setup.proxy.socket().display());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let seen = Arc::clone(&topics);
+    support::tokio_runtime().spawn(async move {
+        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+        let mut request = tonic::Request::new(SubscribeRequest::default());
+        request.metadata_mut().insert("containerd-namespace", "k8s.io".parse().unwrap());
+        sender.send(()).unwrap();
+        let mut events = EventsClient::new(channel).subscribe(request).await.unwrap().into_inner();
+        while let Ok(Some(event)) = events.message().await {
+            seen.lock().unwrap().push(event.topic);
+        }
+    });
+    receiver.recv_timeout(SOON).unwrap();
+    // The call is answered with the first event only; that it was made is in the recording.
+    let made = || setup.proxy.calls().iter().any(|call| call.method == "Subscribe" && call.reached);
+    wait_until("the subscription is made", SOON, made, |made| *made);
+    topics
+}
+
+#[test]
+fn events_arrive_and_are_dropped_and_doubled() {
+    for kind in kinds() {
+        let setup = Setup::of(kind);
+        let topics = collect_topics(&setup);
+        let count =
+            |topic: &str| topics.lock().unwrap().iter().filter(|seen| *seen == topic).count();
+        let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+        wait_until("the sandbox's start is told", SOON, || count("/tasks/start"), |n| *n == 1);
+        setup.proxy.events(EventFault::Duplicate);
+        let id = setup.start_container(&sandbox, 0, "true");
+        setup.wait_exit(&id);
+        wait_until("the exit is told twice", SOON, || count("/tasks/exit"), |n| *n == 2);
+        setup.proxy.events(EventFault::Drop);
+        let id = setup.start_container(&sandbox, 1, "true");
+        setup.wait_exit(&id);
+        setup.proxy.events(EventFault::None);
+        let id = setup.start_container(&sandbox, 2, "true");
+        setup.wait_exit(&id);
+        wait_until("of two exits one is told", SOON, || count("/tasks/exit"), |n| *n == 3);
+        setup.through.remove_sandbox(&sandbox).unwrap();
+    }
+}
+
+#[test]
+fn a_private_containerd_names_its_leaks_and_goes_without_a_trace() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let setup = Setup::of(Kind::Real);
+    let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
+    setup.start_container(&sandbox, 0, "sleep 100000");
+    let Runtime::Real(containerd) = &setup.runtime else { unreachable!() };
+    let leaks = containerd.leaks().join("\n");
+    let kinds =
+        ["container ", "task ", "shim process ", "mount ", "network namespace ", "pod address "];
+    for kind in kinds {
+        assert!(leaks.contains(kind), "no {kind}in\n{leaks}");
+    }
+    let (dir, bridge) = (setup.slot.dir().to_owned(), format!("nodelet{}", setup.slot.number()));
+    let interface = std::path::Path::new("/sys/class/net").join(bridge);
+    assert!(dir.exists() && interface.exists());
+    let sandbox_pid = setup.direct.sandbox_pid(&sandbox);
+    drop(setup);
+    assert!(!dir.exists() && !interface.exists());
+    let process = std::path::PathBuf::from(format!("/proc/{sandbox_pid}"));
+    wait_until("the pause process is reaped", SOON, || process.exists(), |there| !there);
+    assert_eq!(support::slot::mounts_under(&dir), [""; 0].map(std::path::PathBuf::from));
+}
+
+#[test]
+fn images_are_pulled_from_a_registry_on_loopback() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let setup = Setup::of(Kind::Real);
+    let Some(mut registry) = Registry::prepare(&setup.slot) else { return };
+    let Runtime::Real(containerd) = &setup.runtime else { unreachable!() };
+    registry.start(false);
+    registry.push(containerd, BUSYBOX, "busybox:pulled");
+    registry.stop();
+    registry.start(true);
+    let image = registry.image("busybox:pulled");
+    assert!(setup.through.pull_image(&image, None).is_err(), "without a password");
+    let wrong = setup.through.pull_image(&image, Some((registry::USER, "wrong")));
+    assert!(wrong.is_err(), "with a wrong one");
+    setup.through.pull_image(&image, Some((registry::USER, "secret"))).unwrap();
+    assert!(setup.through.has_image(&image));
+}
+
 #[test]
 fn containers_outlive_the_daemon() {
-    let kinds = match support::skip_without_containerd() {
-        true => &[Kind::Fake][..],
-        false => &[Kind::Fake, Kind::Real],
-    };
-    for kind in kinds {
-        let setup = Setup::of(*kind);
+    for kind in kinds() {
+        let setup = Setup::of(kind);
         let sandbox = setup.through.run_sandbox(setup.sandbox_config("web", 0)).unwrap();
         let id = setup.start_container(&sandbox, 0, "sleep 1000");
         setup.runtime.kill();

@@ -1,3 +1,211 @@
-//! The command line.
+//! The command line: what can be asked, in words that `--help`, the manual pages and the completions
+//! share, and who answers.
 
 pub mod args;
+mod check;
+mod run;
+mod run_args;
+
+use crate::config::Config;
+use args::CheckArgs;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+pub use run_args::RunArgs;
+use std::{
+    error::Error,
+    ffi::OsString,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// It did not work, or `check` found something wrong.
+pub const EXIT_FAILURE: u8 = 1;
+/// The command line or the configuration is wrong; nothing was touched.
+pub const EXIT_USAGE: u8 = 2;
+/// No agent answers.
+pub const EXIT_NO_AGENT: u8 = 3;
+
+const ABOUT: &str = "Runs Kubernetes pods from manifests in a directory, on containerd.";
+const LONG_ABOUT: &str = "\
+Runs Kubernetes pods from manifests in a directory, on containerd.
+
+Put a Pod manifest (*.yaml, *.yml, *.json) into /etc/nodelet/static-pods and its containers run, and \
+go on running: through crashes of theirs and of this agent, through bad edits and reboots. Take the \
+manifest away and the pod is stopped.";
+const EXAMPLES: &str = "\
+Examples:
+  nodelet check web.yaml          what the agent would say about a manifest
+  nodelet                         run the agent (usually: systemctl start nodelet)
+  nodelet run --help              every flag of the agent
+
+Exit codes:
+  0  done
+  1  it failed, or check found something wrong
+  2  the command line or the configuration is wrong; nothing was touched
+  3  no agent answers (status, logs, forget)";
+
+#[derive(Debug, Parser)]
+#[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
+#[command(override_usage = "nodelet [run] [FLAGS]\n       nodelet <COMMAND>")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the agent (what happens when no command is named)
+    #[command(after_help = RUN_HELP)]
+    Run(RunArgs),
+    /// Say what the agent would say about manifests and configuration files
+    Check(CheckArgs),
+    /// Print the version
+    Version,
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one for each command into a directory
+    Man(ManArgs),
+}
+
+const RUN_HELP: &str = "\
+Flags have the kubelet's names; '_' and '-' in them are the same. They win over the files of \
+--config-dir, those over --config, and that over the defaults. Flags of the kubelet that are not \
+listed are reported and not acted on. docs/configuration.md has every flag and every field.
+
+The agent stops at SIGTERM and SIGINT; the containers go on running.";
+
+#[derive(Debug, Args)]
+struct CompletionsArgs {
+    /// Which shell
+    shell: Shell,
+}
+
+#[derive(Debug, Args)]
+struct ManArgs {
+    /// Where to write nodelet.1, nodelet-run.1, ... [default: nodelet.1 to standard output]
+    #[arg(value_hint = ValueHint::DirPath)]
+    dir: Option<PathBuf>,
+}
+
+/// Does what the arguments say, the program's name first; `agent` is what `run` runs.
+#[must_use]
+pub fn main<F>(
+    args: impl IntoIterator<Item = OsString>,
+    agent: impl FnOnce(Config) -> F,
+) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let args = run_args::normalize(args);
+    let matches = match Cli::command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    match Cli::from_arg_matches(&matches) {
+        Ok(cli) => answer(cli.command, agent),
+        Err(error) => usage(&error),
+    }
+}
+
+fn answer<F>(command: Command, agent: impl FnOnce(Config) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    match command {
+        Command::Run(args) => run::run(&args, agent),
+        Command::Check(args) => finish(check::run(&args)),
+        Command::Version => finish(print(&format!("nodelet {}\n", env!("CARGO_PKG_VERSION")))),
+        Command::Completions(args) => {
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "nodelet", &mut script);
+            finish(print(&String::from_utf8_lossy(&script)))
+        }
+        Command::Man(args) => finish(manual(args.dir.as_deref())),
+    }
+}
+
+/// `--help`, `--version`, and mistakes, as clap words them.
+fn usage(error: &clap::Error) -> ExitCode {
+    let shown = error.print();
+    if error.use_stderr() || shown.is_err() {
+        ExitCode::from(EXIT_USAGE)
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn finish<E: Error + 'static>(result: Result<ExitCode, E>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Says what went wrong, with every cause.
+fn fail(error: &(dyn Error + 'static)) -> ExitCode {
+    if broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let mut text = format!("nodelet: {error}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(&format!(": {inner}"));
+        cause = inner.source();
+    }
+    complain(&text);
+    ExitCode::from(EXIT_FAILURE)
+}
+
+/// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure.
+fn broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        if inner.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+        {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
+}
+
+/// Writes a line to standard error; where that is closed there is nobody to tell.
+fn complain(text: &str) {
+    let written = writeln!(io::stderr().lock(), "{text}");
+    debug_assert!(written.is_ok() || cfg!(not(test)));
+}
+
+fn print(text: &str) -> io::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The manual: one page for the program, one for each command.
+fn manual(dir: Option<&Path>) -> io::Result<ExitCode> {
+    match dir {
+        Some(dir) => {
+            fs::create_dir_all(dir)?;
+            clap_mangen::generate_to(Cli::command(), dir)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            print(&String::from_utf8_lossy(&page))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

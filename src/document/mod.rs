@@ -19,8 +19,8 @@ mod walk;
 pub use node::{Document, Entry, Node, Value};
 pub use parse::{MAX_TEXT_BYTES, parse};
 pub use schema::{Field, Support, Type};
-pub(crate) use walk::show;
 pub use walk::{Finding, FindingKind, nearest, typed, walk};
+pub(crate) use walk::{cut, show};
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,8 @@ pub const MAX_TEXT_BYTES: usize = 10 << 20;
 const MAX_DEPTH: usize = 64;
 /// Most nodes in one text, aliases expanded. A large pod has a thousand.
 const MAX_NODES: usize = 300_000;
+/// Longest message, in characters.
+const MAX_MESSAGE: usize = 300;
 /// Most bytes of text that aliases may add.
 const MAX_ALIAS_BYTES: usize = MAX_TEXT_BYTES;
 
@@ -78,8 +80,14 @@ fn position(marker: &Marker) -> Position {
     Position { line: marker.line(), column: marker.col() + 1 }
 }
 
+/// A problem with the text itself; what the message repeats of the text is cut.
 fn problem(position: Position, message: impl Into<String>) -> Problem {
-    Problem { position, path: String::new(), message: message.into() }
+    let mut message: String = message.into();
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
+        message.truncate(end);
+        message.push_str("...");
+    }
+    Problem { position, path: String::new(), message }
 }
 
 /// A collection that is not finished yet.
@@ -310,9 +318,10 @@ fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Val
         return Ok(Value::String(text.to_owned()));
     }
     match (tag.core_suffix(), scalar::resolve(text)) {
+        (Some("int"), Ok(Value::Number(n))) if !n.is_f64() => Ok(Value::Number(n)),
         (Some("str"), _) => Ok(Value::String(text.to_owned())),
         (Some("bool"), Ok(value @ Value::Bool(_)))
-        | (Some("int" | "float"), Ok(value @ Value::Number(_)))
+        | (Some("float"), Ok(value @ Value::Number(_)))
         | (Some("null"), Ok(value @ Value::Null)) => Ok(value),
         (Some(name), _) => refuse(&format!("is not a value of the tag !!{name}")),
         (None, _) => Err(format!("tag {} is not supported", tag.original())),

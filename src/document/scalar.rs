@@ -21,26 +21,23 @@ pub(super) fn resolve(text: &str) -> Result<Value, &'static str> {
         | "-.inf" | "-.Inf" | "-.INF" => return Err("is not a number that JSON can hold"),
         _ => {}
     }
-    Ok(number(text)?.map_or_else(|| Value::String(text.to_owned()), Value::Number))
+    Ok(number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number))
 }
 
 /// The number that a plain scalar is, `None` when it is text.
-pub(super) fn number(text: &str) -> Result<Option<Number>, &'static str> {
-    let Some(first) = text.bytes().next() else { return Ok(None) };
+fn number(text: &str) -> Option<Number> {
+    let first = text.bytes().next()?;
     if !(first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'.')) {
-        return Ok(None);
+        return None;
     }
     let plain = if first == b'.' { text.to_owned() } else { text.replace('_', "") };
     if first != b'.'
         && let Some(integer) = integer(&plain)
     {
-        return Ok(Some(integer));
+        return Some(integer);
     }
-    if !is_decimal(&plain) {
-        return Ok(None);
-    }
-    let Ok(float) = plain.parse::<f64>() else { return Ok(None) };
-    canonical(float).map(Some).ok_or("is too large a number")
+    // What is too large for a float is text, as it is for Go.
+    if is_decimal(&plain) { canonical(plain.parse().ok()?) } else { None }
 }
 
 /// A number in one form only: whole ones as integers, so that `1.0`, `1e0` and `1` are the same.

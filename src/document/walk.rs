@@ -13,6 +13,8 @@ use std::collections::{HashMap, hash_map};
 const MAX_FINDINGS: usize = 100;
 /// How much of a wrong value is repeated in a message, in characters.
 const MAX_SHOWN: usize = 60;
+/// How much of a key is repeated in a path; the longest that Kubernetes allows has 317.
+const MAX_KEY: usize = 320;
 
 /// Something to say about a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -388,16 +390,16 @@ pub(crate) fn show(json: &Json) -> String {
 
 /// The path of a field.
 fn join(path: &str, name: &str) -> String {
-    let name = cut(name);
+    let name = cut(name, MAX_SHOWN);
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 /// The path of an entry of a free mapping.
 fn subscript(path: &str, key: &str) -> String {
-    format!("{path}[{key}]")
+    format!("{path}[{}]", cut(key, MAX_KEY))
 }
 
-/// A name that nobody gave a field is not repeated beyond what can be read.
-fn cut(name: &str) -> &str {
-    name.char_indices().nth(MAX_SHOWN).map_or(name, |(end, _)| &name[..end])
+/// A key that nobody can have meant is not repeated at its full length.
+pub(crate) fn cut(name: &str, limit: usize) -> &str {
+    name.char_indices().nth(limit).map_or(name, |(end, _)| &name[..end])
 }

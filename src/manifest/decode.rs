@@ -21,6 +21,9 @@ static LIST: &[Field] = &[
     Field::yes("metadata", Type::Any),
 ];
 
+/// Longest path in a problem, in characters: the longest that is no nonsense has 400.
+const MAX_PATH: usize = 500;
+
 /// Reads the pods of a file or of the body of a URL.
 ///
 /// # Errors
@@ -234,10 +237,9 @@ fn add_report(
     warnings: &mut Vec<Problem>,
 ) {
     let known: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
-    let place = |(path, message): (String, String)| Problem {
-        position: root.nearest_to(&path).position,
-        path,
-        message,
+    let place = |(path, message): (String, String)| {
+        let position = root.nearest_to(&path).position;
+        Problem { position, path: document::cut(&path, MAX_PATH).to_owned(), message }
     };
     let new = report.mistakes.into_iter().filter(|(path, _)| {
         !known.iter().any(|known| is_within(path, known) || is_within(known, path))

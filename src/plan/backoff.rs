@@ -16,10 +16,10 @@ const CRASH_RESET: Duration = Duration::from_secs(600);
 const IMAGE_CAP: Duration = Duration::from_secs(300);
 /// A pull that last failed longer ago than this starts its back-off over.
 const IMAGE_FORGET: Duration = Duration::from_secs(600);
-/// Between two looks at something that a person may put right meanwhile (an image imported by hand, a
-/// configuration error).
+/// Between two looks whether an image whose pull failed is present by now, imported by hand.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// First delay after a failed step of the pod as a whole (sandbox, volumes, kill), doubled up to `RETRY_CAP`.
+/// First delay after any other failed step (sandbox, volumes, kill, configuration of a container), doubled up to
+/// `RETRY_CAP`. The kubelet waits for 10 to 15 s from the first time on.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_CAP: Duration = Duration::from_secs(10);
 
@@ -195,21 +195,14 @@ impl ImageBackOff {
 /// Why a container did not start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StartFailure {
-    pub(crate) at: Duration,
+    pub(crate) retry: Retry,
+    /// The waiting reason.
     pub(crate) reason: String,
-    pub(crate) message: String,
     /// The image, when that was the matter.
     pub(crate) image: Option<Box<str>>,
 }
 
-impl StartFailure {
-    /// Boot time of the next try.
-    pub(crate) fn due(&self, now: Now) -> Duration {
-        clamp(self.at + LOOK_AGAIN, LOOK_AGAIN, now)
-    }
-}
-
-/// A step of the pod as a whole that failed.
+/// A step that failed, once or several times in a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Retry {
     failures: u32,

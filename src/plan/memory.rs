@@ -235,6 +235,10 @@ impl PodMemory {
                 memory.sandbox_attempt =
                     memory.sandbox_attempt.max(sandbox.attempt.saturating_add(1));
                 memory.released = false;
+                // What failed in the old sandbox may have failed because of it.
+                for container in memory.containers.values_mut() {
+                    container.failure = container.failure.take().filter(|f| f.image.is_some());
+                }
             }
             Outcome::ContainerStarted(container) => {
                 let memory = self.container(&container.uid, &container.name);
@@ -317,12 +321,12 @@ impl PodMemory {
     }
 
     fn start_failed(&mut self, failure: &Failure, name: &str, image: Option<&str>, now: Now) {
-        self.container(&failure.uid, name).failure = Some(StartFailure {
-            at: now.boot,
-            reason: failure.reason.clone(),
-            message: failure.message.clone(),
-            image: image.map(Into::into),
-        });
+        let memory = self.container(&failure.uid, name);
+        let last = memory.failure.take();
+        let mut retry = last.map(|last| last.retry).unwrap_or_default();
+        retry.failed(&failure.message, now);
+        let (reason, image) = (failure.reason.clone(), image.map(Into::into));
+        memory.failure = Some(StartFailure { retry, reason, image });
     }
 
     fn retry(&mut self, failure: &Failure, stage: Stage, now: Now) {

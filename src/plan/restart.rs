@@ -209,8 +209,8 @@ fn plan_failure_back_off(
         };
     }
     if let Some(failure) = &cx.memory.container(name).failure {
-        plan.wait(name, &failure.reason, failure.message.clone());
-        let due = failure.due(cx.now);
+        plan.wait(name, &failure.reason, failure.retry.message.clone());
+        let due = failure.retry.due(cx.now);
         if due > cx.now.boot {
             plan.wake(due);
             return None;

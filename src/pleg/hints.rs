@@ -20,6 +20,8 @@ use tracing::debug;
 const NOT_URGENT: Duration = Duration::from_millis(500);
 /// containerd notes the reason of a kill for lack of memory after the end itself.
 const OOM_LAG: Duration = Duration::from_millis(200);
+/// Between two questions whether an end shows, when it is the only one that is waited for.
+const ASK_AGAIN: Duration = Duration::from_millis(3);
 /// Waits for ends to show, at a time. Beyond that a plain look has to do.
 const MOST_WAITS: usize = 32;
 /// Ends of containers that were never seen are remembered this long, and this many.
@@ -95,9 +97,11 @@ impl Loop {
             return;
         }
         self.hints.waits += 1;
+        // The more ends are waited for at once, the rarer each is asked for.
+        let pause = ASK_AGAIN.saturating_mul(u32::try_from(self.hints.waits).unwrap_or(1));
         let client = self.client.clone();
         self.tasks.spawn(async move {
-            inspect::until_ended(&client, &known.object).await;
+            inspect::until_ended(&client, &known.object, pause).await;
             Done::EndSeen { key }
         });
     }

@@ -85,10 +85,10 @@ async fn inspect_container(
 }
 
 /// Waits until the runtime's own view shows that an object ended, which it does shortly after the
-/// event. Returns without an answer too: a look follows in any case.
-pub(super) async fn until_ended(client: &RuntimeClient, object: &Object) {
+/// event: containerd first has the dead container's shim clean up, some 50 ms. Returns without an
+/// answer too: a look follows in any case. `pause` lies between two questions.
+pub(super) async fn until_ended(client: &RuntimeClient, object: &Object, pause: Duration) {
     let begun = tokio::time::Instant::now();
-    let mut pause = Duration::from_millis(1);
     while begun.elapsed() < LAG {
         let ended = match object {
             Object::Sandbox(id) => {
@@ -103,7 +103,6 @@ pub(super) async fn until_ended(client: &RuntimeClient, object: &Object) {
         if ended {
             return;
         }
-        tokio::time::sleep(pause).await;
-        pause = pause.saturating_mul(3) / 2;
+        tokio::time::sleep(pause.max(begun.elapsed() / 10)).await;
     }
 }

@@ -176,3 +176,6 @@ impl Pleg {
         this.run(updates, shutdown).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(BTreeMap<String, Quantity>);
 
+impl FromIterator<(String, Quantity)> for Amounts {
+    fn from_iter<I: IntoIterator<Item = (String, Quantity)>>(amounts: I) -> Self {
+        Self(amounts.into_iter().collect())
+    }
+}
+
 impl Amounts {
     /// The amounts of a list as written; what does not parse is left out.
     #[must_use]

@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// There is no socket, or nobody behind it.
-    #[error("nodelet isn't running: nobody answers on {}", socket.display())]
+    #[error("the agent isn't running: nobody answers on {}", socket.display())]
     NotRunning {
         /// Where it was looked for.
         socket: PathBuf,

@@ -3,8 +3,10 @@
 use crate::support::{
     images::BUSYBOX,
     manifest::Pod,
-    world::{Kind, World},
+    registry::Registry,
+    world::{Kind, Runtime, World},
 };
+use std::fs;
 
 const ABSENT: &str = "nodelet.test/absent:1";
 
@@ -36,5 +38,66 @@ pub fn pull_policies_and_their_reasons(kind: Kind) {
     });
     assert!(world.proxy.count("PullImage", "absent") <= 2, "back-off instead of hammering");
     assert_eq!(world.proxy.count("PullImage", "never"), 0);
+    world.finish();
+}
+
+/// The user's name and password for a registry, as docker's config files have them (base64 of `puller:secret`
+/// and of `puller:wrong`).
+fn docker_config(address: &str, right: bool) -> String {
+    let auth = if right { "cHVsbGVyOnNlY3JldA==" } else { "cHVsbGVyOndyb25n" };
+    format!("{{\"auths\":{{\"{address}\":{{\"auth\":\"{auth}\"}}}}}}")
+}
+
+/// A world with a registry that holds `busybox:pulled`.
+fn with_registry(kind: Kind) -> Option<(World, Registry)> {
+    let world = World::start(kind);
+    let mut registry = Registry::prepare(&world.slot)?;
+    let Runtime::Real(containerd) = &world.runtime else { panic!("needs a real containerd") };
+    registry.start(false);
+    registry.push(containerd, BUSYBOX, "busybox:pulled");
+    Some((world, registry))
+}
+
+pub fn pulls_from_a_registry_that_is_down_and_slow(kind: Kind) {
+    let Some((world, mut registry)) = with_registry(kind) else { return };
+    let image = registry.image("busybox:pulled");
+    registry.stop();
+    world.drop_pod(&Pod::running("web").set("containers/0/image", image.as_str()));
+    let status = world.wait("the pull fails and backs off", |status| {
+        status.waiting_reason("web", "main") == "ImagePullBackOff"
+    });
+    assert!(status.has_event("Failed", "connection refused"), "{status:?}");
+    registry.start(false);
+    let status = world.wait_running("web");
+    assert!(status.has_event("Pulled", "Successfully pulled image"), "{status:?}");
+    world.remove("web.yaml");
+    world.wait_gone("web");
+
+    let Runtime::Real(containerd) = &world.runtime else { panic!("needs a real containerd") };
+    containerd.ctr(&["images", "rm", "--sync", &image]);
+    registry.freeze(true);
+    world.drop_pod(&Pod::running("slow").set("containers/0/image", image.as_str()));
+    let pulling = || world.proxy.count("PullImage", "slow");
+    world.wait_until("the pull is under way", pulling, |n| *n == 1);
+    world.drop_pod(&Pod::running("free"));
+    world.wait_running("free");
+    registry.freeze(false);
+    world.wait_running("slow");
+    world.finish();
+}
+
+pub fn pulls_with_a_password(kind: Kind) {
+    let Some((world, mut registry)) = with_registry(kind) else { return };
+    registry.stop();
+    registry.start(true);
+    let image = registry.image("busybox:pulled");
+    let config = world.agent.root_dir().join("config.json");
+    fs::write(&config, docker_config(&registry.address(), false)).unwrap();
+    world.drop_pod(&Pod::running("web").set("containers/0/image", image.as_str()));
+    world.wait("a wrong password is no good", |status| {
+        ["ErrImagePull", "ImagePullBackOff"].contains(&status.waiting_reason("web", "main"))
+    });
+    fs::write(&config, docker_config(&registry.address(), true)).unwrap();
+    world.wait_running("web");
     world.finish();
 }

@@ -5,12 +5,15 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
+    unused_macros,
     clippy::unwrap_used,
     clippy::missing_panics_doc,
     reason = "each test binary uses its own part; a panic is how a test fails"
 )]
 
 pub mod adoption;
+pub mod chaos;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -59,12 +62,12 @@ macro_rules! shared_scenarios {
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
+            chaos::whatever_happens_all_ends_as_written,
         }
     };
 }
 pub(crate) use shared_scenarios;
 
-#[allow(unused_macros, reason = "for the node tier only")]
 /// Hands the list of the scenarios that need real processes to a macro.
 macro_rules! real_scenarios {
     ($tier:ident) => {
@@ -79,9 +82,10 @@ macro_rules! real_scenarios {
             fields::a_host_port_leads_to_its_pod,
             fields::termination_messages,
             fields::logs_lie_where_shippers_look,
+            images::pulls_from_a_registry_that_is_down_and_slow,
+            images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,
         }
     };
 }
-#[allow(unused_imports, reason = "for the node tier only")]
 pub(crate) use real_scenarios;

@@ -46,21 +46,38 @@ impl Cri {
 
     /// A container's status.
     pub fn container_status(&self, id: &str) -> v1::ContainerStatus {
-        self.container_status_verbose(id, false).status.unwrap()
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        block_on(self.runtime.clone().container_status(request))
+            .unwrap()
+            .into_inner()
+            .status
+            .unwrap()
     }
 
     /// The pid of a running container's first process (real containerd only).
+    #[track_caller]
     pub fn container_pid(&self, id: &str) -> i32 {
-        let info = self.container_status_verbose(id, true).info;
-        pid_in(&info["info"])
+        self.find_container_pid(id).unwrap_or_else(|| panic!("container {id} has no process"))
+    }
+
+    /// As [`Self::container_pid`]; `None` when there is no process any more.
+    pub fn find_container_pid(&self, id: &str) -> Option<i32> {
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+        let answer = block_on(self.runtime.clone().container_status(request)).ok()?.into_inner();
+        pid_in(answer.info.get("info")?)
     }
 
     /// The pid of a sandbox's pause process (real containerd only).
+    #[track_caller]
     pub fn sandbox_pid(&self, id: &str) -> i32 {
+        self.find_sandbox_pid(id).unwrap_or_else(|| panic!("sandbox {id} has no process"))
+    }
+
+    /// As [`Self::sandbox_pid`]; `None` when there is no process any more.
+    pub fn find_sandbox_pid(&self, id: &str) -> Option<i32> {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-        let answer =
-            block_on(self.runtime.clone().pod_sandbox_status(request)).unwrap().into_inner();
-        pid_in(&answer.info["info"])
+        let answer = block_on(self.runtime.clone().pod_sandbox_status(request)).ok()?.into_inner();
+        pid_in(answer.info.get("info")?)
     }
 
     /// A sandbox's status.
@@ -130,20 +147,31 @@ impl Cri {
         block_on(self.runtime.clone().remove_pod_sandbox(remove)).map(drop)
     }
 
+    /// `PullImage`, with a user's name and password.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn pull_image(&self, image: &str, user: Option<(&str, &str)>) -> Result<(), tonic::Status> {
+        let auth = user.map(|(name, password)| v1::AuthConfig {
+            username: name.to_owned(),
+            password: password.to_owned(),
+            ..Default::default()
+        });
+        let image = Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() });
+        let request = v1::PullImageRequest { image, auth, ..Default::default() };
+        block_on(self.images.clone().pull_image(request)).map(drop)
+    }
+
     /// Whether an image of that name is there.
     pub fn has_image(&self, name: &str) -> bool {
         let image = v1::ImageSpec { image: name.to_owned(), ..Default::default() };
         let request = v1::ImageStatusRequest { image: Some(image), verbose: false };
         block_on(self.images.clone().image_status(request)).unwrap().into_inner().image.is_some()
     }
-
-    fn container_status_verbose(&self, id: &str, verbose: bool) -> v1::ContainerStatusResponse {
-        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose };
-        block_on(self.runtime.clone().container_status(request)).unwrap().into_inner()
-    }
 }
 
-fn pid_in(info: &str) -> i32 {
-    let info: serde_json::Value = serde_json::from_str(info).unwrap();
-    i32::try_from(info["pid"].as_i64().unwrap()).unwrap()
+/// 0 and nothing mean that there is no process: a signal to 0 would hit ourselves.
+fn pid_in(info: &str) -> Option<i32> {
+    let info: serde_json::Value = serde_json::from_str(info).ok()?;
+    i32::try_from(info["pid"].as_i64()?).ok().filter(|pid| *pid > 1)
 }

@@ -26,6 +26,8 @@ pub mod images;
 pub mod manifest;
 pub mod process;
 pub mod proxy;
+pub mod random;
+pub mod registry;
 pub mod serve;
 pub mod slot;
 pub mod status;
@@ -50,6 +52,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 /// How often a predicate is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
+/// Lets time pass: between two looks, or between two things that a test does at random.
+pub fn pause(time: Duration) {
+    block_on(async { tokio::time::sleep(time).await });
+}
+
 /// Looks until `accept` likes what `look` sees; gives it back. `Err` holds the last value seen.
 pub fn poll_until<T>(
     deadline: Duration,
@@ -65,7 +72,7 @@ pub fn poll_until<T>(
         if Instant::now() >= end {
             return Err(value);
         }
-        block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+        pause(LOOK_EVERY);
     }
 }
 

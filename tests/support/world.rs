@@ -11,6 +11,10 @@ use super::{
     slot::Slot,
     status::Status,
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use nodelet::cri::v1;
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -197,6 +201,28 @@ impl World {
         self.container_killer(id)();
     }
 
+    /// As [`Self::kill_container`], for one that may be gone.
+    pub fn kill_container_if_there(&self, id: &str) {
+        match &self.runtime {
+            Runtime::Fake(fake) => fake.kill_container(id),
+            Runtime::Real(_) => self.sigkill(self.cri.find_container_pid(id)),
+        }
+    }
+
+    /// As [`Self::kill_sandbox`], for one that may be gone.
+    pub fn kill_sandbox_if_there(&self, id: &str) {
+        match &self.runtime {
+            Runtime::Fake(fake) => fake.kill_sandbox(id),
+            Runtime::Real(_) => self.sigkill(self.cri.find_sandbox_pid(id)),
+        }
+    }
+
+    fn sigkill(&self, pid: Option<i32>) {
+        if let Some(pid) = pid {
+            sigkill(&self.slot.cgroup_root(), pid);
+        }
+    }
+
     /// What kills a container's process, also while the daemon is away.
     pub fn container_killer(&self, id: &str) -> Box<dyn FnOnce() + '_> {
         match &self.runtime {
@@ -205,8 +231,8 @@ impl World {
                 Box::new(move || fake.kill_container(&id))
             }
             Runtime::Real(_) => {
-                let pid = self.cri.container_pid(id);
-                Box::new(move || sigkill(pid))
+                let (cgroup, pid) = (self.slot.cgroup_root(), self.cri.container_pid(id));
+                Box::new(move || sigkill(&cgroup, pid))
             }
         }
     }
@@ -215,7 +241,7 @@ impl World {
     pub fn kill_sandbox(&self, id: &str) {
         match &self.runtime {
             Runtime::Fake(fake) => fake.kill_sandbox(id),
-            Runtime::Real(_) => sigkill(self.cri.sandbox_pid(id)),
+            Runtime::Real(_) => self.sigkill(Some(self.cri.sandbox_pid(id))),
         }
     }
 
@@ -339,7 +365,12 @@ pub fn full_name(pod: &str) -> String {
     format!("{pod}-{}", super::agent::NODE_NAME)
 }
 
-fn sigkill(pid: i32) {
-    let pid = nix::unistd::Pid::from_raw(pid);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+/// SIGKILL to a process in `cgroup`: the number is not somebody else's by now. Gone is fine.
+fn sigkill(cgroup: &str, pid: i32) {
+    let at = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    if !at.contains(&format!("{cgroup}/")) {
+        return;
+    }
+    let killed = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    assert!(matches!(killed, Ok(()) | Err(nix::errno::Errno::ESRCH)), "{killed:?}");
 }

@@ -132,3 +132,28 @@ fn unquoted_quantities_and_empty_labels_are_fine() {
     let limits = pod.spec.clone().unwrap().containers[0].resources.clone().unwrap().limits.unwrap();
     assert_eq!((limits["cpu"].0.as_str(), limits["memory"].0.as_str()), ("1.5", "1000000"));
 }
+
+/// Large in every way that a text of a few MiB can be, and wrong everywhere: still quick, and readable.
+#[test]
+fn a_hostile_pod_is_rejected_in_bounded_time() {
+    let head = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {";
+    let list = |item: &dyn Fn(usize) -> String| -> String {
+        (0..15_000).map(|n| item(n) + ", ").collect()
+    };
+    let label = list(&|n| format!("'{n} x': y z"));
+    for text in [
+        format!(
+            "{head}volumes: [{}], containers: [{}]}}}}",
+            list(&|n| format!("{{name: v{n}}}")),
+            list(&|n| format!(
+                "{{name: c{n}, image: i, volumeMounts: [{{name: none, mountPath: /}}]}}"
+            )),
+        ),
+        format!("{head}nodeSelector: {{{label}}}}}}}"),
+        format!("{head}containers: [{}]}}}}", list(&|n| format!("{{name: c, imag{n}: i}}"))),
+        format!("{head}containers: [{}]}}}}", list(&|_| "null".to_owned())),
+    ] {
+        let problems = only(decode_here(&text)).result.unwrap_err();
+        assert!(problems.len() >= 100 && problems.len() <= 200, "{}", problems.len());
+    }
+}

@@ -7,7 +7,19 @@ use std::collections::HashSet;
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
+/// What containers refer to by name.
+pub(super) struct Named<'a> {
+    pub(super) volumes: HashSet<&'a str>,
+    pub(super) containers: HashSet<&'a str>,
+}
+
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let named = Named {
+        volumes: spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect(),
+        containers: all.map(|c| c.name.as_str()).collect(),
+    };
+    let host_network = spec.host_network == Some(true);
     let mut names = HashSet::new();
     let init = spec.init_containers.as_deref().unwrap_or_default();
     for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
@@ -19,7 +31,8 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
             if !container.name.is_empty() && !names.insert(container.name.as_str()) {
                 report.duplicate(&name_path, container.name.as_str());
             }
-            check_one(report, &path, container, spec);
+            check_one(report, &path, container, &named);
+            check_ports(report, &path, container, host_network);
             check_host_ports(report, &path, container, &mut host_ports);
         }
     }
@@ -28,7 +41,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
     }
 }
 
-fn check_one(report: &mut Report, path: &str, container: &k8s::Container, spec: &k8s::PodSpec) {
+fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named: &Named<'_>) {
     match given(container.image.as_ref()) {
         None => report.required(&format!("{path}.image")),
         Some(image) if image.trim() != image => {
@@ -47,9 +60,8 @@ fn check_one(report: &mut Report, path: &str, container: &k8s::Container, spec: 
         container.termination_message_policy.as_deref(),
         &["File", "FallbackToLogsOnError"],
     );
-    check_ports(report, path, container, spec.host_network == Some(true));
-    env::check(report, path, container, spec);
-    volumes::check_mounts(report, path, container, spec);
+    env::check(report, path, container, named);
+    volumes::check_mounts(report, path, container, named);
     resources::check_container(report, path, container);
     security::check_container(report, path, container);
     check_restart(report, path, container);

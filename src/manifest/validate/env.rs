@@ -1,6 +1,6 @@
 //! `env` and `envFrom` of a container.
 
-use super::{Report, given, names};
+use super::{Report, container::Named, given, names};
 use crate::model::{Quantity, k8s};
 
 /// Fields that a variable may be filled from.
@@ -31,7 +31,7 @@ pub(super) fn check(
     report: &mut Report,
     path: &str,
     container: &k8s::Container,
-    spec: &k8s::PodSpec,
+    named: &Named<'_>,
 ) {
     for (index, variable) in container.env.iter().flatten().enumerate() {
         let path = format!("{path}.env[{index}]");
@@ -47,7 +47,7 @@ pub(super) fn check(
             }
             (Some(field), None) => field_ref(report, &format!("{path}.fieldRef"), field),
             (None, Some(resource)) => {
-                resource_ref(report, &format!("{path}.resourceFieldRef"), resource, spec);
+                resource_ref(report, &format!("{path}.resourceFieldRef"), resource, named);
             }
             (None, None) => {
                 let detail = "must specify one of: `fieldRef` or `resourceFieldRef`";
@@ -91,7 +91,7 @@ fn resource_ref(
     report: &mut Report,
     path: &str,
     field: &k8s::ResourceFieldSelector,
-    spec: &k8s::PodSpec,
+    named: &Named<'_>,
 ) {
     if field.resource.is_empty() {
         report.required(&format!("{path}.resource"));
@@ -105,11 +105,10 @@ fn resource_ref(
     if !hugepages {
         report.one_of(&format!("{path}.resource"), Some(&field.resource), &RESOURCES);
     }
-    if let Some(name) = given(field.container_name.as_ref()) {
-        let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        if !containers.any(|c| c.name == name) {
-            report.not_found(&format!("{path}.containerName"), name);
-        }
+    if let Some(name) = given(field.container_name.as_ref())
+        && !named.containers.contains(name)
+    {
+        report.not_found(&format!("{path}.containerName"), name);
     }
     let Some(divisor) = &field.divisor else { return };
     let Ok(amount) = Quantity::parse(&divisor.0) else { return };

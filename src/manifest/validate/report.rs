@@ -6,7 +6,10 @@ use serde_json::Value;
 /// A mistake before its place in the text is known: field path and message.
 pub(in crate::manifest) type Mistake = (String, String);
 
-/// Everything found so far.
+/// After so many mistakes the rest is not told: nobody reads more, and a hostile text could hold millions.
+const MAX_MISTAKES: usize = 100;
+
+/// What was found so far.
 #[derive(Default)]
 pub(in crate::manifest) struct Report {
     pub(in crate::manifest) mistakes: Vec<Mistake>,
@@ -68,7 +71,9 @@ impl Report {
 
     /// Something harmless that a person should know.
     pub(super) fn warn(&mut self, path: &str, message: &str) {
-        self.warnings.push((path.to_owned(), message.to_owned()));
+        if self.warnings.len() < MAX_MISTAKES {
+            self.warnings.push((path.to_owned(), message.to_owned()));
+        }
     }
 
     /// The value must be one of the supported ones; absent is fine.
@@ -90,6 +95,8 @@ impl Report {
     }
 
     fn add(&mut self, path: &str, message: String) {
-        self.mistakes.push((path.to_owned(), message));
+        if self.mistakes.len() < MAX_MISTAKES {
+            self.mistakes.push((path.to_owned(), message));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `spec.volumes`, and where containers mount them.
 
-use super::{Report, given, names};
+use super::{Report, container::Named, given, names};
 use crate::model::{Quantity, k8s};
 use std::collections::{HashMap, HashSet};
 
@@ -71,10 +71,8 @@ pub(super) fn check_mounts(
     report: &mut Report,
     path: &str,
     container: &k8s::Container,
-    spec: &k8s::PodSpec,
+    named: &Named<'_>,
 ) {
-    let volumes: HashSet<&str> =
-        spec.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
     let privileged =
         container.security_context.as_ref().is_some_and(|s| s.privileged == Some(true));
     let mut targets: HashMap<&str, usize> = HashMap::new();
@@ -82,7 +80,7 @@ pub(super) fn check_mounts(
         let path = format!("{path}.volumeMounts[{index}]");
         if mount.name.is_empty() {
             report.required(&format!("{path}.name"));
-        } else if !volumes.contains(mount.name.as_str()) {
+        } else if !named.volumes.contains(mount.name.as_str()) {
             report.not_found(&format!("{path}.name"), &mount.name);
         }
         let target = mount.mount_path.as_str();

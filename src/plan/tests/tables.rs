@@ -161,6 +161,25 @@ fn an_init_container_that_ran_out_of_memory_has_failed_even_with_code_0() {
 }
 
 #[test]
+fn a_rule_that_matches_success_does_not_restart_an_initialised_pod() {
+    let mut setup = container("setup");
+    setup["restartPolicy"] = json!("Never");
+    setup["restartPolicyRules"] = json!([
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [1]}}
+    ]);
+    let spec = json!({"initContainers": [setup], "containers": [container("web")]});
+    let mut world = World::of(&spec);
+    world.run();
+    world.kill("setup", 0);
+    assert_eq!(actions(&mut world).join(", "), "prepare, start web");
+    let mut world = World::of(&spec);
+    world.run();
+    world.kill("setup", 3);
+    let expected = "kill pod (restart all), remove setup c2 (logs stay)";
+    assert_eq!(actions(&mut world).join(", "), expected);
+}
+
+#[test]
 fn a_finish_in_the_future_counts_from_when_it_was_first_seen() {
     let mut world = running(&web());
     for _ in 0..2 {

@@ -582,21 +582,17 @@ impl World {
         let step =
             |pull_tried| Step::Image { container: name.into(), image: image.into(), pull_tried };
         let fault = self.fails(&[Fault::Pull, Fault::ImageNever, Fault::Create])?;
-        let (step, reason, message) = match fault {
-            Fault::Create => {
-                let restart_count = start.restart_count.unwrap_or(0);
-                let step = Step::Create { container: name.into(), restart_count };
-                (step, "CreateContainerError", "no space")
-            }
-            Fault::ImageNever => (step(false), "ErrImageNeverPull", "not present"),
-            fault if start.pull_allowed => {
-                assert_eq!(fault, Fault::Pull);
-                (step(true), "ErrImagePull", "registry is down")
-            }
-            fault => {
-                self.faults.push_front(fault);
-                (step(false), "ImagePullBackOff", "still absent")
-            }
+        let (step, reason, message) = if fault == Fault::Create {
+            let restart_count = start.restart_count.unwrap_or(0);
+            let step = Step::Create { container: name.into(), restart_count };
+            (step, "CreateContainerError", "no space")
+        } else if fault == Fault::ImageNever {
+            (step(false), "ErrImageNeverPull", "not present")
+        } else if start.pull_allowed {
+            (step(true), "ErrImagePull", "registry is down")
+        } else {
+            self.faults.push_front(fault);
+            (step(false), "ImagePullBackOff", "still absent")
         };
         Some(Self::failed(&start.uid, step, reason, message))
     }

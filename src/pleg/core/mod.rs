@@ -11,9 +11,13 @@
 //! One pod has at most one inspection under way, so an object that hangs is asked about once. A
 //! pod that hangs is given out with its last good picture and the name of what hangs.
 
-use crate::model::{
-    ContainerId, ContainerState, HungPod, NetworkMode, ObservedContainer, ObservedPod,
-    ObservedSandbox, PodKey, SandboxId, SandboxState,
+mod objects;
+
+pub(super) use objects::{Found, Inspection, Known, Listing, Object, Scope, Subject};
+
+use crate::model::{HungPod, ObservedPod, PodKey, SandboxState};
+use objects::{
+    by_pod, drop_object, is_same, is_unchanged, put, put_back, same_sandbox, same_state, sort,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,76 +25,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-
-/// What a listing showed, by pod.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Listing {
-    /// Boot time at which it began.
-    pub(super) began: Duration,
-    /// Sandboxes without what only an inspection tells.
-    pub(super) sandboxes: Vec<(PodKey, ObservedSandbox)>,
-    /// Containers without what only an inspection tells.
-    pub(super) containers: Vec<(PodKey, ObservedContainer)>,
-}
-
-/// What was listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Everything.
-    All,
-    /// The pods that were asked for.
-    Asked,
-}
-
-/// Something that is inspected.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Object {
-    /// A sandbox.
-    Sandbox(SandboxId),
-    /// A container.
-    Container(ContainerId),
-}
-
-impl Object {
-    fn call(&self) -> String {
-        match self {
-            Self::Sandbox(id) => format!("PodSandboxStatus of {id}"),
-            Self::Container(id) => format!("ContainerStatus of {id}"),
-        }
-    }
-}
-
-/// An inspection to make: the object as far as it is known, to be completed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
-    /// As listed, with the addresses that it had.
-    Sandbox(ObservedSandbox),
-    /// As listed.
-    Container(Box<ObservedContainer>),
-}
-
-impl Subject {
-    pub(super) fn object(&self) -> Object {
-        match self {
-            Self::Sandbox(sandbox) => Object::Sandbox(sandbox.id.clone()),
-            Self::Container(container) => Object::Container(container.id.clone()),
-        }
-    }
-}
-
-/// What an inspection gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// The object, complete.
-    Complete(Subject),
-    /// It is gone since it was listed.
-    Gone,
-    /// It could not be inspected, and why.
-    Failed(String),
-}
-
-/// An inspection to make, of a pod's object.
-pub(super) type Inspection = (PodKey, Subject);
 
 /// What was given out to be published.
 #[derive(Clone, Debug, PartialEq)]
@@ -387,111 +321,9 @@ impl Picture {
     }
 }
 
-/// What is known of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    /// Which it is.
-    pub(super) object: Object,
-    /// Whether it runs.
-    pub(super) alive: bool,
-}
-
 fn hanging(job: &Job) -> String {
     let calls: Vec<String> = job.hangs.iter().map(Object::call).collect();
     format!("{} does not answer", calls.join(", "))
-}
-
-fn by_pod(listing: Listing) -> BTreeMap<PodKey, ObservedPod> {
-    let mut pods: BTreeMap<PodKey, ObservedPod> = BTreeMap::new();
-    for (key, sandbox) in listing.sandboxes {
-        pods.entry(key).or_default().sandboxes.push(sandbox);
-    }
-    for (key, container) in listing.containers {
-        pods.entry(key).or_default().containers.push(container);
-    }
-    pods
-}
-
-/// Whether a listed pod has the same objects in the same states as the known one. A pod whose
-/// inspection failed is never unchanged.
-fn is_unchanged(known: &ObservedPod, listed: &ObservedPod) -> bool {
-    known.inspect_error.is_none()
-        && known.sandboxes.len() == listed.sandboxes.len()
-        && known.containers.len() == listed.containers.len()
-        && listed.sandboxes.iter().all(|sandbox| {
-            known.sandboxes.iter().any(|k| k.id == sandbox.id && same_sandbox(k, sandbox))
-        })
-        && listed.containers.iter().all(|container| {
-            let mut same = known.containers.iter().filter(|k| k.id == container.id);
-            same.any(|k| same_state(&k.state, &container.state))
-        })
-}
-
-/// A ready sandbox that should have an address and has none is looked at until it has one.
-fn same_sandbox(known: &ObservedSandbox, listed: &ObservedSandbox) -> bool {
-    let lacks_address = known.network == NetworkMode::Pod && known.ips.is_empty();
-    known.state == listed.state && !(known.state == SandboxState::Ready && lacks_address)
-}
-
-fn same_state(known: &ContainerState, listed: &ContainerState) -> bool {
-    mem::discriminant(known) == mem::discriminant(listed)
-}
-
-/// Whether two pictures of a pod show the same.
-fn is_same(one: &ObservedPod, other: &ObservedPod) -> bool {
-    one.sandboxes == other.sandboxes
-        && one.containers == other.containers
-        && one.inspect_error == other.inspect_error
-}
-
-fn put(pod: &mut ObservedPod, subject: Subject) {
-    match subject {
-        Subject::Sandbox(found) => {
-            let place = pod.sandboxes.iter_mut().find(|sandbox| sandbox.id == found.id);
-            place.into_iter().for_each(|sandbox| *sandbox = found.clone());
-        }
-        Subject::Container(found) => {
-            let place = pod.containers.iter_mut().find(|container| container.id == found.id);
-            place.into_iter().for_each(|container| *container = (*found).clone());
-        }
-    }
-}
-
-/// Shows an object as it was last seen, if it was.
-fn put_back(pod: &mut ObservedPod, before: &ObservedPod, object: &Object) {
-    match object {
-        Object::Sandbox(id) => {
-            let known = before.sandboxes.iter().find(|sandbox| sandbox.id == *id).cloned();
-            known.into_iter().for_each(|known| put(pod, Subject::Sandbox(known)));
-        }
-        Object::Container(id) => {
-            let known = before.containers.iter().find(|container| container.id == *id).cloned();
-            known.into_iter().for_each(|known| put(pod, Subject::Container(Box::new(known))));
-        }
-    }
-}
-
-fn drop_object(pod: &mut ObservedPod, object: &Object) {
-    match object {
-        Object::Sandbox(id) => pod.sandboxes.retain(|sandbox| sandbox.id != *id),
-        Object::Container(id) => pod.containers.retain(|container| container.id != *id),
-    }
-}
-
-/// Newest first: by attempt and restart count, since clocks may be set back.
-fn sort(pod: &mut ObservedPod) {
-    pod.sandboxes.sort_by(|a, b| {
-        (&a.uid, b.attempt, b.created_at, &a.id).cmp(&(&b.uid, a.attempt, a.created_at, &b.id))
-    });
-    pod.containers.sort_by(|a, b| {
-        (&a.uid, &a.name, b.restart_count, b.created_at, &a.id).cmp(&(
-            &b.uid,
-            &b.name,
-            a.restart_count,
-            a.created_at,
-            &b.id,
-        ))
-    });
 }
 
 #[cfg(test)]

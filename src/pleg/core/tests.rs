@@ -1,7 +1,10 @@
 use super::*;
-use crate::model::PodUid;
+use crate::model::{
+    ContainerId, ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, PodUid, SandboxId,
+};
 use jiff::Timestamp;
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -92,8 +95,6 @@ fn answer_all(picture: &mut Picture, inspections: Vec<Inspection>) {
         queue.extend(picture.inspected(&key, &object, complete(subject)));
     }
 }
-
-use std::collections::VecDeque;
 
 /// A picture after a first listing of `pods`, taken out.
 fn seen(pods: &[(&str, ContainerState)]) -> Picture {

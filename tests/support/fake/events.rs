@@ -71,13 +71,17 @@ impl Events for EventService {
         &self,
         _request: Request<SubscribeRequest>,
     ) -> Result<Response<EnvelopeStream>, Status> {
-        let events = self.0.events.subscribe();
-        Ok(Response::new(Box::pin(Subscription::new(events))))
+        let mut subscription = Subscription::new(self.0.events.subscribe());
+        // containerd sends its headers with the first event: until then the subscriber's call is under way.
+        let first = subscription.receiver.recv().await;
+        subscription.first = first;
+        Ok(Response::new(Box::pin(subscription)))
     }
 }
 
 /// A subscriber's stream: a task moves what is broadcast into a channel that can be polled.
 struct Subscription {
+    first: Option<Envelope>,
     receiver: mpsc::Receiver<Envelope>,
     _task: tokio::task::JoinSet<()>,
 }
@@ -105,7 +109,7 @@ impl Subscription {
                 }
             }
         });
-        Self { receiver, _task: task }
+        Self { first: None, receiver, _task: task }
     }
 }
 
@@ -116,6 +120,9 @@ impl tokio_stream::Stream for Subscription {
         mut self: Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
+        if let Some(first) = self.first.take() {
+            return std::task::Poll::Ready(Some(Ok(first)));
+        }
         self.receiver.poll_recv(cx).map(|envelope| envelope.map(Ok))
     }
 }

@@ -1,0 +1,102 @@
+//! `nodelet forget POD`: drops the last good revision of a manifest that has become invalid or is
+//! gone, so that its pod is stopped.
+
+use super::{
+    EXIT_FAILURE,
+    args::ForgetArgs,
+    status::{SelectError, Wanted, no_agent},
+};
+use crate::{
+    model::{FileVerdict, PodKey},
+    serve::{Client, ClientError, ForgetAnswer, StatusDocument},
+};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+use thiserror::Error;
+
+/// Why it could not be done.
+#[derive(Debug, Error)]
+pub(super) enum ForgetError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error("can't write to standard output")]
+    Write(#[from] io::Error),
+}
+
+/// Asks the agent, and says what came of it.
+pub(super) async fn run(args: ForgetArgs) -> Result<ExitCode, ForgetError> {
+    let client = Client::new(&args.agent.socket());
+    let document = match client.status().await {
+        Ok(document) => document,
+        Err(error) => return Ok(no_agent(error, &args.agent.run_dir)?),
+    };
+    let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
+    let key = wanted.select(&document.node.name, candidates(&document))?;
+    let answer = client.forget(key).await?;
+    let (code, text) = told(key, &answer);
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(code)
+}
+
+/// Pods that run, and pods that a manifest names.
+fn candidates(document: &StatusDocument) -> impl Iterator<Item = &PodKey> {
+    let verdicts = document.node.sources.iter().flat_map(|source| &source.files);
+    let named = verdicts.flat_map(|file| &file.verdicts).filter_map(|verdict| match verdict {
+        FileVerdict::Accepted { key, .. } => Some(key),
+        FileVerdict::Rejected { key, .. } => key.as_ref(),
+        FileVerdict::Skipped { .. } => None,
+    });
+    document.pods.iter().map(|view| &view.key).chain(named)
+}
+
+fn told(key: &PodKey, answer: &ForgetAnswer) -> (ExitCode, String) {
+    match answer {
+        ForgetAnswer::Forgotten { location } => (
+            ExitCode::SUCCESS,
+            format!(
+                "The last good revision of {key} ({location}) is forgotten; the pod is being stopped."
+            ),
+        ),
+        ForgetAnswer::NotKept { location } => (
+            ExitCode::from(EXIT_FAILURE),
+            format!(
+                "{key} is not kept from an earlier revision: its manifest {location} is valid. To stop \
+                 the pod, take the manifest away."
+            ),
+        ),
+        ForgetAnswer::Unknown => (
+            ExitCode::from(EXIT_FAILURE),
+            format!("No manifest is known for {key}, so nothing is kept."),
+        ),
+        ForgetAnswer::Failed { message } => {
+            (ExitCode::from(EXIT_FAILURE), format!("{key} is not forgotten: {message}."))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_happened() {
+        let key = PodKey::new("default", "web-n1");
+        let location = || "/m/web.yaml".to_owned();
+        for (answer, worked, part) in [
+            (ForgetAnswer::Forgotten { location: location() }, true, "is being stopped"),
+            (ForgetAnswer::NotKept { location: location() }, false, "take the manifest away"),
+            (ForgetAnswer::Unknown, false, "No manifest is known"),
+            (ForgetAnswer::Failed { message: "x".into() }, false, "not forgotten: x."),
+        ] {
+            let (code, text) = told(&key, &answer);
+            assert_eq!(code == ExitCode::SUCCESS, worked, "{text}");
+            assert!(text.contains(part) && text.contains("default/web-n1"), "{text}");
+        }
+    }
+}

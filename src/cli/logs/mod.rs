@@ -1,0 +1,309 @@
+//! `nodelet logs POD`: prints what a container wrote, read from the files that the runtime writes.
+//!
+//! A running agent says which pod is meant, which incarnation runs and where the logs lie; without
+//! one the directories themselves have to tell, and the newest incarnation is taken. Both of a
+//! container's streams are printed to standard output, as `kubectl logs` does.
+
+mod find;
+mod follow;
+mod line;
+mod read;
+
+use super::{
+    EXIT_NO_AGENT,
+    args::LogsArgs,
+    status::{SelectError, Wanted},
+};
+use crate::{
+    clock,
+    model::{PodKey, PodView, k8s},
+    serve::{Client, ClientError, StatusDocument},
+};
+use find::{PodLogs, Run};
+use follow::Position;
+use line::Printer;
+use read::LogFile;
+use std::{
+    collections::BTreeMap,
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use thiserror::Error;
+
+/// Where logs lie when no agent says otherwise.
+const DEFAULT_DIR: &str = "/var/log/pods";
+
+/// Why there is no log.
+#[derive(Debug, Error)]
+pub(super) enum LogsError {
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error(
+        "{error}. Only logs in {DEFAULT_DIR} were looked at, because no agent told where they lie ({why})"
+    )]
+    SelectAlone { error: SelectError, why: String },
+    #[error("can't read the logs in {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("can't copy the log to standard output")]
+    Write(#[from] io::Error),
+    #[error("container \"{container}\" not found in pod \"{pod}\"; it has {known}")]
+    NoSuchContainer { container: String, pod: PodKey, known: String },
+    #[error("pod \"{pod}\" has several containers, say which with -c: {known}")]
+    WhichContainer { pod: PodKey, known: String },
+    #[error("container \"{container}\" in pod \"{pod}\" has written no log yet{why}")]
+    NoLog { container: String, pod: PodKey, why: String },
+    #[error("previous terminated container \"{container}\" in pod \"{pod}\" not found{why}")]
+    NoPrevious { container: String, pod: PodKey, why: String },
+}
+
+/// A container whose log is wanted.
+#[derive(Debug)]
+struct Target {
+    pod: PodKey,
+    container: String,
+    /// Its directory.
+    path: PathBuf,
+    /// Why it does not run, where the agent knows.
+    why: String,
+    /// It waits to be started again: the newest run is the previous one.
+    between_runs: bool,
+    /// To be told before the log.
+    note: Option<String>,
+}
+
+/// Finds the log and prints it.
+pub(super) async fn run(args: LogsArgs) -> Result<ExitCode, LogsError> {
+    let agent = Client::new(&args.agent.socket()).status().await;
+    let target = match locate(&args, &agent) {
+        Ok(target) => target,
+        Err(error @ LogsError::SelectAlone { .. }) => {
+            hint(&format!("nodelet: {error}"));
+            return Ok(ExitCode::from(EXIT_NO_AGENT));
+        }
+        Err(error) => return Err(error),
+    };
+    if let Some(note) = &target.note {
+        hint(note);
+    }
+    let since = args.since.map(|since| clock::now().wall - since);
+    let out = BufWriter::new(io::stdout().lock());
+    let mut printer = Printer::new(out, since, args.timestamps);
+    print(&args, &target, &mut printer).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells something on standard error; where that is closed there is nobody to tell.
+fn hint(text: &str) {
+    match writeln!(io::stderr().lock(), "{text}") {
+        Ok(()) | Err(_) => {}
+    }
+}
+
+async fn print(
+    args: &LogsArgs,
+    target: &Target,
+    printer: &mut Printer<impl Write>,
+) -> Result<(), LogsError> {
+    let cant_read = |source| LogsError::Read { path: target.path.clone(), source };
+    let runs = find::runs(&target.path).map_err(cant_read)?;
+    let (number, run) = chosen(runs, target, args.previous)?;
+    if run.compressed > 0 && args.tail.is_none() {
+        let count = run.compressed;
+        let dir = target.path.display();
+        hint(&format!("Older lines are in {count} compressed files in {dir}, not shown."));
+    }
+    let files: Vec<PathBuf> = run.rotated.into_iter().chain(run.current).collect();
+    let starts = starts(&files, args.tail).map_err(cant_read)?;
+    let mut last = None;
+    for (path, from) in starts {
+        let mut log = match LogFile::open(&path, from) {
+            Ok(log) => log,
+            // Compressed or removed by a rotation a moment ago.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(cant_read(e)),
+        };
+        log.print(printer)?;
+        last = Some(Position { number, path, log });
+    }
+    match last {
+        Some(position) if args.follow && !args.previous => {
+            Ok(follow::follow(&target.path, position, printer).await?)
+        }
+        Some(mut position) => {
+            position.log.finish(printer)?;
+            Ok(printer.finish()?)
+        }
+        None => Ok(printer.finish()?),
+    }
+}
+
+/// Where to begin in which files, oldest first.
+fn starts(files: &[PathBuf], tail: Option<u64>) -> io::Result<Vec<(PathBuf, u64)>> {
+    let Some(mut missing) = tail else {
+        return Ok(files.iter().map(|path| (path.clone(), 0)).collect());
+    };
+    let mut starts = Vec::new();
+    for path in files.iter().rev() {
+        let (from, still_missing) = read::last_lines(path, missing)?;
+        starts.push((path.clone(), from));
+        missing = still_missing;
+        if missing == 0 {
+            break;
+        }
+    }
+    starts.reverse();
+    Ok(starts)
+}
+
+/// The run to print: the newest, or the one before it.
+fn chosen(
+    mut runs: BTreeMap<u32, Run>,
+    target: &Target,
+    previous: bool,
+) -> Result<(u32, Run), LogsError> {
+    let (container, pod, why) = (target.container.clone(), target.pod.clone(), target.why.clone());
+    let newest = runs.pop_last();
+    if !previous {
+        return newest.ok_or(LogsError::NoLog { container, pod, why });
+    }
+    let before = if target.between_runs { newest } else { runs.pop_last() };
+    before.ok_or(LogsError::NoPrevious { container, pod, why })
+}
+
+/// Which container is meant, and where its logs are.
+fn locate(
+    args: &LogsArgs,
+    agent: &Result<StatusDocument, ClientError>,
+) -> Result<Target, LogsError> {
+    let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
+    let dir = match agent {
+        Ok(document) => document.pod_logs_dir.clone(),
+        Err(_) => PathBuf::from(DEFAULT_DIR),
+    };
+    let logs = find::pods(&dir).map_err(|source| LogsError::Read { path: dir.clone(), source })?;
+    let key = match agent {
+        Ok(document) => {
+            let known = document.pods.iter().map(|view| &view.key);
+            let keys = known.chain(logs.iter().map(|logs| &logs.key));
+            wanted.select(&document.node.name, keys)?.clone()
+        }
+        Err(why) => alone(&wanted, &logs)
+            .map_err(|error| LogsError::SelectAlone { error, why: why.to_string() })?,
+    };
+    let view = agent.as_ref().ok().and_then(|doc| doc.pods.iter().find(|view| view.key == key));
+    let path = incarnation(&key, view, &logs, &dir);
+    in_pod(args, key, &path, view)
+}
+
+/// The directory of the incarnation that runs, without an agent of the newest.
+fn incarnation(key: &PodKey, view: Option<&PodView>, logs: &[PodLogs], dir: &Path) -> PathBuf {
+    let ours = || logs.iter().filter(|logs| logs.key == *key);
+    let running = view.and_then(|view| ours().find(|logs| *logs.uid == *view.uid.as_str()));
+    let found = running.or_else(|| {
+        // A pod that has just been accepted has no directory yet; an older one's log is not its own.
+        ours().filter(|_| view.is_none()).max_by_key(|logs| logs.changed)
+    });
+    match (found, view) {
+        (Some(logs), _) => logs.path.clone(),
+        (None, Some(view)) => dir.join(format!("{}_{}_{}", key.namespace, key.name, view.uid)),
+        (None, None) => dir.to_owned(),
+    }
+}
+
+/// The pod that is meant, from directory names alone. The node's name is not known: it is taken for
+/// the host's, and then for anything.
+fn alone(wanted: &Wanted, logs: &[PodLogs]) -> Result<PodKey, SelectError> {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy().to_lowercase();
+    let keys = || logs.iter().map(|logs| &logs.key);
+    match wanted.select(&host, keys()) {
+        Err(SelectError::NotFound { wanted: name, known }) => {
+            let prefix = format!("{}-", wanted.name);
+            let begins = |key: &&PodKey| {
+                key.name.starts_with(&prefix)
+                    && wanted.namespace.as_deref().is_none_or(|ns| *key.namespace == *ns)
+            };
+            let mut found: Vec<PodKey> = keys().filter(begins).cloned().collect();
+            found.sort();
+            found.dedup();
+            match found.as_slice() {
+                [] => Err(SelectError::NotFound { wanted: name, known }),
+                [one] => Ok(one.clone()),
+                _ => Err(SelectError::Ambiguous { wanted: name, found }),
+            }
+        }
+        selected => selected.cloned(),
+    }
+}
+
+/// Which of a pod's containers.
+fn in_pod(
+    args: &LogsArgs,
+    pod: PodKey,
+    path: &Path,
+    view: Option<&PodView>,
+) -> Result<Target, LogsError> {
+    let logged = find::containers(path)
+        .map_err(|source| LogsError::Read { path: path.to_owned(), source })?;
+    let spec = view.and_then(|view| view.pod.as_ref()?.spec.as_ref());
+    let names = |containers: &[k8s::Container]| -> Vec<String> {
+        containers.iter().map(|container| container.name.clone()).collect()
+    };
+    let regular = spec.map(|spec| names(&spec.containers)).unwrap_or_default();
+    let init = spec.and_then(|spec| spec.init_containers.as_deref()).map(names).unwrap_or_default();
+    let known = described(&regular, &init, &logged);
+    let several = regular.len() + init.len() > 1;
+    let (container, note) = match (&args.container, regular.first(), logged.as_slice()) {
+        (Some(name), _, _) if [&regular, &init, &logged].iter().any(|of| of.contains(name)) => {
+            (name.clone(), None)
+        }
+        (Some(name), _, _) => {
+            return Err(LogsError::NoSuchContainer { container: name.clone(), pod, known });
+        }
+        (None, Some(first), _) => {
+            let note = several.then(|| format!("Container {first} is shown; the pod has {known}."));
+            (first.clone(), note)
+        }
+        (None, None, [only]) => (only.clone(), None),
+        (None, None, []) => {
+            return Err(LogsError::NoLog { container: "?".to_owned(), pod, why: String::new() });
+        }
+        (None, None, _) => return Err(LogsError::WhichContainer { pod, known }),
+    };
+    let status = view.and_then(|view| status_of(view, &container));
+    let waiting = status.and_then(|status| status.state.as_ref()?.waiting.as_ref());
+    let why = waiting.and_then(|waiting| {
+        let parts = [waiting.reason.as_deref(), waiting.message.as_deref()];
+        let parts: Vec<&str> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!(": it is waiting to start: {}", parts.join(": ")))
+    });
+    let ended = status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
+    Ok(Target {
+        path: path.join(&container),
+        pod,
+        container,
+        why: why.unwrap_or_default(),
+        between_runs: waiting.is_some() && ended.is_some(),
+        note,
+    })
+}
+
+/// `web, side, setup (init)`
+fn described(regular: &[String], init: &[String], logged: &[String]) -> String {
+    let mut names: Vec<String> = regular.to_vec();
+    names.extend(init.iter().map(|name| format!("{name} (init)")));
+    if names.is_empty() {
+        names.extend_from_slice(logged);
+    }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn status_of<'a>(view: &'a PodView, container: &str) -> Option<&'a k8s::ContainerStatus> {
+    let init = view.status.init_container_statuses.iter().flatten();
+    let mut all = init.chain(view.status.container_statuses.iter().flatten());
+    all.find(|status| status.name == container)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Reads log files: forwards line by line, and backwards to find where the last lines begin.
+
+use super::line::{Printer, parse};
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+const BLOCK: usize = 64 * 1024;
+/// A line that never ends is taken in pieces of this size.
+const MAX_LINE: usize = 1 << 20;
+
+/// A file being read, with the line whose end has not been read yet.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    file: File,
+    position: u64,
+    unfinished: Vec<u8>,
+}
+
+impl LogFile {
+    pub(super) fn open(path: &Path, from: u64) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(from))?;
+        Ok(Self { file, position: from, unfinished: Vec::new() })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Prints whole lines up to the present end of the file. One that was truncated is read from its beginning.
+    pub(super) fn print(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
+        if self.file.metadata()?.len() < self.position {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.position = 0;
+            self.unfinished.clear();
+        }
+        let mut block = vec![0; BLOCK];
+        loop {
+            let length = self.file.read(&mut block)?;
+            if length == 0 {
+                return Ok(());
+            }
+            self.position += length as u64;
+            let mut rest = &block[..length];
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                self.unfinished.extend_from_slice(&rest[..end]);
+                printer.line(&self.unfinished)?;
+                self.unfinished.clear();
+                rest = &rest[end + 1..];
+            }
+            self.unfinished.extend_from_slice(rest);
+            if self.unfinished.len() > MAX_LINE {
+                self.finish(printer)?;
+            }
+        }
+    }
+
+    /// Prints what stands behind the last line break.
+    pub(super) fn finish(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
+        if !self.unfinished.is_empty() {
+            printer.line(&self.unfinished)?;
+            self.unfinished.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Where the last `lines` lines of a file begin, and how many of them are not in it. Lines are what
+/// the container wrote: pieces count with the record that ends them.
+pub(super) fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
+    let mut file = File::open(path)?;
+    let mut start = file.metadata()?.len();
+    if lines == 0 {
+        return Ok((start, 0));
+    }
+    let mut found = 0;
+    // The bytes from `start` up to the first line break that was dealt with.
+    let mut tail: Vec<u8> = Vec::new();
+    // Whether a record was seen already, so that a piece before it belongs to that line.
+    let mut at_end = true;
+    while start > 0 {
+        let length = start.min(BLOCK as u64);
+        start -= length;
+        let mut block = vec![0; usize::try_from(length).unwrap_or(BLOCK)];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut block)?;
+        block.append(&mut tail);
+        let mut end = block.len();
+        while let Some(at) = block[..end].iter().rposition(|byte| *byte == b'\n') {
+            // The record between this line break and the one behind it.
+            if begins_before(&block[at + 1..end], &mut at_end, &mut found, lines) {
+                return Ok((start + end as u64 + 1, 0));
+            }
+            end = at;
+        }
+        block.truncate(end);
+        tail = block;
+    }
+    if begins_before(&tail, &mut at_end, &mut found, lines) {
+        return Ok((tail.len() as u64 + 1, 0));
+    }
+    Ok((0, lines - found))
+}
+
+/// Counts a record, walking backwards; true when it ends a line that is one too many.
+fn begins_before(record: &[u8], at_end: &mut bool, found: &mut u64, lines: u64) -> bool {
+    if record.is_empty() && *at_end {
+        return false;
+    }
+    let ends_line = *at_end || parse(record).is_none_or(|record| record.full);
+    *at_end = false;
+    if !ends_line {
+        return false;
+    }
+    if *found == lines {
+        return true;
+    }
+    *found += 1;
+    false
+}

@@ -1,0 +1,54 @@
+//! `nodelet run`: configuration, log, process, then the agent.
+
+use super::{EXIT_FAILURE, EXIT_USAGE, RunArgs, complain};
+use crate::{
+    config::{self, Config, ConfigError, Environment, HostFacts, Loaded},
+    logging,
+};
+use std::process::ExitCode;
+
+/// Runs the agent until it is told to stop.
+pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let environment = Environment::read();
+    let loaded = match config::load(&args.flags, &HostFacts::read()) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            complain(&refusal(&error));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let Loaded { mut config, unknown } = loaded;
+    environment.complete(&mut config);
+    if let Err(error) = logging::init(config.logging, &environment) {
+        return super::fail(&error);
+    }
+    // Each is among the notices, which the agent logs.
+    if !unknown.is_empty() {
+        let count = unknown.len();
+        tracing::error!(count, "the configuration has unknown fields; going on without them");
+    }
+    // One thread: the agent waits nearly always, and a second one costs half a megabyte.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return super::fail(&error),
+    };
+    match runtime.block_on(agent(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}
+
+/// Everything that is wrong, for people.
+fn refusal(error: &ConfigError) -> String {
+    let mut text = "nodelet: the configuration is wrong, nothing was started:".to_owned();
+    for mistake in error.mistakes.iter().chain(&error.unknown) {
+        text.push_str(&format!("\n  {mistake}"));
+    }
+    text
+}

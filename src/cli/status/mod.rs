@@ -1,0 +1,157 @@
+//! `nodelet status [POD]`: what runs, what does not and why, as text or as objects.
+//!
+//! Everything comes from one answer of the running agent; what is printed is a pure function of it
+//! and the time.
+
+mod describe;
+mod objects;
+mod overview;
+mod pods;
+mod select;
+mod text;
+
+pub(super) use select::{SelectError, Wanted};
+
+use super::{
+    EXIT_NO_AGENT,
+    args::{Output, StatusArgs},
+};
+use crate::{
+    clock,
+    model::{FileVerdict, PodKey, PodView},
+    serve::{Client, ClientError, StatusDocument},
+};
+use jiff::Timestamp;
+use std::{
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
+use thiserror::Error;
+
+/// Why there is nothing to show.
+#[derive(Debug, Error)]
+pub(super) enum StatusError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error("pod {key} does not run, its manifest is rejected:\n{problems}")]
+    Rejected { key: PodKey, problems: String },
+    #[error("can't write the status as JSON")]
+    Json(#[from] serde_json::Error),
+    #[error("can't write the status as YAML")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+    #[error("can't write to standard output")]
+    Write(#[from] io::Error),
+}
+
+/// Asks the agent and prints what it says.
+pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
+    let document = match Client::new(&args.agent.socket()).status().await {
+        Ok(document) => document,
+        Err(error) => return no_agent(error, &args.agent.run_dir).map_err(StatusError::from),
+    };
+    let text = render(&document, &args, clock::now().wall)?;
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what to do when no agent answers, with its own exit code; other errors are handed back.
+pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, ClientError> {
+    let advice = match error {
+        ClientError::NotRunning { .. } => {
+            "Start it with:         systemctl start nodelet   (or, by hand: nodelet run)\n\
+             Why it ended:          journalctl -u nodelet -e\n\
+             It has another runDir: say which with --run-dir DIR"
+        }
+        ClientError::TimedOut { .. } => {
+            "It accepts connections and answers nothing: it is stopped (SIGSTOP), or the machine is \
+             overloaded.\nWhat it did last: journalctl -u nodelet -e"
+        }
+        ClientError::Denied { .. }
+        | ClientError::Connect { .. }
+        | ClientError::Http { .. }
+        | ClientError::Refused { .. }
+        | ClientError::Unreadable { .. } => return Err(error),
+    };
+    let mut text = format!("nodelet: {error}\n{advice}\n");
+    if !run_dir.is_dir() {
+        text.push_str(&format!("{} does not exist.\n", run_dir.display()));
+    }
+    // Where standard error is closed there is nobody to tell; the exit code says it too.
+    match io::stderr().lock().write_all(text.as_bytes()) {
+        Ok(()) | Err(_) => Ok(ExitCode::from(EXIT_NO_AGENT)),
+    }
+}
+
+/// What is printed.
+fn render(
+    document: &StatusDocument,
+    args: &StatusArgs,
+    now: Timestamp,
+) -> Result<String, StatusError> {
+    let wanted = match &args.pod {
+        Some(pod) => Some(one(document, &Wanted::new(pod, args.namespace.namespace.as_deref())?)?),
+        None => None,
+    };
+    let in_namespace;
+    let document = match &args.namespace.namespace {
+        Some(namespace) if wanted.is_none() => {
+            let mut narrowed = document.clone();
+            narrowed.pods.retain(|view| *view.key.namespace == **namespace);
+            in_namespace = narrowed;
+            &in_namespace
+        }
+        Some(_) | None => document,
+    };
+    match (args.output, wanted) {
+        (Output::Table, None) => Ok(overview::render(document, now, false)),
+        (Output::Wide, None) => Ok(overview::render(document, now, true)),
+        (Output::Table | Output::Wide, Some(view)) => Ok(describe::render(document, view, now)),
+        (output @ (Output::Json | Output::Yaml), wanted) => {
+            let object = match wanted {
+                Some(view) => objects::pod(view)?,
+                None => objects::list(document)?,
+            };
+            if output == Output::Json {
+                Ok(serde_json::to_string_pretty(&object)? + "\n")
+            } else {
+                Ok(serde_saphyr::to_string(&object)?)
+            }
+        }
+    }
+}
+
+fn one<'a>(document: &'a StatusDocument, wanted: &Wanted) -> Result<&'a PodView, StatusError> {
+    let selected = wanted.select(&document.node.name, document.pods.iter().map(|view| &view.key));
+    let found = document.pods.iter().find(|view| selected.as_ref().is_ok_and(|k| **k == view.key));
+    match (found, selected) {
+        (Some(view), _) => Ok(view),
+        (None, Ok(_)) => {
+            Err(SelectError::NotFound { wanted: wanted.to_string(), known: Vec::new() }.into())
+        }
+        (None, Err(error)) => Err(rejected(document, wanted).unwrap_or_else(|| error.into())),
+    }
+}
+
+/// What is wrong with the manifest of a pod that does not run because of it.
+fn rejected(document: &StatusDocument, wanted: &Wanted) -> Option<StatusError> {
+    let files = || document.node.sources.iter().flat_map(|source| &source.files);
+    let verdicts = || files().flat_map(|file| file.verdicts.iter().map(move |v| (file, v)));
+    let key_of = |verdict: &'_ FileVerdict| match verdict {
+        FileVerdict::Rejected { key, .. } => key.clone(),
+        FileVerdict::Accepted { .. } | FileVerdict::Skipped { .. } => None,
+    };
+    let keys: Vec<PodKey> = verdicts().filter_map(|(_, verdict)| key_of(verdict)).collect();
+    let key = wanted.select(&document.node.name, &keys).ok()?.clone();
+    let of_pod = verdicts().filter(|(_, verdict)| key_of(verdict).as_ref() == Some(&key));
+    let problems: Vec<String> =
+        of_pod.flat_map(|(file, verdict)| overview::findings(file, verdict)).collect();
+    Some(StatusError::Rejected { key, problems: problems.join("\n") })
+}
+
+#[cfg(test)]
+mod tests;

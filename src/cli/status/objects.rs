@@ -1,0 +1,61 @@
+//! The same as Kubernetes objects, for programs.
+
+use crate::{
+    model::{NodeView, PodView},
+    serve::{StatusDocument, pod_object},
+};
+use serde_json::{Map, Value, json};
+
+/// `v1` `PodList`. What has no place in Kubernetes' own types stands beside the items, under
+/// `nodelet`: a `NodeStatus` of nodelet.dev/v1alpha1 with the node, manifests and events.
+pub(super) fn list(document: &StatusDocument) -> Result<Value, serde_json::Error> {
+    let items = document.pods.iter().map(pod).collect::<Result<Vec<Value>, _>>()?;
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "PodList",
+        "metadata": {},
+        "items": items,
+        "nodelet": node_status(&document.node, document)?,
+    }))
+}
+
+/// `v1` `Pod`.
+pub(super) fn pod(view: &PodView) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(pod_object(view))
+}
+
+fn node_status(node: &NodeView, document: &StatusDocument) -> Result<Value, serde_json::Error> {
+    let mut status = match camel_case(serde_json::to_value(node)?) {
+        Value::Object(fields) => fields,
+        other => Map::from_iter([("node".to_owned(), other)]),
+    };
+    status.remove("name");
+    status.insert("apiVersion".to_owned(), "nodelet.dev/v1alpha1".into());
+    status.insert("kind".to_owned(), "NodeStatus".into());
+    status.insert("metadata".to_owned(), json!({ "name": node.name }));
+    status.insert("events".to_owned(), serde_json::to_value(&document.events)?);
+    status.insert("eventsDropped".to_owned(), document.events_dropped.into());
+    Ok(Value::Object(status))
+}
+
+/// Field names in Kubernetes' style. Only for documents whose keys are all field names.
+fn camel_case(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields.into_iter().map(|(key, value)| (camel_name(&key), camel_case(value))).collect(),
+        ),
+        Value::Array(items) => items.into_iter().map(camel_case).collect(),
+        plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => plain,
+    }
+}
+
+fn camel_name(name: &str) -> String {
+    let mut words = name.split('_');
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        camel.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        camel.push_str(letters.as_str());
+    }
+    camel
+}

@@ -1,0 +1,144 @@
+//! Single steps on single files.
+
+use super::StoreError;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Version of every state file.
+const VERSION: u32 = 1;
+/// Ending of files that are not finished; what a crash leaves of them is removed at the next start.
+const UNFINISHED: &str = ".unfinished";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Versioned<T> {
+    version: u32,
+    content: T,
+}
+
+/// The text of a state file.
+pub(super) fn encode<T: Serialize>(content: &T) -> Vec<u8> {
+    // Plain data with string keys: there is nothing in it that JSON can't hold.
+    serde_json::to_vec(&Versioned { version: VERSION, content }).unwrap_or_default()
+}
+
+/// What became of reading a state file.
+pub(super) enum Read<T> {
+    Missing,
+    Damaged(String),
+    Content(T),
+}
+
+/// Reads a state file; one that can't be used is set aside.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Read<T> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Read::Missing,
+        Err(error) => return Read::Damaged(format!("cannot read {path:?}: {error}")),
+    };
+    let problem = match serde_json::from_slice::<Versioned<T>>(&text) {
+        Ok(file) if file.version == VERSION => return Read::Content(file.content),
+        Ok(file) => format!("its version is {}, this nodelet knows {VERSION}", file.version),
+        Err(error) => error.to_string(),
+    };
+    Read::Damaged(set_aside(path, &problem))
+}
+
+pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Io { operation: "create", path: dir.to_owned(), source };
+    // What is above it (the root directory) has the usual mode: pods' volumes lie there too.
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(failed)?,
+    }
+    // On a disk that is full or read-only the directory is there and that is enough.
+    if let Err(err) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
+        tracing::warn!(%err, "cannot make {dir:?} private");
+    }
+    Ok(())
+}
+
+/// Removes temporary files that an interrupted write left.
+pub(super) fn remove_leftovers(dir: &Path) {
+    for path in entries(dir).filter(|path| path.to_string_lossy().ends_with(UNFINISHED)) {
+        if let Err(err) = fs::remove_file(&path) {
+            tracing::warn!(%err, "cannot remove the unfinished {path:?}");
+        }
+    }
+}
+
+/// The state files of a directory, sorted.
+pub(super) fn json_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        entries(dir).filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    found.sort();
+    found
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir).inspect_err(|err| tracing::warn!(%err, "cannot read {dir:?}"));
+    entries.into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Renames a file that can't be used; returns the sentence that tells about it.
+pub(super) fn set_aside(path: &Path, problem: &str) -> String {
+    let free = (1..1000)
+        .map(|n| {
+            let mut aside = path.as_os_str().to_owned();
+            aside.push(format!(".damaged-{n}"));
+            PathBuf::from(aside)
+        })
+        .find(|aside| !aside.exists());
+    let Some(aside) = free else {
+        return format!(
+            "{path:?} can't be used ({problem}); too many damaged copies lie beside it"
+        );
+    };
+    match fs::rename(path, &aside) {
+        Ok(()) => format!("{path:?} can't be used ({problem}); it was set aside as {aside:?}"),
+        Err(error) => format!("{path:?} can't be used ({problem}) nor set aside: {error}"),
+    }
+}
+
+/// Writes the whole content under a temporary name, 0600, durably where `sync` says so.
+pub(super) fn write_unfinished(path: &Path, content: &[u8], sync: bool) -> io::Result<PathBuf> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let unfinished = PathBuf::from(unfinished);
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .and_then(|mut file| {
+            file.write_all(content)?;
+            if sync { file.sync_data() } else { Ok(()) }
+        });
+    if let Err(error) = written {
+        // On a full disk even the beginning of a file is in the way.
+        drop(fs::remove_file(&unfinished));
+        return Err(error);
+    }
+    Ok(unfinished)
+}
+
+/// Makes renames and removals in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Writes a small file durably, at start.
+pub(super) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    let unfinished = write_unfinished(path, content, true)?;
+    fs::rename(unfinished, path)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}

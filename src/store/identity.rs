@@ -1,0 +1,99 @@
+//! Who this agent is: the lock on its root directory, its owner id, its node's name.
+
+use super::{StoreError, files};
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// Takes the kernel's lock on the state directory. It ends with the process, however that ends;
+/// children don't inherit it (the file is close-on-exec).
+pub(super) fn lock(state_dir: &Path, root: &Path) -> Result<Flock<File>, StoreError> {
+    let path = state_dir.join("lock");
+    let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| failed("open", error))?;
+    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => lock,
+        Err((mut file, nix::Error::EWOULDBLOCK)) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid).map_err(|error| failed("read", error))?;
+            let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
+            return Err(StoreError::Locked { pid: pid.to_owned(), root: root.to_owned() });
+        }
+        Err((_, error)) => return Err(failed("lock", error.into())),
+    };
+    let pid = format!("{}\n", std::process::id());
+    if let Err(err) = lock.set_len(0).and_then(|()| lock.write_all(pid.as_bytes())) {
+        // The lock holds without its text; a full disk must not keep the agent from starting.
+        tracing::warn!(%err, "cannot write the pid to {path:?}");
+    }
+    Ok(lock)
+}
+
+/// The owner id: given, else as kept, else made up and kept.
+pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<String, StoreError> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let path = state_dir.join("owner");
+    let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
+    let valid = |id: &String| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    match read(&path).map_err(|error| failed("read", error))? {
+        Some(id) if valid(&id) => return Ok(id),
+        Some(_) => tracing::warn!("{}", files::set_aside(&path, "it is no owner id")),
+        None => {}
+    }
+    let mut random = [0_u8; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut random))
+        .map_err(|error| failed("make", error))?;
+    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    files::write_durably(&path, id.as_bytes()).map_err(|error| failed("write", error))?;
+    Ok(id)
+}
+
+/// The node's name and, where the host is called something else by now, a warning.
+pub(super) fn node_name(
+    state_dir: &Path,
+    given: Option<&str>,
+    hostname: &str,
+) -> Result<(String, Option<String>), StoreError> {
+    let path = state_dir.join("node-name");
+    let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
+    let kept = read(&path).map_err(|error| failed("read", error))?.filter(|k| !k.is_empty());
+    let wanted = given.unwrap_or(hostname).trim().to_lowercase();
+    match kept {
+        Some(kept) if kept == wanted => return Ok((kept, None)),
+        Some(kept) if given.is_none() => {
+            let warning = format!(
+                "the host is called {wanted:?} now, the node keeps its name {kept:?}; to take the new one, start once with --hostname-override={wanted} (its pods are replaced)"
+            );
+            return Ok((kept, Some(warning)));
+        }
+        Some(_) | None => {}
+    }
+    if wanted.is_empty() {
+        let source = io::Error::other("the host has no name; set --hostname-override");
+        return Err(failed("make", source));
+    }
+    files::write_durably(&path, wanted.as_bytes()).map_err(|error| failed("write", error))?;
+    Ok((wanted, None))
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

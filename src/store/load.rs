@@ -1,0 +1,79 @@
+//! Everything that an earlier run of the agent left, read once at start.
+
+use super::{PodRecord, files};
+use crate::model::{PodKey, SourceKind};
+use std::{collections::BTreeMap, path::Path};
+
+/// What was found at start.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Pod records by name; never an empty list.
+    pub pods: BTreeMap<PodKey, Vec<PodRecord>>,
+    /// What [`super::Store::put_source`] saved last.
+    pub sources: BTreeMap<SourceKind, LoadedSource>,
+    /// What [`super::Store::put_memory`] saved last, since the last reboot.
+    pub memory: BTreeMap<PodKey, serde_json::Value>,
+}
+
+/// The saved state of a source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum LoadedSource {
+    /// Never saved.
+    #[default]
+    None,
+    /// Was saved, and is damaged or can't be read.
+    Lost,
+    /// As it was saved.
+    Saved(serde_json::Value),
+}
+
+/// Name of the file that a source's last good manifests are in.
+pub(super) fn source_file(kind: SourceKind) -> &'static str {
+    match kind {
+        SourceKind::File => "sources.json",
+        SourceKind::Http => "sources-http.json",
+    }
+}
+
+/// Reads all state files; the sentences tell what could not be used.
+pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) {
+    let mut loaded = Loaded::default();
+    let mut found = Vec::new();
+    for path in files::json_files(&state_dir.join("pods")) {
+        match files::read::<Vec<PodRecord>>(&path) {
+            files::Read::Missing => {}
+            files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Content(records) => {
+                for record in records {
+                    loaded.pods.entry(record.key.clone()).or_default().push(record);
+                }
+            }
+        }
+    }
+    for kind in [SourceKind::File, SourceKind::Http] {
+        let source = match files::read(&state_dir.join(source_file(kind))) {
+            files::Read::Missing => LoadedSource::None,
+            files::Read::Damaged(sentence) => {
+                found.push(sentence);
+                LoadedSource::Lost
+            }
+            files::Read::Content(state) => LoadedSource::Saved(state),
+        };
+        loaded.sources.insert(kind, source);
+    }
+    for path in files::json_files(memory_dir) {
+        let Some(key) = key_of(&path) else { continue };
+        match files::read(&path) {
+            files::Read::Missing => {}
+            files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Content(memory) => drop(loaded.memory.insert(key, memory)),
+        }
+    }
+    (loaded, found)
+}
+
+/// The name that a file `NS_NAME.json` is about.
+fn key_of(path: &Path) -> Option<PodKey> {
+    let (namespace, name) = path.file_stem()?.to_str()?.split_once('_')?;
+    Some(PodKey::new(namespace, name))
+}

@@ -1,0 +1,49 @@
+//! What is kept of an admitted pod.
+
+use crate::{
+    model::{Origin, PodKey, PodUid, k8s},
+    plan::Terminal,
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One incarnation of a pod name, from before its first sandbox until nothing of it is left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecord {
+    /// Full name.
+    pub key: PodKey,
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// Hash of everything written in its manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Box<str>>,
+    /// Where it is or was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The pod as it runs: metadata and spec with defaults.
+    pub pod: Arc<k8s::Pod>,
+    /// `status.startTime`: when it was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// It is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill: Option<KillRecord>,
+    /// How it ended for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Terminal>,
+    /// The status reported last: transition times, last states, IPs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Arc<k8s::PodStatus>>,
+}
+
+/// Until when an incarnation has time to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KillRecord {
+    /// The whole grace period, in seconds.
+    pub grace_seconds: u32,
+    /// When it ends; wall time, because boot time does not survive a reboot.
+    pub deadline: Timestamp,
+}

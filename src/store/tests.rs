@@ -1,0 +1,168 @@
+//! State files on a real file system.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::model::{PodUid, k8s};
+use std::{fs, os::unix::fs::PermissionsExt};
+use tokio_util::sync::CancellationToken;
+
+fn record(key: &PodKey, uid: &str) -> PodRecord {
+    PodRecord {
+        key: key.clone(),
+        uid: PodUid::from(uid),
+        revision: Some("r1".into()),
+        origin: None,
+        pod: Arc::new(k8s::Pod::default()),
+        started_at: None,
+        kill: None,
+        terminal: None,
+        status: None,
+    }
+}
+
+/// A store with its writer running; a new call on the same directories is the agent's next life.
+struct Life {
+    store: Store,
+    loaded: Loaded,
+    shutdown: CancellationToken,
+    writer: tokio::task::JoinSet<()>,
+}
+
+impl Life {
+    fn begin(dir: &Path) -> Self {
+        let (store, writer, loaded) = Store::open(&dir.join("root"), &dir.join("run")).unwrap();
+        let shutdown = CancellationToken::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run(shutdown.clone()));
+        Self { store, loaded, shutdown, writer: tasks }
+    }
+
+    async fn end(mut self) {
+        self.shutdown.cancel();
+        drop(self.store);
+        while self.writer.join_next().await.is_some() {}
+    }
+}
+
+#[tokio::test]
+async fn what_is_saved_is_there_in_the_next_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = PodKey::new("default", "web-n1");
+    let life = Life::begin(dir.path());
+    assert!(life.loaded.pods.is_empty() && life.loaded.memory.is_empty());
+    life.store.put_pods(&key, &[record(&key, "a"), record(&key, "b")]).await.unwrap();
+    life.store.put_memory(&key, Some(&serde_json::json!({"delay": 20}))).await.unwrap();
+    life.store.put_source(SourceKind::Http, &serde_json::json!(["x"])).await.unwrap();
+    life.end().await;
+
+    let life = Life::begin(dir.path());
+    let uids: Vec<&str> = life.loaded.pods[&key].iter().map(|r| r.uid.as_str()).collect();
+    assert_eq!(uids, ["a", "b"]);
+    assert_eq!(life.loaded.memory[&key], serde_json::json!({"delay": 20}));
+    let saved = &life.loaded.sources[&SourceKind::Http];
+    assert_eq!(*saved, LoadedSource::Saved(serde_json::json!(["x"])));
+    assert_eq!(life.loaded.sources[&SourceKind::File], LoadedSource::None);
+    let path = dir.path().join("root/nodelet/pods/default_web-n1.json");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    life.store.put_pods(&key, &[]).await.unwrap();
+    life.store.put_memory::<()>(&key, None).await.unwrap();
+    assert!(!path.exists());
+    life.end().await;
+    assert!(Life::begin(dir.path()).loaded.pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    Life::begin(dir.path()).end().await;
+    let state = dir.path().join("root/nodelet");
+    fs::write(state.join("pods/default_a.json"), "{\"version\":1,\"content\":[{").unwrap();
+    fs::write(state.join("pods/default_b.json"), "{\"version\":7,\"content\":[]}").unwrap();
+    fs::write(state.join("sources.json"), "").unwrap();
+    fs::write(state.join("pods/default_c.json.unfinished"), "{").unwrap();
+    let life = Life::begin(dir.path());
+    let warnings = life.store.warnings().borrow().join("\n");
+    for name in ["default_a.json", "default_b.json", "sources.json"] {
+        assert!(warnings.contains(name), "{name} is not in: {warnings}");
+    }
+    assert!(warnings.contains("its version is 7"), "{warnings}");
+    assert!(state.join("pods/default_a.json.damaged-1").exists());
+    assert!(!state.join("pods/default_c.json.unfinished").exists());
+    assert_eq!(life.loaded.sources[&SourceKind::File], LoadedSource::Lost);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn a_second_agent_is_told_who_has_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let error = Store::open(&dir.path().join("root"), &dir.path().join("run2")).unwrap_err();
+    let pid = std::process::id().to_string();
+    assert!(matches!(&error, StoreError::Locked { pid: found, .. } if *found == pid), "{error}");
+    assert!(error.to_string().contains(&format!("another nodelet (pid {pid})")));
+    life.end().await;
+    Life::begin(dir.path()).end().await;
+}
+
+#[tokio::test]
+async fn identity_is_made_once_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let owner = life.store.owner(None).unwrap();
+    assert_eq!(owner.len(), 32);
+    assert_eq!(life.store.owner(Some("me")).unwrap(), "me");
+    assert_eq!(life.store.node_name("Edge-1", None).unwrap(), "edge-1");
+    life.end().await;
+    let life = Life::begin(dir.path());
+    assert_eq!(life.store.owner(None).unwrap(), owner);
+    assert!(life.store.warnings().borrow().is_empty());
+    assert_eq!(life.store.node_name("edge-2", None).unwrap(), "edge-1");
+    assert!(life.store.warnings().borrow()[0].contains("edge-2"));
+    assert_eq!(life.store.node_name("edge-2", Some("edge-3")).unwrap(), "edge-3");
+    assert_eq!(life.store.node_name("edge-2", None).unwrap(), "edge-3");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn what_the_disk_does_not_take_is_reported_and_written_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let pods = dir.path().join("root/nodelet/pods");
+    fs::remove_dir(&pods).unwrap();
+    let key = PodKey::new("default", "web");
+    let error = life.store.put_pods(&key, &[record(&key, "a")]).await.unwrap_err();
+    assert!(error.path.ends_with("default_web.json"), "{error}");
+    let mut warnings = life.store.warnings();
+    assert!(warnings.borrow()[0].starts_with(CANNOT), "{:?}", warnings.borrow());
+    fs::create_dir(&pods).unwrap();
+    warnings.borrow_and_update();
+    tokio::time::timeout(std::time::Duration::from_secs(120), async {
+        while !warnings.borrow_and_update().is_empty() {
+            warnings.changed().await.unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    assert!(pods.join("default_web.json").exists());
+    life.end().await;
+}
+
+const CANNOT: &str = "cannot write state files";
+
+#[tokio::test]
+async fn many_writes_share_their_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let mut puts = tokio::task::JoinSet::new();
+    for n in 0..110 {
+        let (store, key) = (life.store.clone(), PodKey::new("default", &format!("p{n}")));
+        puts.spawn(async move { store.put_pods(&key, &[record(&key, "a")]).await });
+    }
+    while let Some(put) = puts.join_next().await {
+        put.unwrap().unwrap();
+    }
+    assert_eq!(fs::read_dir(dir.path().join("root/nodelet/pods")).unwrap().count(), 110);
+    life.end().await;
+    assert_eq!(Life::begin(dir.path()).loaded.pods.len(), 110);
+}

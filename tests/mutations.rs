@@ -1,0 +1,310 @@
+//! Manifests and configurations, broken in a hundred thousand ways, go the way that `nodelet check` sends
+//! them: nothing panics, nothing takes long, memory stays bounded, and every verdict makes sense.
+//!
+//! The seed is printed; `MUTATION_SEED=N` runs the same mutations again, `MUTATIONS=N` sets how many.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use nodelet::{
+    clock,
+    manifest::{Context, DecodedDocument, Settings, decode, decode_document},
+    model::{Problem, SourceKind},
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    time::Duration,
+};
+
+/// What is mutated, and what is done with it. `check` panics when something does not make sense.
+struct Subject {
+    name: &'static str,
+    /// Directories of fixtures, below `tests/`.
+    fixtures: &'static [&'static str],
+    check: fn(&[u8]),
+}
+
+const SUBJECTS: &[Subject] = &[Subject {
+    name: "manifests",
+    fixtures: &["manifests/good", "manifests/bad"],
+    check: check_manifest,
+}];
+
+const MUTATIONS: u64 = 100_000;
+/// Far more than any text of a few KiB takes, also in a debug build on a busy machine.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Far more than the readers need for texts of a few KiB.
+const MOST_MEMORY_KIB: u64 = 400 << 10;
+
+#[test]
+fn mutated_texts_get_verdicts() {
+    let count = number("MUTATIONS").unwrap_or(MUTATIONS);
+    let seed = number("MUTATION_SEED").unwrap_or_else(random_seed);
+    println!("MUTATION_SEED={seed} MUTATIONS={count}");
+    for subject in SUBJECTS {
+        let texts = fixtures(subject.fixtures);
+        let threads = 2;
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let texts = &texts;
+                scope.spawn(move || {
+                    for n in (thread..count).step_by(2) {
+                        let mut random = Random(seed.wrapping_add(n.wrapping_mul(0x9E37_79B9)));
+                        let text = mutated(texts, &mut random);
+                        run(subject, &text, &format!("seed {seed}, mutation {n}"));
+                    }
+                });
+            }
+        });
+    }
+    let peak = peak_memory_kib();
+    assert!(peak < MOST_MEMORY_KIB, "peak memory {peak} KiB");
+}
+
+fn run(subject: &Subject, text: &[u8], which: &str) {
+    let started = clock::now().boot;
+    let outcome = catch_unwind(AssertUnwindSafe(|| (subject.check)(text)));
+    let took = clock::now().boot.saturating_sub(started);
+    let shown = || String::from_utf8_lossy(&text[..text.len().min(4000)]).into_owned();
+    assert!(outcome.is_ok(), "{}, {which}: panic at\n{}", subject.name, shown());
+    assert!(took < LONGEST, "{}, {which}: took {took:?}\n{}", subject.name, shown());
+}
+
+fn check_manifest(text: &[u8]) {
+    let settings = Settings::default();
+    let context = Context {
+        node_name: "node",
+        source: SourceKind::File,
+        location: "/manifests/mutated.yaml",
+        seen: clock::now().wall,
+        settings: &settings,
+    };
+    let lines = text.split(|byte| *byte == b'\n').count();
+    let sensible = |problem: &Problem| {
+        assert!(!problem.message.is_empty(), "{problem:?}");
+        // Lines also end in a lone CR or in U+0085, which the count above leaves out.
+        let odd = text.contains(&b'\r') || text.contains(&0x85);
+        assert!(problem.position.line <= lines + 1 || odd, "{problem:?} of {lines} lines");
+        let length = problem.to_string().len();
+        assert!(length < 8 << 10, "a problem of {length} bytes");
+    };
+    match decode(text, &context) {
+        Err(problem) => sensible(&problem),
+        Ok(file) => {
+            for document in &file.documents {
+                document.warnings.iter().for_each(sensible);
+                document.result.as_ref().err().into_iter().flatten().for_each(sensible);
+                check_document(document, &context);
+            }
+        }
+    }
+}
+
+fn check_document(document: &DecodedDocument, context: &Context<'_>) {
+    match &document.result {
+        Err(problems) => assert!(!problems.is_empty(), "rejected without a reason"),
+        Ok(pod) => {
+            assert_eq!(document.key.as_ref(), Some(&pod.key));
+            assert!(!pod.uid.as_str().is_empty());
+            let again = decode_document(&document.as_written, &document.origin, context);
+            assert_eq!(again.as_ref(), Ok(pod), "kept and read back");
+        }
+    }
+}
+
+fn fixtures(directories: &[&str]) -> Vec<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut paths: Vec<_> = directories
+        .iter()
+        .flat_map(|directory| std::fs::read_dir(root.join(directory)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    let texts: Vec<Vec<u8>> = paths
+        .iter()
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml" || e == "json"))
+        .map(|path| std::fs::read(path).unwrap())
+        // The verdicts at the end of a fixture are comments: nothing to mutate.
+        .map(|text| match text.windows(10).position(|w| w == b"# verdict:") {
+            Some(end) => text[..end].to_vec(),
+            None => text,
+        })
+        .collect();
+    assert!(!texts.is_empty(), "no fixtures in {directories:?}");
+    texts
+}
+
+/// What YAML, JSON and Kubernetes give a meaning to.
+const TOKENS: &[&str] = &[
+    "'",
+    "\"",
+    ":",
+    ": ",
+    "\n",
+    "\n- ",
+    "- ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "[[",
+    "{{",
+    ",",
+    "#",
+    " #",
+    "&a ",
+    "*a ",
+    "*a, ",
+    "!!str ",
+    "!!int ",
+    "!x ",
+    "|",
+    ">",
+    "|-\n",
+    "\t",
+    " ",
+    "  ",
+    "?",
+    "? ",
+    "~",
+    "<<: ",
+    "<<: *a\n",
+    "%YAML 1.1\n",
+    "@",
+    "\\",
+    "\\u0000",
+    "\\ud800",
+    "---\n",
+    "...\n",
+    "é",
+    "\u{1f600}",
+    "\u{feff}",
+    "\u{85}",
+    "\u{2028}",
+    "\r\n",
+    "\r",
+    "\0",
+    "\u{7f}",
+    "null",
+    "true",
+    "yes",
+    "0",
+    "-1",
+    "-0.0",
+    "0x",
+    "0644",
+    "1e999",
+    "-1e-999",
+    "9223372036854775808",
+    "99999999999999999999999999",
+    "0.000000000000000000000001",
+    ".inf",
+    "1Ei",
+    "1e100",
+    "-1Mi",
+    "",
+    "name: ",
+    "image: ",
+    "metadata",
+    "spec",
+    "containers",
+    "initContainers",
+    "kind: List\nitems:\n",
+    "kind: PodList",
+    "resources",
+    "limits",
+    "../",
+    "/",
+    "a/b/c",
+    "[0]",
+    "]",
+    "..",
+    "$(A)",
+    "$(",
+];
+
+fn mutated(texts: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+    let mut text = random.choice(texts).clone();
+    for _ in 0..=random.below(4) {
+        mutate(&mut text, texts, random);
+    }
+    text
+}
+
+fn mutate(text: &mut Vec<u8>, texts: &[Vec<u8>], random: &mut Random) {
+    let from = random.below(text.len() + 1);
+    let width = [1, 1, 2, 5, 20, 80][random.below(6)];
+    let to = (from + width).min(text.len());
+    let token = random.choice(TOKENS).as_bytes().to_vec();
+    match random.below(10) {
+        0 => drop(text.drain(from..to)),
+        1 => drop(text.splice(from..from, token)),
+        2 => drop(text.splice(from..to, token)),
+        3 => {
+            let copy = text[from..to].to_vec();
+            drop(text.splice(from..from, copy));
+        }
+        4 => {
+            let times = [10, 100, 1000][random.below(3)];
+            drop(text.splice(from..from, token.repeat(times)));
+        }
+        5 => text.truncate(from),
+        6 => {
+            if let Some(byte) = text.get_mut(from) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+        7 => {
+            let other = random.choice(texts);
+            let start = random.below(other.len() + 1);
+            let end = (start + 200).min(other.len());
+            drop(text.splice(from..to, other[start..end].iter().copied()));
+        }
+        8 => swap_lines(text, random),
+        // As a power failure leaves a file that was being written.
+        _ => text[from..to].fill(0),
+    }
+}
+
+fn swap_lines(text: &mut Vec<u8>, random: &mut Random) {
+    let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    let (a, b) = (random.below(lines.len()), random.below(lines.len()));
+    lines.swap(a, b);
+    *text = lines.join(&b'\n');
+}
+
+/// SplitMix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit as u64).unwrap()
+    }
+
+    fn choice<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
+}
+
+fn random_seed() -> u64 {
+    let boot = clock::now().boot;
+    u64::from(boot.subsec_nanos()) ^ boot.as_secs()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var_os(variable)?.to_str()?.parse().ok()
+}
+
+fn peak_memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,144 @@
+//! Many things going wrong at random, against a model of what should run: whatever happened, once it
+//! stops, every pod that is wanted runs as last written, once, and nothing else is left.
+
+use crate::support::{
+    manifest::{FOREVER, Pod},
+    proxy::EventFault,
+    random::Random,
+    world::{Kind, World},
+};
+use nodelet::cri::v1;
+use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
+use tokio::time::Instant;
+
+const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
+/// Long enough for a back-off of 20 s and a pod of several containers.
+const SETTLED: Duration = Duration::from_secs(90);
+
+/// What the directory says: pod to version.
+type Model = BTreeMap<&'static str, usize>;
+
+fn pod(name: &str, version: usize) -> Pod {
+    let pod = Pod::running(name).env("VERSION", &version.to_string());
+    // Odd versions are bigger, so that edits change the shape of a pod too.
+    if version % 2 == 1 { pod.init("setup", "true").sidecar("proxy", FOREVER) } else { pod }
+}
+
+/// One thing that happens; gives its description.
+fn happen(world: &World, model: &mut Model, random: &mut Random) -> String {
+    let name = *random.pick(&NAMES);
+    let version = model.get(name).copied();
+    match (random.below(12), version) {
+        (0..=4, None) => {
+            model.insert(name, 0);
+            world.drop_pod(&pod(name, 0));
+            format!("drop {name}")
+        }
+        (0..=1, Some(version)) => {
+            model.insert(name, version + 1);
+            world.drop_pod(&pod(name, version + 1));
+            format!("edit {name}")
+        }
+        (2, Some(_)) => {
+            model.remove(name);
+            world.remove(&format!("{name}.yaml"));
+            format!("remove {name}")
+        }
+        (3, Some(version)) => {
+            // Broken and mended in one breath, or by and by.
+            fs::write(world.manifest_path(&format!("{name}.yaml")), "kind: [").unwrap();
+            crate::support::pause(Duration::from_millis(u64::try_from(random.below(800)).unwrap()));
+            world.drop_pod(&pod(name, version));
+            format!("break and mend {name}")
+        }
+        (5..=6, Some(_)) => {
+            let running = world.running_ids(name);
+            if running.is_empty() {
+                return format!("{name} has nothing to kill");
+            }
+            // It may have gone meanwhile: whoever kills at random kills the dead too.
+            let id: &String = random.pick(&running);
+            world.kill_container_if_there(id);
+            format!("kill a container of {name}")
+        }
+        (7, Some(_)) => {
+            let ready = |s: &v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
+            if let Some(sandbox) = world.sandboxes(name).into_iter().find(ready) {
+                world.kill_sandbox_if_there(&sandbox.id);
+            }
+            format!("kill the sandbox of {name}")
+        }
+        (8, _) => {
+            world.runtime.kill();
+            crate::support::pause(Duration::from_millis(
+                u64::try_from(random.below(1500)).unwrap(),
+            ));
+            world.runtime.start_again();
+            "kill the runtime".to_owned()
+        }
+        (9, _) => {
+            let fault = *random.pick(&[EventFault::Drop, EventFault::Duplicate, EventFault::None]);
+            world.proxy.events(fault);
+            format!("events: {fault:?}")
+        }
+        _ => {
+            if world.agent.is_running() {
+                world.agent.kill();
+            }
+            world.agent.start();
+            "kill the agent".to_owned()
+        }
+    }
+}
+
+/// Lets things happen for `span`, stopping now and then to see whether everything settles.
+pub fn chaos(kind: Kind, span: Duration) {
+    let mut random = Random::from_environment();
+    let world = World::start(kind);
+    let mut model = Model::new();
+    let mut history = String::new();
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        for _ in 0..=random.below(12) {
+            let what = happen(&world, &mut model, &mut random);
+            writeln!(history, "{what}").unwrap();
+            crate::support::pause(Duration::from_millis(u64::try_from(random.below(700)).unwrap()));
+        }
+        settle(&world, &model, &history);
+    }
+    world.proxy.lift_all();
+    world.finish();
+}
+
+#[track_caller]
+fn settle(world: &World, model: &Model, history: &str) {
+    world.proxy.lift_all();
+    let what = format!("all is as written: {model:?}\n--- what happened:\n{history}");
+    world.wait_for(SETTLED, &what, |status| {
+        status.pods.len() == model.len()
+            && model.iter().all(|(name, version)| {
+                status.runs(name) && shown_version(status, name) == Some(version.to_string())
+            })
+    });
+    for name in NAMES {
+        let containers = |version: &usize| if version % 2 == 1 { 2 } else { 1 };
+        let expected = model.get(name).map_or(0, containers);
+        let running = || world.running_ids(name).len();
+        world
+            .wait_until(&format!("{name} runs {expected} containers"), running, |n| *n == expected);
+        let ready = |s: &v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
+        let sandboxes = world.sandboxes(name).iter().filter(|s| ready(s)).count();
+        assert_eq!(sandboxes, expected.min(1), "ready sandboxes of {name} after\n{history}");
+    }
+}
+
+fn shown_version(status: &crate::support::status::Status, name: &str) -> Option<String> {
+    let spec = status.pod(name)?.pod.as_ref()?.spec.as_ref()?;
+    let env = spec.containers.first()?.env.as_ref()?;
+    env.iter().find(|variable| variable.name == "VERSION")?.value.clone()
+}
+
+/// A short run of it, for every test run.
+pub fn whatever_happens_all_ends_as_written(kind: Kind) {
+    chaos(kind, Duration::from_secs(20));
+}

@@ -1,0 +1,18 @@
+//! Chaos on a real containerd for `SOAK_MINUTES` (without it, a look-in of half a minute).
+
+mod scenarios;
+mod support;
+
+use std::time::Duration;
+use support::world::Kind;
+
+#[test]
+fn soak() {
+    if support::skip_without_containerd() {
+        return;
+    }
+    let minutes = std::env::var_os("SOAK_MINUTES").and_then(|text| text.to_str()?.parse().ok());
+    let span =
+        minutes.map_or(Duration::from_secs(30), |minutes: u64| Duration::from_secs(minutes * 60));
+    scenarios::chaos::chaos(Kind::Real, span);
+}
