@@ -3,11 +3,14 @@
 
 pub mod args;
 mod check;
+mod forget;
+mod logs;
 mod run;
 mod run_args;
+mod status;
 
 use crate::config::Config;
-use args::CheckArgs;
+use args::{CheckArgs, ForgetArgs, LogsArgs, StatusArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 pub use run_args::RunArgs;
@@ -38,6 +41,9 @@ const EXAMPLES: &str = "\
 Examples:
   nodelet check web.yaml          what the agent would say about a manifest
   nodelet                         run the agent (usually: systemctl start nodelet)
+  nodelet status                  what runs, and why something does not
+  nodelet status web              one pod in detail, with its events
+  nodelet logs web -f             follow its log
   nodelet run --help              every flag of the agent
 
 Exit codes:
@@ -61,6 +67,12 @@ enum Command {
     Run(RunArgs),
     /// Say what the agent would say about manifests and configuration files
     Check(CheckArgs),
+    /// Show pods, manifests and the node, or one pod in detail
+    Status(StatusArgs),
+    /// Print the log of a pod's container
+    Logs(LogsArgs),
+    /// Drop the last good revision of a manifest that has become invalid: its pod is stopped
+    Forget(ForgetArgs),
     /// Print the version
     Version,
     /// Print a completion script for a shell
@@ -123,6 +135,9 @@ where
             finish(print(&String::from_utf8_lossy(&script)))
         }
         Command::Man(args) => finish(manual(args.dir.as_deref())),
+        Command::Status(args) => wait_for(status::run(args)),
+        Command::Logs(args) => wait_for(logs::run(args)),
+        Command::Forget(args) => wait_for(forget::run(args)),
     }
 }
 
@@ -133,6 +148,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         ExitCode::from(EXIT_USAGE)
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Runs a command that asks the agent, on a runtime of its own.
+fn wait_for<E: Error + 'static>(command: impl Future<Output = Result<ExitCode, E>>) -> ExitCode {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => finish(runtime.block_on(command)),
+        Err(error) => fail(&error),
     }
 }
 

@@ -4,6 +4,7 @@ use super::{
     build,
     fields::{KUBELET, NODELET},
     flags::{Effect, Flag},
+    guards,
     host::HostFacts,
     names,
     read::{Bases, Reader},
@@ -115,7 +116,7 @@ pub(super) fn assemble(
     let mut kubelet = Reader::new(&kubelet, bases);
     let mut nodelet = Reader::new(&nodelet, bases);
     let mut config = build::build(&mut kubelet, &mut nodelet, &mut notices);
-    build::guards(&mut kubelet, host);
+    guards::guards(&mut kubelet, host);
     config.node = own.node;
     if let Some((text, place)) = own.root_dir {
         config.paths.root_dir =
@@ -254,7 +255,7 @@ impl Gathering {
                 }
                 own.node.name_override = Some(name);
             }
-            "node-ip" => own.node.ips = build::node_ips(text, place, &mut self.mistakes),
+            "node-ip" => own.node.ips = names::node_ips(text, place, &mut self.mistakes),
             "node-labels" => {
                 let (labels, wrong) = names::node_labels(&given.values.join(","));
                 own.node.labels = labels;

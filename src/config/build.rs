@@ -1,7 +1,6 @@
 //! What was merged, validated into a [`Config`].
 
 use super::{
-    host::HostFacts,
     names,
     read::{Reader, Zero, texts},
     settings::{
@@ -17,7 +16,7 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use serde_json::Value as Json;
-use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 /// Longest path that fits into a socket's address.
 const MAX_SOCKET_PATH: usize = 107;
@@ -389,56 +388,8 @@ fn process(r: &mut Reader<'_>) -> ProcessConfig {
     }
 }
 
-/// What was asked for explicitly and this host does not have.
-pub(super) fn guards(r: &mut Reader<'_>, host: &HostFacts) {
-    if let Some(place) = r.switched_on("failSwapOn").filter(|_| host.swap_on) {
-        let must = "swap is on: turn it off, or set this to false";
-        r.invalid(place, "failSwapOn", true, must);
-    }
-    if let Some(place) = r.switched_on("failCgroupV1").filter(|_| host.cgroup_v1) {
-        let must = "this host uses cgroup v1: move it to cgroup v2, or set this to false";
-        r.invalid(place, "failCgroupV1", true, must);
-    }
-    if r.bool("singleProcessOOMKill") == Some(false) && host.cgroup_v1 {
-        let place = r.tree.get("singleProcessOOMKill").map_or(r.tree.place(), |tree| tree.place());
-        let must = "this host uses cgroup v1, where an OOM kill always takes one process";
-        r.invalid(place, "singleProcessOOMKill", false, must);
-    }
-    if let Some(place) = r.switched_on("protectKernelDefaults") {
-        for wrong in &host.kernel {
-            let must = format!(
-                "invalid kernel flag: {}, expected value: {}, actual value: {}",
-                wrong.name, wrong.expected, wrong.actual
-            );
-            r.invalid(place, "protectKernelDefaults", true, &must);
-        }
-    }
-}
-
 /// The texts of a list with their indices and places.
 fn listed<'a>(r: &Reader<'a>, path: &str) -> Vec<(usize, &'a str, &'a Place)> {
     let texts = r.texts(path).unwrap_or_default();
     texts.into_iter().enumerate().map(|(index, (text, place))| (index, text, place)).collect()
-}
-
-/// `--node-ip`: one address, or one of each family.
-pub(super) fn node_ips(text: &str, place: &Place, mistakes: &mut Vec<Mistake>) -> Vec<IpAddr> {
-    let mut ips: Vec<IpAddr> = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        match part.parse() {
-            Ok(ip) => ips.push(ip),
-            Err(_) => mistakes
-                .push(place.mistake("", format!("Invalid value: {part:?}: must be an IP address"))),
-        }
-    }
-    let pair = match ips.as_slice() {
-        [a, b] => a.is_ipv4() != b.is_ipv4() && !a.is_unspecified() && !b.is_unspecified(),
-        more => more.len() < 2,
-    };
-    if !pair {
-        let message =
-            format!("Invalid value: {text:?}: must be one address, or one of each family");
-        mistakes.push(place.mistake("", message));
-    }
-    ips
 }

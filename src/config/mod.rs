@@ -18,6 +18,7 @@ mod build;
 mod fields;
 mod files;
 mod flags;
+mod guards;
 mod host;
 mod names;
 mod read;

@@ -1,6 +1,7 @@
-//! The syntax of names and labels.
+//! The syntax of names, labels and addresses.
 
-use std::collections::BTreeMap;
+use super::tree::{Mistake, Place};
+use std::{collections::BTreeMap, net::IpAddr};
 
 const SUBDOMAIN: &str = "must be lower case letters, digits, '-' and '.', begin and end with a \
      letter or digit, and be at most 253 characters long";
@@ -85,6 +86,28 @@ fn reserved(key: &str) -> bool {
         && !under("kubelet.kubernetes.io")
         && !under("node.kubernetes.io")
         && !OWN_LABELS.contains(&key)
+}
+
+/// `--node-ip`: one address, or one of each family.
+pub(super) fn node_ips(text: &str, place: &Place, mistakes: &mut Vec<Mistake>) -> Vec<IpAddr> {
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        match part.parse() {
+            Ok(ip) => ips.push(ip),
+            Err(_) => mistakes
+                .push(place.mistake("", format!("Invalid value: {part:?}: must be an IP address"))),
+        }
+    }
+    let pair = match ips.as_slice() {
+        [a, b] => a.is_ipv4() != b.is_ipv4() && !a.is_unspecified() && !b.is_unspecified(),
+        more => more.len() < 2,
+    };
+    if !pair {
+        let message =
+            format!("Invalid value: {text:?}: must be one address, or one of each family");
+        mistakes.push(place.mistake("", message));
+    }
+    ips
 }
 
 #[cfg(test)]

@@ -22,10 +22,10 @@ const API_VERSION: &str = "0.1.0";
 pub struct RuntimeClient {
     pub(super) channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    pub(super) images: ImageServiceClient<Channel>,
     pub(super) endpoint: Arc<str>,
-    image_endpoint: Arc<str>,
-    read_deadline: Duration,
+    pub(super) image_endpoint: Arc<str>,
+    pub(super) read_deadline: Duration,
 }
 
 /// Answer to `Version`.
@@ -57,19 +57,6 @@ pub enum CgroupDriver {
     Systemd,
     /// Plain directories.
     Cgroupfs,
-}
-
-/// An image that is present.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageFound {
-    /// The runtime's id, which containers are made from.
-    pub id: String,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Numeric user of the image.
-    pub uid: Option<i64>,
-    /// User name of the image, when it is no number.
-    pub username: String,
 }
 
 /// Which objects to list.
@@ -335,57 +322,12 @@ impl RuntimeClient {
         self.change("ReopenContainerLog", runtime.reopen_container_log(request)).await.map(drop)
     }
 
-    /// Looks for an image; `None` when it is not present.
-    ///
-    /// # Errors
-    /// As every read: see [`CriError`].
-    pub async fn image_status(&self, image: &str) -> Result<Option<ImageFound>, CriError> {
-        let request =
-            v1::ImageStatusRequest { image: Some(image_spec(image, None)), verbose: false };
-        let mut images = self.images.clone();
-        let answer = self.read_image("ImageStatus", images.image_status(request)).await?;
-        Ok(answer.image.map(|found| ImageFound {
-            id: found.id,
-            size_bytes: found.size,
-            uid: found.uid.map(|uid| uid.value),
-            username: found.username,
-        }))
-    }
-
-    /// Pulls an image and returns its reference. Dropping the future cancels the pull, which is
-    /// how a pull ends whose pod went away.
-    ///
-    /// # Errors
-    /// See [`CriError`].
-    pub async fn pull_image(
-        &self,
-        image: &str,
-        auth: Option<v1::AuthConfig>,
-        sandbox_config: Option<v1::PodSandboxConfig>,
-    ) -> Result<String, CriError> {
-        let annotations = sandbox_config.as_ref().map(|config| &config.annotations);
-        let image = Some(image_spec(image, annotations));
-        let request = v1::PullImageRequest { image, auth, sandbox_config };
-        let mut images = self.images.clone();
-        let answer = images.pull_image(request).await;
-        let error = |s: Status| CriError::from_status(&s, "PullImage", &self.image_endpoint);
-        Ok(answer.map_err(error)?.into_inner().image_ref)
-    }
-
     async fn read<T>(
         &self,
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CriError> {
         within(self.read_deadline, call, &self.endpoint, answer).await
-    }
-
-    async fn read_image<T>(
-        &self,
-        call: &'static str,
-        answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CriError> {
-        within(self.read_deadline, call, &self.image_endpoint, answer).await
     }
 
     async fn change<T>(
@@ -407,7 +349,7 @@ impl RuntimeClient {
     }
 }
 
-async fn within<T>(
+pub(super) async fn within<T>(
     deadline: Duration,
     call: &'static str,
     endpoint: &str,
@@ -430,14 +372,6 @@ fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {
 
 fn empty(call: &str) -> CriError {
     CriError::Other { code: "Internal".to_owned(), message: format!("{call}: empty answer") }
-}
-
-fn image_spec(image: &str, annotations: Option<&BTreeMap<String, String>>) -> v1::ImageSpec {
-    v1::ImageSpec {
-        image: image.to_owned(),
-        annotations: annotations.cloned().unwrap_or_default(),
-        ..Default::default()
-    }
 }
 
 /// The socket's path, and a channel that connects to it when first used.

@@ -14,11 +14,13 @@ mod client;
 mod error;
 mod events;
 pub mod from_cri;
+mod images;
 pub mod to_cri;
 
-pub use client::{CgroupDriver, ImageFound, ListFilter, Readiness, RuntimeClient, RuntimeVersion};
+pub use client::{CgroupDriver, ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
+pub use images::ImageFound;
 pub use to_cri::{
     Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
     Propagation, SandboxInputs,

@@ -45,12 +45,15 @@ pub(super) fn take(
             health.runtime.network_not_ready = answer.readiness.network_not_ready;
             health.recursive_read_only_mounts = answer.readiness.recursive_read_only_mounts;
         }
-        Err(_) => {
-            let down = last_good.is_some_and(|t| now.boot.saturating_sub(t) >= DOWN_AFTER);
-            if down {
-                health.runtime.not_ready = Some("container runtime is down".to_owned());
-            }
-        }
+        Err(_) => aged(health, *last_good, now),
+    }
+}
+
+/// Lets time pass while no answer comes.
+pub(super) fn aged(health: &mut Health, last_good: Option<Duration>, now: Now) {
+    let down = last_good.is_some_and(|good| now.boot.saturating_sub(good) >= DOWN_AFTER);
+    if down && health.runtime.not_ready.is_none() {
+        health.runtime.not_ready = Some("container runtime is down".to_owned());
     }
 }
 

@@ -99,6 +99,8 @@ struct Inspections {
 pub(super) struct Status {
     /// `None` while an answer is awaited.
     pub(super) due: Option<Instant>,
+    /// When to see how old the last answers are, while one is awaited.
+    recheck: Instant,
     /// Boot time of the last answer that said ready.
     good: Option<Duration>,
     fails: bool,
@@ -125,7 +127,7 @@ impl Loop {
             },
             inspections: Inspections::default(),
             hints: Hints::default(),
-            status: Status { due: Some(now), good: None, fails: false },
+            status: Status { recheck: now, due: Some(now), good: None, fails: false },
         };
         (this, pleg.updates)
     }
@@ -177,10 +179,16 @@ impl Loop {
         self.later_hints(now);
         if self.status.due.is_some_and(|due| due <= now) {
             self.status.due = None;
+            self.status.recheck = now + self.settings.status_period;
             let client = self.client.clone();
             let version = self.health.runtime.version.is_empty() || self.status.fails;
             self.tasks
                 .spawn(async move { Done::Readiness(readiness::ask(&client, version).await) });
+        }
+        if self.awaits() && self.status.recheck <= now {
+            self.status.recheck = now + self.settings.status_period;
+            readiness::aged(&mut self.health, self.status.good, (self.settings.clock)());
+            self.publish();
         }
         if self.listing.in_flight.is_none() && self.listing.not_before <= now {
             // A listing of everything waits for the inspections of the one before it.
@@ -194,8 +202,16 @@ impl Loop {
         self.inspect_more(now);
     }
 
+    /// Whether the runtime owes an answer that says how it is.
+    fn awaits(&self) -> bool {
+        self.status.due.is_none() || self.listing.in_flight.is_some()
+    }
+
     fn wake_at(&self) -> Instant {
         let mut wake = Instant::now() + FAR;
+        if self.awaits() {
+            wake = self.status.recheck;
+        }
         if self.listing.in_flight.is_none() {
             let due = if self.listing.wanted.is_empty() {
                 self.listing.due

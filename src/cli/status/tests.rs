@@ -261,8 +261,8 @@ fn objects_are_kubernetes_objects() {
 #[test]
 fn yaml_says_the_same_as_json() {
     let mut document = document();
-    let labels =
-        json!({"octal": "0644", "bool": "yes", "null": "~", "time": "2026-11-20", "number": "1e3"});
+    let labels = json!({"octal": "0644", "bool": "yes", "null": "~", "time": "2026-11-20", "number": "1e3",
+                        "long": "word ".repeat(60), "lines": "a\n b\n\nc\n"});
     let pod = document.pods[7].pod.as_mut().unwrap();
     std::sync::Arc::make_mut(pod).metadata.labels = serde_json::from_value(labels.clone()).unwrap();
     for pod in [Some("web"), None] {
