@@ -130,19 +130,12 @@ fn single(stage: &Stage, candidate: Candidate, number: usize, figures: &mut Figu
     figures.add(Row::One, candidate, seconds(begun, stage.started(&pod)[0]));
     pause(Duration::from_secs(1));
 
-    let (begun, dead) = match &started_by_floor {
-        Some((floor, (started, _))) => {
-            let mut dead = String::new();
-            let begun = floor.restart_on_exit(started, || {
-                let (begun, id) = stage.kill_container(&pod[0]);
-                dead = id;
-                begun
-            });
-            (begun, dead)
-        }
-        None => stage.kill_container(&pod[0]),
+    let victim = stage.victim(&pod[0]);
+    let begun = match &started_by_floor {
+        Some((floor, (started, _))) => floor.restart_on_exit(started, || victim.kill()),
+        None => victim.kill(),
     };
-    figures.add(Row::Restart, candidate, seconds(begun, stage.restarted(&pod[0], &dead)));
+    figures.add(Row::Restart, candidate, seconds(begun, stage.restarted(&pod[0], &victim.id)));
     pause(Duration::from_secs(1));
 
     let begun = match &started_by_floor {

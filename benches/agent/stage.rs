@@ -56,6 +56,22 @@ impl Candidate {
     }
 }
 
+/// A running container.
+pub struct Victim {
+    /// Its id.
+    pub id: String,
+    pid: nix::unistd::Pid,
+}
+
+impl Victim {
+    /// Kills its process; gives the moment before.
+    pub fn kill(&self) -> Moment {
+        let begun = now();
+        nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        begun
+    }
+}
+
 enum Actor {
     Floor(Floor),
     Nodelet(Agent),
@@ -215,13 +231,11 @@ impl Stage {
         moments
     }
 
-    /// Kills the container of a running pod; gives the moment before and the dead container's id.
-    pub fn kill_container(&self, pod: &Pod) -> (Moment, String) {
+    /// The container of a running pod, to be killed.
+    pub fn victim(&self, pod: &Pod) -> Victim {
         let id = self.running()[&full_name(&name_of(pod))].clone();
         let pid = nix::unistd::Pid::from_raw(self.cri.container_pid(&id));
-        let begun = now();
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-        (begun, id)
+        Victim { id, pid }
     }
 
     /// Waits until another container than `dead` runs in a pod; gives when it began to.
