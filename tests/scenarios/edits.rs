@@ -140,8 +140,9 @@ pub fn a_vanished_directory_keeps_its_pods(kind: Kind) {
     stays("the pod outlives its directory", span, || world.running_ids("web"), same);
 
     fs::create_dir(&there).unwrap();
-    world.wait("the source is back", |status| {
-        status.node.sources.iter().all(|source| source.error.is_none())
+    world.wait("the source says that this is another directory", |status| {
+        let mut errors = status.node.sources.iter().filter_map(|source| source.error.as_deref());
+        errors.any(|error| error.contains("is another directory"))
     });
     stays("another, empty directory removes nothing", span, || world.running_ids("web"), same);
 
