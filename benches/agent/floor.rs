@@ -198,6 +198,7 @@ fn node() -> NodeFacts {
         cpu_period_micros: 100_000,
         single_process_oom_kill: None,
         seccomp_default: false,
+        selinux: false,
         seccomp_root: String::new(),
         masked_paths: Vec::new(),
     }
