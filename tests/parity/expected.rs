@@ -13,11 +13,28 @@ pub struct Expected {
 }
 
 /// All of them.
-pub const ALL: &[Expected] = &[Expected {
-    request: "* RunPodSandbox *",
-    field: "config.labels[nodelet.dev/owner]",
-    reason: "tells this agent's pods from those of others on the same containerd",
-}];
+pub const ALL: &[Expected] = &[
+    Expected {
+        request: "*",
+        field: "*config.labels[nodelet.dev/owner]",
+        reason: "tells this agent's pods from those of others on the same containerd",
+    },
+    Expected {
+        request: "*",
+        field: "*annotations[nodelet.dev/revision]",
+        reason: "the hash of everything in the manifest, by which a running pod is recognised after the agent's death",
+    },
+    Expected {
+        request: "- ImageStatus *",
+        field: "image.annotations[*]",
+        reason: "the kubelet names the pod's annotations when it asks whether an image is there; the answer does not depend on them",
+    },
+    Expected {
+        request: "environment CreateContainer *",
+        field: "config.envs in order",
+        reason: "the kubelet's order is that of a map, another one every time; ours is the manifest's",
+    },
+];
 
 impl Expected {
     /// Whether a difference is this one.

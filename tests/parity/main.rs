@@ -48,8 +48,12 @@ fn requests_are_the_kubelets() {
         );
         return;
     };
-    let host_dir = tempfile::tempdir().unwrap();
-    let cases = manifests::all(host_dir.path().to_str().unwrap());
+    // The same for both, and a shared mount, as mount propagation asks of it.
+    let slot = support::slot::Slot::take();
+    let host_dir = slot.dir().join("host");
+    std::fs::create_dir(&host_dir).unwrap();
+    upstream::share(&host_dir);
+    let cases = manifests::all(host_dir.to_str().unwrap());
     let (ours, theirs) = std::thread::scope(|scope| {
         let theirs = scope.spawn(|| Recording::make(Side::Kubelet(&kubelet), &cases));
         let ours = Recording::make(Side::Nodelet, &cases);

@@ -63,7 +63,7 @@ fn environment() -> Pod {
     Pod::running("environment")
         .meta("annotations", json!({ "example.com/note": "noted" }))
         .set("containers/0/args", json!(["$(GREETING)", "$$(GREETING)", "$(NOBODY)"]))
-        .set("containers/0/resources", json!({ "limits": { "cpu": "1500m", "memory": "64Mi" } }))
+        .set("containers/0/resources", json!({ "limits": { "cpu": "700m", "memory": "64Mi" } }))
         .set(
             "containers/0/env",
             json!([

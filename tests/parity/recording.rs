@@ -178,6 +178,12 @@ impl Case {
     fn name(&self) -> &str {
         self.pod.value()["metadata"]["name"].as_str().unwrap()
     }
+
+    fn is_sidecar(&self, container: &str) -> bool {
+        let containers = self.pod.value()["spec"]["initContainers"].as_array();
+        let mut containers = containers.into_iter().flatten();
+        containers.any(|c| c["name"] == container && c["restartPolicy"] == "Always")
+    }
 }
 
 /// Pods that have not started as many containers as they will.
@@ -224,6 +230,10 @@ fn requests(calls: &[Call], names: &Names, cases: &[Case]) -> BTreeMap<String, F
             if path.ends_with("[kubernetes.io/config.seen]") {
                 "<time>".clone_into(value);
             }
+        }
+        // A sidecar ends last, with what the others have left of the grace period.
+        if call.method == "StopContainer" && case.is_sidecar(&pod.container) {
+            fields.insert("timeout".to_owned(), "<what is left>".to_owned());
         }
         let name = case.name();
         let request = format!("{name} {} {} {attempt}", call.method, pod.container);

@@ -156,7 +156,7 @@ impl Drop for Kubelet {
 }
 
 /// Makes a directory a mount of its own that spreads what is mounted below it; gone with its slot.
-fn share(dir: &Path) {
+pub fn share(dir: &Path) {
     let none: Option<&str> = None;
     mount(Some(dir), dir, none, MsFlags::MS_BIND, none).unwrap();
     mount(none, dir, none, MsFlags::MS_SHARED, none).unwrap();
