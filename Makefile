@@ -4,7 +4,7 @@
 CARGO = $(shell scripts/find-cargo)
 
 # Every test file that is no tier of its own.
-PURE = $(filter-out bench component node soak,$(basename $(notdir $(wildcard tests/*.rs))))
+PURE = $(filter-out bench component node parity soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
 .PHONY: help build demo test test-fast test-build soak bench bench-doc lint fmt
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ test: test-fast ## everything; as root, on a private containerd
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
-	scripts/tier node 600 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build "$${CARGO_TARGET_DIR:-target}/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
