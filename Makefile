@@ -4,7 +4,7 @@
 CARGO = $(shell scripts/find-cargo)
 
 # Every test file that is no tier of its own.
-PURE = $(filter-out bench component node parity soak,$(basename $(notdir $(wildcard tests/*.rs))))
+PURE = $(filter-out bench component node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
 .PHONY: help build demo test test-fast test-build soak bench bench-doc lint fmt
 .DEFAULT_GOAL := help
