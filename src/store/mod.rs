@@ -76,7 +76,10 @@ pub struct Store {
 struct Inner {
     state_dir: PathBuf,
     memory_dir: PathBuf,
-    jobs: mpsc::Sender<Job>,
+    /// What has to survive a loss of power.
+    synced: mpsc::Sender<Job>,
+    /// What has to survive the agent.
+    cached: mpsc::Sender<Job>,
     warnings: watch::Sender<Arc<Vec<String>>>,
     /// Held as long as the agent runs.
     _lock: Flock<File>,
@@ -105,9 +108,10 @@ impl Store {
             tracing::warn!("{warning}");
         }
         let warnings = watch::Sender::new(Arc::new(found));
-        let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Writer::new(queue, warnings.clone());
-        let inner = Inner { state_dir, memory_dir, jobs, warnings, _lock: lock };
+        let (synced, synced_queue) = mpsc::channel(QUEUE);
+        let (cached, cached_queue) = mpsc::channel(QUEUE);
+        let writer = Writer::new([synced_queue, cached_queue], &warnings);
+        let inner = Inner { state_dir, memory_dir, synced, cached, warnings, _lock: lock };
         Ok((Self { inner: Arc::new(inner) }, writer, loaded))
     }
 
@@ -191,7 +195,11 @@ impl Store {
         let job = Job { path, content, durability, done };
         let ended =
             || NotSaved { path: shown.clone(), message: "the agent is stopping".to_owned() };
-        self.inner.jobs.send(job).await.map_err(|_| ended())?;
+        let lane = match durability {
+            Durability::Synced => &self.inner.synced,
+            Durability::Cached => &self.inner.cached,
+        };
+        lane.send(job).await.map_err(|_| ended())?;
         written.await.map_err(|_| ended())?
     }
 }

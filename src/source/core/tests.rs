@@ -372,6 +372,23 @@ fn a_pod_that_did_not_change_stays_the_same_object_and_was_first_seen_when_it_wa
 }
 
 #[test]
+fn what_is_accepted_is_not_held_twice() {
+    let mut first = state();
+    first.step(&listing("1 | a: web@1a"), now(0));
+    let state = restarted(&first);
+    let adopted = |seen: &str| {
+        let Look::Read(reading) = &listing(seen).files[0].look else { panic!("{seen}") };
+        let mut reading = Reading::clone(reading);
+        reading.adopt(&state.pods());
+        reading.documents.remove(0).result.unwrap()
+    };
+    assert!(Arc::ptr_eq(&adopted("1 | a: web@1a"), &state.pods()[0]));
+    assert_eq!(seen(&adopted("1 | a: web@1b")), Some("web@1a"));
+    assert_eq!(seen(&adopted("1 | a: web@2")), Some("web@2"));
+    assert_eq!(seen(&adopted("1 | a: db@1a")), Some("db@1a"));
+}
+
+#[test]
 fn knows_all_after_the_first_look_unless_a_new_file_is_being_written_or_the_record_was_lost() {
     let knowledge =
         |state: &mut State, seen: &str| state.step(&listing(seen), now(0)).snapshot.knowledge;
