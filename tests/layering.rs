@@ -18,6 +18,7 @@ const CORE: &[(&str, &[&str])] = &[
     ("plan", &["model", "podspec"]),
     ("status", &["model", "podspec", "plan"]),
     ("event/core", &["model"]),
+    ("pleg/core", &["model"]),
     ("source/core", &["model", "desired", "manifest"]),
 ];
 

@@ -7,6 +7,7 @@
 
 use nodelet::{
     clock,
+    config::parse_and_validate,
     manifest::{Context, DecodedDocument, Settings, decode, decode_document},
     model::{Problem, SourceKind},
 };
@@ -24,11 +25,14 @@ struct Subject {
     check: fn(&[u8]),
 }
 
-const SUBJECTS: &[Subject] = &[Subject {
-    name: "manifests",
-    fixtures: &["manifests/good", "manifests/bad"],
-    check: check_manifest,
-}];
+const SUBJECTS: &[Subject] = &[
+    Subject {
+        name: "manifests",
+        fixtures: &["manifests/good", "manifests/bad"],
+        check: check_manifest,
+    },
+    Subject { name: "configurations", fixtures: &["config"], check: check_configuration },
+];
 
 const MUTATIONS: u64 = 100_000;
 /// Far more than any text of a few KiB takes, also in a debug build on a busy machine.
@@ -43,6 +47,7 @@ fn mutated_texts_get_verdicts() {
     println!("MUTATION_SEED={seed} MUTATIONS={count}");
     for subject in SUBJECTS {
         let texts = fixtures(subject.fixtures);
+        let count = count / SUBJECTS.len() as u64;
         let threads = 2;
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -95,6 +100,21 @@ fn check_manifest(text: &[u8]) {
                 document.warnings.iter().for_each(sensible);
                 document.result.as_ref().err().into_iter().flatten().for_each(sensible);
                 check_document(document, &context);
+            }
+        }
+    }
+}
+
+fn check_configuration(text: &[u8]) {
+    match parse_and_validate(text) {
+        // What was accepted can be printed.
+        Ok(loaded) => assert!(!format!("{loaded:?}").is_empty()),
+        Err(error) => {
+            assert!(!error.mistakes.is_empty(), "refused without a reason");
+            for mistake in &error.mistakes {
+                // A value may be repeated as it was written.
+                let length = mistake.to_string().len();
+                assert!(length < (8 << 10) + 4 * text.len(), "a mistake of {length} bytes");
             }
         }
     }

@@ -1,3 +1,90 @@
-//! To be written.
+//! The composition root: makes every part, connects them, runs them until one ends or somebody
+//! asks to stop. The only module that knows all others.
+//!
+//! ```text
+//! start: process limits, lock, node name, cgroups ─► tasks: sources, pleg, workers, events, server, node view
+//! stop:  sources and workers finish the call they are in; containers keep running
+//! ```
+//!
+//! Nothing here waits for the runtime: an agent whose runtime is away is up, says so, and goes on
+//! when it comes. A task that ends unexpectedly ends the agent with an error; being started again
+//! is the best tested path that there is.
 
-pub use crate::clock;
+mod build;
+mod housekeeping;
+mod node_ip;
+mod node_view;
+mod process;
+mod signals;
+
+use crate::config::Config;
+use anyhow::{Context as _, bail};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long workers may take to finish the calls that they are in when the agent is asked to stop.
+/// A call cut off after that is what a crash would leave, which the next start copes with.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a task of the agent comes to.
+type Ended = (&'static str, anyhow::Result<()>);
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When something that the agent can't do without fails at start (another agent has the root
+/// directory, the socket can't be made), or a task ends unexpectedly.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    for notice in &config.notices {
+        tracing::warn!("{notice}");
+    }
+    process::apply(&config.process);
+    let shutdown = CancellationToken::new();
+    let signals = signals::Signals::install().context("cannot handle signals")?;
+    let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let notify_socket = config.process.notify_socket.clone();
+    let node = build::spawn_all(&config, &mut tasks, &shutdown)?;
+    tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
+    process::tell_systemd(notify_socket.as_deref());
+    supervise(tasks, signals, shutdown).await
+}
+
+async fn supervise(
+    mut tasks: JoinSet<Ended>,
+    mut signals: signals::Signals,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    // Both arms only wait: a signal or the end of a task is not lost when the other comes first.
+    let unexpected = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping; containers keep running");
+            None
+        }
+        ended = tasks.join_next() => Some(ended),
+    };
+    shutdown.cancel();
+    let stopped = tokio::time::timeout(STOP_PATIENCE, async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Ok((name, Err(error))) = ended {
+                tracing::warn!(task = name, "{error:#}");
+            }
+        }
+    });
+    // A second signal means now.
+    let stopped = tokio::select! {
+        stopped = stopped => stopped.is_ok(),
+        _ = signals.next() => false,
+    };
+    if !stopped {
+        tracing::warn!("not every call to the runtime came to its end");
+    }
+    match unexpected {
+        None => Ok(()),
+        Some(None) => bail!("nothing was running"),
+        Some(Some(Err(panic))) => Err(panic).context("a task has crashed"),
+        Some(Some(Ok((name, Ok(()))))) => bail!("the {name} task has ended"),
+        Some(Some(Ok((name, Err(error))))) => Err(error.context(format!("the {name} task failed"))),
+    }
+}

@@ -5,7 +5,10 @@ use crate::{
     config::{self, Config, ConfigError, Environment, HostFacts, Loaded},
     logging,
 };
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
+
+/// Threads for work that may block.
+const BLOCKING_THREADS: usize = 8;
 
 /// Runs the agent until it is told to stop.
 pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
@@ -30,8 +33,14 @@ where
         let count = unknown.len();
         tracing::error!(count, "the configuration has unknown fields; going on without them");
     }
-    // One thread: the agent waits nearly always, and a second one costs half a megabyte.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // One thread: the agent waits nearly always, and a second one costs half a megabyte. File work
+    // goes to threads that come and go; enough of them that some may hang on a dead file system.
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return super::fail(&error),
     };

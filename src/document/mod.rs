@@ -14,12 +14,14 @@ mod node;
 mod parse;
 mod scalar;
 mod schema;
+mod typed;
 mod walk;
 
 pub use node::{Document, Entry, Node, Value};
 pub use parse::{MAX_TEXT_BYTES, parse};
 pub use schema::{Field, Support, Type};
-pub use walk::{Finding, FindingKind, nearest, typed, walk};
+pub use typed::typed;
+pub use walk::{Finding, FindingKind, nearest, walk};
 pub(crate) use walk::{cut, show};
 
 #[cfg(test)]

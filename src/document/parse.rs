@@ -10,7 +10,7 @@ use super::{
     scalar,
 };
 use crate::model::{Position, Problem};
-use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag, options};
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Tag, options};
 use std::collections::HashMap;
 
 /// Largest text that is read, in bytes; the kubelet's limit for a manifest.
@@ -38,11 +38,28 @@ pub fn parse(text: &[u8]) -> Result<Vec<Document>, Problem> {
     };
     let mut builder = Builder::default();
     for event in Parser::new_from_str_with_options(text, options) {
-        let (event, span) = event
-            .map_err(|e| problem(position(e.marker()), format!("does not parse: {}", e.info())))?;
+        let (event, span) = event.map_err(|e| syntax_error(&e))?;
         builder.take(event, position(&span.start))?;
     }
     Ok(builder.documents)
+}
+
+/// The parser's own words, except where a person could make nothing of them.
+fn syntax_error(error: &ScanError) -> Problem {
+    let at = position(error.marker());
+    if *error.kind() == ErrorKind::RecursionLimitExceeded {
+        return too_deep(at);
+    }
+    let reason = if *error.kind() == ErrorKind::ExpectedDocumentStart {
+        "this does not belong to what is above; check the indentation".to_owned()
+    } else {
+        error.info()
+    };
+    problem(at, format!("does not parse: {reason}"))
+}
+
+fn too_deep(at: Position) -> Problem {
+    problem(at, format!("is nested more than {MAX_DEPTH} deep"))
 }
 
 /// The text of the bytes, checked for what no YAML or JSON text contains.
@@ -183,7 +200,7 @@ impl Builder {
 
     fn begin(&mut self, position: Position, anchor: usize, kind: FrameKind) -> Result<(), Problem> {
         if self.stack.len() >= MAX_DEPTH {
-            return Err(problem(position, format!("is nested more than {MAX_DEPTH} deep")));
+            return Err(too_deep(position));
         }
         self.stack.push(Frame { position, anchor, kind });
         Ok(())
@@ -260,7 +277,7 @@ impl Builder {
     /// Accounts for a copy of `node` placed at `depth`.
     fn charge(&mut self, node: &Node, depth: usize) -> Result<(), Problem> {
         if depth > MAX_DEPTH {
-            return Err(problem(node.position, format!("is nested more than {MAX_DEPTH} deep")));
+            return Err(too_deep(node.position));
         }
         self.count(node.position)?;
         let text = match &node.value {

@@ -187,9 +187,6 @@ fn check_kind(root: &Node) -> Vec<Problem> {
             }
         },
     }
-    if problems.is_empty() {
-        check_version(root, &mut problems);
-    }
     problems
 }
 
@@ -209,8 +206,14 @@ fn pod(
         .partition(|finding| finding.kind == FindingKind::Ignored);
     let mut warnings: Vec<Problem> = notices.into_iter().map(|f| f.problem).collect();
     let mut problems: Vec<Problem> = errors.into_iter().map(|f| f.problem).collect();
+    check_version(root, &mut problems);
 
-    let mut pod: k8s::Pod = match serde_json::from_value(document::typed(root, POD)) {
+    let mut typed = document::typed(root, POD);
+    if let Some(fields) = typed.as_object_mut() {
+        // Another version was found fault with above; the rest is worth looking at all the same.
+        fields.insert("apiVersion".to_owned(), "v1".into());
+    }
+    let mut pod: k8s::Pod = match serde_json::from_value(typed) {
         Ok(pod) => pod,
         Err(error) => {
             let message = format!("does not fit a Pod: {error}");

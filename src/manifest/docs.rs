@@ -13,23 +13,23 @@ pub fn markdown() -> String {
     for (title, prefix) in SECTIONS {
         let (section, rest) = rows.into_iter().partition(|row: &Row| row.path.starts_with(prefix));
         rows = rest;
-        table(&mut out, title, section);
+        table(&mut out, title, prefix, section);
     }
-    table(&mut out, "The document", rows);
+    table(&mut out, "The document", "", rows);
     out
 }
 
 /// Longest prefix first: each row goes to the first section that fits.
 const SECTIONS: [(&str, &str); 5] = [
-    ("Containers (`spec.containers[]` and `spec.initContainers[]`)", "spec.containers[]"),
-    ("Volumes (`spec.volumes[]`)", "spec.volumes[]"),
+    ("Containers (`spec.containers[]` and `spec.initContainers[]`)", "spec.containers[]."),
+    ("Volumes (`spec.volumes[]`)", "spec.volumes[]."),
     ("Security of the pod (`spec.securityContext`)", "spec.securityContext."),
     ("The pod (`spec`)", "spec."),
     ("`metadata`", "metadata."),
 ];
 
 const INTRODUCTION: &str = "\
-<!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --lib manifest -->
+<!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --test manifests -->
 # Manifests
 
 nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON: one or more
@@ -95,7 +95,7 @@ fn object(ty: &'static Type) -> Option<&'static [Field]> {
     }
 }
 
-fn table(out: &mut String, title: &str, mut rows: Vec<Row>) {
+fn table(out: &mut String, title: &str, prefix: &str, mut rows: Vec<Row>) {
     rows.sort_by(|a, b| a.path.cmp(&b.path));
     // Writing to a String can't fail.
     write!(out, "\n## {title}\n\n| field | | note |\n|---|---|---|\n").ok();
@@ -106,6 +106,7 @@ fn table(out: &mut String, title: &str, mut rows: Vec<Row>) {
             Support::Ignored => "ignored",
             Support::No => "no",
         };
+        let path = path.strip_prefix(prefix).unwrap_or(&path);
         writeln!(out, "| `{path}` | {support} | {} |", field.note).ok();
     }
 }

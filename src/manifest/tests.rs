@@ -1,10 +1,8 @@
-//! Verdicts, defaults, identity and the documentation.
+//! Defaults, identity, lists. The verdicts are in `tests/manifests.rs`.
 
-mod documentation;
 mod identity;
 mod lists;
 mod pods;
-mod verdicts;
 
 use super::{Context, DecodedDocument, DecodedFile, Settings, decode};
 use crate::model::SourceKind;

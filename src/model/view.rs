@@ -2,6 +2,7 @@
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
 use super::{Origin, PodKey, PodUid, Position, Problem, SourceKind, k8s};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, sync::Arc};
 
@@ -67,10 +68,10 @@ pub struct RuntimeView {
 }
 
 /// The relist loop.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlegView {
-    /// Seconds since the last whole listing began; `None` before the first.
-    pub last_relist_seconds: Option<f64>,
+    /// When the last whole listing began; `None` before the first.
+    pub last_relist_at: Option<Timestamp>,
     /// `None` when healthy; else the kubelet's message.
     pub unhealthy: Option<String>,
     /// Whether runtime events arrive.

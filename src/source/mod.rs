@@ -1,1 +1,78 @@
-//! To be written.
+//! Reads manifests from a directory (or one file) and from a URL, and says which pods they want.
+//!
+//! ```text
+//!  inotify (hint) ─┐
+//!  timer ──────────┴─► look: list, read, decode ─► core::step ─► SourceSnapshot (watch)
+//!                                                      └──────► Saved (watch) ─► store, by the agent
+//! ```
+//!
+//! Once accepted, a pod stays wanted until its manifest is cleanly removed: a manifest that turns
+//! invalid, half-written, unreadable or duplicated, a directory that vanishes or a URL that fails
+//! keep the last good revision. Deciding that is [`core`], without any I/O. Merging sources and what
+//! becomes of the pods is not done here.
+
+pub mod core;
+mod directory;
+mod hints;
+mod lister;
+mod names;
+mod output;
+mod reader;
+mod url;
+
+pub use core::Forgotten;
+pub use directory::DirectorySource;
+pub use url::UrlSource;
+
+use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
+use output::Command;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What a source is made from besides its place.
+#[derive(Clone, Debug)]
+pub struct SourceOptions {
+    /// This node's name.
+    pub node_name: String,
+    /// What manifests may ask for.
+    pub settings: Settings,
+    /// Between two looks, without a hint.
+    pub check_every: Duration,
+    /// What [`SourceHandle::saved`] had last in an earlier life, from the store.
+    pub saved: SavedState,
+}
+
+/// What is left of an earlier life.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum SavedState {
+    /// There was none.
+    #[default]
+    None,
+    /// It was lost: nothing is removed before manifests were seen again.
+    Lost,
+    /// As saved.
+    Saved(serde_json::Value),
+}
+
+/// The receiving end of a source.
+#[derive(Clone, Debug)]
+pub struct SourceHandle {
+    /// What it wants, from before its first look on (`Unknown`, or `Checkpoint` with the last good pods).
+    pub snapshots: watch::Receiver<Arc<SourceSnapshot>>,
+    /// What is to be saved; changes when last good revisions change.
+    pub saved: watch::Receiver<Arc<core::Saved>>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl SourceHandle {
+    /// Drops the last good revision of a pod whose manifest is broken or gone.
+    pub async fn forget(&self, key: &PodKey) -> Forgotten {
+        let (reply, answer) = oneshot::channel();
+        let command = Command { key: key.clone(), reply };
+        if self.commands.send(command).await.is_err() {
+            return Forgotten::Unknown;
+        }
+        // The source ends in between only when the agent does.
+        answer.await.unwrap_or(Forgotten::Unknown)
+    }
+}

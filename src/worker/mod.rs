@@ -1,1 +1,74 @@
-//! To be written.
+//! Workers: one task per pod name, the only one that makes mutating runtime calls for it.
+//!
+//! ```text
+//!  sources ─► desired ─┐                     ┌─► execute ─► runtime, cgroups, volumes, host files
+//!  pleg updates ───────┼─► set ─► Input ─► task ─► plan_name ─► actions ─► outcomes ─┐
+//!  pleg health ────────┘         (watch)     └◄────────────────────────────────────┘
+//!                                              └─► Report ─► set ─► views (watch)
+//! ```
+//!
+//! The set routes and publishes; it decides which names have a worker and nothing else. A task
+//! observes, decides (`plan`), acts (`execute`) and publishes its view, then sleeps until its input
+//! changes or its plan's `wake_at`. `execute` holds no policy.
+//!
+//! Invariant: nothing is planned before the runtime was listed once.
+//! Invariant: a mutating call is awaited to its end, also when the agent shuts down; only an image
+//! pull is dropped, when its pod is no longer wanted.
+
+mod execute;
+mod records;
+mod report;
+mod set;
+mod task;
+
+pub(crate) use execute::chain;
+pub use execute::{Host, HostSettings};
+pub(crate) use set::any_changed;
+pub use set::{Known, PodViews, SetInputs, SetView, WorkerSet};
+
+use crate::{
+    model::{DesiredPod, ObservedPod, RuntimeView},
+    plan::Wish,
+};
+use std::sync::Arc;
+
+/// What a worker is told; the latest wins.
+#[derive(Clone, Debug)]
+struct Input {
+    intent: Intent,
+    observed: Arc<ObservedPod>,
+    runtime: Arc<RuntimeView>,
+    /// Counts the inputs, so that the set knows whether a report answers the latest.
+    sequence: u64,
+}
+
+/// What the sources want of a name, owned. The plan's [`Wish`] borrows from it.
+#[derive(Clone, Debug, PartialEq)]
+enum Intent {
+    Run(Arc<DesiredPod>),
+    Gone,
+    Undecided,
+}
+
+impl Intent {
+    fn as_wish(&self) -> Wish<'_> {
+        match self {
+            Self::Run(pod) => Wish::Run(pod),
+            Self::Gone => Wish::Gone,
+            Self::Undecided => Wish::Undecided,
+        }
+    }
+
+    /// The wished pod, when it is this incarnation.
+    fn desired(&self, uid: &crate::model::PodUid) -> Option<Arc<DesiredPod>> {
+        match self {
+            Self::Run(pod) if pod.uid == *uid => Some(Arc::clone(pod)),
+            Self::Run(_) | Self::Gone | Self::Undecided => None,
+        }
+    }
+
+    /// Whether it wants this very incarnation.
+    fn wants(&self, uid: &crate::model::PodUid) -> bool {
+        matches!(self, Self::Run(pod) if pod.uid == *uid)
+    }
+}

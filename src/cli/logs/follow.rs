@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 
 /// Between two looks when no hint comes.
@@ -57,10 +57,12 @@ pub(super) async fn follow(
             position.log.finish(printer)?;
             return printer.finish();
         }
-        // A hint that fails or does not come is made up for by looking again.
-        match timeout(LOOK_AGAIN, hints.next()).await {
-            Ok(Some(Err(e))) => return Err(e),
-            Ok(Some(Ok(_)) | None) | Err(_) => {}
+        // Running out of time is a reason to look, like a hint.
+        if let Ok(hint) = timeout(LOOK_AGAIN, hints.next()).await {
+            match hint {
+                Some(hint) => drop(hint?),
+                None => sleep(LOOK_AGAIN).await,
+            }
         }
     }
 }

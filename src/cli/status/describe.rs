@@ -137,8 +137,7 @@ fn container(
     let resources = spec.resources.clone().unwrap_or_default();
     page.optional(4, "Requests", Some(&amounts(resources.requests.as_ref())));
     page.optional(4, "Limits", Some(&amounts(resources.limits.as_ref())));
-    let mounts: Vec<String> =
-        spec.volume_mounts.iter().flatten().map(|mount| mounted(mount)).collect();
+    let mounts: Vec<String> = spec.volume_mounts.iter().flatten().map(mounted).collect();
     page.optional(4, "Mounts", Some(&mounts.join("\n")));
 }
 

@@ -119,7 +119,7 @@ fn render(
             if output == Output::Json {
                 Ok(serde_json::to_string_pretty(&object)? + "\n")
             } else {
-                Ok(serde_saphyr::to_string(&object)?)
+                objects::yaml(&object)
             }
         }
     }

@@ -1,10 +1,12 @@
 //! The same as Kubernetes objects, for programs.
 
+use super::StatusError;
 use crate::{
     model::{NodeView, PodView},
     serve::{StatusDocument, pod_object},
 };
 use serde_json::{Map, Value, json};
+use serde_saphyr::SerializerOptions;
 
 /// `v1` `PodList`. What has no place in Kubernetes' own types stands beside the items, under
 /// `nodelet`: a `NodeStatus` of nodelet.dev/v1alpha1 with the node, manifests and events.
@@ -24,11 +26,18 @@ pub(super) fn pod(view: &PodView) -> Result<Value, serde_json::Error> {
     serde_json::to_value(pod_object(view))
 }
 
+/// YAML with one line per value: folded text can't be searched with grep.
+pub(super) fn yaml(object: &Value) -> Result<String, StatusError> {
+    let mut options = SerializerOptions::default();
+    options.folded_wrap_chars = usize::MAX;
+    let mut text = String::new();
+    serde_saphyr::to_fmt_writer_with_options(&mut text, object, options)?;
+    Ok(text)
+}
+
 fn node_status(node: &NodeView, document: &StatusDocument) -> Result<Value, serde_json::Error> {
-    let mut status = match camel_case(serde_json::to_value(node)?) {
-        Value::Object(fields) => fields,
-        other => Map::from_iter([("node".to_owned(), other)]),
-    };
+    let mut status: Map<String, Value> =
+        serde_json::from_value(camel_case(serde_json::to_value(node)?))?;
     status.remove("name");
     status.insert("apiVersion".to_owned(), "nodelet.dev/v1alpha1".into());
     status.insert("kind".to_owned(), "NodeStatus".into());

@@ -111,7 +111,7 @@ fn node(page: &mut Page, document: &StatusDocument, now: Timestamp) {
         Some(why) => format!("NOT READY: {}", text::one_line(why)),
     };
     page.field(INDENT, "Pod network", &network);
-    page.field(INDENT, "Listing (PLEG)", &pleg(node));
+    page.field(INDENT, "Listing (PLEG)", &pleg(node, now));
     for hung in &node.pleg.hung {
         page.field(INDENT, "Hung", &format!("{}: {}", hung.key, text::one_line(&hung.what)));
     }
@@ -137,10 +137,10 @@ fn runtime(node: &NodeView) -> String {
     }
 }
 
-fn pleg(node: &NodeView) -> String {
+fn pleg(node: &NodeView, now: Timestamp) -> String {
     let pleg = &node.pleg;
-    let last = match pleg.last_relist_seconds {
-        Some(seconds) => format!("last whole listing {seconds:.0}s ago"),
+    let last = match pleg.last_relist_at {
+        Some(at) => format!("last whole listing {} ago", text::age_at(at, now)),
         None => "nothing listed yet".to_owned(),
     };
     let events = if pleg.events_connected {

@@ -123,7 +123,7 @@ fn node() -> Value {
         "name": "n1", "version": "0.1.0", "pid": 4711, "started_at": "2026-11-20T09:55:00Z",
         "runtime": {"endpoint": "unix:///run/containerd/containerd.sock", "name": "containerd", "version": "1.6.20",
                     "not_ready": null, "network_not_ready": "cni plugin not initialized"},
-        "pleg": {"last_relist_seconds": 0.7, "unhealthy": null, "events_connected": true,
+        "pleg": {"last_relist_at": "2026-11-20T09:59:59Z", "unhealthy": null, "events_connected": true,
                  "hung": [{"key": {"namespace": "default", "name": "going-n1"}, "what": "ContainerStatus of 4f2a"}]},
         "sources": [
             {"kind": "file", "location": "/m", "error": null, "files": [
@@ -246,7 +246,7 @@ fn objects_are_kubernetes_objects() {
     assert_eq!(list["items"][7]["status"]["podIP"], "10.88.0.4");
     let node = &list["nodelet"];
     assert_eq!((&node["kind"], &node["metadata"]["name"]), (&json!("NodeStatus"), &json!("n1")));
-    assert_eq!(node["pleg"]["lastRelistSeconds"], 0.7);
+    assert_eq!(node["pleg"]["lastRelistAt"], "2026-11-20T09:59:59Z");
     assert_eq!(node["sources"][0]["files"][1]["verdicts"][0]["lastGood"], true);
     assert_eq!(node["events"][1]["count"], 5);
 
@@ -261,8 +261,8 @@ fn objects_are_kubernetes_objects() {
 #[test]
 fn yaml_says_the_same_as_json() {
     let mut document = document();
-    let labels =
-        json!({"octal": "0644", "bool": "yes", "null": "~", "time": "2026-11-20", "number": "1e3"});
+    let labels = json!({"octal": "0644", "bool": "yes", "null": "~", "time": "2026-11-20", "number": "1e3",
+                        "long": "word ".repeat(60), "lines": "a\n b\n\nc\n"});
     let pod = document.pods[7].pod.as_mut().unwrap();
     std::sync::Arc::make_mut(pod).metadata.labels = serde_json::from_value(labels.clone()).unwrap();
     for pod in [Some("web"), None] {

@@ -9,7 +9,11 @@ pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
     Field::yes("command", STRINGS),
     Field::yes("env", Type::List(&Type::Object(ENV_VAR))),
-    Field::yes("envFrom", Type::List(&Type::Object(ENV_FROM))),
+    Field::differs(
+        "envFrom",
+        Type::List(&Type::Object(ENV_FROM)),
+        "everything it could take variables from is an object of an API server",
+    ),
     Field::yes("image", Type::String),
     Field::differs(
         "imagePullPolicy",
@@ -117,7 +121,11 @@ static SECURITY_CONTEXT: &[Field] = &[
     Field::yes("appArmorProfile", Type::Object(PROFILE)),
     Field::yes("capabilities", Type::Object(CAPABILITIES)),
     Field::yes("privileged", Type::Bool),
-    Field::yes("procMount", Type::String),
+    Field::differs(
+        "procMount",
+        Type::String,
+        "`Default` only: `Unmasked` needs a user namespace, and this version makes none",
+    ),
     Field::yes("readOnlyRootFilesystem", Type::Bool),
     Field::yes("runAsGroup", Type::Int64),
     Field::yes("runAsNonRoot", Type::Bool),

@@ -52,10 +52,10 @@ pub(super) static POD_SPEC: &[Field] = &[
         Type::String,
         "not resolved to a priority: write `priority` beside it",
     ),
-    Field::ignored(
+    Field::differs(
         "readinessGates",
         Type::List(&Type::Object(READINESS_GATE)),
-        "without an API server nobody could set the condition; the pod is ready without it",
+        "without an API server nobody sets the conditions: the pod runs and is never Ready",
     ),
     Field::no(
         "resourceClaims",

@@ -20,6 +20,11 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     for (index, toleration) in spec.tolerations.iter().flatten().enumerate() {
         check_toleration(report, &format!("spec.tolerations[{index}]"), toleration);
     }
+    if spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
+        let message =
+            "without an API server nobody sets these conditions: the pod runs and is never Ready";
+        report.warn("spec.readinessGates", message);
+    }
     if let Some(class) = given(spec.priority_class_name.as_ref()) {
         report.name("spec.priorityClassName", class, names::dns_subdomain);
     }

@@ -1,7 +1,12 @@
-//! The fixtures of `tests/manifests`: their last lines say what is to be said about them.
+//! The fixtures of `tests/manifests`, whose last lines say what is to be said about them, and
+//! `docs/manifests.md`, which is made from the field table.
 
-use super::{Settings, context};
-use crate::manifest::decode;
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use nodelet::{
+    manifest::{Context, Settings, decode, markdown},
+    model::SourceKind,
+};
 use std::path::{Path, PathBuf};
 
 fn fixtures(directory: &str) -> Vec<PathBuf> {
@@ -19,7 +24,14 @@ fn fixtures(directory: &str) -> Vec<PathBuf> {
 /// What is said about a text, a line each.
 fn said_about(text: &str) -> Vec<String> {
     let settings = Settings { allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()] };
-    let file = match decode(text.as_bytes(), &context("node1", &settings)) {
+    let context = Context {
+        node_name: "node1",
+        source: SourceKind::File,
+        location: "/etc/nodelet/static-pods/web.yaml",
+        seen: "2026-01-31T12:00:00Z".parse().unwrap(),
+        settings: &settings,
+    };
+    let file = match decode(text.as_bytes(), &context) {
         Ok(file) => file,
         Err(problem) => return vec![format!("verdict: {problem}")],
     };
@@ -90,4 +102,18 @@ fn good_manifests_are_accepted() {
 #[test]
 fn bad_manifests_get_every_verdict_at_once() {
     check("bad", false);
+}
+
+#[test]
+fn docs_manifests_is_made_from_the_field_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/manifests.md");
+    let expected = markdown();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/manifests.md is not what the field table says: UPDATE_DOCS=1 cargo test --test manifests"
+    );
 }

@@ -1,0 +1,408 @@
+//! Makes the parts from the configuration and connects them.
+
+use super::{Ended, housekeeping::Housekeeping, node_ip::host_ips, node_view::NodeViewTask};
+use crate::{
+    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity},
+    clock,
+    config::{CgroupDriver, Config, Enforce, PidsLimit},
+    cri::{NodeFacts, RuntimeClient, to_cri},
+    desired::SourceSnapshot,
+    event::{self, Recorder},
+    hostfiles::{HostFilePaths, HostFiles},
+    image::{CredentialPaths, ImageSettings, Images},
+    manifest,
+    model::{NodeView, Quantity, SourceKind},
+    plan::PlanSettings,
+    pleg::{Pleg, PlegHandle, PlegSettings},
+    podspec::CgroupOptions,
+    serve::{self, ForgetAnswer, ServeSettings, Server, Views},
+    source::{DirectorySource, Forgotten, SavedState, SourceHandle, SourceOptions, UrlSource},
+    store::{Loaded, LoadedSource, Store},
+    volume::Volumes,
+    worker::{Host, HostSettings, SetInputs, WorkerSet},
+};
+use anyhow::Context as _;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Starts of sandboxes and containers at a time, where the configuration names no number: what makes
+/// a batch fastest on small machines (see docs/performance.md).
+const START_CONCURRENCY: usize = 4;
+/// Commands of people that may wait.
+const COMMANDS: usize = 8;
+
+type Tasks = JoinSet<Ended>;
+
+/// Makes everything and spawns its tasks; returns the node's name.
+pub(super) fn spawn_all(
+    config: &Config,
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<String> {
+    let (store, writer, mut loaded) = Store::open(&config.paths.root_dir, &config.paths.run_dir)?;
+    spawn(tasks, "store", writer.run(shutdown.clone()));
+    let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
+    let capacity = NodeCapacity::read(Path::new("/proc"), Path::new("/sys"))?;
+    let runtime = RuntimeClient::new(
+        &config.cri.endpoint.to_string(),
+        Some(&config.cri.image_endpoint.to_string()),
+        config.cri.request_timeout,
+    )?;
+    let (recorder, events, event_log) = event::channel();
+    spawn(tasks, "events", events.run(shutdown.clone()));
+    let (pleg, pleg_handle, updates) = Pleg::new(runtime.clone(), PlegSettings::new(clock::now));
+    spawn(tasks, "relist", pleg.run(shutdown.clone()));
+    let health = pleg_handle.health();
+    let links = Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder };
+    let host = Arc::new(host(config, &node_name, &capacity, links)?);
+
+    let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
+    let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
+        sources.iter().map(|source| source.snapshots.clone()).collect();
+    let inputs = SetInputs {
+        sources: snapshots.clone(),
+        updates,
+        health: health.clone(),
+        records: loaded.pods,
+        kept: loaded.memory,
+    };
+    let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
+    let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
+    let known = set.known();
+    tasks.spawn(named("workers", set.run()));
+
+    let (trouble_sender, trouble) = watch::channel(Vec::new());
+    let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
+    tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
+    let (published, node) = watch::channel(Arc::default());
+    let view = NodeViewTask {
+        base: base_view(config, &node_name),
+        health,
+        sources: snapshots,
+        set: set_view,
+        trouble,
+        store_warnings: store.warnings(),
+        published,
+    };
+    tasks.spawn(named("node view", view.run(shutdown.clone())));
+
+    let (commands, command_queue) = mpsc::channel(COMMANDS);
+    tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
+    let views = Views { pods, node, events: event_log, heartbeat };
+    let server = Server::bind(serve_settings(config), views, commands)?;
+    spawn(tasks, "server", server.run(shutdown.clone()));
+    Ok(node_name)
+}
+
+/// The parts that the workers' host shares with others.
+struct Links {
+    runtime: RuntimeClient,
+    store: Store,
+    pleg: PlegHandle,
+    events: Recorder,
+}
+
+fn host(
+    config: &Config,
+    node_name: &str,
+    capacity: &NodeCapacity,
+    links: Links,
+) -> anyhow::Result<Host> {
+    let owner: Box<str> = links.store.owner(config.paths.owner.as_deref())?.into();
+    let cgroups = Cgroups::detect(&cgroup_settings(config))?;
+    let memory = capacity.minus(&reserved(config)).memory_bytes;
+    let volumes = Volumes::open(&config.paths.root_dir, Some(memory))?;
+    if let Err(error) = volumes.share_root() {
+        // Only Bidirectional propagation needs it.
+        tracing::warn!(err = %error, "cannot share the mounts of the root directory");
+    }
+    Ok(Host {
+        settings: host_settings(config, node_name, owner, capacity, &cgroups),
+        volumes,
+        files: HostFiles::new(HostFilePaths {
+            root_dir: config.paths.root_dir.clone(),
+            pod_logs_dir: config.paths.pod_logs_dir.clone(),
+            links_dir: config.paths.container_links_dir.clone(),
+            node_hosts: "/etc/hosts".into(),
+        }),
+        images: Images::new(links.runtime.clone(), image_settings(config)?),
+        starts: Semaphore::new(start_turns(config)),
+        runtime: links.runtime,
+        store: links.store,
+        pleg: links.pleg,
+        events: links.events,
+        cgroups,
+    })
+}
+
+fn base_view(config: &Config, node_name: &str) -> NodeView {
+    NodeView {
+        name: node_name.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        started_at: clock::now().wall.to_string(),
+        notices: config.notices.clone(),
+        ..NodeView::default()
+    }
+}
+
+fn serve_settings(config: &Config) -> ServeSettings {
+    ServeSettings {
+        run_dir: config.paths.run_dir.clone(),
+        healthz: config.health.address,
+        pod_logs_dir: config.paths.pod_logs_dir.clone(),
+        sync_frequency: config.pods.sync_frequency,
+    }
+}
+
+/// Spawns a task that can't fail.
+fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    tasks.spawn(named(name, async move {
+        task.await;
+        Ok(())
+    }));
+}
+
+/// A task with the name that it is reported under.
+async fn named(name: &'static str, task: impl Future<Output = anyhow::Result<()>>) -> Ended {
+    (name, task.await)
+}
+
+fn hostname() -> anyhow::Result<String> {
+    let name = nix::unistd::gethostname().context("the host's name can't be read")?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+fn cgroup_settings(config: &Config) -> CgroupSettings {
+    CgroupSettings {
+        root: config.cgroup.root.clone(),
+        per_qos: config.cgroup.per_qos,
+        driver: match config.cgroup.driver {
+            CgroupDriver::Cgroupfs => crate::cgroup::CgroupDriver::Cgroupfs,
+            CgroupDriver::Systemd => crate::cgroup::CgroupDriver::Systemd,
+        },
+        create_root: true,
+    }
+}
+
+/// `systemReserved` and `kubeReserved` together.
+pub(super) fn reserved(config: &Config) -> crate::cgroup::Reserved {
+    let (system, kube) = (&config.cgroup.system_reserved, &config.cgroup.kube_reserved);
+    crate::cgroup::Reserved {
+        cpu_milli: system.cpu_milli.saturating_add(kube.cpu_milli),
+        memory_bytes: system.memory_bytes.saturating_add(kube.memory_bytes),
+        pids: system.pids.saturating_add(kube.pids),
+    }
+}
+
+/// Whether all pods together are held below what is not reserved.
+pub(super) fn enforces_pods(config: &Config) -> bool {
+    config.cgroup.enforce == Enforce::Pods
+}
+
+fn host_settings(
+    config: &Config,
+    node_name: &str,
+    owner: Box<str>,
+    capacity: &NodeCapacity,
+    cgroups: &Cgroups,
+) -> HostSettings {
+    let micros = |period: Duration| u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+    let period = config.pods.cfs_period.unwrap_or(Duration::from_millis(100));
+    let left = capacity.minus(&reserved(config));
+    HostSettings {
+        node_name: node_name.into(),
+        plan: PlanSettings { owner: owner.clone(), crash_loop_cap: config.pods.crash_loop_cap },
+        owner,
+        facts: NodeFacts {
+            memory_bytes: capacity.memory_bytes,
+            cgroup_v2: cgroups.version() == CgroupVersion::V2,
+            hugepage_sizes_bytes: hugepage_sizes_bytes(capacity),
+            swap_controller: accounts_swap(cgroups.version()),
+            cpu_cfs_quota: config.pods.cfs_period.is_some(),
+            cpu_period_micros: micros(period),
+            single_process_oom_kill: config.pods.single_process_oom_kill,
+            seccomp_default: config.pods.seccomp_default,
+            seccomp_root: config.paths.root_dir.join("seccomp").to_string_lossy().into_owned(),
+            masked_paths: to_cri::thermal_throttle_paths(Path::new("/sys")),
+        },
+        cgroup: CgroupOptions {
+            cpu_cfs_quota: config.pods.cfs_period.is_some(),
+            cpu_period_micros: micros(period),
+            pids_limit: match config.pods.pids_limit {
+                PidsLimit::Automatic => Some((capacity.pids / 8).max(1024)),
+                PidsLimit::Unlimited => None,
+                PidsLimit::Tasks(tasks) => Some(tasks),
+            },
+        },
+        host_ips: host_ips(&config.node.ips),
+        allocatable: [
+            ("cpu".to_owned(), Quantity::from_milli(left.cpu_milli)),
+            ("memory".to_owned(), Quantity::from_units(left.memory_bytes)),
+        ]
+        .into_iter()
+        .collect(),
+        resolv_conf: config.pods.dns.resolv_conf.clone(),
+        cluster_dns: config.pods.dns.cluster_dns.clone(),
+        cluster_domain: config.pods.dns.cluster_domain.clone(),
+        request_timeout: config.cri.request_timeout,
+    }
+}
+
+/// Home of the user that the agent runs as, by the user database: a daemon has no HOME.
+fn home_dir() -> Option<PathBuf> {
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid());
+    user.ok().flatten().map(|user| user.dir)
+}
+
+/// Page sizes out of their names, `2MB`.
+fn hugepage_sizes_bytes(capacity: &NodeCapacity) -> Vec<u64> {
+    let sizes = capacity.hugepages.iter().filter_map(|(name, _)| {
+        let binary = name.strip_suffix('B')?;
+        Quantity::parse(&format!("{binary}i")).ok()
+    });
+    sizes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+}
+
+/// Whether memory cgroups account for swap, which is off on some kernels.
+fn accounts_swap(version: CgroupVersion) -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    match version {
+        CgroupVersion::V1 => root.join("memory/memory.memsw.limit_in_bytes").exists(),
+        CgroupVersion::V2 => {
+            // The root cgroup has no limits; any of its children shows what the kernel has.
+            let children = std::fs::read_dir(root).into_iter().flatten().flatten();
+            children.into_iter().any(|child| child.path().join("memory.swap.max").exists())
+        }
+    }
+}
+
+fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
+    Ok(ImageSettings {
+        parallel: config.images.parallel,
+        qps: config.images.qps,
+        burst: config.images.burst,
+        credentials: CredentialPaths {
+            root_dir: config.paths.root_dir.clone(),
+            work_dir: std::env::current_dir().context("the working directory is gone")?,
+            home_dir: home_dir(),
+        },
+    })
+}
+
+fn start_turns(config: &Config) -> usize {
+    let configured = config.pods.start_concurrency.and_then(|n| usize::try_from(n).ok());
+    configured.unwrap_or(START_CONCURRENCY).max(1)
+}
+
+fn spawn_sources(
+    config: &Config,
+    node_name: &str,
+    loaded: &mut Loaded,
+    store: &Store,
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> Vec<SourceHandle> {
+    let mut options = |kind: SourceKind, check_every: Duration| SourceOptions {
+        node_name: node_name.to_owned(),
+        settings: manifest::Settings {
+            allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+        },
+        check_every,
+        saved: match loaded.sources.remove(&kind).unwrap_or_default() {
+            LoadedSource::None => SavedState::None,
+            LoadedSource::Lost => SavedState::Lost,
+            LoadedSource::Saved(state) => SavedState::Saved(state),
+        },
+    };
+    let mut handles = Vec::new();
+    if let Some(path) = &config.source.static_pod_path {
+        let options = options(SourceKind::File, config.source.file_check);
+        let (source, handle) = DirectorySource::new(path.clone(), options);
+        spawn(tasks, "manifest directory", source.run(shutdown.clone()));
+        handles.push((SourceKind::File, handle));
+    }
+    if let Some(url) = &config.source.url {
+        let options = options(SourceKind::Http, config.source.http_check);
+        let (source, handle) = UrlSource::new(url, &config.source.headers, options);
+        spawn(tasks, "manifest URL", source.run(shutdown.clone()));
+        handles.push((SourceKind::Http, handle));
+    }
+    for (kind, handle) in &handles {
+        let saving = save(handle.clone(), *kind, store.clone(), shutdown.clone());
+        tasks.spawn(named("saved manifests", saving));
+    }
+    handles.into_iter().map(|(_, handle)| handle).collect()
+}
+
+/// Saves a source's last good manifests whenever they change.
+async fn save(
+    mut source: SourceHandle,
+    kind: SourceKind,
+    store: Store,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        // Both arms only wait; what is saved is read afterwards.
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            changed = source.saved.changed() => {
+                if changed.is_err() {
+                    // The source has ended, which its own task reports.
+                    shutdown.cancelled().await;
+                    return Ok(());
+                }
+            }
+        }
+        let saved = Arc::clone(&source.saved.borrow_and_update());
+        if let Err(error) = store.put_source(kind, &*saved).await {
+            tracing::debug!(err = %error, "last good manifests are not on disk yet");
+        }
+    }
+}
+
+/// Does what people ask for through the local socket.
+async fn obey(
+    mut commands: mpsc::Receiver<serve::Command>,
+    sources: Vec<SourceHandle>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        // Cancel-safe: recv loses nothing when shutdown comes first.
+        let command = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            command = commands.recv() => command,
+        };
+        let Some(serve::Command::Forget { key, reply }) = command else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        let mut answer = ForgetAnswer::Unknown;
+        for source in &sources {
+            match source.forget(&key).await {
+                Forgotten::Unknown => {}
+                Forgotten::Done { location } => {
+                    answer = ForgetAnswer::Forgotten { location };
+                    break;
+                }
+                Forgotten::Written { location } => answer = ForgetAnswer::NotKept { location },
+            }
+        }
+        if reply.send(answer).is_err() {
+            tracing::debug!(pod = %key, "whoever asked to forget it has gone");
+        }
+    }
+}
+
+/// Waits until one of the sources publishes something new; for ever when there is none.
+pub(super) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
+    crate::worker::any_changed(receivers).await;
+}

@@ -1,0 +1,118 @@
+//! The node's addresses: as configured, else the one that the default route leaves by.
+//!
+//! The kubelet's order of choice without its DNS look-up: a look-up could hang at start, and an
+//! agent that lives alone sends no packet.
+
+use nix::ifaddrs::getifaddrs;
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// Addresses of the node, primary first; empty when there is no default route (yet).
+pub(super) fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
+    let given: Vec<IpAddr> = configured.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+    if !given.is_empty() {
+        return given;
+    }
+    let v4 = read("/proc/net/route").and_then(|text| default_v4_interface(&text));
+    let v6 = read("/proc/net/ipv6_route").and_then(|text| default_v6_interface(&text));
+    let v4 = v4.and_then(|name| address_of(&name, IpAddr::is_ipv4));
+    let v6 = v6.and_then(|name| address_of(&name, IpAddr::is_ipv6));
+    let prefers_v6 = configured.contains(&IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let (first, second) = if prefers_v6 { (v6, v4) } else { (v4, v6) };
+    first.or(second).into_iter().collect()
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).inspect_err(|err| tracing::debug!(%err, "cannot read {path}")).ok()
+}
+
+/// The interface of the default route in /proc/net/route with the lowest metric.
+fn default_v4_interface(text: &str) -> Option<String> {
+    const UP: u32 = 1;
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [interface, destination, _, flags, _, _, metric, mask, ..] = fields.as_slice()
+            else {
+                return None;
+            };
+            let up = u32::from_str_radix(flags, 16).ok()? & UP != 0;
+            let default = *destination == "00000000" && *mask == "00000000";
+            (default && up).then_some((metric.parse::<u32>().ok()?, (*interface).to_owned()))
+        })
+        .min()
+        .map(|(_, interface)| interface)
+}
+
+/// The same of /proc/net/ipv6_route, whose fields are hexadecimal.
+fn default_v6_interface(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [destination, length, _, _, _, metric, _, _, _, interface] = fields.as_slice()
+            else {
+                return None;
+            };
+            let default = destination.bytes().all(|b| b == b'0') && *length == "00";
+            let metric = u32::from_str_radix(metric, 16).ok()?;
+            (default && *interface != "lo").then_some((metric, (*interface).to_owned()))
+        })
+        .min()
+        .map(|(_, interface)| interface)
+}
+
+/// The first address of an interface that others can reach.
+fn address_of(interface: &str, family: fn(&IpAddr) -> bool) -> Option<IpAddr> {
+    getifaddrs()
+        .inspect_err(|err| tracing::warn!(%err, "cannot list the node's addresses"))
+        .ok()?
+        .filter(|found| found.interface_name == interface)
+        .filter_map(|found| found.address)
+        .filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .find(|ip| family(ip) && is_global_unicast(*ip))
+}
+
+fn is_global_unicast(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip == Ipv4Addr::BROADCAST,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(link_local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_default_route_with_the_lowest_metric() {
+        let table = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
+            eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(default_v4_interface(table).as_deref(), Some("eth0"));
+        assert_eq!(default_v4_interface("Iface\tDestination\n"), None);
+    }
+
+    #[test]
+    fn takes_the_v6_default_route_and_not_the_unreachable_one_of_lo() {
+        let zero = "0".repeat(32);
+        let table = format!(
+            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth1\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n"
+        );
+        assert_eq!(default_v6_interface(&table).as_deref(), Some("eth1"));
+    }
+
+    #[test]
+    fn configured_addresses_win() {
+        let given = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
+        assert_eq!(host_ips(&given), given);
+    }
+}

@@ -1,0 +1,100 @@
+//! Keeps the node's view up to date: what the relist loop, the sources and the workers publish,
+//! put together whenever one of them changes.
+
+use crate::{
+    clock,
+    desired::SourceSnapshot,
+    model::{FileVerdict, NodeView, PlegView, Position, Problem, SourceView},
+    pleg::Health,
+    worker::SetView,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Changes that come within this time are published together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+pub(super) struct NodeViewTask {
+    /// What never changes: name, version, pid, start, notices.
+    pub base: NodeView,
+    pub health: watch::Receiver<Arc<Health>>,
+    pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    pub set: watch::Receiver<Arc<SetView>>,
+    /// Node-wide trouble of the parts that run in the background.
+    pub trouble: watch::Receiver<Vec<String>>,
+    pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
+    pub published: watch::Sender<Arc<NodeView>>,
+}
+
+impl NodeViewTask {
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            let view = self.assemble();
+            self.published.send_replace(Arc::new(view));
+            // Every arm only waits for a change, and the next round reads all of them anew.
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                changed = self.health.changed() => changed?,
+                changed = self.set.changed() => changed?,
+                changed = self.trouble.changed() => changed?,
+                changed = self.store_warnings.changed() => changed?,
+                () = super::build::any_changed(&mut self.sources) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    fn assemble(&mut self) -> NodeView {
+        let health = Arc::clone(&self.health.borrow_and_update());
+        let set = Arc::clone(&self.set.borrow_and_update());
+        let mut warnings = self.trouble.borrow_and_update().clone();
+        warnings.extend(self.store_warnings.borrow_and_update().iter().cloned());
+        let mut sources: Vec<SourceView> =
+            self.sources.iter_mut().map(|s| s.borrow_and_update().view.clone()).collect();
+        mark_duplicates(&mut sources, &set);
+        NodeView {
+            runtime: health.runtime.clone(),
+            pleg: PlegView {
+                last_relist_at: health.last_relist.and_then(|at| {
+                    let now = clock::now();
+                    now.wall.checked_sub(now.boot.saturating_sub(at)).ok()
+                }),
+                unhealthy: health.unhealthy.clone(),
+                events_connected: health.events_connected,
+                hung: health.hung.clone(),
+            },
+            sources,
+            warnings,
+            foreign: set.foreign.clone(),
+            ..self.base.clone()
+        }
+    }
+}
+
+/// A manifest that is fine by itself but gives way to another of the same name is shown as
+/// rejected, with the reason.
+fn mark_duplicates(sources: &mut [SourceView], set: &SetView) {
+    for duplicate in &set.duplicates {
+        let dropped = &duplicate.dropped;
+        let files = sources
+            .iter_mut()
+            .filter(|source| source.kind == dropped.source)
+            .flat_map(|source| &mut source.files)
+            .filter(|file| *file.location == *dropped.location);
+        for verdict in files.flat_map(|file| &mut file.verdicts) {
+            if matches!(verdict, FileVerdict::Accepted { key, .. } if *key == duplicate.key) {
+                *verdict = FileVerdict::Rejected {
+                    key: Some(duplicate.key.clone()),
+                    position: Position { line: dropped.line, column: 1 },
+                    problems: vec![Problem {
+                        position: Position { line: dropped.line, column: 1 },
+                        path: "metadata.name".to_owned(),
+                        message: duplicate.message.clone(),
+                    }],
+                    last_good: false,
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a person is told about each file.
+
+use super::{Document, Kept, Listed, Listing, Look};
+use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};
+use std::collections::BTreeMap;
+
+/// One report per file that was seen, and per file that is gone and whose pods go on running.
+pub(super) fn files(
+    listing: &Listing,
+    kept: &BTreeMap<PodKey, Kept>,
+    error: Option<&str>,
+) -> Vec<FileReport> {
+    let mut reports: Vec<FileReport> = listing
+        .files
+        .iter()
+        .map(|file| FileReport {
+            location: file.location.to_string(),
+            verdicts: file_verdicts(file, kept),
+        })
+        .collect();
+    for (key, kept) in kept {
+        if listing.files.iter().any(|file| file.name == kept.file) {
+            continue;
+        }
+        let message = error.unwrap_or("the file is gone").to_owned();
+        let verdict = FileVerdict::Rejected {
+            key: Some(key.clone()),
+            position: Position { line: kept.pod.origin.line, column: 0 },
+            problems: vec![problem(message)],
+            last_good: true,
+        };
+        let location = &*kept.pod.origin.location;
+        match reports.iter_mut().find(|report| report.location == location) {
+            Some(report) => report.verdicts.push(verdict),
+            None => {
+                reports.push(FileReport { location: location.to_owned(), verdicts: vec![verdict] })
+            }
+        }
+    }
+    reports.sort_by(|a, b| a.location.cmp(&b.location));
+    reports
+}
+
+fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdict> {
+    let from_here = || kept.iter().filter(|(_, kept)| kept.file == file.name);
+    let last_good = from_here().any(|(_, kept)| !kept.current);
+    let whole = |problem: Problem| {
+        let position = problem.position;
+        vec![FileVerdict::Rejected { key: None, position, problems: vec![problem], last_good }]
+    };
+    match &file.look {
+        Look::Unread(problem) => whole(problem.clone()),
+        Look::Skipped { reason, .. } if last_good => whole(problem(reason.clone())),
+        Look::Skipped { reason, .. } => vec![FileVerdict::Skipped { reason: reason.clone() }],
+        Look::Settling if last_good => from_here()
+            .map(|(key, kept)| FileVerdict::Accepted {
+                key: key.clone(),
+                warnings: kept.warnings.clone(),
+            })
+            .collect(),
+        Look::Settling => vec![FileVerdict::Skipped { reason: "being written".to_owned() }],
+        Look::Read(reading) if reading.documents.is_empty() && reading.empty_list => {
+            vec![FileVerdict::Skipped { reason: "an empty list".to_owned() }]
+        }
+        Look::Read(reading) if reading.documents.is_empty() => {
+            whole(problem("there is nothing in it".to_owned()))
+        }
+        Look::Read(reading) => reading
+            .documents
+            .iter()
+            .enumerate()
+            .map(|(index, document)| document_verdict(file, index, document, kept))
+            .collect(),
+    }
+}
+
+fn document_verdict(
+    file: &Listed,
+    index: usize,
+    document: &Document,
+    kept: &BTreeMap<PodKey, Kept>,
+) -> FileVerdict {
+    let holder = document.key.as_ref().and_then(|key| kept.get(key));
+    let rejected = |problems: Vec<Problem>, last_good: bool| FileVerdict::Rejected {
+        key: document.key.clone(),
+        position: document.position,
+        problems,
+        last_good,
+    };
+    match (&document.result, holder) {
+        (Ok(pod), Some(holder))
+            if holder.current
+                && holder.file == file.name
+                && holder.pod.origin.document == pod.origin.document =>
+        {
+            FileVerdict::Accepted { key: pod.key.clone(), warnings: document.warnings.clone() }
+        }
+        (Ok(pod), Some(holder)) => {
+            let origin = &holder.pod.origin;
+            let state = if holder.current { "is used" } else { "runs in its last good revision" };
+            let message = format!(
+                "Duplicate value: \"{}\": also written in {} line {}, which {state}: rename or remove one of them (this is {} document {})",
+                pod.key,
+                origin.location,
+                origin.line,
+                file.location,
+                index + 1
+            );
+            rejected(
+                vec![Problem {
+                    position: document.position,
+                    path: "metadata.name".to_owned(),
+                    message,
+                }],
+                false,
+            )
+        }
+        // Valid and not kept: only in a listing that is not believed.
+        (Ok(_), None) => rejected(vec![problem("not looked at".to_owned())], false),
+        (Err(problems), Some(holder)) => rejected(problems.clone(), !holder.current),
+        (Err(problems), None) => {
+            let held = document.key.is_none()
+                && kept.values().any(|kept| kept.file == file.name && !kept.current);
+            rejected(problems.clone(), held)
+        }
+    }
+}
+
+fn problem(message: String) -> Problem {
+    Problem { position: Position::default(), path: String::new(), message }
+}

@@ -1,0 +1,109 @@
+//! What of a source outlives the agent: a machine that boots with a broken edit runs the last good pods.
+
+use super::{Identity, Kept, SEEN, State, seen};
+use crate::model::{DesiredPod, Origin, SourceKind};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// File → documents → last good.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Saved {
+    /// The last directory that had manifests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<Identity>,
+    /// By file name.
+    #[serde(default)]
+    pub files: BTreeMap<Box<str>, Vec<SavedDocument>>,
+}
+
+/// An accepted document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedDocument {
+    /// Full path, or the URL.
+    pub location: Box<str>,
+    /// Which document of the file, from 0.
+    pub document: usize,
+    /// Line at which it began, from 1.
+    pub line: usize,
+    /// When it was first seen, as the annotation has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Box<str>>,
+    /// As written; JSON text in memory, a JSON value on disk.
+    #[serde(serialize_with = "write_json", deserialize_with = "read_json")]
+    pub manifest: Arc<str>,
+}
+
+impl State {
+    /// What is to be saved.
+    #[must_use]
+    pub fn saved(&self) -> Saved {
+        let mut files: BTreeMap<Box<str>, Vec<SavedDocument>> = BTreeMap::new();
+        for kept in self.kept.values() {
+            let origin = &kept.pod.origin;
+            files.entry(kept.file.clone()).or_default().push(SavedDocument {
+                location: origin.location.clone(),
+                document: origin.document,
+                line: origin.line,
+                seen: seen(&kept.pod).map(Into::into),
+                manifest: Arc::clone(&kept.manifest),
+            });
+        }
+        Saved { home: self.home, files }
+    }
+
+    /// Takes in what an earlier life saved; `decode` makes a pod of a document. Returns those that are
+    /// not accepted any more (another version, another configuration), with what is wrong with them.
+    pub fn restore<E>(
+        &mut self,
+        saved: Saved,
+        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, E>,
+    ) -> Vec<(Origin, E)> {
+        let mut refused = Vec::new();
+        self.home = saved.home;
+        for (file, documents) in saved.files {
+            for document in documents {
+                let origin = document.origin(self.kind);
+                // It was a value when it was read from disk.
+                let value = serde_json::from_str(&document.manifest).unwrap_or_default();
+                match decode(&value, &origin) {
+                    Ok(pod) => self.remember(&file, document, pod),
+                    Err(error) => refused.push((origin, error)),
+                }
+            }
+        }
+        refused
+    }
+
+    fn remember(&mut self, file: &str, document: SavedDocument, mut pod: DesiredPod) {
+        if let Some(seen) = document.seen {
+            let annotations = &mut Arc::make_mut(&mut pod.pod).metadata.annotations;
+            annotations.get_or_insert_default().insert(SEEN.to_owned(), seen.into());
+        }
+        let kept = Kept {
+            file: file.into(),
+            manifest: document.manifest,
+            pod: Arc::new(pod),
+            warnings: Vec::new(),
+            current: false,
+            missing_since: None,
+        };
+        self.kept.insert(kept.pod.key.clone(), kept);
+    }
+}
+
+impl SavedDocument {
+    fn origin(&self, source: SourceKind) -> Origin {
+        let location = self.location.clone();
+        Origin { source, location, document: self.document, line: self.line }
+    }
+}
+
+fn write_json<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serde_json::from_str::<serde_json::Value>(text).map_err(S::Error::custom)?.serialize(serializer)
+}
+
+fn read_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    serde_json::to_string(&value).map(Into::into).map_err(D::Error::custom)
+}

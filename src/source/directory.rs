@@ -1,0 +1,155 @@
+//! `staticPodPath`: a directory, or one file.
+
+use super::{
+    SourceHandle, SourceOptions,
+    core::Listing,
+    hints::{self, Hint, Hints},
+    lister::Lister,
+    output::Output,
+};
+use crate::{clock, model::SourceKind};
+use std::{path::PathBuf, time::Duration};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// Hints that follow each other this closely lead to one look.
+const QUIET: Duration = Duration::from_millis(2);
+/// No hint waits longer than this for others.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// While files are being written they are looked at this often.
+const WRITING: Duration = Duration::from_millis(100);
+/// A look that takes longer than this is shown as hanging (a dead network file system).
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+
+/// The directory or file of `staticPodPath`.
+#[derive(Debug)]
+pub struct DirectorySource {
+    lister: Lister,
+    output: Output,
+    check_every: Duration,
+}
+
+impl DirectorySource {
+    /// A source that reads `path`, a directory or a file. It need not exist.
+    #[must_use]
+    pub fn new(path: PathBuf, options: SourceOptions) -> (Self, SourceHandle) {
+        // Without the trailing slash, through which a link is not seen as one.
+        let path: PathBuf = path.components().collect();
+        let check_every = options.check_every;
+        let location = path.to_string_lossy().into_owned();
+        let (output, reader, handle) = Output::new(SourceKind::File, &location, options);
+        (Self { lister: Lister::new(path, reader), output, check_every }, handle)
+    }
+
+    /// Looks until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        // Cancel safety: nothing that `work` does must be finished. A look under way ends by itself and
+        // is not used.
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.work() => {}
+        }
+    }
+
+    async fn work(self) {
+        let Self { mut lister, mut output, check_every } = self;
+        let mut hints = Hints::new();
+        let mut told = false;
+        loop {
+            if let Err(error) = hints.revive() {
+                if !told {
+                    tracing::warn!(err = %error, "no inotify: changes are seen by the clock");
+                }
+                told = true;
+            }
+            hints.drain();
+            let (back, listing, again) = look(lister, &mut hints, &mut output).await;
+            lister = back;
+            let wake_at = output.take_in(listing);
+            let now = Instant::now();
+            let wake = wake_at.map(|at| now + at.saturating_sub(clock::now().boot));
+            let hinted = match again {
+                Hint::None => None,
+                Hint::Soon => Some(now + WRITING),
+                Hint::Now => Some(now + QUIET),
+            };
+            let clock = now + check_every;
+            let due = wake.into_iter().chain(hinted).fold(clock, Instant::min);
+            wait(due, &mut hints, &mut output).await;
+        }
+    }
+}
+
+/// One look, away from the event loop. Requests are answered meanwhile. With what the events that
+/// came during the look ask for.
+async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister, Listing, Hint) {
+    let now = clock::now();
+    let home = output.state().home();
+    let closed = std::mem::take(&mut hints.closed);
+    hints.written.clear();
+    let (watches, watched) = hints.lend();
+    let path = lister.path().display().to_string();
+    let mut job = tokio::task::spawn_blocking(move || {
+        let mut lister = lister;
+        // Watched first, listed then: what changes in between is a hint to look again.
+        let watched = match watches {
+            Some(mut watches) => hints::arm(&mut watches, watched, lister.path()),
+            None => watched,
+        };
+        let listing = lister.look(&closed, home, now);
+        (lister, watched, listing)
+    });
+    let slow = sleep(HANGS_AFTER);
+    tokio::pin!(slow);
+    let (mut lister, watched, mut listing) = loop {
+        // Cancel safety: the job is only borrowed, a command is received whole or not at all, and the
+        // sleep is pinned outside.
+        tokio::select! {
+            done = &mut job => match done {
+                Ok(done) => break done,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            Some(command) = output.command() => {
+                output.forget(command);
+            }
+            () = &mut slow, if !slow.is_elapsed() => {
+                output.complain(&format!("{path} does not answer"));
+            }
+        }
+    };
+    hints.give_back(watched);
+    let again = hints.drain();
+    lister.unsettle(&mut listing, &hints.written, now);
+    (lister, listing, again)
+}
+
+/// Until `due`, or until a hint or a request asks for a look earlier.
+async fn wait(mut due: Instant, hints: &mut Hints, output: &mut Output) {
+    let mut first_hint: Option<Instant> = None;
+    loop {
+        // Cancel safety: events and commands are taken in whole or stay queued; the deadline is absolute.
+        tokio::select! {
+            () = sleep_until(due) => return,
+            hint = hints.next() => {
+                let now = Instant::now();
+                match hint {
+                    Hint::None => {}
+                    Hint::Soon => due = due.min(now + WRITING),
+                    Hint::Now => {
+                        let first = *first_hint.get_or_insert(now);
+                        let quiet = (now + QUIET).min(first + PATIENCE);
+                        due = if first == now { due.min(quiet) } else { quiet };
+                    }
+                }
+            }
+            Some(command) = output.command() => {
+                if output.forget(command) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+//! Lists the directory and reads what is new in it. Blocking file work, all of it here.
+//!
+//! The directory is opened once per look and everything in it is reached through that descriptor, so
+//! that a directory that is swapped in the middle is not seen half and half. A file that did not
+//! change is not read again; one whose bytes did not change is not decoded again.
+
+use super::{
+    core::{Identity, Listed, Listing, Look, Place, SETTLING},
+    names::why_skipped,
+    reader::Reader,
+};
+use crate::model::{Now, Position, Problem};
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, openat},
+    sys::stat::{FileStat, Mode, SFlag, fstat, fstatat},
+};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::CString,
+    fs::File,
+    io::{self, Read},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// Largest manifest, in bytes; the kubelet's limit.
+const MAX_FILE_BYTES: u64 = 10 << 20;
+/// A file that did not change for this long is written, without a second look. By its ctime, which
+/// can't be set, on the wall clock; where that runs backwards, a second look decides.
+const AGED: Duration = Duration::from_millis(200);
+
+/// The files of one directory, or the one file.
+#[derive(Debug)]
+pub(super) struct Lister {
+    path: PathBuf,
+    /// The path was a file, not a directory, at the last look.
+    single: bool,
+    reader: Reader,
+    seen: BTreeMap<Box<str>, Seen>,
+}
+
+/// One file as it was seen last.
+#[derive(Debug)]
+struct Seen {
+    stamp: Stamp,
+    /// Boot time of the first look with this stamp.
+    since: Duration,
+    /// What was read last, maybe at an earlier stamp.
+    read: Option<LastRead>,
+}
+
+#[derive(Clone, Debug)]
+struct LastRead {
+    stamp: Stamp,
+    digest: [u8; 32],
+    look: Look,
+}
+
+/// What changes when a file changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: i64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Stamp {
+    fn of(stat: &FileStat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            size: stat.st_size,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec),
+            ctime: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    /// Whether it did not change for a while, by the wall clock.
+    fn is_aged(&self, now: Now) -> bool {
+        let changed = self.mtime.max(self.ctime);
+        i32::try_from(changed.1)
+            .ok()
+            .and_then(|nanos| jiff::Timestamp::new(changed.0, nanos).ok())
+            .is_some_and(|changed| now.age_of(changed) >= AGED)
+    }
+}
+
+impl Lister {
+    pub(super) fn new(path: PathBuf, reader: Reader) -> Self {
+        Self { path, single: false, reader, seen: BTreeMap::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks. `closed`: names that were closed by their writer, or moved here, since they last
+    /// changed. `home`: the last directory that had manifests; tells a file that was removed from a
+    /// directory that vanished.
+    pub(super) fn look(
+        &mut self,
+        closed: &BTreeSet<Box<str>>,
+        home: Option<Identity>,
+        now: Now,
+    ) -> Listing {
+        match self.try_look(closed, home, now) {
+            Ok(listing) => listing,
+            Err(reason) => Listing { place: Place::Away(reason), files: Vec::new() },
+        }
+    }
+
+    /// Takes back what was read of files that turn out to have been written to meanwhile.
+    pub(super) fn unsettle(&mut self, listing: &mut Listing, names: &BTreeSet<Box<str>>, now: Now) {
+        for file in listing.files.iter_mut().filter(|file| names.contains(&file.name)) {
+            if let (Look::Read(_) | Look::Unread(_), Some(seen)) =
+                (&file.look, self.seen.get_mut(&file.name))
+                && seen.since == now.boot
+            {
+                seen.read = None;
+                file.look = Look::Settling;
+            }
+        }
+    }
+
+    fn try_look(
+        &mut self,
+        closed: &BTreeSet<Box<str>>,
+        home: Option<Identity>,
+        now: Now,
+    ) -> Result<Listing, String> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let opened = nix::fcntl::open(&self.path, flags, Mode::empty());
+        let was_file = home.is_some_and(|home| home.single_file);
+        let (directory, only) = match opened {
+            Ok(directory) => (directory, None),
+            Err(Errno::ENOENT) if !was_file => {
+                return Err(format!("{} does not exist", self.path.display()));
+            }
+            Err(Errno::ENOTDIR | Errno::ENOENT) => {
+                let parent = self.path.parent().unwrap_or(Path::new("/"));
+                let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+                let directory = nix::fcntl::open(parent, flags, Mode::empty())
+                    .map_err(|error| describe(parent, error))?;
+                (directory, Some(name.into_owned()))
+            }
+            Err(error) => return Err(describe(&self.path, error)),
+        };
+        self.single = only.is_some();
+        let place =
+            identity(&directory, self.single).map_err(|error| describe(&self.path, error))?;
+        let mut files = Vec::new();
+        if let Some(name) = only {
+            let stat = fstatat(&directory, &*name, AtFlags::empty());
+            let is_link = || fstatat(&directory, &*name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+            if stat != Err(Errno::ENOENT) || is_link() {
+                files.push(self.entry(&directory, &name, closed, now, stat));
+            }
+        } else {
+            for name in names(&directory).map_err(|error| describe(&self.path, error))? {
+                match name.into_string() {
+                    Ok(name) => files.extend(self.in_directory(&directory, &name, closed, now)),
+                    Err(bad) => files.push(not_utf8(&self.path, bad.into_cstring().to_bytes())),
+                }
+            }
+        }
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        self.seen.retain(|name, _| files.binary_search_by(|f| f.name.cmp(name)).is_ok());
+        Ok(Listing { place: Place::Here(place), files })
+    }
+
+    /// One entry of a directory; `None` when it vanished since it was listed.
+    fn in_directory(
+        &mut self,
+        directory: &OwnedFd,
+        name: &str,
+        closed: &BTreeSet<Box<str>>,
+        now: Now,
+    ) -> Option<Listed> {
+        if let Some(why) = why_skipped(name) {
+            let look = Look::Skipped { reason: why.to_owned(), manifest_name: false };
+            return Some(self.listed(name, look));
+        }
+        let stat = fstatat(directory, name, AtFlags::empty());
+        if stat == Err(Errno::ENOENT)
+            && fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_err()
+        {
+            return None;
+        }
+        Some(self.entry(directory, name, closed, now, stat))
+    }
+
+    /// A file with a manifest's name, or the one file whatever its name.
+    fn entry(
+        &mut self,
+        directory: &OwnedFd,
+        name: &str,
+        closed: &BTreeSet<Box<str>>,
+        now: Now,
+        stat: nix::Result<FileStat>,
+    ) -> Listed {
+        let look = match stat {
+            Ok(stat) => match what_it_is(&stat) {
+                None => self.settled(directory, name, closed.contains(name), now, Stamp::of(&stat)),
+                Some(what) => Look::Skipped { reason: what.to_owned(), manifest_name: true },
+            },
+            Err(Errno::ENOENT) => Look::Unread(problem("a link to nothing".to_owned())),
+            Err(error) => Look::Unread(problem(format!("cannot be read: {}", error.desc()))),
+        };
+        self.listed(name, look)
+    }
+
+    fn listed(&self, name: &str, look: Look) -> Listed {
+        Listed { name: name.into(), location: self.location(name).into(), look }
+    }
+
+    fn location(&self, name: &str) -> String {
+        let path = if self.single { &self.path } else { &self.path.join(name) };
+        path.to_string_lossy().into_owned()
+    }
+
+    /// What a regular file says, once it is written.
+    fn settled(
+        &mut self,
+        directory: &OwnedFd,
+        name: &str,
+        closed: bool,
+        now: Now,
+        stamp: Stamp,
+    ) -> Look {
+        let before = self.seen.remove(name);
+        let since = before.as_ref().filter(|seen| seen.stamp == stamp).map(|seen| seen.since);
+        let last = before.and_then(|seen| seen.read);
+        let (look, since, read) = match last {
+            Some(last) if last.stamp == stamp => {
+                (last.look.clone(), since.unwrap_or(now.boot), Some(last))
+            }
+            last => {
+                let since = since.unwrap_or(now.boot);
+                let holds = now.boot.saturating_sub(since) >= SETTLING;
+                if closed || holds || stamp.is_aged(now) {
+                    let (look, read) = self.read(directory, name, stamp, last, now);
+                    (look, now.boot, read)
+                } else {
+                    (Look::Settling, since, last)
+                }
+            }
+        };
+        self.seen.insert(name.into(), Seen { stamp, since, read });
+        look
+    }
+
+    /// Reads, and decodes unless the bytes are those of the last time. With what may be used again.
+    fn read(
+        &self,
+        directory: &OwnedFd,
+        name: &str,
+        stamp: Stamp,
+        last: Option<LastRead>,
+        now: Now,
+    ) -> (Look, Option<LastRead>) {
+        let text = match read_file(directory, name, stamp) {
+            Ok(Some(text)) => text,
+            Ok(None) => return (Look::Settling, last),
+            Err(error) => return (Look::Unread(problem(format!("cannot be read: {error}"))), last),
+        };
+        let digest: [u8; 32] = Sha256::digest(&text).into();
+        let look = match last {
+            Some(last) if last.digest == digest => last.look,
+            Some(_) | None => match self.reader.read(&text, &self.location(name), now.wall) {
+                Ok(reading) => Look::Read(reading.into()),
+                Err(problem) => Look::Unread(problem),
+            },
+        };
+        (look.clone(), Some(LastRead { stamp, digest, look }))
+    }
+}
+
+/// Why it is not opened; `None` for a regular file of a bearable size.
+fn what_it_is(stat: &FileStat) -> Option<&'static str> {
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => None,
+        SFlag::S_IFDIR => Some("a directory"),
+        SFlag::S_IFIFO => Some("a named pipe"),
+        SFlag::S_IFSOCK => Some("a socket"),
+        _ => Some("a device"),
+    }
+}
+
+/// The bytes of a file; `None` when it is no longer what it was, or changes while it is read.
+fn read_file(directory: &OwnedFd, name: &str, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
+    // O_NONBLOCK: a pipe that took the place of the file since it was looked at must not hang us.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let mut file = match openat(directory, name, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(error) => return Err(io::Error::other(error.desc())),
+    };
+    if Stamp::of(&fstat(&file)?) != stamp {
+        return Ok(None);
+    }
+    if u64::try_from(stamp.size).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
+        return Err(io::Error::other("larger than 10 MiB"));
+    }
+    let mut text = Vec::with_capacity(usize::try_from(stamp.size).unwrap_or(0));
+    (&mut file).take(MAX_FILE_BYTES).read_to_end(&mut text)?;
+    Ok((Stamp::of(&fstat(&file)?) == stamp).then_some(text))
+}
+
+fn identity(directory: &OwnedFd, single_file: bool) -> nix::Result<Identity> {
+    let stat = fstat(directory)?;
+    let born = directory
+        .try_clone()
+        .and_then(|fd| File::from(fd).metadata()?.created())
+        .ok()
+        .and_then(|born| born.duration_since(UNIX_EPOCH).ok())
+        .and_then(|born| i64::try_from(born.as_nanos()).ok());
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino, born, single_file })
+}
+
+/// Every entry but `.` and `..`. An error in the middle fails the whole: half a listing would
+/// remove pods.
+fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
+    let copy = directory.try_clone().map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
+    let mut names = Vec::new();
+    for entry in Dir::from_fd(copy)?.iter() {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.as_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn not_utf8(directory: &Path, name: &[u8]) -> Listed {
+    let name = String::from_utf8_lossy(name).into_owned();
+    Listed {
+        location: directory.join(&name).to_string_lossy().into(),
+        name: name.into(),
+        look: Look::Skipped { reason: "its name is not UTF-8".to_owned(), manifest_name: false },
+    }
+}
+
+fn describe(path: &Path, error: Errno) -> String {
+    format!("{} cannot be read: {}", path.display(), error.desc())
+}
+
+pub(super) fn problem(message: String) -> Problem {
+    Problem { position: Position::default(), path: String::new(), message }
+}

@@ -1,0 +1,192 @@
+//! What a source publishes, and the requests that it takes: the same for a directory and a URL.
+
+use super::{
+    SavedState, SourceHandle, SourceOptions,
+    core::{Forgotten, Listing, Saved, State},
+    reader::Reader,
+};
+use crate::{
+    clock,
+    desired::{Knowledge, SourceSnapshot},
+    model::{FileReport, FileVerdict, PodKey, SourceKind},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Requests that may wait.
+const QUEUE: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) key: PodKey,
+    pub(super) reply: oneshot::Sender<Forgotten>,
+}
+
+/// The sending end of a [`SourceHandle`], and the state behind it.
+#[derive(Debug)]
+pub(super) struct Output {
+    state: State,
+    last: Option<Listing>,
+    snapshots: watch::Sender<Arc<SourceSnapshot>>,
+    saved: watch::Sender<Arc<Saved>>,
+    commands: mpsc::Receiver<Command>,
+}
+
+impl Output {
+    /// Takes in what an earlier life saved.
+    pub(super) fn new(
+        kind: SourceKind,
+        location: &str,
+        options: SourceOptions,
+    ) -> (Self, Reader, SourceHandle) {
+        let reader = Reader {
+            kind,
+            node_name: options.node_name.into(),
+            settings: Arc::new(options.settings),
+        };
+        let saved: Option<Result<Saved, serde_json::Error>> = match options.saved {
+            SavedState::None => None,
+            SavedState::Lost => Some(Err(serde::de::Error::custom("lost"))),
+            SavedState::Saved(value) => Some(serde_json::from_value(value)),
+        };
+        let lost = matches!(saved, Some(Err(_)));
+        let mut state = State::new(kind, location, lost);
+        match saved {
+            Some(Ok(saved)) => {
+                let now = clock::now().wall;
+                let decode = |manifest: &_, origin: &_| reader.again(manifest, origin, now);
+                for (origin, problems) in state.restore(saved, decode) {
+                    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                    tracing::error!(
+                        location = %origin.location,
+                        problems = %problems.join("; "),
+                        "a manifest that was accepted earlier is not any more"
+                    );
+                }
+            }
+            Some(Err(error)) => {
+                tracing::error!(%location, err = %error, "the manifests accepted earlier are lost");
+            }
+            None => {}
+        }
+        let (snapshots, snapshot_reader) = watch::channel(Arc::new(state.before_first_look()));
+        let (saved, saved_reader) = watch::channel(Arc::new(state.saved()));
+        let (sender, commands) = mpsc::channel(QUEUE);
+        let handle =
+            SourceHandle { snapshots: snapshot_reader, saved: saved_reader, commands: sender };
+        (Self { state, last: None, snapshots, saved, commands }, reader, handle)
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Publishes what follows from a look; until when to look again, in boot time.
+    pub(super) fn take_in(&mut self, listing: Listing) -> Option<Duration> {
+        let step = self.state.step(&listing, clock::now());
+        self.last = Some(listing);
+        self.publish(step.snapshot);
+        step.wake_at
+    }
+
+    /// The next request; `None` when nobody can send one any more.
+    ///
+    /// # Cancel safety
+    /// A request is taken whole or stays queued.
+    pub(super) async fn command(&mut self) -> Option<Command> {
+        self.commands.recv().await
+    }
+
+    /// Answers a request; whether to look again because of it.
+    pub(super) fn forget(&mut self, command: Command) -> bool {
+        let forgotten = self.state.forget(&command.key);
+        let done = matches!(forgotten, Forgotten::Done { .. });
+        if done {
+            tracing::info!(pod = %command.key, "last good revision forgotten");
+            let snapshot = match &self.last {
+                Some(listing) => self.state.snapshot(listing),
+                None => self.state.before_first_look(),
+            };
+            self.publish(snapshot);
+        }
+        // Whoever asked may be gone.
+        command.reply.send(forgotten).ok();
+        done
+    }
+
+    /// Says that a look does not end.
+    pub(super) fn complain(&mut self, error: &str) {
+        let mut snapshot = SourceSnapshot::clone(&self.snapshots.borrow());
+        snapshot.view.error = Some(error.to_owned());
+        self.publish(snapshot);
+    }
+
+    fn publish(&mut self, snapshot: SourceSnapshot) {
+        self.snapshots.send_if_modified(|published| {
+            if is_same(published, &snapshot) {
+                return false;
+            }
+            tell(published, &snapshot);
+            *published = Arc::new(snapshot);
+            true
+        });
+        // Not before the first look: there is nothing new, and a lost record is not overwritten with nothing.
+        if self.snapshots.borrow().knowledge == Knowledge::Complete || self.last.is_none() {
+            let saved = self.state.saved();
+            self.saved.send_if_modified(|published| {
+                let modified = **published != saved;
+                if modified {
+                    *published = Arc::new(saved);
+                }
+                modified
+            });
+        }
+    }
+}
+
+fn is_same(a: &SourceSnapshot, b: &SourceSnapshot) -> bool {
+    a.knowledge == b.knowledge
+        && a.view == b.view
+        && a.pods.len() == b.pods.len()
+        && a.pods.iter().zip(&b.pods).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+/// Logs what became different.
+fn tell(before: &SourceSnapshot, after: &SourceSnapshot) {
+    let location = &after.view.location;
+    match (&before.view.error, &after.view.error) {
+        (old, Some(error)) if old.as_ref() != Some(error) => tracing::warn!(%location, "{error}"),
+        (Some(_), None) => tracing::info!(%location, "manifests can be read again"),
+        (_, _) => {}
+    }
+    let mut old = before.view.files.iter().peekable();
+    // Both sorted by location.
+    for file in &after.view.files {
+        while old.next_if(|old| old.location < file.location).is_some() {}
+        if old.peek().is_none_or(|old| **old != *file) {
+            tell_file(file);
+        }
+    }
+}
+
+fn tell_file(file: &FileReport) {
+    let location = &file.location;
+    for verdict in &file.verdicts {
+        match verdict {
+            FileVerdict::Accepted { key, warnings } => {
+                tracing::debug!(%location, pod = %key, "manifest accepted");
+                for warning in warnings {
+                    tracing::warn!(%location, pod = %key, "{warning}");
+                }
+            }
+            FileVerdict::Rejected { key, problems, last_good, .. } => {
+                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                let pod = key.as_ref().map(ToString::to_string);
+                let problems = problems.join("; ");
+                let note = if *last_good { "; its last good revision keeps running" } else { "" };
+                tracing::warn!(%location, pod, "manifest rejected: {problems}{note}");
+            }
+            FileVerdict::Skipped { reason } => tracing::debug!(%location, "skipped: {reason}"),
+        }
+    }
+}

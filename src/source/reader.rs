@@ -1,0 +1,68 @@
+//! From the bytes of a manifest to what the core decides on.
+
+use super::core::{Document, Reading};
+use crate::{
+    document,
+    manifest::{self, Context, DecodedDocument, Settings},
+    model::{DesiredPod, Origin, Problem, SourceKind},
+};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+/// What decoding depends on beside the text.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    pub(super) kind: SourceKind,
+    pub(super) node_name: Arc<str>,
+    pub(super) settings: Arc<Settings>,
+}
+
+impl Reader {
+    /// What a text says.
+    ///
+    /// # Errors
+    /// It does not parse as a whole.
+    pub(super) fn read(
+        &self,
+        text: &[u8],
+        location: &str,
+        seen: Timestamp,
+    ) -> Result<Reading, Problem> {
+        let decoded = manifest::decode(text, &self.context(location, seen))?;
+        let documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
+        // Nothing came out of it: a text without documents, or a document that is an empty list.
+        let empty_list = documents.is_empty() && !document::parse(text)?.is_empty();
+        Ok(Reading { documents, empty_list })
+    }
+
+    /// The pod of a document that was accepted in an earlier life.
+    pub(super) fn again(
+        &self,
+        manifest: &serde_json::Value,
+        origin: &Origin,
+        seen: Timestamp,
+    ) -> Result<DesiredPod, Vec<Problem>> {
+        manifest::decode_document(manifest, origin, &self.context(&origin.location, seen))
+    }
+
+    fn context<'a>(&'a self, location: &'a str, seen: Timestamp) -> Context<'a> {
+        Context {
+            node_name: &self.node_name,
+            source: self.kind,
+            location,
+            seen,
+            settings: &self.settings,
+        }
+    }
+}
+
+fn document(decoded: DecodedDocument) -> Document {
+    Document {
+        position: decoded.position,
+        key: decoded.key,
+        // Kept as text: a tree of small objects takes several times the memory.
+        manifest: decoded.as_written.to_string().into(),
+        result: decoded.result.map(Arc::new),
+        warnings: decoded.warnings,
+    }
+}

@@ -1,0 +1,210 @@
+//! Carries out one action of a plan: no policy, no retry. What the action does not carry (the
+//! messages for the runtime, paths, the environment) is made here from the pod and the host.
+
+mod prepare;
+mod remove;
+mod sandbox;
+mod start;
+mod stop;
+
+use crate::{
+    cgroup::Cgroups,
+    cri::{CriError, NodeFacts, RuntimeClient},
+    event::Recorder,
+    hostfiles::HostFiles,
+    image::Images,
+    model::{Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, format_duration, k8s},
+    plan::{Action, Failure, Outcome, PlanSettings, Step},
+    pleg::PlegHandle,
+    podspec::{Amounts, CgroupOptions},
+    store::Store,
+    volume::Volumes,
+};
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How long a start may keep others waiting for its turn: a call that takes longer than this hangs
+/// rather than works, and gives its turn up.
+const TURN: Duration = Duration::from_secs(3);
+
+/// Everything of the host that actions work on; shared by all workers.
+pub struct Host {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// State files.
+    pub store: Store,
+    /// The relist loop.
+    pub pleg: PlegHandle,
+    /// Where events go.
+    pub events: Recorder,
+    /// The pods' cgroups.
+    pub cgroups: Cgroups,
+    /// The pods' volumes.
+    pub volumes: Volumes,
+    /// Logs, hosts files, termination messages.
+    pub files: HostFiles,
+    /// Pulls.
+    pub images: Images,
+    /// Turns for starting sandboxes and containers.
+    pub starts: Semaphore,
+    /// Constants.
+    pub settings: HostSettings,
+}
+
+/// What does not change while the agent runs.
+#[derive(Clone, Debug)]
+pub struct HostSettings {
+    /// The node's name.
+    pub node_name: Box<str>,
+    /// This agent's owner id.
+    pub owner: Box<str>,
+    /// Constants of planning.
+    pub plan: PlanSettings,
+    /// Facts that requests to the runtime depend on.
+    pub facts: NodeFacts,
+    /// Settings that pod cgroups depend on.
+    pub cgroup: CgroupOptions,
+    /// The node's addresses, primary first; empty while there is none.
+    pub host_ips: Vec<IpAddr>,
+    /// What pods may use together.
+    pub allocatable: Amounts,
+    /// `resolvConf`; `None`: nothing is taken from the host.
+    pub resolv_conf: Option<PathBuf>,
+    /// `clusterDNS`
+    pub cluster_dns: Vec<IpAddr>,
+    /// `clusterDomain`
+    pub cluster_domain: String,
+    /// `runtimeRequestTimeout`: when a call that changes something counts as hung.
+    pub request_timeout: Duration,
+}
+
+/// What an action is executed with.
+pub(super) struct Request {
+    pub key: PodKey,
+    pub uid: PodUid,
+    /// The pod as it runs or is wished; `None` when only the runtime knows of it.
+    pub pod: Option<Arc<k8s::Pod>>,
+    pub observed: Arc<ObservedPod>,
+    /// Drops a pull that runs.
+    pub cancel_pull: CancellationToken,
+    /// Which call is past its soft deadline.
+    pub overdue: watch::Sender<Option<String>>,
+}
+
+/// Carries out `action`.
+///
+/// # Cancel safety
+/// None: it awaits calls that must not be dropped.
+pub(super) async fn execute(host: &Host, request: &Request, action: &Action) -> Outcome {
+    match action {
+        Action::PreparePod { .. } => prepare::prepare(host, request).await,
+        Action::CreateSandbox(create) => sandbox::create(host, request, create).await,
+        Action::StartContainer(start) => start::start(host, request, start).await,
+        Action::KillContainer(kill) => stop::kill_container(host, request, kill).await,
+        Action::KillPod(kill) => stop::kill_pod(host, request, kill).await,
+        Action::RemoveContainer(remove) => remove::container(host, request, remove).await,
+        Action::RemoveSandbox(remove) => remove::sandbox(host, request, remove).await,
+        Action::Release { .. } => remove::release(host, request).await,
+        Action::CleanUp { .. } => remove::clean_up(host, request).await,
+    }
+}
+
+impl Host {
+    fn record(&self, request: &Request, kind: EventKind, reason: &'static str, message: String) {
+        self.events.record(Event { target: request.target(None), kind, reason, message });
+    }
+
+    /// A turn for a start, in the order of asking.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed; without a turn the start goes ahead.
+        self.starts.acquire().await.ok()
+    }
+}
+
+impl Request {
+    fn target(&self, field_path: Option<String>) -> EventTarget {
+        EventTarget::Pod { key: self.key.clone(), uid: self.uid.clone(), field_path }
+    }
+
+    fn failure(&self, step: Step, reason: &str, message: String) -> Failure {
+        Failure {
+            uid: self.uid.clone(),
+            step,
+            reason: reason.to_owned(),
+            message,
+            reserved_for: None,
+            left: None,
+        }
+    }
+
+    /// Awaits a call that must not be dropped; past `deadline` it is shown as hung.
+    async fn awaited<T>(
+        &self,
+        call: &str,
+        deadline: Duration,
+        answer: impl Future<Output = Result<T, CriError>>,
+    ) -> Result<T, CriError> {
+        // On the heap: a call is large, and there only while it lasts.
+        let mut answer = Box::pin(answer);
+        if let Ok(answer) = tokio::time::timeout(deadline, &mut answer).await {
+            return answer;
+        }
+        let waited = format_duration(deadline);
+        tracing::warn!(pod = %self.key, uid = %self.uid, "{call}: no answer for {waited}, still waiting");
+        self.overdue.send_replace(Some(format!("{call}: no answer for {waited}")));
+        let answer = answer.await;
+        self.overdue.send_replace(None);
+        answer
+    }
+
+    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs.
+    async fn awaited_in_turn<T>(
+        &self,
+        host: &Host,
+        call: &str,
+        deadline: Duration,
+        answer: impl Future<Output = Result<T, CriError>>,
+    ) -> Result<T, CriError> {
+        let turn = host.turn().await;
+        // On the heap: a call is large, and there only while it lasts.
+        let mut answer = Box::pin(answer);
+        if let Ok(answer) = tokio::time::timeout(TURN, &mut answer).await {
+            return answer;
+        }
+        drop(turn);
+        self.awaited(call, deadline.saturating_sub(TURN), answer).await
+    }
+}
+
+/// The id that a failed call says its name is reserved for.
+fn reserved_for(error: &CriError) -> Option<String> {
+    match error {
+        CriError::NameReserved { id, .. } => Some(id.clone()),
+        CriError::NotFound { .. }
+        | CriError::Unavailable { .. }
+        | CriError::DeadlineExceeded { .. }
+        | CriError::Unimplemented { .. }
+        | CriError::Other { .. }
+        | CriError::Endpoint { .. } => None,
+    }
+}
+
+/// Runs something that may block (file systems) off the event loop; a panic there is an error.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+}
+
+/// An error with its causes, as messages show it: `a: b: c`.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,62 @@
+//! `PreparePod`: the record on disk first, then what the pod needs on the host.
+
+use super::{Host, Request, blocking, chain};
+use crate::{
+    model::{EventKind, k8s},
+    plan::{Outcome, Step},
+    podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
+};
+use std::sync::Arc;
+
+pub(super) async fn prepare(host: &Host, request: &Request) -> Outcome {
+    match try_prepare(host, request).await {
+        Ok(()) => Outcome::Prepared { uid: request.uid.clone() },
+        Err((reason, message)) => {
+            host.record(request, EventKind::Warning, reason, message.clone());
+            Outcome::Failed(request.failure(Step::Prepare, reason, message))
+        }
+    }
+}
+
+/// A failure is the reason and the message of its event.
+async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str, String)> {
+    let Some(pod) = request.pod.clone() else {
+        return Err(("FailedSync", "the pod's specification is not known".to_owned()));
+    };
+    ensure_cgroup(host, &pod).await.map_err(|error| {
+        ("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"))
+    })?;
+    set_up_volumes(host, request, pod).await
+}
+
+async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), String> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let (name, values) = (pod_cgroup_name(pod), pod_cgroup(spec, &host.settings.cgroup));
+    let cgroups = host.cgroups.clone();
+    blocking(move || cgroups.ensure_pod(&name, &values))
+        .await?
+        .map(drop)
+        .map_err(|error| chain(&error))
+}
+
+async fn set_up_volumes(
+    host: &Host,
+    request: &Request,
+    pod: Arc<k8s::Pod>,
+) -> Result<(), (&'static str, String)> {
+    let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
+    let memory_limit =
+        pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
+    let done = blocking(move || volumes.setup(&pod, &uid, memory_limit))
+        .await
+        .map_err(|error| ("FailedMount", error))?;
+    done.map_err(|failed| {
+        // One event for each volume, and then the one that names them all, as the kubelet's.
+        for failure in &failed.failures {
+            tracing::warn!(pod = %request.key, volume = %failure.volume, err = %chain(&failure.error), "cannot set up a volume");
+            host.record(request, EventKind::Warning, "FailedMount", failure.to_string());
+        }
+        let reasons: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();
+        ("FailedMount", format!("{failed}: {}", reasons.join("; ")))
+    })
+}

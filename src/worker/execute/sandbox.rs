@@ -1,0 +1,119 @@
+//! `CreateSandbox`.
+
+use super::{Host, Request, blocking, chain, reserved_for};
+use crate::{
+    clock,
+    cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
+    hostfiles::{DnsWarning, NodeDns, ResolvConf, pod_dns},
+    model::{EventKind, NetworkMode, ObservedSandbox, SandboxId, SandboxState, k8s},
+    plan::{CreateSandbox, Outcome, Step},
+    podspec::{hostname, pod_cgroup_name},
+};
+
+pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbox) -> Outcome {
+    let step = Step::Sandbox { attempt: create.attempt };
+    let failed = |message: String, reserved: Option<String>| {
+        let message = format!("Failed to create pod sandbox: {message}");
+        host.record(request, EventKind::Warning, "FailedCreatePodSandBox", message.clone());
+        let mut failure = request.failure(step.clone(), "FailedCreatePodSandBox", message);
+        failure.reserved_for = reserved;
+        Outcome::Failed(failure)
+    };
+    let Some(pod) = request.pod.as_deref() else {
+        return failed("the pod's specification is not known".to_owned(), None);
+    };
+    let config = match config(host, request, pod, create.attempt).await {
+        Ok(config) => config,
+        Err(message) => return failed(message, None),
+    };
+    let deadline = host.settings.request_timeout * 2;
+    let call = host.runtime.run_sandbox(config, "");
+    let made = request.awaited_in_turn(host, "RunPodSandbox", deadline, call).await;
+    let id = match made {
+        Ok(id) => id,
+        Err(error) => return failed(error.to_string(), reserved_for(&error)),
+    };
+    match host.runtime.sandbox_status(&id).await {
+        Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),
+        // It runs; the next listing shows it.
+        Err(error) => {
+            let message = format!("Unable to get pod sandbox status: {error}");
+            host.record(request, EventKind::Warning, "FailedPodSandBoxStatus", message.clone());
+            Outcome::Failed(request.failure(step, "FailedPodSandBoxStatus", message))
+        }
+    }
+}
+
+/// The sandbox as it was made, with what only the runtime knows.
+fn observed(
+    host: &Host,
+    request: &Request,
+    create: &CreateSandbox,
+    id: SandboxId,
+    status: &v1::PodSandboxStatus,
+) -> ObservedSandbox {
+    let mut sandbox = ObservedSandbox {
+        id,
+        uid: request.uid.clone(),
+        attempt: create.attempt,
+        state: SandboxState::Ready,
+        created_at: clock::now().wall,
+        ips: Vec::new(),
+        network: NetworkMode::Pod,
+        owner: Some(host.settings.owner.clone()),
+    };
+    from_cri::inspected_sandbox(&mut sandbox, status);
+    sandbox
+}
+
+/// The sandbox's configuration; containers are created with the same one.
+pub(super) async fn config(
+    host: &Host,
+    request: &Request,
+    pod: &k8s::Pod,
+    attempt: u32,
+) -> Result<v1::PodSandboxConfig, String> {
+    let name = hostname(pod, &host.settings.cluster_domain).map_err(|error| error.to_string())?;
+    let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
+    let log_directory = blocking(move || files.ensure_pod_log_dir(&key, &uid))
+        .await?
+        .map_err(|error| chain(&error))?;
+    let dns = dns(host, request, pod).await?;
+    Ok(to_cri::sandbox_config(&SandboxInputs {
+        pod,
+        attempt,
+        owner: &host.settings.owner,
+        hostname: &name.hostname,
+        dns: &dns,
+        log_directory: &log_directory.to_string_lossy(),
+        cgroup_parent: &host.cgroups.cri_parent(&pod_cgroup_name(pod)),
+        node: &host.settings.facts,
+    }))
+}
+
+async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<DnsInputs, String> {
+    let Some(spec) = &pod.spec else { return Ok(DnsInputs::default()) };
+    let resolv_conf = match host.settings.resolv_conf.clone() {
+        None => None,
+        Some(path) => {
+            let read = blocking(move || ResolvConf::read(&path)).await?;
+            Some(read.map_err(|error| chain(&error))?)
+        }
+    };
+    let node = NodeDns {
+        resolv_conf,
+        cluster_servers: host.settings.cluster_dns.iter().map(ToString::to_string).collect(),
+        cluster_domain: host.settings.cluster_domain.clone(),
+        node_ips: host.settings.host_ips.clone(),
+    };
+    let dns = pod_dns(spec, &request.key.namespace, &node);
+    for warning in dns.warnings {
+        // ClusterFirst is the default of every manifest, and an agent without a cluster has no DNS of
+        // one: the kubelet's warning about it would be one for each pod.
+        if warning == DnsWarning::MissingClusterDns {
+            continue;
+        }
+        host.record(request, EventKind::Warning, warning.reason(), warning.to_string());
+    }
+    Ok(DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options })
+}

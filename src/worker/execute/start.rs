@@ -1,0 +1,389 @@
+//! `StartContainer`: image, configuration, create, start.
+
+use super::{Host, Request, blocking, chain, reserved_for, sandbox};
+use crate::{
+    clock,
+    cri::{ContainerInputs, ImageFound, ImageInputs, MountInput, to_cri, v1},
+    hostfiles::EtcHosts,
+    image::{ImageEvent, PullPolicy, PullRequest},
+    model::{
+        ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
+    },
+    plan::{Failure, Outcome, StartContainer, Step},
+    podspec::{
+        EnvContext, build_env, container_hash, expand_sub_path, hostname, is_host_network,
+        is_static,
+    },
+    volume::{HostMount, MountInputs, RecursiveReadOnly},
+};
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
+
+/// Where a start stands: what each step adds to what is known.
+struct Start<'a> {
+    host: &'a Host,
+    request: &'a Request,
+    action: &'a StartContainer,
+    pod: Arc<k8s::Pod>,
+    container: k8s::Container,
+    restart_count: u32,
+}
+
+pub(super) async fn start(host: &Host, request: &Request, action: &StartContainer) -> Outcome {
+    match try_start(host, request, action).await {
+        Ok(container) => Outcome::ContainerStarted(container),
+        Err(failure) => Outcome::Failed(*failure),
+    }
+}
+
+async fn try_start(
+    host: &Host,
+    request: &Request,
+    action: &StartContainer,
+) -> Result<ObservedContainer, Box<Failure>> {
+    let config_step = || Step::Config { container: action.name.clone() };
+    let unknown = |what: &str| {
+        Box::new(request.failure(config_step(), "CreateContainerConfigError", what.to_owned()))
+    };
+    let pod = request.pod.clone().ok_or_else(|| unknown("the pod's specification is not known"))?;
+    let container = find(&pod, &action.name).cloned();
+    let container = container.ok_or_else(|| unknown("the pod has no such container"))?;
+    let mut start = Start { host, request, action, pod, container, restart_count: 0 };
+    start.restart_count = match action.restart_count {
+        Some(count) => count,
+        None => start.count_from_logs().await?,
+    };
+    let made = match &action.created {
+        Some(id) => start.already_created(id)?,
+        None => {
+            let image = start.image().await?;
+            start.create(&image).await?
+        }
+    };
+    start.run(made).await
+}
+
+fn find<'a>(pod: &'a k8s::Pod, name: &str) -> Option<&'a k8s::Container> {
+    let spec = pod.spec.as_ref()?;
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.into_iter().find(|container| container.name == name)
+}
+
+impl Start<'_> {
+    fn event(&self, kind: EventKind, reason: &'static str, message: String) {
+        let target = self.request.target(Some(self.action.kind.field_path(&self.action.name)));
+        self.host.events.record(Event { target, kind, reason, message });
+    }
+
+    /// A failure with the `Failed` event that goes with it.
+    fn failed(&self, step: Step, reason: &str, message: String) -> Box<Failure> {
+        self.event(EventKind::Warning, "Failed", format!("Error: {message}"));
+        Box::new(self.request.failure(step, reason, message))
+    }
+
+    fn config_failed(&self, message: String) -> Box<Failure> {
+        let step = Step::Config { container: self.action.name.clone() };
+        self.failed(step, "CreateContainerConfigError", message)
+    }
+
+    async fn count_from_logs(&self) -> Result<u32, Box<Failure>> {
+        let (files, key, uid) =
+            (self.host.files.clone(), self.request.key.clone(), self.request.uid.clone());
+        let name = self.action.name.clone();
+        let count = blocking(move || files.next_restart_count(&key, &uid, &name)).await;
+        count
+            .and_then(|count| count.map_err(|error| chain(&error)))
+            .map_err(|message| self.config_failed(message))
+    }
+
+    /// The created container that is to be started as it is.
+    fn already_created(&self, id: &ContainerId) -> Result<ObservedContainer, Box<Failure>> {
+        let found = self.request.observed.containers.iter().find(|c| c.id == *id);
+        found.cloned().ok_or_else(|| self.config_failed(format!("container {id} is gone")))
+    }
+
+    async fn create(&self, image: &ImageFound) -> Result<ObservedContainer, Box<Failure>> {
+        let sandbox = self.sandbox()?;
+        let (container_config, sandbox_config) =
+            self.configs(sandbox, image).await.map_err(|message| self.config_failed(message))?;
+        let termination_log = termination_log(&self.container, &container_config);
+        let log_path = format!("{}/{}", sandbox_config.log_directory, container_config.log_path);
+        let deadline = self.host.settings.request_timeout;
+        let call =
+            self.host.runtime.create_container(&sandbox.id, container_config, sandbox_config);
+        let made = self.request.awaited_in_turn(self.host, "CreateContainer", deadline, call).await;
+        let id = made.map_err(|error| {
+            let step = Step::Create {
+                container: self.action.name.clone(),
+                restart_count: self.restart_count,
+            };
+            let mut failure = self.failed(step, "CreateContainerError", error.message());
+            failure.reserved_for = reserved_for(&error);
+            failure
+        })?;
+        self.event(EventKind::Normal, "Created", "Container created".to_owned());
+        Ok(self.observed(id, image, termination_log, log_path))
+    }
+
+    fn sandbox(&self) -> Result<&ObservedSandbox, Box<Failure>> {
+        let id = &self.action.sandbox_id;
+        let found = self.request.observed.sandboxes.iter().find(|s| s.id == *id);
+        found.ok_or_else(|| self.config_failed(format!("sandbox {id} is gone")))
+    }
+
+    /// Starts what was created.
+    async fn run(&self, mut made: ObservedContainer) -> Result<ObservedContainer, Box<Failure>> {
+        let deadline = self.host.settings.request_timeout;
+        let call = self.host.runtime.start_container(&made.id);
+        let started =
+            self.request.awaited_in_turn(self.host, "StartContainer", deadline, call).await;
+        if let Err(error) = started {
+            let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
+            let mut failure = self.failed(step, "RunContainerError", error.message());
+            failure.left = Some(Box::new(made));
+            return Err(failure);
+        }
+        made.state = ContainerState::Running { started_at: clock::now().wall };
+        self.event(EventKind::Normal, "Started", "Container started".to_owned());
+        self.link_log(&made).await;
+        Ok(made)
+    }
+
+    /// The link by which log shippers find the log; a container runs without it as well.
+    async fn link_log(&self, made: &ObservedContainer) {
+        let (files, key, name) =
+            (self.host.files.clone(), self.request.key.clone(), self.action.name.clone());
+        let (id, log_path) = (made.id.clone(), PathBuf::from(&*made.log_path));
+        let linked = blocking(move || files.link_container_log(&key, &name, &id, &log_path)).await;
+        let error = match linked {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => chain(&error),
+            Err(error) => error,
+        };
+        tracing::warn!(pod = %self.request.key, container = %self.action.name, err = %error, "cannot link its log");
+    }
+
+    fn observed(
+        &self,
+        id: ContainerId,
+        image: &ImageFound,
+        termination_log: Option<Box<str>>,
+        log_path: String,
+    ) -> ObservedContainer {
+        let (container, request) = (&self.container, self.request);
+        ObservedContainer {
+            id,
+            sandbox_id: self.action.sandbox_id.clone(),
+            uid: request.uid.clone(),
+            name: container.name.as_str().into(),
+            restart_count: self.restart_count,
+            hash: container_hash(container).into(),
+            state: ContainerState::Created,
+            created_at: clock::now().wall,
+            image: container.image.as_deref().unwrap_or_default().into(),
+            image_ref: image.id.as_str().into(),
+            termination_message_path: text(container.termination_message_path.as_deref()),
+            termination_message_policy: text(container.termination_message_policy.as_deref()),
+            termination_log,
+            log_path: log_path.into(),
+            user: None,
+        }
+    }
+
+    /// Both configurations that CreateContainer takes.
+    async fn configs(
+        &self,
+        sandbox: &ObservedSandbox,
+        image: &ImageFound,
+    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), String> {
+        let sandbox_config =
+            sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
+        let pod_ips: &[IpAddr] =
+            if is_host_network(&self.pod) { &self.host.settings.host_ips } else { &sandbox.ips };
+        let env = build_env(
+            &self.pod,
+            &self.container,
+            &EnvContext {
+                node_name: &self.host.settings.node_name,
+                host_ips: &self.host.settings.host_ips,
+                pod_ips,
+                allocatable: &self.host.settings.allocatable,
+            },
+        )
+        .map_err(|error| error.to_string())?;
+        let mounts = self.mounts(&env, pod_ips).await?;
+        let config = to_cri::container_config(&ContainerInputs {
+            pod: &self.pod,
+            container: &self.container,
+            restart_count: self.restart_count,
+            image: ImageInputs { reference: &image.id, uid: image.uid, username: &image.username },
+            env: &env,
+            mounts: &mounts,
+            node: &self.host.settings.facts,
+        })
+        .map_err(|error| error.to_string())?;
+        Ok((config, sandbox_config))
+    }
+}
+
+impl Start<'_> {
+    /// Volumes in the order of the specification, then the files that the agent provides.
+    async fn mounts(
+        &self,
+        env: &[(String, String)],
+        pod_ips: &[IpAddr],
+    ) -> Result<Vec<MountInput>, String> {
+        let container_mounts = self.container.volume_mounts.as_deref().unwrap_or_default();
+        let expanded = container_mounts
+            .iter()
+            .map(|mount| {
+                let expression = mount.sub_path_expr.as_deref().filter(|text| !text.is_empty());
+                expression.map(|text| expand_sub_path(text, env)).transpose()
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| error.to_string())?;
+        let hosts = self.wants_etc_hosts(pod_ips);
+        let name = hostname(&self.pod, &self.host.settings.cluster_domain)
+            .map_err(|error| error.to_string())?;
+        let pod_ips = pod_ips.to_vec();
+        let recursive = self.host.pleg.health().borrow().recursive_read_only_mounts;
+        let (volumes, files) = (self.host.volumes.clone(), self.host.files.clone());
+        let (pod, uid, container) =
+            (Arc::clone(&self.pod), self.request.uid.clone(), self.container.clone());
+        let key = self.request.key.clone();
+        blocking(move || {
+            files
+                .ensure_container_log_dir(&key, &uid, &container.name)
+                .map_err(|error| chain(&error))?;
+            let from_volumes = volumes
+                .mounts_for(&MountInputs {
+                    pod: &pod,
+                    uid: &uid,
+                    container: &container.name,
+                    mounts: container.volume_mounts.as_deref().unwrap_or_default(),
+                    expanded_sub_paths: &expanded,
+                })
+                .map_err(|error| chain(&error))?;
+            let mut mounts = from_volumes
+                .into_iter()
+                .map(|mount| volume_mount(mount, recursive))
+                .collect::<Result<Vec<MountInput>, String>>()?;
+            if hosts {
+                let spec = pod.spec.as_ref();
+                let aliases = spec.and_then(|spec| spec.host_aliases.as_deref());
+                let hosts = EtcHosts {
+                    node_hosts: None,
+                    pod_ips: &pod_ips,
+                    hostname: &name.hostname,
+                    domain: &name.domain,
+                    aliases: aliases.unwrap_or_default(),
+                };
+                let path = files
+                    .write_etc_hosts(&uid, is_host_network(&pod), &hosts)
+                    .map_err(|error| chain(&error))?;
+                mounts.push(file_mount(&path, "/etc/hosts"));
+            }
+            let message_path = container.termination_message_path.as_deref();
+            if let Some(target) = message_path.filter(|path| !path.is_empty()) {
+                let path = files
+                    .create_termination_log(&uid, &container.name)
+                    .map_err(|error| chain(&error))?;
+                mounts.push(file_mount(&path, target));
+            }
+            Ok(mounts)
+        })
+        .await?
+    }
+
+    /// Whether the agent provides the hosts file: not when the container mounts its own, or when no
+    /// address is known that could stand in it.
+    fn wants_etc_hosts(&self, pod_ips: &[IpAddr]) -> bool {
+        let mut own = self.container.volume_mounts.iter().flatten();
+        !own.any(|mount| mount.mount_path.trim_end_matches('/') == ETC_HOSTS)
+            && (!pod_ips.is_empty() || is_host_network(&self.pod))
+    }
+
+    /// Makes the image present by its policy. The only step that is dropped when its pod is no
+    /// longer wanted: a pull may take for ever.
+    async fn image(&self) -> Result<ImageFound, Box<Failure>> {
+        let sandbox = self.sandbox()?;
+        let config = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
+            .await
+            .map_err(|message| self.config_failed(message))?;
+        let wanted = self.container.image.as_deref().unwrap_or_default();
+        let request = PullRequest {
+            image: wanted,
+            policy: PullPolicy::of(&self.container),
+            pull_allowed: self.action.pull_allowed,
+            accept_present: is_static(&self.pod),
+        };
+        let step = |pull_tried| Step::Image {
+            container: self.action.name.clone(),
+            image: wanted.into(),
+            pull_tried,
+        };
+        let mut record = |event: ImageEvent| self.event(event.kind, event.reason, event.message);
+        // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
+        tokio::select! {
+            found = self.host.images.ensure(&request, &config, &mut record) => {
+                found.map_err(|failed| {
+                    let (step, reason) = (step(failed.pull_tried), failed.reason.as_str());
+                    Box::new(self.request.failure(step, reason, failed.message))
+                })
+            }
+            () = self.request.cancel_pull.cancelled() => {
+                let message = "the pull was cancelled: the pod is not wanted any more".to_owned();
+                Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
+            }
+        }
+    }
+}
+
+const ETC_HOSTS: &str = "/etc/hosts";
+
+/// `recursive`: whether the runtime can make what lies below a mount read-only too.
+fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, String> {
+    use crate::{cri, volume};
+    let access = match (mount.readonly, mount.recursive_read_only) {
+        (false, _) => cri::Access::ReadWrite,
+        (true, Some(_)) if recursive => cri::Access::RecursivelyReadOnly,
+        (true, None | Some(RecursiveReadOnly::IfPossible)) => cri::Access::ReadOnly,
+        (true, Some(RecursiveReadOnly::Enabled)) => {
+            return Err(format!(
+                "volume mount {:?}: recursiveReadOnly is Enabled and the container runtime does not support it",
+                mount.container_path
+            ));
+        }
+    };
+    Ok(MountInput {
+        host_path: mount.host_path,
+        container_path: mount.container_path,
+        access,
+        selinux_relabel: mount.selinux_relabel,
+        propagation: match mount.propagation {
+            volume::Propagation::Private => cri::Propagation::Private,
+            volume::Propagation::HostToContainer => cri::Propagation::HostToContainer,
+            volume::Propagation::Bidirectional => cri::Propagation::Bidirectional,
+        },
+    })
+}
+
+fn file_mount(path: &std::path::Path, target: &str) -> MountInput {
+    MountInput {
+        host_path: path.to_string_lossy().into_owned(),
+        container_path: target.to_owned(),
+        access: crate::cri::Access::ReadWrite,
+        selinux_relabel: true,
+        propagation: crate::cri::Propagation::Private,
+    }
+}
+
+/// Host path of what is mounted at the termination message path.
+fn termination_log(container: &k8s::Container, config: &v1::ContainerConfig) -> Option<Box<str>> {
+    let target = container.termination_message_path.as_deref()?;
+    let mount = config.mounts.iter().find(|mount| mount.container_path == target)?;
+    Some(mount.host_path.as_str().into())
+}
+
+fn text(field: Option<&str>) -> Box<str> {
+    field.unwrap_or_default().into()
+}

@@ -1,0 +1,97 @@
+//! `KillContainer` and `KillPod`.
+
+use super::{Host, Request};
+use crate::{
+    cri::CriError,
+    model::EventKind,
+    plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Step},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(super) async fn kill_container(
+    host: &Host,
+    request: &Request,
+    kill: &KillContainer,
+) -> Outcome {
+    host.events.record(kill.event.clone());
+    match stop(host, request, kill, Duration::ZERO).await {
+        Ok(()) => {
+            Outcome::ContainerKilled { uid: kill.uid.clone(), id: kill.id.clone(), inspected: None }
+        }
+        Err(error) => {
+            let step = Step::KillContainer { container: kill.name.clone(), id: kill.id.clone() };
+            Outcome::Failed(request.failure(step, "KillContainerError", error.message()))
+        }
+    }
+}
+
+pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Outcome {
+    match try_kill_pod(host, request, kill).await {
+        Ok(()) => Outcome::PodKilled {
+            uid: kill.uid.clone(),
+            containers: kill.containers().map(|c| c.id.clone()).collect(),
+            sandboxes: kill.sandboxes.clone(),
+        },
+        Err(error) => {
+            let message = format!("error killing pod: {error}");
+            host.record(request, EventKind::Warning, "FailedKillPod", message.clone());
+            Outcome::Failed(request.failure(Step::KillPod, "FailedKillPod", message))
+        }
+    }
+}
+
+/// Every container of a group is asked to stop, also when one of them fails; the first error ends
+/// the action after its group.
+async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
+    let begun = Instant::now();
+    for group in &kill.groups {
+        let elapsed = begun.elapsed();
+        for kill in group {
+            host.events.record(kill.event.clone());
+        }
+        let stops = group.iter().map(|kill| stop(host, request, kill, elapsed));
+        all(stops.collect()).await.into_iter().collect::<Result<(), _>>()?;
+    }
+    let deadline = host.settings.request_timeout;
+    for id in &kill.sandboxes {
+        let call = host.runtime.stop_sandbox(id);
+        request.awaited("StopPodSandbox", deadline, call).await?;
+    }
+    Ok(())
+}
+
+async fn stop(
+    host: &Host,
+    request: &Request,
+    kill: &KillContainer,
+    elapsed: Duration,
+) -> Result<(), CriError> {
+    let used = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
+    let grace = kill.grace_seconds.saturating_sub(used).max(MIN_STOP_SECONDS);
+    let deadline = host.settings.request_timeout + Duration::from_secs(grace.into());
+    let call = host.runtime.stop_container(&kill.id, grace.into());
+    request.awaited(&format!("StopContainer {}", kill.name), deadline, call).await
+}
+
+/// Awaits all futures at once and gives their results in order.
+async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut pinned: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut results: Vec<Option<F::Output>> = pinned.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in pinned.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let std::task::Poll::Ready(output) = future.as_mut().poll(context)
+            {
+                *result = Some(output);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}

@@ -1,0 +1,184 @@
+//! The records of one pod name: what was admitted, until when it has to stop, how it ended. Kept
+//! on disk through `store`, given to the plan as incarnations.
+//!
+//! Invariant: a record is written before the first thing that it is needed to undo (a sandbox, a
+//! cgroup, a volume), and removed after the last of them is gone. When the disk can't take it, the
+//! store keeps it in memory and goes on trying; no pod waits for that.
+
+use super::{Input, Intent};
+use crate::{
+    clock,
+    model::{Now, PodKey, PodUid, k8s},
+    plan::{Action, Incarnation, KillDeadline, KillPurpose, Outcome, Terminal},
+    store::{KillRecord, PodRecord, Store},
+};
+use std::{sync::Arc, time::Duration};
+
+pub(super) struct Records {
+    key: PodKey,
+    records: Vec<PodRecord>,
+    /// The same, as the plan wants them; in the same order.
+    incarnations: Vec<Incarnation>,
+}
+
+impl Records {
+    /// Takes over what an earlier run of the agent wrote.
+    pub(super) fn new(key: PodKey, records: Vec<PodRecord>, now: Now) -> Self {
+        let incarnations = records.iter().map(|record| incarnation(record, now)).collect();
+        Self { key, records, incarnations }
+    }
+
+    pub(super) fn incarnations(&self) -> &[Incarnation] {
+        &self.incarnations
+    }
+
+    pub(super) fn of(&self, uid: &PodUid) -> Option<&PodRecord> {
+        self.records.iter().find(|record| record.uid == *uid)
+    }
+
+    pub(super) fn all(&self) -> &[PodRecord] {
+        &self.records
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The pod as it runs; for one that has no record yet, as it is wished.
+    pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
+        let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
+        recorded.or_else(|| input.intent.desired(uid).map(|desired| Arc::clone(&desired.pod)))
+    }
+
+    /// Writes down what has to be known before `action` is carried out.
+    pub(super) async fn begin(
+        &mut self,
+        store: &Store,
+        action: &Action,
+        intent: &Intent,
+        now: Now,
+    ) {
+        let uid = action.uid();
+        let changed = match action {
+            Action::PreparePod { .. } => self.admit(uid, intent, now),
+            Action::KillPod(kill) => match &kill.purpose {
+                KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
+                KillPurpose::Restart
+                | KillPurpose::RestartAll { .. }
+                | KillPurpose::Terminal
+                | KillPurpose::Surplus => false,
+            },
+            Action::CreateSandbox(_)
+            | Action::StartContainer(_)
+            | Action::KillContainer(_)
+            | Action::RemoveContainer(_)
+            | Action::RemoveSandbox(_)
+            | Action::Release { .. }
+            | Action::CleanUp { .. } => false,
+        };
+        if changed {
+            self.write(store).await;
+        }
+    }
+
+    /// The incarnation has ended for good, with this status.
+    pub(super) async fn end(
+        &mut self,
+        store: &Store,
+        uid: &PodUid,
+        terminal: &Terminal,
+        status: Option<Arc<k8s::PodStatus>>,
+    ) {
+        let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
+            return;
+        };
+        if record.terminal.as_ref() == Some(terminal) {
+            return;
+        }
+        record.terminal = Some(terminal.clone());
+        record.status = status;
+        self.write(store).await;
+    }
+
+    /// Forgets an incarnation that was cleaned up, on disk as well.
+    pub(super) async fn take(&mut self, store: &Store, outcome: &Outcome) {
+        if let Outcome::CleanedUp { uid } = outcome {
+            let before = self.records.len();
+            self.records.retain(|record| record.uid != *uid);
+            if self.records.len() != before {
+                self.write(store).await;
+            }
+        }
+    }
+
+    fn admit(&mut self, uid: &PodUid, intent: &Intent, now: Now) -> bool {
+        let Some(desired) = intent.desired(uid) else { return false };
+        match self.records.iter_mut().find(|record| record.uid == *uid) {
+            Some(record) if record.revision.as_ref() == Some(&desired.revision) => false,
+            // The same uid with another content: the manifest names the uid itself.
+            Some(record) => {
+                record.revision = Some(desired.revision.clone());
+                record.origin = Some(desired.origin.clone());
+                record.pod = Arc::clone(&desired.pod);
+                true
+            }
+            None => {
+                self.records.push(PodRecord {
+                    key: self.key.clone(),
+                    uid: uid.clone(),
+                    revision: Some(desired.revision.clone()),
+                    origin: Some(desired.origin.clone()),
+                    pod: Arc::clone(&desired.pod),
+                    started_at: Some(now.wall),
+                    kill: None,
+                    terminal: None,
+                    status: None,
+                });
+                true
+            }
+        }
+    }
+
+    /// An incarnation without a record is one that only the runtime knows; its deadline is not kept.
+    fn retire(&mut self, uid: &PodUid, deadline: KillDeadline, now: Now) -> bool {
+        let left = deadline.at.saturating_sub(now.boot);
+        let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
+            return false;
+        };
+        if record.kill.is_some_and(|kill| kill.grace_seconds <= deadline.grace_seconds) {
+            return false;
+        }
+        let ends = now.wall.checked_add(left).unwrap_or(now.wall);
+        record.kill = Some(KillRecord { grace_seconds: deadline.grace_seconds, deadline: ends });
+        true
+    }
+
+    async fn write(&mut self, store: &Store) {
+        self.refresh(clock::now());
+        if let Err(error) = store.put_pods(&self.key, &self.records).await {
+            // The store goes on trying and shows it as a warning of the node.
+            tracing::debug!(pod = %self.key, err = %error, "its record is not on disk yet");
+        }
+    }
+
+    fn refresh(&mut self, now: Now) {
+        self.incarnations = self.records.iter().map(|record| incarnation(record, now)).collect();
+    }
+}
+
+fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
+    Incarnation {
+        uid: record.uid.clone(),
+        pod: Some(Arc::clone(&record.pod)),
+        started_at: record.started_at,
+        kill: record.kill.map(|kill| KillDeadline {
+            grace_seconds: kill.grace_seconds,
+            // Wall time may have jumped meanwhile; nobody gets more than the whole period.
+            at: now.boot
+                + Duration::try_from(kill.deadline.duration_since(now.wall))
+                    .unwrap_or_default()
+                    .min(Duration::from_secs(kill.grace_seconds.into())),
+        }),
+        terminal: record.terminal.clone(),
+    }
+}

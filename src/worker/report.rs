@@ -1,0 +1,210 @@
+//! What a worker reports to the set after each pass: its pod as people see it.
+
+use super::{Input, Intent, execute::Host, records::Records};
+use crate::{
+    clock,
+    model::{ObservedPod, Origin, PodKey, PodUid, PodView, k8s},
+    plan::PodPlan,
+    status::{StatusContext, StatusInput, pod_status},
+};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::mpsc;
+
+/// A worker's view, and whether it still has a reason to be.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub key: PodKey,
+    /// `None` once nothing of the name is left.
+    pub view: Option<Arc<PodView>>,
+    /// The incarnation that runs or is recorded.
+    pub running: Option<PodUid>,
+    /// Nothing wished, recorded or observed.
+    pub nothing_left: bool,
+    /// The input that it answers.
+    pub sequence: u64,
+}
+
+/// Makes reports, and sends those that differ from the last.
+pub(super) struct Reporter {
+    key: PodKey,
+    host: Arc<Host>,
+    reports: mpsc::Sender<Report>,
+    /// The last statuses by incarnation: transition times are taken over from them.
+    statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+    last: Option<(Arc<PodView>, u64)>,
+    /// Which call on the pod is past its soft deadline.
+    pub hung: Option<String>,
+}
+
+/// The incarnation that a report describes.
+struct Subject {
+    uid: PodUid,
+    pod: Option<Arc<k8s::Pod>>,
+    origin: Option<Origin>,
+    /// The wished one: the plan speaks about it.
+    wished: bool,
+    terminating: bool,
+}
+
+impl Reporter {
+    pub(super) fn new(key: PodKey, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
+        Self { key, host, reports, statuses: BTreeMap::new(), last: None, hung: None }
+    }
+
+    /// Takes over the statuses that an earlier run of the agent reported last.
+    pub(super) fn resume(
+        &mut self,
+        records: &Records,
+        kept: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+    ) {
+        self.statuses.clone_from(kept);
+        for record in records.all() {
+            if let Some(status) = &record.status {
+                self.statuses.entry(record.uid.clone()).or_insert_with(|| Arc::clone(status));
+            }
+        }
+    }
+
+    /// The last statuses by incarnation.
+    pub(super) fn statuses(&self) -> &BTreeMap<PodUid, Arc<k8s::PodStatus>> {
+        &self.statuses
+    }
+
+    /// The last status of an incarnation.
+    pub(super) fn status(&self, uid: &PodUid) -> Option<&Arc<k8s::PodStatus>> {
+        self.statuses.get(uid)
+    }
+
+    /// Reports what there is to see now; nothing when it is what was reported last.
+    pub(super) async fn report(
+        &mut self,
+        input: &Input,
+        observed: &ObservedPod,
+        records: &Records,
+        plan: Option<&PodPlan>,
+    ) {
+        let subject = subject(input, observed, records, &self.host.settings.owner);
+        let nothing_left = subject.is_none() && records.is_empty();
+        let running = subject.as_ref().map(|subject| subject.uid.clone());
+        let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
+        if let (Some(view), Some((last, sequence))) = (&view, &self.last)
+            && same(view, last)
+            && *sequence == input.sequence
+        {
+            return;
+        }
+        let view = view.map(Arc::new);
+        self.last = view.clone().map(|view| (view, input.sequence));
+        let key = self.key.clone();
+        let report = Report { key, view, running, nothing_left, sequence: input.sequence };
+        // The set outlives its workers; when it is gone there is nobody left to tell.
+        if self.reports.send(report).await.is_err() {
+            tracing::debug!(pod = %self.key, "nobody listens to reports any more");
+        }
+    }
+
+    fn view(
+        &mut self,
+        subject: &Subject,
+        input: &Input,
+        observed: &ObservedPod,
+        records: &Records,
+        plan: Option<&PodPlan>,
+    ) -> PodView {
+        let record = records.of(&subject.uid);
+        let status = match &subject.pod {
+            None => Arc::new(k8s::PodStatus::default()),
+            Some(pod) => {
+                let plan = plan.filter(|_| subject.wished);
+                let ended = record.and_then(|record| record.terminal.as_ref());
+                let status = pod_status(
+                    &StatusInput {
+                        pod,
+                        uid: &subject.uid,
+                        observed,
+                        plan,
+                        terminal: plan.and_then(|plan| plan.terminal.as_ref()).or(ended),
+                        started_at: record.and_then(|record| record.started_at),
+                        terminating: subject.terminating,
+                        previous: self.statuses.get(&subject.uid).map(|status| &**status),
+                    },
+                    &StatusContext {
+                        runtime_name: input.runtime.name.clone(),
+                        host_ips: self.host.settings.host_ips.clone(),
+                    },
+                    clock::now(),
+                );
+                match self.statuses.get(&subject.uid) {
+                    Some(last) if **last == status => Arc::clone(last),
+                    Some(_) | None => Arc::new(status),
+                }
+            }
+        };
+        self.statuses.retain(|uid, _| *uid == subject.uid || records.of(uid).is_some());
+        self.statuses.insert(subject.uid.clone(), Arc::clone(&status));
+        PodView {
+            key: self.key.clone(),
+            uid: subject.uid.clone(),
+            pod: subject.pod.clone(),
+            status,
+            origin: subject.origin.clone(),
+            terminating: subject.terminating,
+            hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
+            waiting: plan.and_then(|plan| plan.blocked.clone()),
+        }
+    }
+}
+
+/// What is to be shown under the name: an earlier incarnation as long as anything of it is left,
+/// else the wished one.
+fn subject(
+    input: &Input,
+    observed: &ObservedPod,
+    records: &Records,
+    owner: &str,
+) -> Option<Subject> {
+    let wished = match &input.intent {
+        Intent::Run(pod) => Some(pod),
+        Intent::Gone | Intent::Undecided => None,
+    };
+    let leaving = records.all().iter().find(|record| {
+        record.kill.is_some() || wished.is_none_or(|wished| wished.uid != record.uid)
+    });
+    if let Some(record) = leaving {
+        return Some(Subject {
+            uid: record.uid.clone(),
+            pod: Some(Arc::clone(&record.pod)),
+            origin: record.origin.clone(),
+            wished: false,
+            terminating: record.kill.is_some() || input.intent != Intent::Undecided,
+        });
+    }
+    if let Some(pod) = wished {
+        return Some(Subject {
+            uid: pod.uid.clone(),
+            pod: Some(Arc::clone(&pod.pod)),
+            origin: Some(pod.origin.clone()),
+            wished: true,
+            terminating: false,
+        });
+    }
+    let ours = observed.sandboxes.iter().find(|s| s.owner.as_deref() == Some(owner))?;
+    Some(Subject {
+        uid: ours.uid.clone(),
+        pod: None,
+        origin: None,
+        wished: false,
+        terminating: input.intent == Intent::Gone,
+    })
+}
+
+/// Whether two views look the same.
+fn same(a: &PodView, b: &PodView) -> bool {
+    a.uid == b.uid
+        && a.terminating == b.terminating
+        && a.hung == b.hung
+        && a.waiting == b.waiting
+        && a.origin == b.origin
+        && a.pod.as_ref().map(Arc::as_ptr) == b.pod.as_ref().map(Arc::as_ptr)
+        && Arc::ptr_eq(&a.status, &b.status)
+}

@@ -1,0 +1,446 @@
+//! The set of workers: routes what is wished and what was observed to the worker of each name,
+//! publishes their views, and lets a worker go when nothing of its name is left.
+
+use super::{
+    Input, Intent,
+    execute::Host,
+    report::Report,
+    task::{Kept, Worker, WorkerStart},
+};
+use crate::{
+    clock,
+    desired::{Desired, Duplicate, SourceSnapshot, merge},
+    model::{
+        ContainerId, ForeignPod, ObservedPod, PodKey, PodUid, PodView, RuntimeView, SandboxState,
+    },
+    pleg::{Health, PlegUpdate},
+    podspec::burstable_shares,
+    store::PodRecord,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Reports that may wait to be folded into the published views.
+const REPORTS: usize = 64;
+/// The loop comes round at least this often, so that a health check can tell it from a hung one.
+const HEARTBEAT: Duration = Duration::from_secs(60);
+
+/// Every pod's view by full name.
+pub type PodViews = BTreeMap<PodKey, Arc<PodView>>;
+
+/// What the set knows besides the pods' views.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SetView {
+    /// Pods of other owners on the same runtime.
+    pub foreign: Vec<ForeignPod>,
+    /// Manifests left out because their name is taken.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// What must not be taken for a leftover.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Every source has said everything, and the runtime was listed.
+    pub complete: bool,
+    /// Pods that are wished, recorded or found in the runtime, whoever made them.
+    pub uids: BTreeSet<PodUid>,
+    /// Containers found in the runtime.
+    pub containers: BTreeSet<ContainerId>,
+    /// `cpu.shares` of the tier of burstable pods.
+    pub burstable_shares: u64,
+}
+
+/// Routes inputs to workers and publishes their views.
+pub struct WorkerSet {
+    host: Arc<Host>,
+    sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    updates: mpsc::Receiver<PlegUpdate>,
+    health: watch::Receiver<Arc<Health>>,
+    views: watch::Sender<Arc<PodViews>>,
+    set_view: watch::Sender<Arc<SetView>>,
+    known: watch::Sender<Arc<Known>>,
+    heartbeat: watch::Sender<Duration>,
+    reports: mpsc::Receiver<Report>,
+    report_sender: mpsc::Sender<Report>,
+    state: State,
+    tasks: JoinSet<PodKey>,
+    shutdown: CancellationToken,
+}
+
+/// What the set holds between two inputs.
+#[derive(Default)]
+struct State {
+    workers: BTreeMap<PodKey, Handle>,
+    observed: BTreeMap<PodKey, Arc<ObservedPod>>,
+    records: BTreeMap<PodKey, Vec<PodRecord>>,
+    kept: BTreeMap<PodKey, serde_json::Value>,
+    desired: Desired,
+    runtime: Arc<RuntimeView>,
+    listed: bool,
+}
+
+struct Handle {
+    input: watch::Sender<Input>,
+    /// The incarnation that its last report described.
+    running: Option<PodUid>,
+}
+
+/// What the set is made from.
+pub struct SetInputs {
+    /// Where sources publish.
+    pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    /// What the relist loop finds.
+    pub updates: mpsc::Receiver<PlegUpdate>,
+    /// Readiness of runtime and network.
+    pub health: watch::Receiver<Arc<Health>>,
+    /// Records that an earlier run of the agent left.
+    pub records: BTreeMap<PodKey, Vec<PodRecord>>,
+    /// What its workers kept.
+    pub kept: BTreeMap<PodKey, serde_json::Value>,
+}
+
+impl WorkerSet {
+    /// A set without workers; they begin with the first listing.
+    #[must_use]
+    pub fn new(host: Arc<Host>, inputs: SetInputs, shutdown: CancellationToken) -> Self {
+        let (report_sender, reports) = mpsc::channel(REPORTS);
+        Self {
+            host,
+            sources: inputs.sources,
+            updates: inputs.updates,
+            health: inputs.health,
+            views: watch::Sender::default(),
+            set_view: watch::Sender::default(),
+            known: watch::Sender::default(),
+            heartbeat: watch::Sender::default(),
+            reports,
+            report_sender,
+            state: State { records: inputs.records, kept: inputs.kept, ..State::default() },
+            tasks: JoinSet::new(),
+            shutdown,
+        }
+    }
+
+    /// Every pod's view.
+    #[must_use]
+    pub fn views(&self) -> watch::Receiver<Arc<PodViews>> {
+        self.views.subscribe()
+    }
+
+    /// Foreign pods and duplicates.
+    #[must_use]
+    pub fn set_view(&self) -> watch::Receiver<Arc<SetView>> {
+        self.set_view.subscribe()
+    }
+
+    /// What must not be taken for a leftover; changes with the sources.
+    #[must_use]
+    pub fn known(&self) -> watch::Receiver<Arc<Known>> {
+        self.known.subscribe()
+    }
+
+    /// Boot time at which the loop last came round.
+    #[must_use]
+    pub fn heartbeat(&self) -> watch::Receiver<Duration> {
+        self.heartbeat.subscribe()
+    }
+
+    /// Runs until shutdown, then until every worker has finished the call it is in.
+    ///
+    /// # Errors
+    /// When a worker panics, or the relist loop ends before shutdown.
+    pub async fn run(mut self) -> anyhow::Result<()> {
+        // Every arm only receives (cancel-safe: watch, mpsc, JoinSet::join_next); the work is done
+        // after the select, so nothing is lost when another arm wins.
+        loop {
+            self.heartbeat.send_replace(clock::now().boot);
+            tokio::select! {
+                () = self.shutdown.cancelled() => break,
+                () = tokio::time::sleep(HEARTBEAT) => {}
+                update = self.updates.recv() => match update {
+                    Some(update) => self.observe(update),
+                    None => anyhow::bail!("the relist loop has ended"),
+                },
+                () = any_changed(&mut self.sources) => self.merge_sources(),
+                changed = self.health.changed() => {
+                    changed?;
+                    self.take_health();
+                }
+                Some(report) = self.reports.recv() => self.fold(report),
+                Some(ended) = self.tasks.join_next() => {
+                    // A worker ends only after the set has dropped its input.
+                    let key = ended?;
+                    tracing::debug!(pod = %key, "worker ended");
+                }
+            }
+        }
+        self.state.workers.clear();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, update: PlegUpdate) {
+        let first = update.complete && !self.state.listed;
+        for (key, observed) in update.pods {
+            if observed.is_empty() {
+                self.state.observed.remove(&key);
+            } else {
+                self.state.observed.insert(key.clone(), Arc::clone(&observed));
+            }
+            if let Some(handle) = self.state.workers.get(&key) {
+                handle.input.send_modify(|input| {
+                    input.observed = observed;
+                    input.sequence += 1;
+                });
+            } else if self.state.listed {
+                self.begin_if_ours(&key);
+            }
+        }
+        if first {
+            self.state.listed = true;
+            self.take_health();
+            self.merge_sources();
+            let keys: Vec<PodKey> =
+                self.state.observed.keys().chain(self.state.records.keys()).cloned().collect();
+            for key in keys {
+                self.begin_if_ours(&key);
+            }
+        }
+        self.publish_set_view();
+    }
+
+    /// Merges the sources again and tells the workers what changed.
+    fn merge_sources(&mut self) {
+        if !self.state.listed {
+            return;
+        }
+        let snapshots: Vec<Arc<SourceSnapshot>> =
+            self.sources.iter_mut().map(|s| Arc::clone(&s.borrow_and_update())).collect();
+        let state = &self.state;
+        let desired = merge(&snapshots, &|key| state.running_uid(key, &self.host.settings.owner));
+        self.state.desired = desired;
+        for (key, handle) in &self.state.workers {
+            let intent = self.state.intent(key);
+            handle.input.send_if_modified(|input| {
+                let changed = input.intent != intent;
+                if changed {
+                    input.intent = intent;
+                    input.sequence += 1;
+                }
+                changed
+            });
+        }
+        let new: Vec<PodKey> = self
+            .state
+            .desired
+            .pods
+            .keys()
+            .filter(|key| !self.state.workers.contains_key(*key))
+            .cloned()
+            .collect();
+        for key in new {
+            self.begin(&key);
+        }
+        self.publish_set_view();
+        self.publish_known();
+    }
+
+    fn take_health(&mut self) {
+        let runtime = self.health.borrow_and_update().runtime.clone();
+        if *self.state.runtime == runtime {
+            return;
+        }
+        self.state.runtime = Arc::new(runtime);
+        for handle in self.state.workers.values() {
+            handle.input.send_modify(|input| {
+                input.runtime = Arc::clone(&self.state.runtime);
+                input.sequence += 1;
+            });
+        }
+    }
+
+    fn begin_if_ours(&mut self, key: &PodKey) {
+        let ours = self.state.records.contains_key(key)
+            || self.state.running_uid(key, &self.host.settings.owner).is_some();
+        if ours && !self.state.workers.contains_key(key) {
+            self.begin(key);
+        }
+    }
+
+    fn begin(&mut self, key: &PodKey) {
+        let (input, receiver) = watch::channel(Input {
+            intent: self.state.intent(key),
+            observed: self.state.observed.get(key).cloned().unwrap_or_default(),
+            runtime: Arc::clone(&self.state.runtime),
+            sequence: 0,
+        });
+        let worker = Worker::new(WorkerStart {
+            key: key.clone(),
+            host: Arc::clone(&self.host),
+            input: receiver,
+            reports: self.report_sender.clone(),
+            records: self.state.records.remove(key).unwrap_or_default(),
+            kept: self.state.kept.remove(key).map(kept_of).unwrap_or_default(),
+            shutdown: self.shutdown.clone(),
+        });
+        let key_of_task = key.clone();
+        self.tasks.spawn(async move {
+            worker.run().await;
+            key_of_task
+        });
+        self.state.workers.insert(key.clone(), Handle { input, running: None });
+    }
+
+    fn fold(&mut self, report: Report) {
+        let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
+        handle.running.clone_from(&report.running);
+        let idle = report.nothing_left && report.sequence == handle.input.borrow().sequence;
+        if idle {
+            // Dropping the input ends the worker.
+            self.state.workers.remove(&report.key);
+        }
+        let view = report.view.filter(|_| !idle);
+        self.views.send_if_modified(|views| {
+            let views = Arc::make_mut(views);
+            match view {
+                Some(view) => {
+                    views.insert(report.key.clone(), view);
+                    true
+                }
+                None => views.remove(&report.key).is_some(),
+            }
+        });
+        if !self.state.desired.duplicates.is_empty() {
+            // Which of two manifests of one name runs may have changed with it.
+            self.merge_sources();
+        }
+    }
+
+    fn publish_known(&self) {
+        let state = &self.state;
+        let observed = state.observed.values();
+        let in_runtime = observed.clone().flat_map(|pod| {
+            let sandboxes = pod.sandboxes.iter().map(|sandbox| &sandbox.uid);
+            sandboxes.chain(pod.containers.iter().map(|container| &container.uid))
+        });
+        let wished = state.desired.pods.values().map(|pod| &pod.uid);
+        let recorded = state.records.values().flatten().map(|record| &record.uid);
+        let handled = state.workers.values().filter_map(|handle| handle.running.as_ref());
+        let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
+        let known = Known {
+            complete: state.listed && state.desired.complete,
+            uids: wished.chain(recorded).chain(handled).chain(in_runtime).cloned().collect(),
+            containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
+            burstable_shares: burstable_shares(specs),
+        };
+        self.known.send_replace(Arc::new(known));
+    }
+
+    fn publish_set_view(&self) {
+        let owner = &self.host.settings.owner;
+        let foreign = self
+            .state
+            .observed
+            .iter()
+            .flat_map(|(key, pod)| foreign_pods(key, pod, owner))
+            .collect();
+        let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
+        self.set_view.send_if_modified(|published| {
+            let changed = **published != view;
+            if changed {
+                *published = Arc::new(view);
+            }
+            changed
+        });
+    }
+}
+
+impl State {
+    fn intent(&self, key: &PodKey) -> Intent {
+        match self.desired.pods.get(key) {
+            Some(pod) => Intent::Run(Arc::clone(pod)),
+            None if self.desired.complete => Intent::Gone,
+            None => Intent::Undecided,
+        }
+    }
+
+    /// The incarnation of ours that runs, or has a record.
+    fn running_uid(&self, key: &PodKey, owner: &str) -> Option<PodUid> {
+        if let Some(uid) = self.workers.get(key).and_then(|handle| handle.running.clone()) {
+            return Some(uid);
+        }
+        let recorded = self.records.get(key).and_then(|r| r.first()).map(|r| r.uid.clone());
+        recorded.or_else(|| {
+            let pod = self.observed.get(key)?;
+            let ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
+            ours.max_by_key(|s| (s.state == SandboxState::Ready, s.created_at))
+                .map(|s| s.uid.clone())
+        })
+    }
+}
+
+/// What a worker kept; what another version of the agent wrote is worth no more than a new start.
+fn kept_of(saved: serde_json::Value) -> Kept {
+    serde_json::from_value(saved)
+        .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
+        .unwrap_or_default()
+}
+
+/// The incarnations under one name that belong to somebody else.
+fn foreign_pods(key: &PodKey, pod: &ObservedPod, owner: &str) -> Vec<ForeignPod> {
+    let mut found: BTreeMap<PodUid, ForeignPod> = BTreeMap::new();
+    for sandbox in pod.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner)) {
+        let running = sandbox.state == SandboxState::Ready;
+        let entry = found.entry(sandbox.uid.clone()).or_insert_with(|| ForeignPod {
+            key: key.clone(),
+            uid: sandbox.uid.clone(),
+            owner: sandbox.owner.as_deref().map(str::to_owned),
+            running,
+            ips: Vec::new(),
+        });
+        entry.running |= running;
+        if running {
+            entry.ips.clone_from(&sandbox.ips);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Waits until one of the receivers has a new value; for ever when there are none, or when the
+/// senders of all are gone.
+pub(crate) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
+    let waits: Vec<_> = receivers
+        .iter_mut()
+        .map(|receiver| {
+            Box::pin(async move {
+                if receiver.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        })
+        .collect();
+    first_of(waits).await;
+}
+
+/// Completes with the first future that does; never, when there are none.
+async fn first_of<F: Future<Output = ()> + Unpin>(mut futures: Vec<F>) {
+    std::future::poll_fn(|context| {
+        for future in &mut futures {
+            if std::pin::Pin::new(future).poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,273 @@
+//! One worker: observe, decide, act, publish, for one namespace/name.
+
+use super::{
+    Input,
+    execute::{Host, Request, execute},
+    records::Records,
+    report::{Report, Reporter},
+};
+use crate::{
+    clock,
+    model::{PodKey, PodUid, k8s},
+    plan::{Action, NameInput, Outcome, Picture, PodMemory, PodPlan, plan_name},
+    store::PodRecord,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// A sleep that outlasts any plan.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What a worker is made from.
+pub(super) struct WorkerStart {
+    pub key: PodKey,
+    pub host: Arc<Host>,
+    pub input: watch::Receiver<Input>,
+    pub reports: mpsc::Sender<Report>,
+    /// Records that an earlier run of the agent left under this name.
+    pub records: Vec<PodRecord>,
+    /// What it kept for its next life.
+    pub kept: Kept,
+    pub shutdown: CancellationToken,
+}
+
+/// What outlives the agent, but not the machine: back-offs, and the statuses with their transition
+/// times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Kept {
+    memory: PodMemory,
+    statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+}
+
+/// The owner of one pod name.
+pub(super) struct Worker {
+    key: PodKey,
+    host: Arc<Host>,
+    input: watch::Receiver<Input>,
+    shutdown: CancellationToken,
+    records: Records,
+    picture: Picture,
+    memory: PodMemory,
+    /// What was kept last for the agent's next life.
+    kept: Kept,
+    reporter: Reporter,
+    /// Something was done since the relist loop was last asked to look.
+    acted: bool,
+}
+
+/// How a pass ended.
+enum Pass {
+    /// There may be more to do at once.
+    Again,
+    /// Nothing to do until the input changes or this boot time comes.
+    Settled(Option<Duration>),
+}
+
+impl Worker {
+    pub(super) fn new(start: WorkerStart) -> Self {
+        let records = Records::new(start.key.clone(), start.records, clock::now());
+        let mut reporter = Reporter::new(start.key.clone(), Arc::clone(&start.host), start.reports);
+        reporter.resume(&records, &start.kept.statuses);
+        Self {
+            records,
+            reporter,
+            memory: start.kept.memory.clone(),
+            kept: start.kept,
+            key: start.key,
+            host: start.host,
+            input: start.input,
+            shutdown: start.shutdown,
+            picture: Picture::default(),
+            acted: false,
+        }
+    }
+
+    /// Runs until the set drops the input or the agent shuts down.
+    pub(super) async fn run(mut self) {
+        loop {
+            let input = self.input.borrow_and_update().clone();
+            let pass = self.pass(&input).await;
+            if self.shutdown.is_cancelled() || self.input.has_changed().is_err() {
+                return;
+            }
+            let Pass::Settled(wake_at) = pass else { continue };
+            if std::mem::take(&mut self.acted) {
+                // The outcomes are believed only until a listing confirms them.
+                if self.host.pleg.look_now(self.key.clone()).await.is_err() {
+                    // The relist loop ends only with the agent.
+                    return;
+                }
+            }
+            if !self.wait(wake_at).await {
+                return;
+            }
+        }
+    }
+
+    /// One round: plan from the latest, publish, and execute what is planned.
+    async fn pass(&mut self, input: &Input) -> Pass {
+        self.picture.observe(Arc::clone(&input.observed));
+        let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
+        let now = clock::now();
+        let wished = match &input.intent {
+            super::Intent::Run(pod) => Some(&pod.uid),
+            super::Intent::Gone | super::Intent::Undecided => None,
+        };
+        self.memory.look(wished, self.records.incarnations(), &observed, now);
+        let plan = plan_name(
+            &NameInput {
+                key: &self.key,
+                wish: input.intent.as_wish(),
+                known: self.records.incarnations(),
+                observed: &observed,
+                memory: &self.memory,
+                settings: &self.host.settings.plan,
+                runtime: &input.runtime,
+            },
+            now,
+        );
+        for event in self.memory.announce(&plan) {
+            self.host.events.record(event);
+        }
+        self.reporter.report(input, &observed, &self.records, Some(&plan)).await;
+        if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
+            let status = self.reporter.status(uid).cloned();
+            self.records.end(&self.host.store, uid, terminal, status).await;
+        }
+        self.keep().await;
+        if plan.actions.is_empty() {
+            return Pass::Settled(plan.wake_at);
+        }
+        self.act(input, plan).await;
+        Pass::Again
+    }
+
+    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was.
+    async fn act(&mut self, input: &Input, mut plan: PodPlan) {
+        let actions = std::mem::take(&mut plan.actions);
+        for action in actions {
+            if self.shutdown.is_cancelled() {
+                return;
+            }
+            tracing::debug!(pod = %self.key, uid = %action.uid(), "{action}");
+            let ends_pass = action.failure_ends_pass();
+            let outcome = self.perform(input, &plan, action).await;
+            let now = clock::now();
+            self.acted = true;
+            self.records.take(&self.host.store, &outcome).await;
+            self.memory.record(&outcome, now);
+            self.keep().await;
+            let failed = !outcome.is_success();
+            if let Outcome::Failed(failure) = &outcome {
+                tracing::debug!(
+                    pod = %self.key, uid = %failure.uid, step = ?failure.step,
+                    "{}: {}", failure.reason, failure.message
+                );
+            }
+            self.picture.record(outcome, now);
+            let wish_changed =
+                self.input.has_changed().is_err() || self.input.borrow().intent != input.intent;
+            if failed && ends_pass || wish_changed {
+                return;
+            }
+        }
+    }
+
+    /// Executes one action while still listening: a changed wish cancels a pull, a listing shows
+    /// in the view, and a call past its soft deadline is named.
+    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Outcome {
+        let now = clock::now();
+        self.memory.begin(&action, &self.host.settings.plan, now);
+        self.keep().await;
+        self.records.begin(&self.host.store, &action, &input.intent, now).await;
+        let uid: PodUid = action.uid().clone();
+        let cancel_pull = CancellationToken::new();
+        let (overdue, mut overdue_calls) = watch::channel(None);
+        let request = Request {
+            key: self.key.clone(),
+            uid: uid.clone(),
+            pod: self.records.pod_for(&uid, input),
+            observed: self.picture.shared().unwrap_or_default(),
+            cancel_pull: cancel_pull.clone(),
+            overdue,
+        };
+        // On the heap: it is large, and there only while something is done.
+        let mut running = Box::pin(execute(&self.host, &request, &action));
+        let mut listening = true;
+        let mut input = input.clone();
+        // `running` is pinned outside and polled again when another arm wins; a watch's `changed`
+        // loses nothing when it is dropped.
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut running => {
+                    self.reporter.hung = None;
+                    return outcome;
+                }
+                changed = self.input.changed(), if listening => {
+                    listening = changed.is_ok();
+                    if !listening || !self.input.borrow().intent.wants(&uid) {
+                        cancel_pull.cancel();
+                    }
+                    if listening {
+                        input = self.input.borrow().clone();
+                        self.picture.observe(Arc::clone(&input.observed));
+                    }
+                }
+                Ok(()) = overdue_calls.changed() => {
+                    self.reporter.hung.clone_from(&overdue_calls.borrow_and_update());
+                }
+                () = self.shutdown.cancelled(), if !cancel_pull.is_cancelled() => cancel_pull.cancel(),
+            }
+            if let Some(observed) = self.picture.shared() {
+                // The input counts as answered only after a pass that plans from it.
+                let answered =
+                    Input { sequence: input.sequence.saturating_sub(1), ..input.clone() };
+                self.reporter.report(&answered, &observed, &self.records, Some(plan)).await;
+            }
+        }
+    }
+
+    /// Sleeps until the input changes or `wake_at`; `false` when the worker is to end.
+    async fn wait(&mut self, wake_at: Option<Duration>) -> bool {
+        let delay = wake_at.map_or(FOREVER, |at| at.saturating_sub(clock::now().boot));
+        // Each arm only waits; none loses anything when dropped.
+        tokio::select! {
+            () = self.shutdown.cancelled() => false,
+            changed = self.input.changed() => {
+                if changed.is_ok() {
+                    // The next pass takes it in.
+                    self.input.mark_changed();
+                }
+                changed.is_ok()
+            }
+            () = tokio::time::sleep(delay) => true,
+        }
+    }
+
+    /// Keeps what the agent's next life needs, when it has changed.
+    async fn keep(&mut self) {
+        let statuses = self.reporter.statuses();
+        if self.memory == self.kept.memory && same_statuses(statuses, &self.kept.statuses) {
+            return;
+        }
+        self.kept = Kept { memory: self.memory.clone(), statuses: statuses.clone() };
+        let nothing = self.kept.memory.is_empty() && self.kept.statuses.is_empty();
+        let kept = (!nothing).then_some(&self.kept);
+        if let Err(error) = self.host.store.put_memory(&self.key, kept).await {
+            tracing::debug!(pod = %self.key, err = %error, "its back-offs are not kept yet");
+        }
+    }
+}
+
+/// Whether both hold the same statuses; each is made once and shared.
+fn same_statuses(
+    a: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+    b: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+) -> bool {
+    a.len() == b.len()
+        && a.iter().all(|(uid, status)| b.get(uid).is_some_and(|other| Arc::ptr_eq(status, other)))
+}
