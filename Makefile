@@ -1,7 +1,8 @@
 # The one list of commands. `make` or `make help` prints it.
 # Works for a user, for root, and through sudo (the calling user's Rust toolchain is found).
 
-CARGO = $(shell scripts/find-cargo)
+CARGO := $(shell scripts/find-cargo)
+TARGET := $(shell scripts/find-cargo target)
 
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component node soak,$(basename $(notdir $(wildcard tests/*.rs))))
@@ -17,7 +18,7 @@ build: ## build the release binary, target/release/nodelet
 	$(CARGO) build --release --locked
 
 demo: ## see it work, in two minutes, beside whatever runs here (needs root; KEEP=1 leaves it running)
-	@CARGO="$(CARGO)" scripts/demo
+	@scripts/demo
 
 test-build:
 	scripts/prerequisites build
@@ -32,8 +33,9 @@ test: test-fast ## everything; as root, on a private containerd
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
-	@tests/upstream/build "$${CARGO_TARGET_DIR:-target}/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
 
 SOAK_MINUTES ?= 20
