@@ -231,6 +231,7 @@ fn host_settings(
             cpu_period_micros: micros(period),
             single_process_oom_kill: config.pods.single_process_oom_kill,
             seccomp_default: config.pods.seccomp_default,
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             seccomp_root: config.paths.root_dir.join("seccomp").to_string_lossy().into_owned(),
             masked_paths: to_cri::thermal_throttle_paths(Path::new("/sys")),
         },

@@ -31,6 +31,9 @@ use output::Command;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// No source looks more often than this by the clock, whatever was configured.
+const SHORTEST_CHECK: Duration = Duration::from_millis(10);
+
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
