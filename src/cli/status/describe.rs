@@ -178,7 +178,9 @@ fn state(state: Option<&k8s::ContainerState>, now: Timestamp) -> String {
         (format!("Running since {}", since.unwrap_or_else(|| "?".to_owned())), None)
     } else if let Some(ended) = state.terminated {
         let mut line = format!("Terminated: {}", pods::exit(&ended));
-        if let (Some(from), Some(to)) = (&ended.started_at, &ended.finished_at) {
+        // One that could not be started has 1970 there.
+        let started = ended.started_at.as_ref().filter(|from| from.0 > Timestamp::UNIX_EPOCH);
+        if let (Some(from), Some(to)) = (started, &ended.finished_at) {
             line.push_str(&format!(", ran {}", text::age_at(from.0, to.0)));
         }
         if let Some(to) = &ended.finished_at {
@@ -275,5 +277,23 @@ fn event_age(event: &k8s::Event, now: Timestamp) -> String {
             format!("{last} (x{count} over {})", age(&event.first_timestamp))
         }
         Some(_) | None => last,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_could_not_be_started_did_not_run() {
+        let ended = |started: &str| {
+            let value = serde_json::json!({"terminated": {
+                "exitCode": 128, "reason": "StartError", "startedAt": started, "finishedAt": "2026-11-20T10:00:05Z",
+            }});
+            let ended: k8s::ContainerState = serde_json::from_value(value).unwrap();
+            state(Some(&ended), "2026-11-20T10:00:10Z".parse().unwrap())
+        };
+        assert!(ended("2026-11-20T10:00:00Z").contains(", ran 5s, ended "));
+        assert!(!ended("1970-01-01T00:00:00Z").contains(", ran "));
     }
 }
