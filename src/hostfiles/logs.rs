@@ -193,12 +193,19 @@ impl HostFiles {
         Ok(parsed.map(|(key, uid)| PodLogs { key, uid: uid.into() }).collect())
     }
 
-    /// Deletes the log directory of a pod that is gone. Nothing to do when there is none.
+    /// Deletes the log directory of a pod that is gone, and the links into it. Nothing to do when
+    /// there is none.
     ///
     /// # Errors
     /// When something is mounted in it, when it is no directory, or when deleting fails.
     pub fn remove_pod_logs(&self, key: &PodKey, uid: &PodUid) -> Result<(), HostFileError> {
         let directory = self.pod_log_dir(key, uid)?;
+        for name in list(&self.paths.links_dir)? {
+            let link = self.paths.links_dir.join(&name);
+            if fs::read_link(&link).is_ok_and(|target| target.starts_with(&directory)) {
+                remove_file(&link)?;
+            }
+        }
         if !is_directory(&directory)? {
             return Ok(());
         }

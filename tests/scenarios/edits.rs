@@ -141,12 +141,15 @@ pub fn a_vanished_directory_keeps_its_pods(kind: Kind) {
 
     fs::create_dir(&there).unwrap();
     world.wait("the source says that this is another directory", |status| {
-        let mut errors = status.node.sources.iter().filter_map(|source| source.error.as_deref());
-        errors.any(|error| error.contains("is another directory"))
+        let errors = status.node.sources.iter().filter_map(|source| source.error.as_ref());
+        errors.into_iter().any(|error| error.contains("another directory"))
     });
     stays("another, empty directory removes nothing", span, || world.running_ids("web"), same);
 
     world.drop_pod(&pod);
+    world.wait("the source is fine again", |status| {
+        status.node.sources.iter().all(|source| source.error.is_none())
+    });
     stays("the same manifest again changes nothing", span, || world.running_ids("web"), same);
     world.remove("web.yaml");
     world.wait_gone("web");

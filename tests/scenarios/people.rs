@@ -15,7 +15,8 @@ pub fn status_shows_pods_manifests_and_reasons(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("web"));
     world.drop_pod(&Pod::with_main("crash", "exit 3"));
-    world.write("broken.yaml", "kind: Pod\nspec: {contaners: []}\n");
+    let broken = Pod::running("broken").set("contaners", serde_json::json!([]));
+    world.write("broken.yaml", &broken.text());
     world.wait("all is reported", |status| {
         status.runs("web")
             && status.waiting_reason("crash", "main") == "CrashLoopBackOff"

@@ -58,11 +58,15 @@ impl Containerd {
 
     /// Takes its pod network away, or brings it back.
     pub fn set_network_ready(&self, ready: bool) {
-        let (there, away) = (self.dir.join("cni/conf"), self.dir.join("cni/away"));
-        let (from, to) = if ready { (away, there) } else { (there, away) };
         let name = "10-nodelet.conflist";
-        std::fs::create_dir_all(&to).unwrap();
-        std::fs::rename(from.join(name), to.join(name)).unwrap();
+        let (there, away) = (self.dir.join("cni/conf").join(name), self.dir.join("cni").join(name));
+        if ready {
+            // Written, not renamed: containerd 1.6 looks again after a write only.
+            let network = std::fs::read(&away).unwrap();
+            std::fs::write(&there, network).unwrap();
+        } else {
+            std::fs::rename(&there, &away).unwrap();
+        }
     }
 
     /// First bytes of the addresses that its pods get: `10.211.7.`

@@ -50,5 +50,13 @@ async fn set_up_volumes(
     let done = blocking(move || volumes.setup(&pod, &uid, memory_limit))
         .await
         .map_err(|error| ("FailedMount", error))?;
-    done.map_err(|failed| ("FailedMount", chain(&failed)))
+    done.map_err(|failed| {
+        // One event for each volume, and then the one that names them all, as the kubelet's.
+        for failure in &failed.failures {
+            tracing::warn!(pod = %request.key, volume = %failure.volume, err = %chain(&failure.error), "cannot set up a volume");
+            host.record(request, EventKind::Warning, "FailedMount", failure.to_string());
+        }
+        let reasons: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();
+        ("FailedMount", format!("{failed}: {}", reasons.join("; ")))
+    })
 }
