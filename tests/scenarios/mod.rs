@@ -20,6 +20,7 @@ pub mod fields;
 pub mod images;
 pub mod lifecycle;
 pub mod people;
+pub mod registry;
 pub mod runtime;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
@@ -85,6 +86,11 @@ macro_rules! real_scenarios {
             images::pulls_from_a_registry_that_is_down_and_slow,
             images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,
+            registry::each_pull_policy_asks_the_registry_as_often_as_it_says,
+            registry::a_registry_that_is_down_is_asked_less_and_less,
+            registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
+            registry::a_pull_that_trickles_arrives,
+            registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
         }
     };
 }
