@@ -14,6 +14,7 @@
 
 pub mod adoption;
 pub mod chaos;
+pub mod damage;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -64,6 +65,8 @@ macro_rules! shared_scenarios {
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
             chaos::whatever_happens_all_ends_as_written,
+            damage::damaged_state_files_are_named_and_restart_nothing,
+            damage::a_lost_owner_id_restarts_nothing,
         }
     };
 }
