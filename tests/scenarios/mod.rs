@@ -23,6 +23,7 @@ pub mod lifecycle;
 pub mod people;
 pub mod registry;
 pub mod runtime;
+pub mod stuck;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
 macro_rules! shared_scenarios {
@@ -94,6 +95,8 @@ macro_rules! real_scenarios {
             registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
             registry::a_pull_that_trickles_arrives,
             registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
+            stuck::a_stopped_shim_is_named_and_everything_else_goes_on,
+            stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
         }
     };
 }
