@@ -14,6 +14,7 @@
 pub mod core;
 mod directory;
 mod hints;
+mod inspect;
 mod lister;
 mod names;
 mod output;
@@ -22,6 +23,7 @@ mod url;
 
 pub use core::Forgotten;
 pub use directory::DirectorySource;
+pub use inspect::{inspect, inspect_text};
 pub use url::UrlSource;
 
 use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
