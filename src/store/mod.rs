@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/nodelet/lock               held while an agent runs; its process id
-//! <root>/nodelet/owner              made once: the label of everything that is ours
+//! <root>/nodelet/owner{,.copy}      made once: the label of everything that is ours
 //! <root>/nodelet/node-name          kept from the first start
 //! <root>/nodelet/pods/NS_NAME.json  every incarnation of a name that is admitted or being stopped
 //! <root>/nodelet/sources.json       last good manifests of the directory; sources-http.json: of the URL
@@ -27,6 +27,7 @@ pub use writer::{NotSaved, Writer};
 use crate::model::{PodKey, SourceKind};
 use nix::fcntl::Flock;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::{
     fs::File,
     io,
@@ -75,7 +76,10 @@ pub struct Store {
 struct Inner {
     state_dir: PathBuf,
     memory_dir: PathBuf,
-    jobs: mpsc::Sender<Job>,
+    /// What has to survive a loss of power.
+    synced: mpsc::Sender<Job>,
+    /// What has to survive the agent.
+    cached: mpsc::Sender<Job>,
     warnings: watch::Sender<Arc<Vec<String>>>,
     /// Held as long as the agent runs.
     _lock: Flock<File>,
@@ -104,9 +108,10 @@ impl Store {
             tracing::warn!("{warning}");
         }
         let warnings = watch::Sender::new(Arc::new(found));
-        let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Writer::new(queue, warnings.clone());
-        let inner = Inner { state_dir, memory_dir, jobs, warnings, _lock: lock };
+        let (synced, synced_queue) = mpsc::channel(QUEUE);
+        let (cached, cached_queue) = mpsc::channel(QUEUE);
+        let writer = Writer::new([synced_queue, cached_queue], &warnings);
+        let inner = Inner { state_dir, memory_dir, synced, cached, warnings, _lock: lock };
         Ok((Self { inner: Arc::new(inner) }, writer, loaded))
     }
 
@@ -116,7 +121,11 @@ impl Store {
     /// # Errors
     /// When it can neither be read nor made.
     pub fn owner(&self, configured: Option<&str>) -> Result<String, StoreError> {
-        identity::owner(&self.inner.state_dir, configured)
+        let (owner, warnings) = identity::owner(&self.inner.state_dir, configured)?;
+        for warning in warnings {
+            self.warn(warning);
+        }
+        Ok(owner)
     }
 
     /// This node's name: `wanted` (`--hostname-override`), else the one kept from the first start,
@@ -127,10 +136,14 @@ impl Store {
     pub fn node_name(&self, hostname: &str, wanted: Option<&str>) -> Result<String, StoreError> {
         let (name, warning) = identity::node_name(&self.inner.state_dir, wanted, hostname)?;
         if let Some(warning) = warning {
-            tracing::warn!("{warning}");
-            self.inner.warnings.send_modify(|warnings| Arc::make_mut(warnings).push(warning));
+            self.warn(warning);
         }
         Ok(name)
+    }
+
+    fn warn(&self, warning: String) {
+        tracing::warn!("{warning}");
+        self.inner.warnings.send_modify(|warnings| Arc::make_mut(warnings).push(warning));
     }
 
     /// Saves every record of a name in place of what was saved for it; none: removes the file.
@@ -190,14 +203,29 @@ impl Store {
         let job = Job { path, content, durability, done };
         let ended =
             || NotSaved { path: shown.clone(), message: "the agent is stopping".to_owned() };
-        self.inner.jobs.send(job).await.map_err(|_| ended())?;
+        let lane = match durability {
+            Durability::Synced => &self.inner.synced,
+            Durability::Cached => &self.inner.cached,
+        };
+        lane.send(job).await.map_err(|_| ended())?;
         written.await.map_err(|_| ended())?
     }
 }
 
-/// `<namespace>_<name>.json`: neither part can contain an underscore.
+/// Longest `<namespace>_<name>`, in bytes: with every ending it has to stay below 255.
+const MAX_STEM: usize = 200;
+
+/// `<namespace>_<name>.json`: neither part can contain an underscore. Of a name that is too long for a
+/// file, the beginning and a digest.
 fn file_name(key: &PodKey) -> String {
-    format!("{}_{}.json", key.namespace, key.name)
+    let stem = format!("{}_{}", key.namespace, key.name);
+    if stem.len() <= MAX_STEM {
+        return format!("{stem}.json");
+    }
+    let digest = Sha256::digest(&stem);
+    let start: String = stem.chars().take(MAX_STEM - 16).collect();
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}{digest}.json")
 }
 
 #[cfg(test)]

@@ -125,6 +125,29 @@ async fn identity_is_made_once_and_kept() {
 }
 
 #[tokio::test]
+async fn an_owner_id_outlives_the_loss_of_either_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let owner = life.store.owner(None).unwrap();
+    life.end().await;
+    let copies = ["owner", "owner.copy"].map(|name| dir.path().join("root/nodelet").join(name));
+    for copy in &copies {
+        for damage in [None, Some("".as_bytes()), Some(b"0123"), Some(&[0xff; 32])] {
+            match damage {
+                None => fs::remove_file(copy).unwrap(),
+                Some(bytes) => fs::write(copy, bytes).unwrap(),
+            }
+            let life = Life::begin(dir.path());
+            assert_eq!(life.store.owner(None).unwrap(), owner, "{copy:?} {damage:?}");
+            assert_eq!(fs::read_to_string(copy).unwrap(), owner);
+            let named = life.store.warnings().borrow().iter().any(|w| w.contains("owner"));
+            assert_eq!(named, damage.is_some(), "{copy:?} {damage:?}");
+            life.end().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_the_disk_does_not_take_is_reported_and_written_later() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
@@ -165,4 +188,22 @@ async fn many_writes_share_their_syncs() {
     assert_eq!(fs::read_dir(dir.path().join("root/nodelet/pods")).unwrap().count(), 110);
     life.end().await;
     assert_eq!(Life::begin(dir.path()).loaded.pods.len(), 110);
+}
+
+#[tokio::test]
+async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let keys = ["a", "b"].map(|end| PodKey::new(&"n".repeat(63), &("x".repeat(252) + end)));
+    for key in &keys {
+        life.store.put_pods(key, &[record(key, "a")]).await.unwrap();
+    }
+    life.end().await;
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.pods.keys().cloned().collect::<Vec<_>>(), keys);
+    for key in &keys {
+        life.store.put_pods(key, &[]).await.unwrap();
+    }
+    life.end().await;
+    assert!(Life::begin(dir.path()).loaded.pods.is_empty());
 }

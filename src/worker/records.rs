@@ -8,7 +8,7 @@
 use super::{Input, Intent};
 use crate::{
     clock,
-    model::{Now, PodKey, PodUid, k8s},
+    model::{Now, ObservedPod, PodKey, PodUid, k8s},
     plan::{Action, Incarnation, KillDeadline, KillPurpose, Outcome, Terminal},
     store::{KillRecord, PodRecord, Store},
 };
@@ -48,6 +48,20 @@ impl Records {
     pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
         let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
         recorded.or_else(|| input.intent.desired(uid).map(|desired| Arc::clone(&desired.pod)))
+    }
+
+    /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of the
+    /// agent one was read from disk and one from the manifest, and pods are most of its memory.
+    pub(super) fn share(&mut self, intent: &Intent) {
+        let Intent::Run(desired) = intent else { return };
+        let own = self.records.iter_mut().zip(&mut self.incarnations);
+        for (record, incarnation) in own.filter(|(record, _)| record.uid == desired.uid) {
+            let same = record.revision.as_ref() == Some(&desired.revision);
+            if same && !Arc::ptr_eq(&record.pod, &desired.pod) {
+                record.pod = Arc::clone(&desired.pod);
+                incarnation.pod = Some(Arc::clone(&desired.pod));
+            }
+        }
     }
 
     /// Writes down what has to be known before `action` is carried out.
@@ -109,6 +123,28 @@ impl Records {
                 self.write(store).await;
             }
         }
+    }
+
+    /// A wished pod that runs already gets a record where it has none: its file was damaged or lost. When it was
+    /// accepted is not known any more; its oldest sandbox is the best witness.
+    pub(super) async fn adopt(
+        &mut self,
+        store: &Store,
+        intent: &Intent,
+        observed: &ObservedPod,
+        owner: &str,
+    ) {
+        let Intent::Run(desired) = intent else { return };
+        if self.of(&desired.uid).is_some() {
+            return;
+        }
+        let ours = observed.sandboxes.iter().filter(|sandbox| {
+            sandbox.uid == desired.uid && sandbox.owner.as_deref() == Some(owner)
+        });
+        let Some(oldest) = ours.map(|sandbox| sandbox.created_at).min() else { return };
+        let now = clock::now();
+        self.admit(&desired.uid, intent, Now { wall: oldest.min(now.wall), ..now });
+        self.write(store).await;
     }
 
     fn admit(&mut self, uid: &PodUid, intent: &Intent, now: Now) -> bool {
