@@ -1,12 +1,13 @@
 # The one list of commands. `make` or `make help` prints it.
 # Works for a user, for root, and through sudo (the calling user's Rust toolchain is found).
 
-CARGO = $(shell scripts/find-cargo)
+CARGO := $(shell scripts/find-cargo)
+TARGET := $(shell scripts/find-cargo target)
 
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build soak lint fmt
+.PHONY: help build demo test test-fast test-build soak bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -17,7 +18,7 @@ build: ## build the release binary, target/release/nodelet
 	$(CARGO) build --release --locked
 
 demo: ## see it work, in two minutes, beside whatever runs here (needs root; KEEP=1 leaves it running)
-	@CARGO="$(CARGO)" scripts/demo
+	@scripts/demo
 
 test-build:
 	scripts/prerequisites build
@@ -31,12 +32,24 @@ test: test-fast ## everything; as root, on a private containerd
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
-	scripts/tier node 600 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
+	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
+	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/tier parity 120 $(CARGO) test --locked --test parity
 
 SOAK_MINUTES ?= 20
 soak: test-build ## things going wrong at random for SOAK_MINUTES (20), from a printed seed; as root
 	scripts/prerequisites run
 	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture
+
+bench: ## figures beside the upstream kubelet and the floor (docs/performance.md); as root, on a quiet machine
+	scripts/prerequisites build
+	scripts/prerequisites run
+	$(CARGO) bench --locked --bench agent
+
+bench-doc: ## put the figures of the last `make bench` into docs/performance.md
+	benches/publish
 
 lint: ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check

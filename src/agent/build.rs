@@ -231,6 +231,7 @@ fn host_settings(
             cpu_period_micros: micros(period),
             single_process_oom_kill: config.pods.single_process_oom_kill,
             seccomp_default: config.pods.seccomp_default,
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             seccomp_root: config.paths.root_dir.join("seccomp").to_string_lossy().into_owned(),
             masked_paths: to_cri::thermal_throttle_paths(Path::new("/sys")),
         },
@@ -257,7 +258,7 @@ fn host_settings(
     }
 }
 
-/// Home of the user that the agent runs as, by the user database: a daemon has no HOME.
+/// Home of the user that the agent runs as, by the user database: a service mostly has no HOME.
 fn home_dir() -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid());
     user.ok().flatten().map(|user| user.dir)
@@ -293,7 +294,7 @@ fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
         credentials: CredentialPaths {
             root_dir: config.paths.root_dir.clone(),
             work_dir: std::env::current_dir().context("the working directory is gone")?,
-            home_dir: home_dir(),
+            home_dir: config.paths.home_dir.clone().or_else(home_dir),
         },
     })
 }

@@ -87,6 +87,9 @@ pub struct LogsArgs {
     /// Begin each line with its time
     #[arg(long)]
     pub timestamps: bool,
+    /// Directory of the containers' logs [default: the agent's; /var/log/pods when no agent answers]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub pod_logs_dir: Option<PathBuf>,
     /// How the agent is found.
     #[command(flatten)]
     pub agent: AgentArgs,

@@ -1,14 +1,19 @@
 //! `nodelet check`: what the agent would say about manifests and configuration files, by the agent's
 //! own code, without an agent. One line for each finding, in the form that editors jump to.
 
-use super::{EXIT_FAILURE, args::CheckArgs};
+use super::{
+    EXIT_FAILURE,
+    args::CheckArgs,
+    status::{finding, findings},
+};
 use crate::{
     clock,
-    config::{self, Config, GivenFlag, HostFacts},
+    config::{self, Config, GivenFlag, HostFacts, Mistake},
     desired::{Knowledge, SourceSnapshot, merge},
     document::{MAX_TEXT_BYTES, Node, parse},
-    manifest::{self, Context, Settings},
-    model::{DesiredPod, SourceKind, SourceView},
+    manifest::Settings,
+    model::{DesiredPod, FileVerdict, SourceKind, SourceView},
+    source::{SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
     fs::{self, File},
@@ -16,12 +21,13 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 /// What was found so far.
 struct Report {
-    node_name: String,
-    settings: Settings,
+    /// What the agent would read manifests with.
+    options: SourceOptions,
     /// Drop-ins that are merged over every configuration file.
     config_dir: Option<GivenFlag>,
     /// The agent's own configuration file, and whether it is right.
@@ -66,8 +72,12 @@ impl Report {
         flags.extend(args.config.as_deref().and_then(|file| given("config", file)));
         flags.extend(name.and_then(|name| given("hostname-override", name)));
         let mut report = Self {
-            node_name: String::new(),
-            settings: Settings::default(),
+            options: SourceOptions {
+                node_name: String::new(),
+                settings: Settings::default(),
+                check_every: Duration::ZERO,
+                saved: SavedState::None,
+            },
             config_dir,
             main: None,
             host: HostFacts::read(),
@@ -78,8 +88,8 @@ impl Report {
         let config = report.load(&flags);
         report.main = args.config.clone().map(|file| (file, report.wrong == 0));
         let config = config.unwrap_or_default();
-        report.node_name = node_name(&config);
-        report.settings =
+        report.options.node_name = node_name(&config);
+        report.options.settings =
             Settings { allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone() };
         report
     }
@@ -94,15 +104,17 @@ impl Report {
         match config::load(flags, &self.host) {
             Ok(loaded) => {
                 for mistake in &loaded.unknown {
-                    self.wrong(mistake.to_string());
+                    self.wrong(line(mistake));
                 }
-                let notices = loaded.config.notices.iter().skip(loaded.unknown.len());
-                self.lines.extend(notices.map(|notice| format!("{notice} (notice)")));
+                let notices = loaded.notices.iter();
+                self.lines.extend(
+                    notices.map(|notice| finding(&notice.location, &notice.problem, "notice: ")),
+                );
                 Some(loaded.config)
             }
             Err(error) => {
                 for mistake in error.mistakes.iter().chain(&error.unknown) {
-                    self.wrong(mistake.to_string());
+                    self.wrong(line(mistake));
                 }
                 None
             }
@@ -112,44 +124,65 @@ impl Report {
     fn path(&mut self, path: &Path) {
         match fs::metadata(path) {
             Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
-            Ok(metadata) if metadata.is_dir() => self.directory(path),
-            Ok(_) => self.file(path),
+            Ok(metadata) if metadata.is_dir() => self.manifests(path),
+            Ok(metadata) => match read(path) {
+                Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
+                Ok(text) if is_configuration(&text) => self.configuration(path),
+                Ok(_) if metadata.is_file() => self.manifests(path),
+                // A pipe: the output of a program, which can be read only once.
+                Ok(text) => {
+                    let location = path.to_string_lossy();
+                    let now = clock::now();
+                    self.take_in(path, inspect_text(&text, &location, &self.options, now));
+                }
+            },
         }
     }
 
-    /// The files of a directory that the agent would read, in its order.
-    fn directory(&mut self, dir: &Path) {
-        let listing = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let mut entries = match listing {
-            Ok(entries) => entries,
-            Err(error) => {
-                self.wrong(format!("{}: cannot be read: {error}", dir.display()));
-                return;
-            }
-        };
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let path = entry.path();
-            match skip_reason(&path) {
-                Some(reason) => self.lines.push(format!("{}: ignored: {reason}", path.display())),
-                None => self.file(&path),
-            }
-        }
+    /// A file, or every file of a directory, as the agent would read it.
+    fn manifests(&mut self, path: &Path) {
+        let path_now = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        self.take_in(path, inspect(&path_now, &self.options, clock::now()));
     }
 
-    fn file(&mut self, path: &Path) {
-        let shown = path.display();
-        let text = match read(path) {
-            Ok(text) => text,
-            Err(error) => {
-                self.wrong(format!("{shown}: cannot be read: {error}"));
-                return;
+    /// What the agent would say, with paths as the user wrote them.
+    fn take_in(&mut self, path: &Path, snapshot: SourceSnapshot) {
+        if let Some(error) = snapshot.view.error {
+            self.wrong(error);
+        } else if snapshot.view.files.is_empty() {
+            self.lines.push(format!("{}: there is no file in it", path.display()));
+        }
+        for mut file in snapshot.view.files {
+            let below = Path::new(&file.location).strip_prefix(&snapshot.view.location);
+            file.location = match below {
+                Ok(name) if !name.as_os_str().is_empty() => path.join(name),
+                Ok(_) | Err(_) => path.to_path_buf(),
             }
-        };
-        if is_configuration(&text) {
-            self.configuration(path);
-        } else {
-            self.manifest(path, &text);
+            .to_string_lossy()
+            .into_owned();
+            let shown = &file.location;
+            for verdict in &file.verdicts {
+                let findings = findings(&file, verdict);
+                match verdict {
+                    FileVerdict::Accepted { key, .. } => {
+                        self.lines.extend(findings);
+                        self.lines.push(format!("{shown}: ok: pod {key}"));
+                    }
+                    FileVerdict::Rejected { .. } => {
+                        self.wrong += findings.len();
+                        self.lines.extend(findings);
+                    }
+                    FileVerdict::Skipped { reason } => {
+                        self.lines.push(format!("{shown}: ignored: {reason}"));
+                    }
+                }
+            }
+        }
+        for pod in snapshot.pods {
+            // The same file may be named twice.
+            if !self.pods.iter().any(|other| other.origin == pod.origin) {
+                self.pods.push(pod);
+            }
         }
     }
 
@@ -169,46 +202,7 @@ impl Report {
         }
     }
 
-    fn manifest(&mut self, path: &Path, text: &[u8]) {
-        let shown = path.display();
-        let location = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let location = location.to_string_lossy();
-        let context = Context {
-            node_name: &self.node_name,
-            source: SourceKind::File,
-            location: &location,
-            seen: clock::now().wall,
-            settings: &self.settings,
-        };
-        let documents = match manifest::decode(text, &context) {
-            Ok(file) => file.documents,
-            Err(problem) => {
-                self.wrong(format!("{shown}: {problem}"));
-                return;
-            }
-        };
-        if documents.is_empty() {
-            self.lines.push(format!("{shown}: ignored: there is no document in it"));
-        }
-        for document in documents {
-            for warning in &document.warnings {
-                self.lines.push(format!("{shown}: {warning} (warning)"));
-            }
-            match document.result {
-                Ok(pod) => {
-                    self.lines.push(format!("{shown}: ok: pod {}", pod.key));
-                    self.pods.push(Arc::new(pod));
-                }
-                Err(problems) => {
-                    for problem in &problems {
-                        self.wrong(format!("{shown}: {problem}"));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Pods of the same name in several places.
+    /// Pods of the same name in several of the paths.
     fn duplicates(&mut self) {
         let snapshot = SourceSnapshot {
             kind: SourceKind::File,
@@ -225,6 +219,10 @@ impl Report {
             self.wrong(format!("{}: {}", duplicate.dropped.location, duplicate.message));
         }
     }
+}
+
+fn line(mistake: &Mistake) -> String {
+    finding(&mistake.location, &mistake.problem, "")
 }
 
 /// The name that the agent would give the node: the one that it was told, the one that it keeps, or
@@ -260,22 +258,4 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// Why the agent passes over a directory's entry; `None` where it reads it.
-fn skip_reason(path: &Path) -> Option<&'static str> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if path.is_dir() {
-        return Some("it is a directory");
-    }
-    if path.exists() && !path.is_file() {
-        return Some("it is not a regular file");
-    }
-    if name.starts_with('.') || name.starts_with('#') || name.ends_with('~') {
-        return Some("it is a hidden, backup or swap file");
-    }
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("yaml" | "yml" | "json") => None,
-        _ => Some("it is not a *.yaml, *.yml or *.json file"),
-    }
 }

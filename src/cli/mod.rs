@@ -54,7 +54,7 @@ Exit codes:
 
 #[derive(Debug, Parser)]
 #[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
-#[command(override_usage = "nodelet [run] [FLAGS]\n       nodelet <COMMAND>")]
+#[command(override_usage = "nodelet [run] [OPTIONS]\n       nodelet <COMMAND>")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -66,8 +66,10 @@ enum Command {
     #[command(after_help = RUN_HELP)]
     Run(RunArgs),
     /// Say what the agent would say about manifests and configuration files
+    #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Show pods, manifests and the node, or one pod in detail
+    #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
     /// Print the log of a pod's container
     Logs(LogsArgs),
@@ -87,6 +89,22 @@ Flags have the kubelet's names; '_' and '-' in them are the same. They win over 
 listed are reported and not acted on. docs/configuration.md has every flag and every field.
 
 The agent stops at SIGTERM and SIGINT; the containers go on running.";
+
+const CHECK_HELP: &str = "\
+Nothing is run and no agent is asked. What is wrong is printed as FILE:LINE:COLUMN: field: what, and the exit \
+code is 1 then.
+
+Examples:
+  nodelet check web.yaml                          a manifest, before it is put into place
+  nodelet check /etc/nodelet/static-pods          all of them, duplicate names included
+  nodelet check /etc/nodelet/config.d/10-my.conf  a configuration file";
+
+const STATUS_HELP: &str = "\
+Examples:
+  nodelet status                       all pods, manifests with verdicts, the node
+  nodelet status web                   one pod: containers, last states, events
+  nodelet status -o wide -n default    more columns, one namespace
+  nodelet status web -o yaml           the Pod as Kubernetes writes it";
 
 #[derive(Debug, Args)]
 struct CompletionsArgs {

@@ -23,7 +23,7 @@ where
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let Loaded { mut config, unknown } = loaded;
+    let Loaded { mut config, unknown, notices: _ } = loaded;
     environment.complete(&mut config);
     if let Err(error) = logging::init(config.logging, &environment) {
         return super::fail(&error);

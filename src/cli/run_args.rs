@@ -1,6 +1,6 @@
 //! The flags of `run`, as clap knows them: made from the table in `config`.
 
-use crate::config::{FLAGS, Flag, GivenFlag, Takes};
+use crate::config::{Effect, FLAGS, Flag, GivenFlag, Takes};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::ffi::OsString;
 
@@ -37,9 +37,9 @@ impl FromArgMatches for RunArgs {
 }
 
 fn arg(flag: &'static Flag) -> Arg {
-    let mut help = flag.help().replace('`', "");
+    let mut help = sentence(flag.help());
     if let Some(default) = flag.default() {
-        help.push_str(&format!(" [default: {default}]"));
+        help.push_str(&format!(" [default: {}]", flags_for_fields(default)));
     }
     let hint = match flag.value_name() {
         "FILE" => ValueHint::FilePath,
@@ -54,12 +54,77 @@ fn arg(flag: &'static Flag) -> Arg {
         .value_hint(hint)
         .allow_negative_numbers(true)
         .help(help)
+        .help_heading(heading(flag.name))
         .hide(!flag.is_acted_on());
     let arg = match flag.takes() {
         Takes::Value => arg,
         Takes::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
     };
     if flag.name == "v" { arg.short('v') } else { arg }
+}
+
+/// What a flag is about: the groups of `--help`.
+fn heading(name: &str) -> &'static str {
+    match name {
+        "config" | "config-dir" => "Configuration files",
+        "root-dir" | "run-dir" => "Directories",
+        "hostname-override" | "node-ip" => "Node",
+        "v" | "logging-format" => "Log",
+        "container-runtime-endpoint" | "image-service-endpoint" | "runtime-request-timeout" => {
+            "Container runtime"
+        }
+        "pod-manifest-path"
+        | "manifest-url"
+        | "manifest-url-header"
+        | "file-check-frequency"
+        | "http-check-frequency" => "Manifests",
+        "serialize-image-pulls" | "registry-qps" | "registry-burst" => "Image pulls",
+        "cgroup-root"
+        | "cgroup-driver"
+        | "cgroups-per-qos"
+        | "enforce-node-allocatable"
+        | "system-reserved"
+        | "kube-reserved" => "Cgroups",
+        "pod-max-pids"
+        | "cpu-cfs-quota"
+        | "cpu-cfs-quota-period"
+        | "seccomp-default"
+        | "allowed-unsafe-sysctls"
+        | "resolv-conf"
+        | "cluster-dns"
+        | "cluster-domain" => "Pods",
+        _ => "The agent itself",
+    }
+}
+
+/// The documentation's note as a line of help: no code style, a capital letter, flags instead of fields.
+fn sentence(note: &str) -> String {
+    let plain = flags_for_fields(&note.replace('`', ""));
+    let mut letters = plain.chars();
+    match letters.next() {
+        Some(first) if !note.starts_with('`') && !plain.starts_with("--") => {
+            first.to_uppercase().chain(letters).collect()
+        }
+        Some(_) | None => plain,
+    }
+}
+
+/// `text` with fields of the configuration named as flags.
+fn flags_for_fields(text: &str) -> String {
+    let word = |word: &str| {
+        let is_name = word.chars().any(char::is_uppercase);
+        let flag = FLAGS.iter().find(|flag| match flag.effect {
+            Effect::Kubelet(path) | Effect::Nodelet(path) => is_name && path == word,
+            Effect::Own(..) | Effect::Ignored(..) | Effect::Refused(..) => false,
+        });
+        flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
+    };
+    text.split_inclusive(|c: char| !c.is_alphanumeric())
+        .map(|piece| {
+            let name = piece.trim_end_matches(|c: char| !c.is_alphanumeric());
+            word(name) + &piece[name.len()..]
+        })
+        .collect()
 }
 
 /// Prepares arguments for clap: `run` is what is meant when no command is named, and `_` in a flag's
@@ -101,7 +166,7 @@ mod tests {
             (&["nodelet"][..], &["nodelet", "run"][..]),
             (&["nodelet", "--v=2"], &["nodelet", "run", "--v=2"]),
             (&["nodelet", "-v", "2"], &["nodelet", "run", "-v", "2"]),
-            (&["nodelet", "run", "--max_pods=5"], &["nodelet", "run", "--max-pods=5"]),
+            (&["nodelet", "run", "--registry_burst=5"], &["nodelet", "run", "--registry-burst=5"]),
             (
                 &["nodelet", "--node_labels", "a_b=c", "--root_dir=/a_b"],
                 &["nodelet", "run", "--node-labels", "a_b=c", "--root-dir=/a_b"],
@@ -112,6 +177,20 @@ mod tests {
         ] {
             assert_eq!(normalized(given), normalized(meant), "{given:?}");
             assert_eq!(normalized(given), meant.iter().map(OsString::from).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn help_is_made_of_the_documentations_notes() {
+        for (note, help) in [
+            (
+                "headers of the requests to staticPodURL",
+                "Headers of the requests to --manifest-url",
+            ),
+            ("`pods` bounds all pods", "pods bounds all pods"),
+            ("how often, `\"\"` for never", "How often, \"\" for never"),
+        ] {
+            assert_eq!(sentence(note), help);
         }
     }
 

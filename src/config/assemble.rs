@@ -64,6 +64,8 @@ pub struct Loaded {
     pub config: Config,
     /// Fields of KubeletConfiguration that nobody knows: `check` fails on them, a start does not.
     pub unknown: Vec<Mistake>,
+    /// What is known and not acted on.
+    pub notices: Vec<Mistake>,
 }
 
 /// Everything that is wrong with a configuration, in the order of files and lines.
@@ -130,7 +132,7 @@ pub(super) fn assemble(
         return Err(ConfigError { mistakes, unknown });
     }
     config.notices = unknown.iter().chain(&notices).map(Mistake::to_string).collect();
-    Ok(Loaded { config, unknown })
+    Ok(Loaded { config, unknown, notices })
 }
 
 /// Sorts by file as they were read, then by place; flags last.
@@ -256,11 +258,6 @@ impl Gathering {
                 own.node.name_override = Some(name);
             }
             "node-ip" => own.node.ips = names::node_ips(text, place, &mut self.mistakes),
-            "node-labels" => {
-                let (labels, wrong) = names::node_labels(&given.values.join(","));
-                own.node.labels = labels;
-                self.mistakes.extend(wrong.into_iter().map(|w| place.mistake("", w)));
-            }
             // `config` and `config-dir` were followed before.
             _ => {}
         }

@@ -4,9 +4,9 @@ use super::{
     names,
     read::{Reader, Zero, texts},
     settings::{
-        CgroupConfig, CgroupDriver, Config, CriConfig, DnsConfig, Endpoint, Enforce, EventsConfig,
-        HealthConfig, ImagesConfig, LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig,
-        ProcessConfig, Reserved, SourceConfig,
+        CgroupConfig, CgroupDriver, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
+        ImagesConfig, LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
+        Reserved, SourceConfig,
     },
     tree::{Mistake, Place, Tree},
 };
@@ -38,7 +38,6 @@ pub(super) fn build(
         cgroup: cgroup(kubelet, notices),
         images: images(kubelet),
         health: health(kubelet),
-        events: events(kubelet),
         logging: logging(kubelet),
         process: process(kubelet),
         notices: Vec::new(),
@@ -154,8 +153,6 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
     let cfs_period = r.duration("cpuCFSQuotaPeriod", Zero::Value, cfs).or(default.cfs_period);
     let cap = Duration::from_secs(1)..=Duration::from_secs(300);
     PodsConfig {
-        max_pods: r.count("maxPods", Zero::Unset).unwrap_or(default.max_pods),
-        pods_per_core: r.count("podsPerCore", Zero::Unset).unwrap_or(default.pods_per_core),
         start_concurrency: nodelet.count("startConcurrency", Zero::Unset).filter(|n| *n > 0),
         sync_frequency: r
             .duration("syncFrequency", Zero::Unset, POSITIVE)
@@ -249,8 +246,8 @@ fn cgroup(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> CgroupConfig {
         per_qos,
         driver: CgroupDriver::Cgroupfs,
         enforce: enforce(r, per_qos, notices),
-        system_reserved: reserved(r, "systemReserved"),
-        kube_reserved: reserved(r, "kubeReserved"),
+        system_reserved: reserved(r, "systemReserved", notices),
+        kube_reserved: reserved(r, "kubeReserved", notices),
     }
 }
 
@@ -286,7 +283,7 @@ fn enforce(r: &mut Reader<'_>, per_qos: bool, notices: &mut Vec<Mistake>) -> Enf
     enforce
 }
 
-fn reserved(r: &mut Reader<'_>, path: &str) -> Reserved {
+fn reserved(r: &mut Reader<'_>, path: &str, notices: &mut Vec<Mistake>) -> Reserved {
     let mut reserved = Reserved::default();
     for (key, tree) in r.entries(path) {
         let at = format!("{path}[{key}]");
@@ -304,7 +301,11 @@ fn reserved(r: &mut Reader<'_>, path: &str) -> Reserved {
         match key {
             "cpu" => reserved.cpu_milli = amount.milli_value(),
             "memory" => reserved.memory_bytes = amount.value(),
-            "ephemeral-storage" => reserved.ephemeral_storage_bytes = amount.value(),
+            "ephemeral-storage" if amount == Quantity::ZERO => {}
+            "ephemeral-storage" => {
+                let message = "not acted on: the use of local storage is not measured";
+                notices.push(place.mistake(&at, message));
+            }
             "pid" => reserved.pids = amount.value(),
             _ => {
                 let message = format!(
@@ -352,14 +353,6 @@ fn health(r: &mut Reader<'_>) -> HealthConfig {
     let port = r.int("healthzPort", Zero::Value, 0..=65535).and_then(|n| u16::try_from(n).ok());
     let port = port.unwrap_or(default.port());
     HealthConfig { address: (port != 0).then(|| (ip, port).into()) }
-}
-
-fn events(r: &mut Reader<'_>) -> EventsConfig {
-    let default = EventsConfig::default();
-    EventsConfig {
-        qps: r.count("eventRecordQPS", Zero::Value).unwrap_or(default.qps),
-        burst: r.count("eventBurst", Zero::Unset).unwrap_or(default.burst),
-    }
 }
 
 fn logging(r: &mut Reader<'_>) -> LoggingConfig {

@@ -14,6 +14,8 @@ const SHUTDOWN: &str = "this version does not delay a shutdown of the machine";
 const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
 const IPTABLES: &str = "nothing in the kubelet uses it any more";
 const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
+const ADMISSION: &str = "this version runs every pod that it is given";
+const EVENTS: &str = "this version writes no events to an API server";
 
 /// A field that is acted on, with its effect.
 const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
@@ -37,14 +39,22 @@ pub(super) const KUBELET: &[Field] = &[
         "directory with manifests, or one manifest; the kubelet has no default for it; `\"\"` means none",
     ),
     yes("podLogsDir", String, "directory of the containers' logs"),
-    yes("syncFrequency", Duration, "at most this long until a pod is looked at again"),
+    differs(
+        "syncFrequency",
+        Duration,
+        "`/healthz` fails when the main loop did not come round for twice this long, at least 5m; pods need no resync, they are looked at whenever something changes",
+    ),
     yes(
         "fileCheckFrequency",
         Duration,
         "how often staticPodPath is listed again; changes are seen at once through inotify as well",
     ),
     yes("httpCheckFrequency", Duration, "how often staticPodURL is asked"),
-    yes("staticPodURL", String, "http(s) URL of a manifest, a PodList or several documents"),
+    yes(
+        "staticPodURL",
+        String,
+        "URL (http or https) of a manifest, a PodList or several documents",
+    ),
     yes("staticPodURLHeader", Map(&List(&String)), "headers of the requests to staticPodURL"),
     ignored("address", String, SERVER),
     ignored("port", Int32, SERVER),
@@ -59,7 +69,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("authentication", Object(AUTHENTICATION), SERVER),
     ignored("authorization", Object(AUTHORIZATION), SERVER),
     yes("registryPullQPS", Int32, "pulls per second, 0 for no bound"),
-    yes("registryBurst", Int32, "pulls that may begin at once"),
+    yes("registryBurst", Int32, "pulls that may begin at once, above the rate"),
     ignored(
         "imagePullCredentialsVerificationPolicy",
         String,
@@ -70,8 +80,8 @@ pub(super) const KUBELET: &[Field] = &[
         List(&String),
         "an image that is present may be used by every pod",
     ),
-    yes("eventRecordQPS", Int32, "events per second, 0 for no bound"),
-    yes("eventBurst", Int32, "events that may come at once"),
+    ignored("eventRecordQPS", Int32, EVENTS),
+    ignored("eventBurst", Int32, EVENTS),
     ignored("enableDebuggingHandlers", Bool, SERVER),
     ignored("enableContentionProfiling", Bool, SERVER),
     yes("healthzPort", Int32, "port of `/healthz`, 0 for none"),
@@ -92,7 +102,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("kubeletCgroups", String, CGROUP_OTHERS),
     ignored("systemCgroups", String, CGROUP_OTHERS),
     yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
-    yes("cgroupsPerQOS", Bool, "whether there are cgroups for QoS tiers and pods"),
+    yes("cgroupsPerQOS", Bool, "make cgroups for QoS tiers and pods"),
     differs(
         "cgroupDriver",
         String,
@@ -117,7 +127,7 @@ pub(super) const KUBELET: &[Field] = &[
         "deadline of calls to the runtime that read; calls that change something are shown as hung after it",
     ),
     ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
-    yes("maxPods", Int32, "pods on this node"),
+    ignored("maxPods", Int32, ADMISSION),
     ignored("podCIDR", String, "the network belongs to the CNI plugin"),
     differs(
         "podPidsLimit",
@@ -131,7 +141,7 @@ pub(super) const KUBELET: &[Field] = &[
         support: Support::No,
         note: "the kubelet refuses it too: run the agent as a service",
     },
-    yes("cpuCFSQuota", Bool, "whether CPU limits are enforced"),
+    yes("cpuCFSQuota", Bool, "enforce CPU limits"),
     yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit is counted, 1ms to 1s"),
     ignored("nodeStatusMaxImages", Int32, API),
     yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
@@ -151,7 +161,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("evictionMaxPodGracePeriod", Int32, PRESSURE),
     ignored("evictionMinimumReclaim", Map(&String), PRESSURE),
     ignored("mergeDefaultEvictionSettings", Bool, PRESSURE),
-    yes("podsPerCore", Int32, "a second bound on pods, per CPU; 0 for none"),
+    ignored("podsPerCore", Int32, ADMISSION),
     ignored("enableControllerAttachDetach", Bool, API),
     yes(
         "protectKernelDefaults",
@@ -173,16 +183,12 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("containerLogMaxWorkers", Int32, ROTATION),
     ignored("containerLogMonitorInterval", Duration, ROTATION),
     ignored("configMapAndSecretChangeDetectionStrategy", String, API),
-    yes(
+    differs(
         "systemReserved",
         Map(&String),
-        "cpu, memory, ephemeral-storage and pid that pods do not get",
+        "what pods do not get of cpu, memory and pid; ephemeral-storage is accepted and not acted on",
     ),
-    yes(
-        "kubeReserved",
-        Map(&String),
-        "cpu, memory, ephemeral-storage and pid that pods do not get, on top of systemReserved",
-    ),
+    differs("kubeReserved", Map(&String), "what pods do not get on top of systemReserved"),
     ignored("reservedSystemCPUs", String, PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
     ignored("systemReservedCgroup", String, CGROUP_OTHERS),
@@ -269,7 +275,7 @@ const LOGGING: &[Field] = &[
     yes(
         "verbosity",
         Int64,
-        "0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
+        "how much is logged: 0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
     ),
     ignored(
         "vmodule",
@@ -338,8 +344,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("httpCheckFrequency", "20s"),
     ("registryPullQPS", "5"),
     ("registryBurst", "10"),
-    ("eventRecordQPS", "50"),
-    ("eventBurst", "100"),
     ("healthzPort", "10248"),
     ("healthzBindAddress", "127.0.0.1"),
     ("oomScoreAdj", "-999"),
@@ -348,7 +352,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("cgroupDriver", "cgroupfs"),
     ("singleProcessOOMKill", "false on cgroup v2, true on v1"),
     ("runtimeRequestTimeout", "2m"),
-    ("maxPods", "110"),
     ("podPidsLimit", "the larger of 1024 and an eighth of the host's pids"),
     ("resolvConf", "/etc/resolv.conf"),
     ("runOnce", "false"),
@@ -356,7 +359,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("cpuCFSQuotaPeriod", "100ms"),
     ("maxOpenFiles", "1000000"),
     ("serializeImagePulls", "true"),
-    ("podsPerCore", "0"),
     ("protectKernelDefaults", "false"),
     ("failSwapOn", "false"),
     ("enforceNodeAllocatable", "[pods]"),

@@ -2,7 +2,6 @@
 //! that is started on a fresh machine with no file and no flag.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -29,8 +28,6 @@ pub struct Config {
     pub images: ImagesConfig,
     /// The health server on TCP.
     pub health: HealthConfig,
-    /// Events.
-    pub events: EventsConfig,
     /// The agent's own log.
     pub logging: LoggingConfig,
     /// The agent's own process.
@@ -46,8 +43,6 @@ pub struct NodeConfig {
     /// `--hostname-override`, lower case. Default `None`: the name kept in the root directory, at
     /// first start the host's name.
     pub name_override: Option<String>,
-    /// `--node-labels`. Default none.
-    pub labels: BTreeMap<String, String>,
     /// `--node-ip`: one address, or one of each family. Default none: taken from the host.
     pub ips: Vec<IpAddr>,
 }
@@ -174,13 +169,9 @@ pub enum PidsLimit {
 /// How pods are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsConfig {
-    /// `maxPods`. Default 110.
-    pub max_pods: u32,
-    /// `podsPerCore`: a second bound on pods, per CPU; 0: none. Default 0.
-    pub pods_per_core: u32,
     /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default `None`.
     pub start_concurrency: Option<u32>,
-    /// `syncFrequency`: the slow resync behind every hint. Default 1 min.
+    /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1 min.
     pub sync_frequency: Duration,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: where the back-off ends. Default 5 min.
     pub crash_loop_cap: Duration,
@@ -202,8 +193,6 @@ pub struct PodsConfig {
 impl Default for PodsConfig {
     fn default() -> Self {
         Self {
-            max_pods: 110,
-            pods_per_core: 0,
             start_concurrency: None,
             sync_frequency: Duration::from_secs(60),
             crash_loop_cap: Duration::from_secs(300),
@@ -296,8 +285,6 @@ pub struct Reserved {
     pub cpu_milli: i64,
     /// Bytes.
     pub memory_bytes: i64,
-    /// Bytes of ephemeral storage.
-    pub ephemeral_storage_bytes: i64,
     /// Tasks.
     pub pids: i64,
 }
@@ -331,21 +318,6 @@ pub struct HealthConfig {
 impl Default for HealthConfig {
     fn default() -> Self {
         Self { address: Some((Ipv4Addr::LOCALHOST, 10248).into()) }
-    }
-}
-
-/// Events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventsConfig {
-    /// `eventRecordQPS`: events per second, 0 for no bound. Default 50.
-    pub qps: u32,
-    /// `eventBurst`: events that may come at once while below `qps` on average. Default 100.
-    pub burst: u32,
-}
-
-impl Default for EventsConfig {
-    fn default() -> Self {
-        Self { qps: 50, burst: 100 }
     }
 }
 

@@ -87,12 +87,12 @@ fn every_value_lands_where_it_belongs() {
     let text = "\
 staticPodPath: manifests\npodLogsDir: /logs\nsyncFrequency: 30s\nfileCheckFrequency: 5s\n\
 httpCheckFrequency: 6s\nstaticPodURL: https://example.com/pods\nstaticPodURLHeader: {X-A: [b, c]}\n\
-registryPullQPS: 0\nregistryBurst: 3\neventRecordQPS: 0\neventBurst: 7\nhealthzPort: 0\n\
+registryPullQPS: 0\nregistryBurst: 3\nhealthzPort: 0\n\
 oomScoreAdj: 0\nclusterDomain: cluster.local\nclusterDNS: [10.96.0.10, 'fd00::a']\n\
-cgroupRoot: /demo/\nsingleProcessOOMKill: true\nruntimeRequestTimeout: 10s\nmaxPods: 20\n\
+cgroupRoot: /demo/\nsingleProcessOOMKill: true\nruntimeRequestTimeout: 10s\n\
 podPidsLimit: 100\nresolvConf: ''\ncpuCFSQuota: false\nmaxOpenFiles: 1024\n\
-maxParallelImagePulls: 4\npodsPerCore: 5\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
-kubeReserved: {cpu: '1', ephemeral-storage: 1k}\nenforceNodeAllocatable: []\n\
+maxParallelImagePulls: 4\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
+kubeReserved: {cpu: '1', ephemeral-storage: '0'}\nenforceNodeAllocatable: []\n\
 allowedUnsafeSysctls: ['net.*', kernel/msgmax]\nlogging: {format: json, verbosity: 4}\n\
 crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\n\
 containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
@@ -108,7 +108,6 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
     want.source.headers =
         vec![("X-A".to_owned(), "b".to_owned()), ("X-A".to_owned(), "c".to_owned())];
     want.images = ImagesConfig { parallel: Some(4), qps: 0, burst: 3 };
-    want.events = EventsConfig { qps: 0, burst: 7 };
     want.health.address = None;
     want.process.oom_score_adj = 0;
     want.process.max_open_files = 1024;
@@ -119,16 +118,12 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
     };
     want.cgroup.root = "/demo".to_owned();
     want.cgroup.enforce = Enforce::Nothing;
-    want.cgroup.system_reserved =
-        Reserved { cpu_milli: 500, memory_bytes: 1 << 30, ephemeral_storage_bytes: 0, pids: 10 };
-    want.cgroup.kube_reserved =
-        Reserved { cpu_milli: 1000, ephemeral_storage_bytes: 1000, ..Reserved::default() };
+    want.cgroup.system_reserved = Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 10 };
+    want.cgroup.kube_reserved = Reserved { cpu_milli: 1000, ..Reserved::default() };
     want.pods.single_process_oom_kill = Some(true);
     want.cri.request_timeout = Duration::from_secs(10);
     want.cri.endpoint = Endpoint::unix("/run/demo.sock".into());
     want.cri.image_endpoint = want.cri.endpoint.clone();
-    want.pods.max_pods = 20;
-    want.pods.pods_per_core = 5;
     want.pods.pids_limit = PidsLimit::Tasks(100);
     want.pods.cfs_period = None;
     want.pods.seccomp_default = true;
@@ -144,14 +139,13 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
 
 #[test]
 fn zero_and_null_are_nothing_where_the_kubelet_says_so() {
-    let zeros = "maxPods: 0\nfileCheckFrequency: 0s\nsyncFrequency: null\neventBurst: 0\n\
+    let zeros = "fileCheckFrequency: 0s\nsyncFrequency: null\n\
         registryBurst: 0\ncontainerRuntimeEndpoint: ''\ncgroupRoot: ''\nmaxOpenFiles: 0\n\
         healthzBindAddress: ''\nregistryPullQPS: null\npodPidsLimit: null\ncgroupDriver: ''\n\
         logging: {format: ''}\ncrashLoopBackOff: {}\nstaticPodPath: null\n";
     assert_eq!(config(zeros), Config::default());
-    let kept =
-        config("registryPullQPS: 0\neventRecordQPS: 0\npodPidsLimit: -1\nstaticPodPath: ''\n");
-    assert_eq!((kept.images.qps, kept.events.qps), (0, 0));
+    let kept = config("registryPullQPS: 0\npodPidsLimit: -1\nstaticPodPath: ''\n");
+    assert_eq!(kept.images.qps, 0);
     assert_eq!(kept.pods.pids_limit, PidsLimit::Unlimited);
     assert_eq!(kept.source.static_pod_path, None);
 }
@@ -159,15 +153,19 @@ fn zero_and_null_are_nothing_where_the_kubelet_says_so() {
 #[test]
 fn flags_win_over_drop_ins_and_those_over_the_file() {
     let host = HostFacts::default();
-    let max = |drop_ins: &[&str], flags: &[(&str, &[&str])]| {
-        try_load("maxPods: 10\n", drop_ins, flags, &host).unwrap().config.pods.max_pods
+    let burst = |drop_ins: &[&str], flags: &[(&str, &[&str])]| {
+        try_load("registryBurst: 15\n", drop_ins, flags, &host).unwrap().config.images.burst
     };
-    assert_eq!(max(&[], &[]), 10);
-    assert_eq!(max(&["maxPods: 20\n"], &[]), 20);
-    assert_eq!(max(&["maxPods: 20\n", "maxPods: 30\n"], &[]), 30);
-    assert_eq!(max(&["maxPods: null\n"], &[]), 110, "null takes away, the default comes back");
-    assert_eq!(max(&["maxPods: 20\n"], &[("max-pods", &["40"])]), 40);
-    assert_eq!(max(&[], &[("max_pods", &["50", "0"])]), 0, "a flag's zero is a value");
+    assert_eq!(burst(&[], &[]), 15);
+    assert_eq!(burst(&["registryBurst: 20\n"], &[]), 20);
+    assert_eq!(burst(&["registryBurst: 20\n", "registryBurst: 30\n"], &[]), 30);
+    assert_eq!(
+        burst(&["registryBurst: null\n"], &[]),
+        10,
+        "null takes away, the default comes back"
+    );
+    assert_eq!(burst(&["registryBurst: 20\n"], &[("registry-burst", &["40"])]), 40);
+    assert_eq!(burst(&[], &[("registry_burst", &["50", "0"])]), 0, "a flag's zero is a value");
 }
 
 #[test]
@@ -218,7 +216,6 @@ fn the_flags_without_a_field_are_read() {
         ("run-dir", &["/run/demo"]),
         ("hostname-override", &["Node-1 "]),
         ("node-ip", &["10.0.0.1,fd00::1"]),
-        ("node-labels", &["a=b", "c=d,e="]),
         ("manifest-url-header", &["A:1,B:2", "A:3"]),
         ("cluster-dns", &["10.0.0.1,10.0.0.2"]),
         ("cluster-dns", &["10.0.0.1,10.0.0.2"]),
@@ -231,7 +228,6 @@ fn the_flags_without_a_field_are_read() {
     assert_eq!(config.paths.run_dir.to_str(), Some("/run/demo"));
     assert_eq!(config.node.name_override.as_deref(), Some("node-1"));
     assert_eq!(config.node.ips.len(), 2);
-    assert_eq!(config.node.labels.len(), 3);
     assert_eq!(config.source.headers.len(), 3);
     assert_eq!(config.pods.dns.cluster_dns.len(), 2);
     assert_eq!(config.logging.verbosity, 5);
@@ -241,13 +237,13 @@ fn the_flags_without_a_field_are_read() {
 #[test]
 fn everything_wrong_is_said_at_once_with_its_place() {
     let text = "\
-maxPods: many
+registryBurst: many
 healthzPort: 70000
 clusterDNS: [10.0.0.1, nowhere]
 systemReserved: {gpu: '1', cpu: -1}
 syncFrequency: 60
 cgroupDriver: cgroups
-maxPods: 5
+registryBurst: 5
 maxParallelImagePulls: 2
 serializeImagePulls: true
 cpuCFSQuotaPeriod: 2s
@@ -264,16 +260,16 @@ owner: '-'
 startConcurrency: -1
 ";
     assert_eq!(
-        mistakes(text, &[("max-pods", &["ten"]), ("healthz-bind-address", &["localhost"])]),
+        mistakes(text, &[("registry-burst", &["ten"]), ("healthz-bind-address", &["localhost"])]),
         [
-            "main.yaml: line 3, column 10: maxPods: Invalid value: \"many\": must be a whole number",
+            "main.yaml: line 3, column 16: registryBurst: Invalid value: \"many\": must be a whole number",
             "main.yaml: line 4, column 14: healthzPort: Invalid value: 70000: must be between 0 and 65535",
             "main.yaml: line 5, column 24: clusterDNS[1]: Invalid value: \"nowhere\": must be an IP address",
             "main.yaml: line 6, column 23: systemReserved[gpu]: cannot reserve \"gpu\" resource: only cpu, memory, ephemeral-storage and pid",
             "main.yaml: line 6, column 33: systemReserved[cpu]: Invalid value: -1: must be text; YAML reads this as a number, put it in quotes",
             "main.yaml: line 7, column 16: syncFrequency: Invalid value: 60: must be a duration with units, like 90s, 1m30s or 100ms",
             "main.yaml: line 8, column 15: cgroupDriver: Invalid value: \"cgroups\": must be cgroupfs or systemd",
-            "main.yaml: line 9, column 1: maxPods: Duplicate value: \"maxPods\": this key was written before, at line 3",
+            "main.yaml: line 9, column 1: registryBurst: Duplicate value: \"registryBurst\": this key was written before, at line 3",
             "main.yaml: line 11, column 22: serializeImagePulls: Invalid value: true: must be false where maxParallelImagePulls is 2",
             "main.yaml: line 12, column 20: cpuCFSQuotaPeriod: Invalid value: \"2s\": must be between 1ms and 1s",
             "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must stand alone",
@@ -284,7 +280,7 @@ startConcurrency: -1
             "main.yaml: line 21, column 1: runDirectory: unknown field",
             "main.yaml: line 22, column 8: owner: Invalid value: \"-\": must be letters, digits, '-', '_' and '.', begin and end with a letter or digit, and be at most 63 characters long",
             "main.yaml: line 23, column 19: startConcurrency: Invalid value: -1: must be 0 or more",
-            "--max-pods: Invalid value: \"ten\": must be a whole number",
+            "--registry-burst: Invalid value: \"ten\": must be a whole number",
             "--healthz-bind-address: Invalid value: \"localhost\": must be an IP address",
         ]
     );
@@ -324,6 +320,20 @@ fn unknown_fields_are_told_and_do_not_stop_a_start() {
 }
 
 #[test]
+fn what_is_known_and_not_acted_on_is_told() {
+    let main = "maxPods: 40\nsystemReserved: {cpu: '1', ephemeral-storage: 1Gi}\neventBurst: 0\n";
+    let config = try_load(main, &[], &[], &HostFacts::default()).unwrap().config;
+    assert_eq!(config.cgroup.system_reserved.cpu_milli, 1000);
+    assert_eq!(
+        config.notices,
+        [
+            "main.yaml: line 3, column 1: maxPods: not acted on: this version runs every pod that it is given",
+            "main.yaml: line 4, column 47: systemReserved[ephemeral-storage]: not acted on: the use of local storage is not measured",
+        ]
+    );
+}
+
+#[test]
 fn kubeadms_file_starts_the_agent() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/kubeadm.yaml");
     let loaded = parse_and_validate(&fs::read(path).unwrap()).unwrap();
@@ -345,7 +355,7 @@ fn files_that_are_no_configuration_are_refused() {
         ("", "config: the file is empty"),
         ("# nothing\n---\n", "config: the file is empty"),
         (
-            "maxPods: 5\n",
+            "registryBurst: 5\n",
             "config: line 1, column 1: kind: Required value: KubeletConfiguration or NodeletConfiguration",
         ),
         (
@@ -361,8 +371,8 @@ fn files_that_are_no_configuration_are_refused() {
             "config: line 2, column 13: apiVersion: Unsupported value: \"v1\": supported values: \"kubelet.config.k8s.io/v1beta1\"",
         ),
         (
-            "{\"kind\": \"KubeletConfiguration\", \"apiVersion\": \"kubelet.config.k8s.io/v1beta1\", \"maxPods\": \"5\"}",
-            "config: line 1, column 92: maxPods: Invalid value: \"5\": must be a whole number; remove the quotes",
+            "{\"kind\": \"KubeletConfiguration\", \"apiVersion\": \"kubelet.config.k8s.io/v1beta1\", \"registryBurst\": \"5\"}",
+            "config: line 1, column 98: registryBurst: Invalid value: \"5\": must be a whole number; remove the quotes",
         ),
     ] {
         assert_eq!(parse_and_validate(text.as_bytes()).unwrap_err().to_string(), message, "{text}");
@@ -383,11 +393,15 @@ fn the_kubelets_other_flags_have_an_answer() {
         notices(&[
             ("cert-dir", &["/x"]),
             ("read-only-port", &["10255"]),
-            ("register-node", &["false"])
+            ("register-node", &["false"]),
+            ("max-pods", &["40"]),
+            ("node-labels", &["rack=a1"]),
         ]),
         [
             "--cert-dir: not acted on: this version serves no kubelet API on TCP",
             "--read-only-port: not acted on: this version serves no kubelet API on TCP",
+            "--max-pods: not acted on: this version runs every pod that it is given",
+            "--node-labels: not acted on: this version does not talk to an API server",
         ]
     );
     for (name, part) in [
@@ -398,7 +412,6 @@ fn the_kubelets_other_flags_have_an_answer() {
             "--container-runtime: was removed from the kubelet: name the runtime's socket",
         ),
         ("runonce", "--runonce: Unsupported: "),
-        ("node-labels", "--node-labels: Invalid value: "),
         ("node-ip", "--node-ip: Invalid value: "),
         ("fail-swap-on", "--fail-swap-on: Invalid value: \"x=!\": must be true or false"),
     ] {
@@ -443,13 +456,14 @@ fn drop_ins_are_found_in_lexical_order_below_directories() {
         ("10-a.conf", 1),
         ("99.yaml", 9),
     ] {
-        fs::write(at(name), format!("{HEAD}maxPods: {max}\nclusterDomain: d{max}\n")).unwrap();
+        fs::write(at(name), format!("{HEAD}registryBurst: {max}\nclusterDomain: d{max}\n"))
+            .unwrap();
     }
     fs::write(at("40-d.conf"), format!("{HEAD}clusterDomain: null\n")).unwrap();
     std::os::unix::fs::symlink(at("99.yaml"), at("30-more/y.conf")).unwrap();
     let path = dir.path().to_str().unwrap();
     let config = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap().config;
-    assert_eq!((config.pods.max_pods, config.pods.dns.cluster_domain.as_str()), (9, ""));
+    assert_eq!((config.images.burst, config.pods.dns.cluster_domain.as_str()), (9, ""));
 
     std::os::unix::fs::symlink(at("nothing"), at("50.conf")).unwrap();
     let error = load(&given(&[("config-dir", &[path])]), &HostFacts::default()).unwrap_err();

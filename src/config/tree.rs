@@ -7,7 +7,7 @@ use crate::{
 use serde_json::Value as Json;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// Where something was written: a file with a position, or a flag (`--max-pods`).
+/// Where something was written: a file with a position, or a flag (`--registry-burst`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) location: Arc<str>,
@@ -32,7 +32,7 @@ pub struct Mistake {
     pub problem: Problem,
 }
 
-/// `/etc/nodelet/config.yaml: line 3, column 10: maxPods: Invalid value: "many": must be a whole number`
+/// `/etc/nodelet/config.yaml: line 3, column 16: registryBurst: Invalid value: "many": must be a whole number`
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.location, self.problem)

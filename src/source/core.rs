@@ -225,6 +225,12 @@ impl State {
         }
     }
 
+    /// What is accepted now: for [`Reading::adopt`].
+    #[must_use]
+    pub fn pods(&self) -> Vec<Arc<DesiredPod>> {
+        self.kept.values().map(|kept| Arc::clone(&kept.pod)).collect()
+    }
+
     /// Drops the last good revision of a pod. Step again afterwards.
     pub fn forget(&mut self, key: &PodKey) -> Forgotten {
         let Some(kept) = self.kept.get(key) else { return Forgotten::Unknown };
@@ -332,10 +338,6 @@ impl State {
         format!("{} is {what}, and has none: nothing is removed because of it", self.location)
     }
 
-    fn pods(&self) -> Vec<Arc<DesiredPod>> {
-        self.kept.values().map(|kept| Arc::clone(&kept.pod)).collect()
-    }
-
     fn wake_at(&self, listing: &Listing, now: Now) -> Option<Duration> {
         let removal = self.kept.values().filter_map(|kept| kept.missing_since).min();
         let removal = removal.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
@@ -347,13 +349,12 @@ impl State {
 const LOST: &str = "the record of the manifests accepted earlier was lost, and there are none here: \
                     nothing is removed until there are";
 
-/// Takes a valid document. What did not change stays the same object, and keeps when it was first seen.
+/// Takes a valid document.
 fn accept(before: Option<&Kept>, file: &Listed, document: &Document) -> Option<Kept> {
     let new = document.result.as_ref().ok()?;
     let pod = match before.map(|kept| &kept.pod) {
-        Some(old) if same_pod(old, new) && old.origin == new.origin => Arc::clone(old),
-        Some(old) if old.uid == new.uid => first_seen_as(old, new),
-        Some(_) | None => Arc::clone(new),
+        Some(old) => settle(old, new),
+        None => Arc::clone(new),
     };
     Some(Kept {
         file: file.name.clone(),
@@ -371,22 +372,39 @@ fn same_pod(a: &DesiredPod, b: &DesiredPod) -> bool {
 
 const SEEN: &str = "kubernetes.io/config.seen";
 
-/// `new`, with the time at which `old` was first seen.
-fn first_seen_as(old: &DesiredPod, new: &Arc<DesiredPod>) -> Arc<DesiredPod> {
-    let mut pod = DesiredPod::clone(new);
-    if let Some(seen) = seen(old) {
-        Arc::make_mut(&mut pod.pod)
-            .metadata
-            .annotations
-            .get_or_insert_default()
-            .insert(SEEN.to_owned(), seen.to_owned());
+/// `new` after `old`, of the same name: what did not change stays the same object, and the same
+/// incarnation keeps the time at which it was first seen.
+fn settle(old: &Arc<DesiredPod>, new: &Arc<DesiredPod>) -> Arc<DesiredPod> {
+    if same_pod(old, new) && old.origin == new.origin {
+        return Arc::clone(old);
     }
-    Arc::new(pod)
+    let mut pod = Arc::clone(new);
+    if old.uid == new.uid
+        && seen(old) != seen(new)
+        && let Some(seen) = seen(old)
+    {
+        let pod = Arc::make_mut(&mut Arc::make_mut(&mut pod).pod);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(SEEN.to_owned(), seen.to_owned());
+    }
+    pod
 }
 
 /// When a pod was first seen, as its annotation has it.
 fn seen(pod: &DesiredPod) -> Option<&str> {
     pod.pod.metadata.annotations.as_ref()?.get(SEEN).map(String::as_str)
+}
+
+impl Reading {
+    /// Puts pods that are accepted already in the place of their like, so that nothing is held twice:
+    /// after a restart every pod comes from the saved state and from its file.
+    pub fn adopt(&mut self, accepted: &[Arc<DesiredPod>]) {
+        for new in self.documents.iter_mut().filter_map(|document| document.result.as_mut().ok()) {
+            if let Some(old) = accepted.iter().find(|old| old.key == new.key) {
+                *new = settle(old, new);
+            }
+        }
+    }
 }
 
 impl Look {

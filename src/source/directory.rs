@@ -1,14 +1,17 @@
 //! `staticPodPath`: a directory, or one file.
 
 use super::{
-    SourceHandle, SourceOptions,
+    SHORTEST_CHECK, SourceHandle, SourceOptions,
     core::Listing,
     hints::{self, Hint, Hints},
-    lister::Lister,
+    lister::{Known, Lister},
     output::Output,
 };
 use crate::{clock, model::SourceKind};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -32,10 +35,10 @@ pub struct DirectorySource {
 impl DirectorySource {
     /// A source that reads `path`, a directory or a file. It need not exist.
     #[must_use]
-    pub fn new(path: PathBuf, options: SourceOptions) -> (Self, SourceHandle) {
+    pub fn new(path: impl AsRef<Path>, options: SourceOptions) -> (Self, SourceHandle) {
         // Without the trailing slash, through which a link is not seen as one.
-        let path: PathBuf = path.components().collect();
-        let check_every = options.check_every;
+        let path: PathBuf = path.as_ref().components().collect();
+        let check_every = options.check_every.max(SHORTEST_CHECK);
         let location = path.to_string_lossy().into_owned();
         let (output, reader, handle) = Output::new(SourceKind::File, &location, options);
         (Self { lister: Lister::new(path, reader), output, check_every }, handle)
@@ -84,8 +87,11 @@ impl DirectorySource {
 /// came during the look ask for.
 async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister, Listing, Hint) {
     let now = clock::now();
-    let home = output.state().home();
-    let closed = std::mem::take(&mut hints.closed);
+    let known = Known {
+        home: output.state().home(),
+        accepted: output.state().pods(),
+        closed: std::mem::take(&mut hints.closed),
+    };
     hints.written.clear();
     let (watches, watched) = hints.lend();
     let path = lister.path().display().to_string();
@@ -96,7 +102,7 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
             Some(mut watches) => hints::arm(&mut watches, watched, lister.path()),
             None => watched,
         };
-        let listing = lister.look(&closed, home, now);
+        let listing = lister.look(&known, now);
         (lister, watched, listing)
     });
     let slow = sleep(HANGS_AFTER);

@@ -220,7 +220,7 @@ pub(super) fn arm(watches: &mut Watches, before: Watched, path: &Path) -> Watche
     let old = before.main.into_iter().map(|(wd, _)| wd);
     for wd in old.chain(before.around.into_iter().map(|(wd, _)| wd)).filter(|wd| !kept(wd)) {
         // It is gone already when its directory is.
-        let _: io::Result<()> = watches.remove(wd);
+        watches.remove(wd).ok();
     }
     now
 }

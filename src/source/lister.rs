@@ -9,7 +9,7 @@ use super::{
     names::why_skipped,
     reader::Reader,
 };
-use crate::model::{Now, Position, Problem};
+use crate::model::{DesiredPod, Now, Position, Problem};
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -24,6 +24,7 @@ use std::{
     io::{self, Read},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -41,6 +42,18 @@ pub(super) struct Lister {
     single: bool,
     reader: Reader,
     seen: BTreeMap<Box<str>, Seen>,
+}
+
+/// What a look depends on besides the files.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// The last directory that had manifests: tells a file that was removed from a directory that
+    /// vanished.
+    pub(super) home: Option<Identity>,
+    /// What is accepted now.
+    pub(super) accepted: Vec<Arc<DesiredPod>>,
+    /// Names that were closed by their writer, or moved here, since they last changed.
+    pub(super) closed: BTreeSet<Box<str>>,
 }
 
 /// One file as it was seen last.
@@ -100,16 +113,9 @@ impl Lister {
         &self.path
     }
 
-    /// Looks. `closed`: names that were closed by their writer, or moved here, since they last
-    /// changed. `home`: the last directory that had manifests; tells a file that was removed from a
-    /// directory that vanished.
-    pub(super) fn look(
-        &mut self,
-        closed: &BTreeSet<Box<str>>,
-        home: Option<Identity>,
-        now: Now,
-    ) -> Listing {
-        match self.try_look(closed, home, now) {
+    /// Looks.
+    pub(super) fn look(&mut self, known: &Known, now: Now) -> Listing {
+        match self.try_look(known, now) {
             Ok(listing) => listing,
             Err(reason) => Listing { place: Place::Away(reason), files: Vec::new() },
         }
@@ -128,15 +134,10 @@ impl Lister {
         }
     }
 
-    fn try_look(
-        &mut self,
-        closed: &BTreeSet<Box<str>>,
-        home: Option<Identity>,
-        now: Now,
-    ) -> Result<Listing, String> {
+    fn try_look(&mut self, known: &Known, now: Now) -> Result<Listing, String> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let opened = nix::fcntl::open(&self.path, flags, Mode::empty());
-        let was_file = home.is_some_and(|home| home.single_file);
+        let was_file = known.home.is_some_and(|home| home.single_file);
         let (directory, only) = match opened {
             Ok(directory) => (directory, None),
             Err(Errno::ENOENT) if !was_file => {
@@ -159,12 +160,12 @@ impl Lister {
             let stat = fstatat(&directory, &*name, AtFlags::empty());
             let is_link = || fstatat(&directory, &*name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
             if stat != Err(Errno::ENOENT) || is_link() {
-                files.push(self.entry(&directory, &name, closed, now, stat));
+                files.push(self.entry(&directory, &name, known, now, stat));
             }
         } else {
             for name in names(&directory).map_err(|error| describe(&self.path, error))? {
                 match name.into_string() {
-                    Ok(name) => files.extend(self.in_directory(&directory, &name, closed, now)),
+                    Ok(name) => files.extend(self.in_directory(&directory, &name, known, now)),
                     Err(bad) => files.push(not_utf8(&self.path, bad.into_cstring().to_bytes())),
                 }
             }
@@ -179,7 +180,7 @@ impl Lister {
         &mut self,
         directory: &OwnedFd,
         name: &str,
-        closed: &BTreeSet<Box<str>>,
+        known: &Known,
         now: Now,
     ) -> Option<Listed> {
         if let Some(why) = why_skipped(name) {
@@ -192,7 +193,7 @@ impl Lister {
         {
             return None;
         }
-        Some(self.entry(directory, name, closed, now, stat))
+        Some(self.entry(directory, name, known, now, stat))
     }
 
     /// A file with a manifest's name, or the one file whatever its name.
@@ -200,13 +201,13 @@ impl Lister {
         &mut self,
         directory: &OwnedFd,
         name: &str,
-        closed: &BTreeSet<Box<str>>,
+        known: &Known,
         now: Now,
         stat: nix::Result<FileStat>,
     ) -> Listed {
         let look = match stat {
             Ok(stat) => match what_it_is(&stat) {
-                None => self.settled(directory, name, closed.contains(name), now, Stamp::of(&stat)),
+                None => self.settled(directory, name, known, now, Stamp::of(&stat)),
                 Some(what) => Look::Skipped { reason: what.to_owned(), manifest_name: true },
             },
             Err(Errno::ENOENT) => Look::Unread(problem("a link to nothing".to_owned())),
@@ -229,7 +230,7 @@ impl Lister {
         &mut self,
         directory: &OwnedFd,
         name: &str,
-        closed: bool,
+        known: &Known,
         now: Now,
         stamp: Stamp,
     ) -> Look {
@@ -243,8 +244,22 @@ impl Lister {
             last => {
                 let since = since.unwrap_or(now.boot);
                 let holds = now.boot.saturating_sub(since) >= SETTLING;
-                if closed || holds || stamp.is_aged(now) {
-                    let (look, read) = self.read(directory, name, stamp, last, now);
+                if known.closed.contains(name) || holds || stamp.is_aged(now) {
+                    let text = read_file(directory, name, stamp);
+                    let (look, read) = match text {
+                        Ok(None) => (Look::Settling, last),
+                        Err(error) => {
+                            (Look::Unread(problem(format!("cannot be read: {error}"))), last)
+                        }
+                        Ok(Some(text)) => {
+                            let digest = Sha256::digest(&text).into();
+                            let look = match last {
+                                Some(last) if last.digest == digest => last.look,
+                                Some(_) | None => self.decode(name, &text, known, now),
+                            };
+                            (look.clone(), Some(LastRead { stamp, digest, look }))
+                        }
+                    };
                     (look, now.boot, read)
                 } else {
                     (Look::Settling, since, last)
@@ -255,29 +270,12 @@ impl Lister {
         look
     }
 
-    /// Reads, and decodes unless the bytes are those of the last time. With what may be used again.
-    fn read(
-        &self,
-        directory: &OwnedFd,
-        name: &str,
-        stamp: Stamp,
-        last: Option<LastRead>,
-        now: Now,
-    ) -> (Look, Option<LastRead>) {
-        let text = match read_file(directory, name, stamp) {
-            Ok(Some(text)) => text,
-            Ok(None) => return (Look::Settling, last),
-            Err(error) => return (Look::Unread(problem(format!("cannot be read: {error}"))), last),
-        };
-        let digest: [u8; 32] = Sha256::digest(&text).into();
-        let look = match last {
-            Some(last) if last.digest == digest => last.look,
-            Some(_) | None => match self.reader.read(&text, &self.location(name), now.wall) {
-                Ok(reading) => Look::Read(reading.into()),
-                Err(problem) => Look::Unread(problem),
-            },
-        };
-        (look.clone(), Some(LastRead { stamp, digest, look }))
+    /// What these bytes say.
+    fn decode(&self, name: &str, text: &[u8], known: &Known, now: Now) -> Look {
+        match self.reader.read(text, &self.location(name), &known.accepted, now.wall) {
+            Ok(reading) => Look::Read(reading.into()),
+            Err(problem) => Look::Unread(problem),
+        }
     }
 }
 

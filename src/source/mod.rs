@@ -14,6 +14,7 @@
 pub mod core;
 mod directory;
 mod hints;
+mod inspect;
 mod lister;
 mod names;
 mod output;
@@ -22,12 +23,16 @@ mod url;
 
 pub use core::Forgotten;
 pub use directory::DirectorySource;
+pub use inspect::{inspect, inspect_text};
 pub use url::UrlSource;
 
 use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
 use output::Command;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
+
+/// No source looks more often than this by the clock, whatever was configured.
+const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// What a text says.
+    /// What a text says. `accepted`: what is accepted now, [`Reading::adopt`].
     ///
     /// # Errors
     /// It does not parse as a whole.
@@ -26,13 +26,16 @@ impl Reader {
         &self,
         text: &[u8],
         location: &str,
+        accepted: &[Arc<DesiredPod>],
         seen: Timestamp,
     ) -> Result<Reading, Problem> {
         let decoded = manifest::decode(text, &self.context(location, seen))?;
         let documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
         // Nothing came out of it: a text without documents, or a document that is an empty list.
         let empty_list = documents.is_empty() && !document::parse(text)?.is_empty();
-        Ok(Reading { documents, empty_list })
+        let mut reading = Reading { documents, empty_list };
+        reading.adopt(accepted);
+        Ok(reading)
     }
 
     /// The pod of a document that was accepted in an earlier life.

@@ -1,7 +1,7 @@
 //! `staticPodURL`: one body, asked for again and again.
 
 use super::{
-    SourceHandle, SourceOptions,
+    SHORTEST_CHECK, SourceHandle, SourceOptions,
     core::{Identity, Listed, Listing, Look, Place},
     output::Output,
     reader::Reader,
@@ -87,7 +87,7 @@ impl UrlSource {
         headers: &[(String, String)],
         options: SourceOptions,
     ) -> (Self, SourceHandle) {
-        let check_every = options.check_every;
+        let check_every = options.check_every.max(SHORTEST_CHECK);
         let (output, reader, handle) = Output::new(SourceKind::Http, url, options);
         let request = request(url, headers).map_err(|error| error.to_string());
         (Self { url: url.to_owned(), request, output, reader, check_every }, handle)
@@ -165,7 +165,8 @@ impl UrlSource {
     async fn read(&self, text: Bytes) -> Look {
         let (reader, url) = (self.reader.clone(), self.url.clone());
         let seen = clock::now().wall;
-        let job = tokio::task::spawn_blocking(move || reader.read(&text, &url, seen));
+        let accepted = self.output.state().pods();
+        let job = tokio::task::spawn_blocking(move || reader.read(&text, &url, &accepted, seen));
         match job.await {
             Ok(Ok(reading)) => Look::Read(reading.into()),
             Ok(Err(problem)) => Look::Unread(problem),

@@ -27,6 +27,7 @@ pub use writer::{NotSaved, Writer};
 use crate::model::{PodKey, SourceKind};
 use nix::fcntl::Flock;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::{
     fs::File,
     io,
@@ -75,7 +76,10 @@ pub struct Store {
 struct Inner {
     state_dir: PathBuf,
     memory_dir: PathBuf,
-    jobs: mpsc::Sender<Job>,
+    /// What has to survive a loss of power.
+    synced: mpsc::Sender<Job>,
+    /// What has to survive the agent.
+    cached: mpsc::Sender<Job>,
     warnings: watch::Sender<Arc<Vec<String>>>,
     /// Held as long as the agent runs.
     _lock: Flock<File>,
@@ -104,9 +108,10 @@ impl Store {
             tracing::warn!("{warning}");
         }
         let warnings = watch::Sender::new(Arc::new(found));
-        let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Writer::new(queue, warnings.clone());
-        let inner = Inner { state_dir, memory_dir, jobs, warnings, _lock: lock };
+        let (synced, synced_queue) = mpsc::channel(QUEUE);
+        let (cached, cached_queue) = mpsc::channel(QUEUE);
+        let writer = Writer::new([synced_queue, cached_queue], &warnings);
+        let inner = Inner { state_dir, memory_dir, synced, cached, warnings, _lock: lock };
         Ok((Self { inner: Arc::new(inner) }, writer, loaded))
     }
 
@@ -198,14 +203,29 @@ impl Store {
         let job = Job { path, content, durability, done };
         let ended =
             || NotSaved { path: shown.clone(), message: "the agent is stopping".to_owned() };
-        self.inner.jobs.send(job).await.map_err(|_| ended())?;
+        let lane = match durability {
+            Durability::Synced => &self.inner.synced,
+            Durability::Cached => &self.inner.cached,
+        };
+        lane.send(job).await.map_err(|_| ended())?;
         written.await.map_err(|_| ended())?
     }
 }
 
-/// `<namespace>_<name>.json`: neither part can contain an underscore.
+/// Longest `<namespace>_<name>`, in bytes: with every ending it has to stay below 255.
+const MAX_STEM: usize = 200;
+
+/// `<namespace>_<name>.json`: neither part can contain an underscore. Of a name that is too long for a
+/// file, the beginning and a digest.
 fn file_name(key: &PodKey) -> String {
-    format!("{}_{}.json", key.namespace, key.name)
+    let stem = format!("{}_{}", key.namespace, key.name);
+    if stem.len() <= MAX_STEM {
+        return format!("{stem}.json");
+    }
+    let digest = Sha256::digest(&stem);
+    let start: String = stem.chars().take(MAX_STEM - 16).collect();
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{start}{digest}.json")
 }
 
 #[cfg(test)]

@@ -189,3 +189,21 @@ async fn many_writes_share_their_syncs() {
     life.end().await;
     assert_eq!(Life::begin(dir.path()).loaded.pods.len(), 110);
 }
+
+#[tokio::test]
+async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let keys = ["a", "b"].map(|end| PodKey::new(&"n".repeat(63), &("x".repeat(252) + end)));
+    for key in &keys {
+        life.store.put_pods(key, &[record(key, "a")]).await.unwrap();
+    }
+    life.end().await;
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.pods.keys().cloned().collect::<Vec<_>>(), keys);
+    for key in &keys {
+        life.store.put_pods(key, &[]).await.unwrap();
+    }
+    life.end().await;
+    assert!(Life::begin(dir.path()).loaded.pods.is_empty());
+}

@@ -50,6 +50,20 @@ impl Records {
         recorded.or_else(|| input.intent.desired(uid).map(|desired| Arc::clone(&desired.pod)))
     }
 
+    /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of the
+    /// agent one was read from disk and one from the manifest, and pods are most of its memory.
+    pub(super) fn share(&mut self, intent: &Intent) {
+        let Intent::Run(desired) = intent else { return };
+        let own = self.records.iter_mut().zip(&mut self.incarnations);
+        for (record, incarnation) in own.filter(|(record, _)| record.uid == desired.uid) {
+            let same = record.revision.as_ref() == Some(&desired.revision);
+            if same && !Arc::ptr_eq(&record.pod, &desired.pod) {
+                record.pod = Arc::clone(&desired.pod);
+                incarnation.pod = Some(Arc::clone(&desired.pod));
+            }
+        }
+    }
+
     /// Writes down what has to be known before `action` is carried out.
     pub(super) async fn begin(
         &mut self,

@@ -113,6 +113,7 @@ impl Worker {
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         let host = &self.host;
         self.records.adopt(&host.store, &input.intent, &observed, &host.settings.owner).await;
+        self.records.share(&input.intent);
         let now = clock::now();
         let wished = match &input.intent {
             super::Intent::Run(pod) => Some(&pod.uid),

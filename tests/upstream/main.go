@@ -1,4 +1,5 @@
-// The upstream kubelet, built from its Go module: the peer that nodelet is measured and compared with.
+// The upstream kubelet, made from its Go module: what nodelet is measured beside (make bench) and compared
+// with (tests/parity.rs).
 package main
 
 import (

@@ -40,7 +40,7 @@ pub(super) enum LogsError {
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error(
-        "{error}. Only logs in {DEFAULT_DIR} were looked at, because no agent told where they lie ({why})"
+        "{error}. Only logs in {DEFAULT_DIR} were looked at, because no agent told where they lie ({why}); name another directory with --pod-logs-dir"
     )]
     SelectAlone { error: SelectError, why: String },
     #[error("can't read the logs in {}", path.display())]
@@ -177,21 +177,24 @@ fn locate(
     agent: &Result<StatusDocument, ClientError>,
 ) -> Result<Target, LogsError> {
     let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
-    let dir = match agent {
-        Ok(document) => document.pod_logs_dir.clone(),
-        Err(_) => PathBuf::from(DEFAULT_DIR),
-    };
+    let asked = args.pod_logs_dir.as_deref();
+    // An agent that writes its logs elsewhere knows nothing about those that are asked for.
+    let document =
+        agent.as_ref().ok().filter(|told| asked.is_none_or(|dir| dir == told.pod_logs_dir));
+    let told = document.map(|document| document.pod_logs_dir.as_path());
+    let dir = asked.or(told).unwrap_or(Path::new(DEFAULT_DIR)).to_owned();
     let logs = find::pods(&dir).map_err(|source| LogsError::Read { path: dir.clone(), source })?;
-    let key = match agent {
-        Ok(document) => {
+    let key = match (document, agent) {
+        (Some(document), _) => {
             let known = document.pods.iter().map(|view| &view.key);
             let keys = known.chain(logs.iter().map(|logs| &logs.key));
             wanted.select(&document.node.name, keys)?.clone()
         }
-        Err(why) => alone(&wanted, &logs)
+        (None, Err(why)) if asked.is_none() => alone(&wanted, &logs)
             .map_err(|error| LogsError::SelectAlone { error, why: why.to_string() })?,
+        (None, Ok(_) | Err(_)) => alone(&wanted, &logs)?,
     };
-    let view = agent.as_ref().ok().and_then(|doc| doc.pods.iter().find(|view| view.key == key));
+    let view = document.and_then(|doc| doc.pods.iter().find(|view| view.key == key));
     let path = incarnation(&key, view, &logs, &dir);
     in_pod(args, key, &path, view)
 }

@@ -84,6 +84,7 @@ fn args(pod: &str) -> LogsArgs {
         tail: None,
         since: None,
         timestamps: false,
+        pod_logs_dir: None,
         agent: AgentArgs { run_dir: "/nowhere".into() },
     }
 }
@@ -175,6 +176,22 @@ async fn between_two_runs_the_newest_is_the_previous_one() {
         error.ends_with("no log yet: it is waiting to start: CrashLoopBackOff: back-off 10s"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn the_directory_can_be_named() {
+    let (logs, other) = (Logs::new(), Logs::new());
+    let agent = logs.agent(&[("web-n1", "u1", &["web"])]);
+    logs.write("default_web-n1_u1/web/0.log", &line(1, "mine"));
+    other.write("default_web-n9_u9/web/0.log", &line(1, "another's"));
+    let none = Err(ClientError::TimedOut { socket: "/nowhere".into() });
+    let named = |logs: &Logs| LogsArgs { pod_logs_dir: Some(logs.path("")), ..args("web") };
+    assert_eq!(logs.printed(&named(&logs), &none).await.unwrap(), "mine\n");
+    assert_eq!(logs.printed(&named(&logs), &agent).await.unwrap(), "mine\n");
+    assert_eq!(logs.printed(&named(&other), &agent).await.unwrap(), "another's\n");
+    let missing = LogsArgs { pod: "db".to_owned(), ..named(&other) };
+    let error = logs.printed(&missing, &none).await.unwrap_err().to_string();
+    assert_eq!(error, "no pod db; there are default/web-n9");
 }
 
 #[test]

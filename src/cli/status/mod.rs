@@ -10,6 +10,7 @@ mod pods;
 mod select;
 mod text;
 
+pub(super) use overview::{finding, findings};
 pub(super) use select::{SelectError, Wanted};
 
 use super::{

@@ -76,18 +76,9 @@ fn row(source: &SourceView, file: &FileReport, verdict: &FileVerdict) -> Vec<Str
     vec![text::one_line(&name), key, said]
 }
 
-/// `FILE:LINE:COLUMN: path: message`, which editors and terminals make a link of.
-pub(super) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<String> {
-    let line = |problem: &Problem, what: &str| {
-        let Problem { position, path, message } = problem;
-        let place = if position.line > 0 {
-            format!("{}:{}:{}", file.location, position.line, position.column)
-        } else {
-            file.location.clone()
-        };
-        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
-        text::one_line(&format!("{place}: {what}{path}{message}"))
-    };
+/// What there is to say about a document, one line each.
+pub(in crate::cli) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<String> {
+    let line = |problem: &Problem, what: &str| finding(&file.location, problem, what);
     match verdict {
         FileVerdict::Accepted { warnings, .. } => {
             warnings.iter().map(|problem| line(problem, "warning: ")).collect()
@@ -97,6 +88,18 @@ pub(super) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<String> 
         }
         FileVerdict::Skipped { .. } => Vec::new(),
     }
+}
+
+/// `FILE:LINE:COLUMN: path: message`, which editors and terminals make a link of.
+pub(in crate::cli) fn finding(location: &str, problem: &Problem, what: &str) -> String {
+    let Problem { position, path, message } = problem;
+    let place = if position.line > 0 {
+        format!("{location}:{}:{}", position.line, position.column)
+    } else {
+        location.to_owned()
+    };
+    let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+    text::one_line(&format!("{place}: {what}{path}{message}"))
 }
 
 fn node(page: &mut Page, document: &StatusDocument, now: Timestamp) {

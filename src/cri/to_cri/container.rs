@@ -1,6 +1,8 @@
 //! `ContainerConfig`.
 
-use super::{Access, ConfigError, ContainerInputs, MountInput, Propagation, resources, security};
+use super::{
+    Access, ConfigError, ContainerInputs, MountInput, NodeFacts, Propagation, resources, security,
+};
 use crate::cri::{
     CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, annotation, v1,
 };
@@ -35,7 +37,7 @@ pub fn container_config(inputs: &ContainerInputs<'_>) -> Result<v1::ContainerCon
         args: expanded.args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: envs.collect(),
-        mounts: inputs.mounts.iter().map(mount).collect(),
+        mounts: inputs.mounts.iter().map(|input| mount(input, inputs.node)).collect(),
         labels: labels(inputs),
         annotations: annotations(inputs),
         log_path: container_log_path(&container.name, inputs.restart_count),
@@ -116,7 +118,7 @@ impl<'a> PortJson<'a> {
     }
 }
 
-fn mount(input: &MountInput) -> v1::Mount {
+fn mount(input: &MountInput, node: &NodeFacts) -> v1::Mount {
     let propagation = match input.propagation {
         Propagation::Private => v1::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
@@ -130,7 +132,7 @@ fn mount(input: &MountInput) -> v1::Mount {
         container_path,
         host_path: input.host_path.clone(),
         readonly: input.access != Access::ReadWrite,
-        selinux_relabel: input.selinux_relabel,
+        selinux_relabel: input.selinux_relabel && node.selinux,
         propagation: propagation.into(),
         recursive_read_only: input.access == Access::RecursivelyReadOnly,
         ..Default::default()

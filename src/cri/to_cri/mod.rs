@@ -40,6 +40,8 @@ pub struct NodeFacts {
     pub single_process_oom_kill: Option<bool>,
     /// `seccompDefault`
     pub seccomp_default: bool,
+    /// Whether SELinux is on: without it nothing is relabelled.
+    pub selinux: bool,
     /// Directory of local seccomp profiles, `<root>/seccomp`.
     pub seccomp_root: String,
     /// Paths to mask that exist on this machine only, see [`thermal_throttle_paths`].

@@ -12,6 +12,7 @@ fn node() -> NodeFacts {
         cpu_period_micros: 100_000,
         single_process_oom_kill: None,
         seccomp_default: false,
+        selinux: true,
         seccomp_root: "/var/lib/nodelet/seccomp".to_owned(),
         masked_paths: vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".to_owned()],
     }

@@ -33,7 +33,8 @@ pub(super) fn files(
         match reports.iter_mut().find(|report| report.location == location) {
             Some(report) => report.verdicts.push(verdict),
             None => {
-                reports.push(FileReport { location: location.to_owned(), verdicts: vec![verdict] })
+                let location = location.to_owned();
+                reports.push(FileReport { location, verdicts: vec![verdict] });
             }
         }
     }

@@ -1,1 +1,503 @@
+use super::*;
+use crate::model::{FileVerdict, Origin, PodUid, k8s};
+use std::fmt::Write as _;
 
+/// One look in a scenario: boot time in ms, what was seen, what is wanted after it.
+///
+/// Seen: `DIRECTORY | FILE: DOCUMENT...` with `web@1` a valid pod in revision 1, `!web` an invalid
+/// document of that name, `!` one without a name; for a whole file `{` does not parse, `~` is being
+/// written, `0` is empty, `[]` is an empty list, `d` is a directory, `-` is no manifest. `none` instead
+/// of the directory: it can't be listed.
+///
+/// Wanted: `FILE/web@1`, with `?` after a last good revision; then `wake N` in ms.
+type Scene = (u64, &'static str, &'static str);
+
+fn origin(file: &str, document: usize) -> Origin {
+    let location = format!("/m/{file}").into();
+    Origin { source: SourceKind::File, location, document, line: document * 10 + 1 }
+}
+
+fn pod(name: &str, revision: &str, origin: Origin) -> DesiredPod {
+    let mut pod = k8s::Pod::default();
+    let seen = format!("{name}@{revision}");
+    pod.metadata.annotations = Some([(SEEN.to_owned(), seen)].into());
+    DesiredPod {
+        key: PodKey::new("default", name),
+        // Revisions that differ in a letter only are the same incarnation: 1a, 1b.
+        uid: PodUid::from(format!("{name}-{}", revision.trim_end_matches(char::is_alphabetic))),
+        revision: revision.into(),
+        pod: pod.into(),
+        origin,
+    }
+}
+
+fn document(text: &str, file: &str, index: usize) -> Document {
+    let position = Position { line: index * 10 + 1, column: 1 };
+    let problem = Problem { position, path: "spec".to_owned(), message: "bad".to_owned() };
+    let (key, result) = match text.strip_prefix('!') {
+        Some("") => (None, Err(vec![problem])),
+        Some(name) => (Some(PodKey::new("default", name)), Err(vec![problem])),
+        None => {
+            let (name, revision) = text.split_once('@').unwrap();
+            let pod = pod(name, revision, origin(file, index));
+            (Some(pod.key.clone()), Ok(Arc::new(pod)))
+        }
+    };
+    let manifest = format!("\"{text}\"").into();
+    Document { position, key, manifest, result, warnings: Vec::new() }
+}
+
+fn listing(text: &str) -> Listing {
+    let mut parts = text.split('|').map(str::trim);
+    let place = match parts.next().unwrap() {
+        "none" => Place::Away("/m does not exist".to_owned()),
+        number => Place::Here(Identity {
+            device: 1,
+            inode: number.parse().unwrap(),
+            born: None,
+            single_file: false,
+        }),
+    };
+    let files = parts.map(|part| {
+        let (name, content) = part.split_once(": ").unwrap();
+        let look = match content {
+            "{" => Look::Unread(Problem {
+                position: Position { line: 1, column: 2 },
+                path: String::new(),
+                message: "does not parse".to_owned(),
+            }),
+            "~" => Look::Settling,
+            "0" => Look::Read(Arc::default()),
+            "[]" => Look::Read(Arc::new(Reading { documents: Vec::new(), empty_list: true })),
+            "d" => Look::Skipped { reason: "a directory".to_owned(), manifest_name: true },
+            "-" => Look::Skipped { reason: "a backup file".to_owned(), manifest_name: false },
+            documents => Look::Read(Arc::new(Reading {
+                documents: documents
+                    .split(' ')
+                    .enumerate()
+                    .map(|(index, text)| document(text, name, index))
+                    .collect(),
+                empty_list: false,
+            })),
+        };
+        Listed { name: name.into(), location: format!("/m/{name}").into(), look }
+    });
+    let files = files.collect();
+    Listing { place, files }
+}
+
+fn now(millis: u64) -> Now {
+    Now { boot: Duration::from_millis(millis), wall: jiff::Timestamp::UNIX_EPOCH }
+}
+
+fn state() -> State {
+    State::new(SourceKind::File, "/m", false)
+}
+
+fn wanted(state: &State, wake_at: Option<Duration>) -> String {
+    let mut text = String::new();
+    for kept in state.kept.values() {
+        let mark = if kept.current { "" } else { "?" };
+        let (file, pod) = (&kept.file, &kept.pod);
+        assert_eq!(*pod.origin.location, *format!("/m/{file}"), "{}", pod.key);
+        write!(text, "{file}/{}@{}{mark} ", pod.key.name, pod.revision).unwrap();
+    }
+    if let Some(at) = wake_at {
+        write!(text, "wake {}", at.as_millis()).unwrap();
+    }
+    text.trim_end().to_owned()
+}
+
+fn play(what: &str, state: &mut State, looks: &[Scene]) {
+    for (at, seen, expected) in looks {
+        let step = state.step(&listing(seen), now(*at));
+        assert_eq!(wanted(state, step.wake_at), *expected, "{what}: at {at}: {seen}");
+        assert_eq!(step.snapshot.knowledge, Knowledge::Complete, "{what}: at {at}");
+        assert_eq!(step.snapshot.pods.len(), state.kept.len());
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
+fn scenarios() {
+    let table: &[(&str, &[Scene])] = &[
+        (
+            "comes, changes, is cleanly removed",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | a: web@2", "a/web@2"),
+                (20, "1", "a/web@2? wake 220"),
+                (219, "1", "a/web@2? wake 220"),
+                (220, "1", ""),
+            ],
+        ),
+        (
+            "only two agreeing looks remove: another file came in between",
+            &[
+                (0, "1 | a: web@1 | b: db@1", "b/db@1 a/web@1"),
+                (10, "1 | b: db@1", "b/db@1 a/web@1? wake 210"),
+                (300, "1 | b: db@1 | c: x@1", "b/db@1 a/web@1? c/x@1 wake 500"),
+                (500, "1 | b: db@1 | c: x@1", "b/db@1 c/x@1"),
+            ],
+        ),
+        (
+            "files that are no manifests don't disturb",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | x: -", "a/web@1? wake 210"),
+                (210, "1 | y: -", ""),
+            ],
+        ),
+        (
+            "an editor renames away and writes anew",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | a~: -", "a/web@1? wake 210"),
+                (20, "1 | a: web@2 | a~: -", "a/web@2"),
+                (300, "1 | a: web@2 | a~: -", "a/web@2"),
+            ],
+        ),
+        (
+            "broken in every way",
+            &[
+                (0, "1 | a: web@1 db@1", "a/db@1 a/web@1"),
+                (1000, "1 | a: {", "a/db@1? a/web@1?"),
+                (2000, "1 | a: {", "a/db@1? a/web@1?"),
+                (3000, "1 | a: 0", "a/db@1? a/web@1?"),
+                (4000, "1 | a: d", "a/db@1? a/web@1?"),
+                (5000, "1 | a: ~", "a/db@1? a/web@1? wake 5100"),
+                (6000, "1 | a: !web db@2", "a/db@2 a/web@1?"),
+                (7000, "1 | a: !web !db", "a/db@2? a/web@1?"),
+                (8000, "1 | a: ! db@2", "a/db@2 a/web@1?"),
+                (9000, "1 | a: web@3 db@2", "a/db@2 a/web@3"),
+            ],
+        ),
+        (
+            "never accepted: nothing to keep",
+            &[(0, "1 | a: !web", ""), (1000, "1 | a: {", ""), (2000, "1 | a: ! x@1", "a/x@1")],
+        ),
+        (
+            "a document is taken out of a file, and an empty list",
+            &[
+                (0, "1 | a: web@1 db@1", "a/db@1 a/web@1"),
+                (10, "1 | a: db@1", "a/db@1 a/web@1? wake 210"),
+                (210, "1 | a: db@1", "a/db@1"),
+                (300, "1 | a: []", "a/db@1? wake 500"),
+                (500, "1 | a: []", ""),
+            ],
+        ),
+        (
+            "a pod is renamed inside its file",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | a: www@1", "a/web@1? a/www@1 wake 210"),
+                (210, "1 | a: www@1", "a/www@1"),
+            ],
+        ),
+        (
+            "the directory vanishes, and is another, empty one",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "none", "a/web@1?"),
+                (1000, "none", "a/web@1?"),
+                (2000, "2", "a/web@1?"),
+                (3000, "2", "a/web@1?"),
+                (4000, "2 | README: -", "a/web@1?"),
+                (5000, "2 | a: {", "a/web@1?"),
+                (6000, "2 | a: ~", "a/web@1? wake 6100"),
+                (7000, "2 | a: d", "a/web@1?"),
+                (8000, "1 | a: web@1", "a/web@1"),
+            ],
+        ),
+        (
+            "another directory with manifests counts",
+            &[
+                (0, "1 | a: web@1 | b: db@1", "b/db@1 a/web@1"),
+                (10, "2 | a: web@1", "b/db@1? a/web@1 wake 210"),
+                (210, "2 | a: web@1", "a/web@1"),
+                (300, "2", "a/web@1? wake 500"),
+                (500, "2", ""),
+            ],
+        ),
+        (
+            "a removal begun is not ended by another directory",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1", "a/web@1? wake 210"),
+                (100, "none", "a/web@1?"),
+                (300, "1", "a/web@1? wake 500"),
+                (400, "2", "a/web@1?"),
+                (600, "1", "a/web@1? wake 800"),
+                (800, "1", ""),
+            ],
+        ),
+        (
+            "a file is renamed: the same pod, from elsewhere",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | b: web@1", "b/web@1"),
+                (20, "1 | c: web@2", "b/web@1? wake 220"),
+                (220, "1 | c: web@2", "c/web@2"),
+            ],
+        ),
+        (
+            "renamed and broken at once: still wanted",
+            &[
+                (0, "1 | a: web@1", "a/web@1"),
+                (10, "1 | b: !web", "a/web@1? wake 210"),
+                (210, "1 | b: !web", "a/web@1?"),
+                (900, "1 | b: !web", "a/web@1?"),
+                (999, "1 | b: web@2", "b/web@2"),
+            ],
+        ),
+        (
+            "written twice: the one that runs stays, whatever happens to its file",
+            &[
+                (0, "1 | b: web@1", "b/web@1"),
+                (10, "1 | a: web@2 | b: web@1", "b/web@1"),
+                (20, "1 | a: web@2 | b: {", "b/web@1?"),
+                (30, "1 | a: web@2 | b: !web", "b/web@1?"),
+                (40, "1 | a: web@2 | b: ~", "b/web@1? wake 140"),
+                (50, "1 | a: web@2 | b: web@3", "b/web@3"),
+                (60, "1 | a: web@2", "b/web@3? wake 260"),
+                (260, "1 | a: web@2", "a/web@2"),
+            ],
+        ),
+        (
+            "written twice from the start: the first by name and place",
+            &[
+                (0, "1 | a: !web | b: web@1 web@2 | c: web@3", "b/web@1"),
+                (10, "1 | a: web@4 | b: web@1 web@2 | c: web@3", "b/web@1"),
+            ],
+        ),
+        (
+            "moved out of a file that broke: the same pod goes along",
+            &[
+                (0, "1 | a: web@1 db@1", "a/db@1 a/web@1"),
+                (10, "1 | a: { | b: web@1", "a/db@1? b/web@1"),
+                (20, "1 | b: web@1", "a/db@1? b/web@1 wake 220"),
+                (220, "1 | b: web@1", "b/web@1"),
+            ],
+        ),
+        (
+            "a second document of a pod in its own file",
+            &[
+                (0, "1 | a: db@1 web@1", "a/db@1 a/web@1"),
+                (10, "1 | a: web@1 db@1 web@2", "a/db@1 a/web@1"),
+                (20, "1 | a: !web db@1 web@2", "a/db@1 a/web@1?"),
+                (30, "1 | a: db@1 web@2", "a/db@1 a/web@2"),
+            ],
+        ),
+    ];
+    for (what, looks) in table {
+        play(what, &mut state(), looks);
+    }
+}
+
+/// What is saved after `before`, and restored into a new state as if by a restart.
+fn restarted(before: &State) -> State {
+    let text = serde_json::to_string(&before.saved()).unwrap();
+    let saved: Saved = serde_json::from_str(&text).unwrap();
+    assert_eq!(saved, before.saved());
+    let mut state = state();
+    let refused = state.restore(saved, |manifest, origin| {
+        let (name, revision) = manifest.as_str().unwrap().split_once('@').unwrap();
+        if name == "refused" { Err("no") } else { Ok(pod(name, revision, origin.clone())) }
+    });
+    assert!(refused.iter().all(|(origin, _)| *origin.location == *"/m/refused"));
+    state
+}
+
+#[test]
+fn a_restart_changes_nothing() {
+    for (what, before, looks) in [
+        (
+            "with a broken edit",
+            "1 | a: web@1 db@1",
+            &[(0, "1 | a: {", "a/db@1? a/web@1?"), (900, "1 | a: {", "a/db@1? a/web@1?")][..],
+        ),
+        (
+            "unmounted",
+            "1 | a: web@1",
+            &[(0, "2", "a/web@1?"), (900, "2", "a/web@1?"), (999, "1 | a: web@2", "a/web@2")],
+        ),
+        ("vanished", "1 | a: web@1", &[(0, "none", "a/web@1?"), (900, "none", "a/web@1?")]),
+        (
+            "removed meanwhile",
+            "1 | a: web@1 | b: db@1",
+            &[(0, "1 | b: db@1", "b/db@1 a/web@1? wake 200"), (200, "1 | b: db@1", "b/db@1")],
+        ),
+        (
+            "removed meanwhile, the last one",
+            "1 | a: web@1",
+            &[(0, "1", "a/web@1? wake 200"), (200, "1", "")],
+        ),
+        (
+            "written twice: the same one stays",
+            "1 | b: web@1",
+            &[(0, "1 | a: web@2 | b: web@1", "b/web@1")],
+        ),
+    ] {
+        let mut first = state();
+        first.step(&listing(before), now(0));
+        let mut second = restarted(&first);
+        let checkpoint = second.before_first_look();
+        assert_eq!(checkpoint.knowledge, Knowledge::Checkpoint);
+        assert_eq!(checkpoint.pods, first.pods(), "{what}");
+        play(what, &mut second, looks);
+    }
+}
+
+#[test]
+fn what_is_not_accepted_any_more_after_a_restart_is_given_back() {
+    let mut first = state();
+    first.step(&listing("1 | a: web@1 | refused: refused@1"), now(0));
+    assert_eq!(wanted(&restarted(&first), None), "a/web@1?");
+}
+
+#[test]
+fn a_pod_that_did_not_change_stays_the_same_object_and_was_first_seen_when_it_was() {
+    let mut state = state();
+    state.step(&listing("1 | a: web@1a"), now(0));
+    let first = state.pods();
+    state.step(&listing("1 | a: web@1a"), now(10));
+    assert!(Arc::ptr_eq(&first[0], &state.pods()[0]));
+    // The same incarnation in another revision, then from another file.
+    state.step(&listing("1 | a: web@1b"), now(20));
+    state.step(&listing("1 | b: web@1b"), now(30));
+    assert_eq!(wanted(&state, None), "b/web@1b");
+    assert_eq!(seen(&state.pods()[0]), Some("web@1a"));
+    state.step(&listing("1 | b: web@2"), now(40));
+    assert_eq!(seen(&state.pods()[0]), Some("web@2"));
+}
+
+#[test]
+fn what_is_accepted_is_not_held_twice() {
+    let mut first = state();
+    first.step(&listing("1 | a: web@1a"), now(0));
+    let state = restarted(&first);
+    let adopted = |seen: &str| {
+        let Look::Read(reading) = &listing(seen).files[0].look else { panic!("{seen}") };
+        let mut reading = Reading::clone(reading);
+        reading.adopt(&state.pods());
+        reading.documents.remove(0).result.unwrap()
+    };
+    assert!(Arc::ptr_eq(&adopted("1 | a: web@1a"), &state.pods()[0]));
+    assert_eq!(seen(&adopted("1 | a: web@1b")), Some("web@1a"));
+    assert_eq!(seen(&adopted("1 | a: web@2")), Some("web@2"));
+    assert_eq!(seen(&adopted("1 | a: db@1a")), Some("db@1a"));
+}
+
+#[test]
+fn knows_all_after_the_first_look_unless_a_new_file_is_being_written_or_the_record_was_lost() {
+    let knowledge =
+        |state: &mut State, seen: &str| state.step(&listing(seen), now(0)).snapshot.knowledge;
+    let mut fresh = state();
+    assert_eq!(fresh.before_first_look().knowledge, Knowledge::Unknown);
+    assert_eq!(knowledge(&mut fresh, "1 | a: ~"), Knowledge::Checkpoint);
+    assert_eq!(knowledge(&mut fresh, "1 | a: web@1"), Knowledge::Complete);
+    assert_eq!(knowledge(&mut fresh, "1 | a: web@1 | b: ~"), Knowledge::Complete);
+
+    let mut lost = State::new(SourceKind::File, "/m", true);
+    for seen in ["none", "1", "1 | a: {"] {
+        assert_eq!(knowledge(&mut lost, seen), Knowledge::Checkpoint, "{seen}");
+    }
+    let step = lost.step(&listing("1"), now(0));
+    assert!(step.snapshot.view.error.unwrap().contains("was lost"));
+    assert_eq!(knowledge(&mut lost, "1 | a: web@1"), Knowledge::Complete);
+    assert_eq!(knowledge(&mut lost, "1"), Knowledge::Complete);
+}
+
+#[test]
+fn only_a_last_good_revision_can_be_forgotten() {
+    let (key, location) = (PodKey::new("default", "web"), || "/m/a".to_owned());
+    let mut state = state();
+    assert_eq!(state.forget(&key), Forgotten::Unknown);
+    state.step(&listing("1 | a: web@1 db@1"), now(0));
+    assert_eq!(state.forget(&key), Forgotten::Written { location: location() });
+    let broken = listing("1 | a: {");
+    state.step(&broken, now(10));
+    assert_eq!(state.forget(&key), Forgotten::Done { location: location() });
+    assert_eq!(wanted(&state, None), "a/db@1?");
+    assert_eq!(state.snapshot(&broken).pods.len(), 1);
+    play("stays forgotten", &mut state, &[(20, "1 | a: {", "a/db@1?")]);
+}
+
+/// One line per verdict.
+fn verdicts(looks: &[&str]) -> String {
+    let mut state = state();
+    let mut text = String::new();
+    let mut last = None;
+    for (n, seen) in looks.iter().enumerate() {
+        last = Some(state.step(&listing(seen), now(n as u64 * 10)).snapshot.view);
+    }
+    let view = last.unwrap();
+    for file in &view.files {
+        for verdict in &file.verdicts {
+            let line = match verdict {
+                FileVerdict::Accepted { key, .. } => format!("{key} accepted"),
+                FileVerdict::Skipped { reason } => format!("skipped: {reason}"),
+                FileVerdict::Rejected { key, position, problems, last_good } => format!(
+                    "{} line {} {}: {}",
+                    key.as_ref().map_or("?".to_owned(), ToString::to_string),
+                    position.line,
+                    if *last_good { "kept" } else { "rejected" },
+                    problems[0].message
+                ),
+            };
+            writeln!(text, "{}: {line}", file.location).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_file_gets_its_verdict() {
+    for (looks, expected) in [
+        (
+            &["1 | a: web@1 !db | b: - | c: ~ | d: 0 | e: { | f: [] | g: d"][..],
+            "/m/a: default/web accepted\n\
+             /m/a: default/db line 11 rejected: bad\n\
+             /m/b: skipped: a backup file\n\
+             /m/c: skipped: being written\n\
+             /m/d: ? line 0 rejected: there is nothing in it\n\
+             /m/e: ? line 1 rejected: does not parse\n\
+             /m/f: skipped: an empty list\n\
+             /m/g: skipped: a directory\n",
+        ),
+        (
+            &[
+                "1 | a: web@1 | b: db@1 | c: x@1 | d: y@1 | e: z@1 | f: v@1",
+                "1 | a: { | b: !db | c: ! | d: d | e: ~",
+            ],
+            "/m/a: ? line 1 kept: does not parse\n\
+             /m/b: default/db line 1 kept: bad\n\
+             /m/c: ? line 1 kept: bad\n\
+             /m/d: ? line 0 kept: a directory\n\
+             /m/e: default/z accepted\n\
+             /m/f: default/v line 1 kept: the file is gone\n",
+        ),
+        (&["1 | a: web@1", "none"], "/m/a: default/web line 1 kept: /m does not exist\n"),
+        (
+            &["1 | a: web@1", "2 | b: -"],
+            "/m/a: default/web line 1 kept: /m is another directory than the one that had the \
+             manifests, and has none: nothing is removed because of it\n\
+             /m/b: skipped: a backup file\n",
+        ),
+        (
+            &["1 | b: web@1", "1 | a: web@2 | b: web@1"],
+            "/m/a: default/web line 1 rejected: Duplicate value: \"default/web\": also written in \
+             /m/b line 1, which is used: rename or remove one of them (this is /m/a document 1)\n\
+             /m/b: default/web accepted\n",
+        ),
+        (
+            &["1 | b: web@1", "1 | a: web@2 | b: {"],
+            "/m/a: default/web line 1 rejected: Duplicate value: \"default/web\": also written in \
+             /m/b line 1, which runs in its last good revision: rename or remove one of them (this \
+             is /m/a document 1)\n\
+             /m/b: ? line 1 kept: does not parse\n",
+        ),
+    ] {
+        assert_eq!(verdicts(looks), expected, "{looks:?}");
+    }
+}

@@ -28,7 +28,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     };
     let deadline = host.settings.request_timeout * 2;
     let call = host.runtime.run_sandbox(config, "");
-    let made = request.awaited_in_turn(host, "RunPodSandbox", deadline, call).await;
+    let made = Box::pin(request.awaited_in_turn(host, "RunPodSandbox", deadline, call)).await;
     let id = match made {
         Ok(id) => id,
         Err(error) => return failed(error.to_string(), reserved_for(&error)),

@@ -102,8 +102,15 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
         Some((_, Fault::Delay(_) | Fault::Hang | Fault::Fail(..))) | None => {}
     }
-    let body = Full::new(bytes).with_trailers(async move { trailers.map(Ok) });
-    let body = body.map_err(|never| match never {}).boxed();
+    let body = Full::new(bytes);
+    // An answer that is all head has to stay so: grpc-go takes one with a body and no trailers for broken.
+    let body = match trailers {
+        None => body.map_err(|never| match never {}).boxed(),
+        Some(trailers) => {
+            let body = body.with_trailers(async move { Some(Ok(trailers)) });
+            body.map_err(|never| match never {}).boxed()
+        }
+    };
     answer(shared, number, code, Response::from_parts(head, body))
 }
 

@@ -1,0 +1,120 @@
+//! `make bench`: nodelet beside the upstream kubelet and beside the floor, on the same machine, the same containerd
+//! and the same pods, their rounds interleaved. `docs/performance.md` tells what is measured and how.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `BENCH_ROUNDS` | 3 | how often each candidate plays the act of speed |
+//! | `BENCH_SINGLES` | 5 | how often a round measures one pod |
+//! | `BENCH_PODS` | 110 | pods of a full node |
+//! | `BENCH_IDLE` | 60 | seconds of each idle window; figures for the documentation are taken with 600 |
+//! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
+//! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
+//! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    unreachable_pub,
+    reason = "a measurement that can't be taken ends the run with the reason"
+)]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+#[path = "../../tests/upstream/mod.rs"]
+mod upstream;
+
+mod facts;
+mod floor;
+mod measure;
+mod plot;
+mod process;
+mod report;
+mod results;
+mod stage;
+
+use measure::Plan;
+use results::Figures;
+use stage::Candidate;
+use std::{path::PathBuf, time::Duration};
+
+fn main() {
+    // `cargo test --benches` and `cargo bench` pass arguments of a test harness, which this is not.
+    if std::env::args().any(|argument| argument == "--test") || support::skip_without_containerd() {
+        return;
+    }
+    let only = variable("BENCH_ONLY").unwrap_or_else(|| "floor,nodelet,kubelet".to_owned());
+    let wanted = |candidate: &Candidate| only.split(',').any(|name| name == candidate.name());
+    let all = [Candidate::Floor, Candidate::Nodelet, Candidate::Kubelet];
+    let mut candidates: Vec<Candidate> = all.into_iter().filter(wanted).collect();
+    let kubelet = if wanted(&Candidate::Kubelet) { upstream::binary() } else { None };
+    if kubelet.is_none() {
+        candidates.retain(|candidate| *candidate != Candidate::Kubelet);
+    }
+    let mut plan = Plan {
+        rounds: number("BENCH_ROUNDS", 3),
+        singles: number("BENCH_SINGLES", 5),
+        pods: number("BENCH_PODS", 110),
+        idle: Duration::from_secs(number("BENCH_IDLE", 60).try_into().unwrap()),
+        idle_rounds: number("BENCH_IDLE_ROUNDS", 1),
+        floor_at_a_time: number("BENCH_FLOOR", 4),
+    };
+    let mut at_a_time = Vec::new();
+    if wanted(&Candidate::Floor) && variable("BENCH_FLOOR").is_none() {
+        at_a_time = measure_floor(&plan);
+        plan.floor_at_a_time = best(&at_a_time);
+    }
+    let mut figures = Figures::default();
+    for round in 0..plan.rounds.max(plan.idle_rounds) {
+        // Nobody always goes first.
+        candidates.rotate_left(round.min(1));
+        for candidate in &candidates {
+            if round < plan.rounds {
+                progress(&format!("round {}, {}: speed", round + 1, candidate.name()));
+                measure::speed(*candidate, &plan, kubelet.as_deref(), &mut figures);
+            }
+        }
+        for candidate in &candidates {
+            if round < plan.idle_rounds {
+                progress(&format!("round {}, {}: idleness", round + 1, candidate.name()));
+                measure::idleness(*candidate, &plan, kubelet.as_deref(), &mut figures);
+            }
+        }
+    }
+    let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
+    report::write(&figures, &plan, &facts, &directory());
+}
+
+fn measure_floor(plan: &Plan) -> Vec<(usize, f64)> {
+    progress("the floor at 1, 2, 4 and 8 calls at a time");
+    let mut took = Vec::new();
+    for at_a_time in [1, 2, 4, 8] {
+        let seconds = measure::floor_batch(plan, at_a_time);
+        progress(&format!("    {at_a_time} at a time               {seconds:.1} s"));
+        took.push((at_a_time, seconds));
+    }
+    took
+}
+
+fn best(took: &[(usize, f64)]) -> usize {
+    took.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0
+}
+
+fn directory() -> PathBuf {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Tells how far the run is.
+pub fn progress(text: &str) {
+    support::say_loudly(text);
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.into_string().unwrap()).filter(|text| !text.is_empty())
+}
+
+fn number(name: &str, default: usize) -> usize {
+    variable(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|err| panic!("{name}: {err}")))
+}

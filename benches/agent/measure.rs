@@ -1,0 +1,163 @@
+//! The two acts that every candidate plays: one of speed, one of idleness.
+
+use crate::{
+    process::{Process, cpu_of},
+    results::{Figures, Row},
+    stage::{Candidate, Moment, Stage, now, pause, seconds},
+    support::manifest::{FOREVER, Pod},
+};
+use std::{path::Path, time::Duration};
+use tokio::time::Instant;
+
+/// After a start and after a batch, until what follows from it is over.
+const SETTLE: Duration = Duration::from_secs(10);
+/// Numbers of pods at which idleness is measured, where there are more in all.
+const FEW: usize = 20;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How often each candidate plays.
+    pub rounds: usize,
+    /// How often each pod-by-pod figure is taken in a round.
+    pub singles: usize,
+    /// Pods of a full node.
+    pub pods: usize,
+    /// How long each idle window is.
+    pub idle: Duration,
+    /// How often each candidate idles.
+    pub idle_rounds: usize,
+    /// Calls that the floor makes at a time.
+    pub floor_at_a_time: usize,
+}
+
+/// One pod after another, then a full node at once, then the agent's death.
+pub fn speed(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures: &mut Figures) {
+    let stage = begin(candidate, kubelet);
+    for number in 0..plan.singles {
+        // Spread over the phases of loops that wake up every second.
+        let phase = u64::try_from(number).unwrap() * 370 % 1000;
+        pause(Duration::from_millis(500 + phase));
+        single(&stage, candidate, number, figures);
+    }
+    pause(Duration::from_secs(2));
+    let pods = pods("batch", plan.pods);
+    let begun = match stage.floor() {
+        Some(floor) => floor.run_all(&pods, plan.floor_at_a_time),
+        None => stage.drop_pods(&pods),
+    };
+    let curve: Vec<f64> = stage.started(&pods).iter().map(|at| seconds(begun, *at)).collect();
+    figures.add(Row::Batch, candidate, *curve.last().unwrap());
+    figures.add_curve(candidate, curve);
+    pause(SETTLE);
+    if let Some(agent) = stage.agent() {
+        figures.add(Row::Peak, candidate, agent.memory_mib("VmHWM"));
+    }
+    let next = [Pod::running("next")];
+    let begun = match stage.floor() {
+        Some(floor) => run_one(floor, &next[0]).1,
+        None => {
+            stage.kill_agent();
+            stage.drop_pods(&next);
+            let begun = now();
+            stage.start();
+            begun
+        }
+    };
+    figures.add(Row::Comeback, candidate, seconds(begun, stage.started(&next)[0]));
+}
+
+/// How long the floor takes for a full node at a number of calls at a time.
+pub fn floor_batch(plan: &Plan, at_a_time: usize) -> f64 {
+    let stage = begin(Candidate::Floor, None);
+    let pods = pods("batch", plan.pods);
+    let begun = stage.floor().unwrap().run_all(&pods, at_a_time);
+    seconds(begun, *stage.started(&pods).last().unwrap())
+}
+
+/// Nothing happens, with no pods, with some, with a full node.
+pub fn idleness(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures: &mut Figures) {
+    let stage = begin(candidate, kubelet);
+    let all = pods("idle", plan.pods);
+    let mut running = 0;
+    for (place, wanted) in [0, FEW.min(plan.pods), plan.pods].into_iter().enumerate() {
+        let more = &all[running..wanted];
+        if !more.is_empty() {
+            match stage.floor() {
+                Some(floor) => _ = floor.run_all(more, plan.floor_at_a_time),
+                None => _ = stage.drop_pods(more),
+            }
+            stage.started(more);
+        }
+        running = wanted;
+        pause(SETTLE);
+        let used = idle_window(&stage, plan.idle);
+        figures.add(Row::RuntimeCpu(place), candidate, used.runtime_percent);
+        if let (Some(agent), Some(percent)) = (stage.agent(), used.agent_percent) {
+            figures.add(Row::Cpu(place), candidate, percent);
+            figures.add(Row::Rss(place), candidate, agent.memory_mib("VmRSS"));
+            figures.add(Row::Threads(place), candidate, f64::from(agent.status("Threads")));
+        }
+    }
+}
+
+struct Used {
+    agent_percent: Option<f64>,
+    runtime_percent: f64,
+}
+
+/// Lets time pass and tells what was used in it, in percent of one core.
+fn idle_window(stage: &Stage, window: Duration) -> Used {
+    let (agent, runtime) = (stage.agent(), stage.runtime());
+    let before = (agent.map(Process::cpu), cpu_of(&runtime), Instant::now());
+    pause(window);
+    let after = (agent.map(Process::cpu), cpu_of(&runtime), before.2.elapsed());
+    let percent = |used: Duration| 100.0 * used.as_secs_f64() / after.2.as_secs_f64();
+    Used {
+        agent_percent: after.0.zip(before.0).map(|(after, before)| percent(after - before)),
+        runtime_percent: percent(after.1.saturating_sub(before.1)),
+    }
+}
+
+/// One pod: until it runs, until it runs again after its container was killed, until it is gone.
+fn single(stage: &Stage, candidate: Candidate, number: usize, figures: &mut Figures) {
+    let pod = [Pod::running(&format!("single-{number}"))];
+    let started_by_floor = stage.floor().map(|floor| (floor, run_one(floor, &pod[0])));
+    let begun = match &started_by_floor {
+        Some((_, (_, begun))) => *begun,
+        None => stage.drop_pods(&pod),
+    };
+    figures.add(Row::One, candidate, seconds(begun, stage.started(&pod)[0]));
+    pause(Duration::from_secs(1));
+
+    let victim = stage.victim(&pod[0]);
+    let begun = match &started_by_floor {
+        Some((floor, (started, _))) => floor.restart_on_exit(started, || victim.kill()),
+        None => victim.kill(),
+    };
+    figures.add(Row::Restart, candidate, seconds(begun, stage.restarted(&pod[0], &victim.id)));
+    pause(Duration::from_secs(1));
+
+    let begun = match &started_by_floor {
+        Some((floor, (started, _))) => floor.stop(started),
+        None => stage.remove_pods(&pod),
+    };
+    figures.add(Row::Gone, candidate, seconds(begun, stage.gone(&pod)));
+}
+
+fn run_one(floor: &crate::floor::Floor, pod: &Pod) -> (crate::floor::Started, Moment) {
+    let begun = now();
+    (floor.run(pod), begun)
+}
+
+fn begin(candidate: Candidate, kubelet: Option<&Path>) -> Stage {
+    let stage = Stage::set(candidate, kubelet);
+    stage.start();
+    stage.wait_until_well();
+    pause(SETTLE);
+    stage
+}
+
+fn pods(prefix: &str, count: usize) -> Vec<Pod> {
+    (0..count).map(|n| Pod::with_main(&format!("{prefix}-{n}"), FOREVER)).collect()
+}

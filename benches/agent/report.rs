@@ -1,0 +1,125 @@
+//! What comes out: a table on the terminal; JSON, the same table and a plot as files.
+
+use crate::{
+    measure::Plan,
+    plot,
+    results::{Figures, Goal, Row},
+    stage::Candidate,
+};
+use serde_json::{Value, json};
+use std::{fmt::Write as _, fs, io::Write as _, path::Path};
+
+/// Writes all of it into `dir` and the table to the terminal.
+pub fn write(figures: &Figures, plan: &Plan, facts: &Value, dir: &Path) {
+    let cells = cells(figures, plan);
+    let table = format!("{}\n{}", markdown(&cells), circumstances(facts));
+    let json = json!({ "facts": facts, "rows": figures.to_json() });
+    fs::write(dir.join("bench.json"), serde_json::to_string_pretty(&json).unwrap()).unwrap();
+    fs::write(dir.join("bench.md"), &table).unwrap();
+    fs::write(dir.join("bench.svg"), plot::svg(figures, plan)).unwrap();
+    let mut terminal = std::io::stdout().lock();
+    writeln!(terminal, "\n{}\n{}", aligned(&cells), circumstances(facts)).unwrap();
+    let at = dir.display();
+    writeln!(terminal, "Written: {at}/bench.json, {at}/bench.md, {at}/bench.svg").unwrap();
+}
+
+/// The table: a head and a row of cells for everything that was measured.
+fn cells(figures: &Figures, plan: &Plan) -> Vec<[String; 6]> {
+    let head = ["", "kubelet", "floor", "nodelet", "goal", ""].map(str::to_owned);
+    let mut cells = vec![head];
+    for row in Row::all() {
+        let shown = |candidate| {
+            figures.figure(row, candidate).map_or_else(String::new, |value| row.show(value))
+        };
+        let figures_of = [Candidate::Kubelet, Candidate::Floor, Candidate::Nodelet].map(shown);
+        if figures_of.iter().all(String::is_empty) {
+            continue;
+        }
+        let [kubelet, floor, nodelet] = figures_of;
+        let goal = goal(figures, row);
+        cells.push([row.label(plan.pods), kubelet, floor, nodelet, goal, figures.verdict(row)]);
+    }
+    cells
+}
+
+fn goal(figures: &Figures, row: Row) -> String {
+    let bound = figures.bound(row).map(|bound| row.show(bound));
+    match (row.goal(), bound) {
+        (Goal::None, _) => String::new(),
+        (Goal::TimesFloor(times), None) => format!("≤ {times} × floor"),
+        (Goal::TimesFloor(times), Some(bound)) => format!("≤ {bound} ({times} × floor)"),
+        (Goal::BelowKubelet, _) => "less than the kubelet".to_owned(),
+        (Goal::AtMost(_), bound) => format!("≤ {}", bound.unwrap_or_default()),
+    }
+}
+
+fn markdown(cells: &[[String; 6]]) -> String {
+    let mut text = String::new();
+    for (number, row) in cells.iter().enumerate() {
+        writeln!(text, "| {} |", row.join(" | ")).unwrap();
+        if number == 0 {
+            text.push_str("|---|---|---|---|---|---|\n");
+        }
+    }
+    text
+}
+
+fn aligned(cells: &[[String; 6]]) -> String {
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in cells {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let gap = " ".repeat(widths[column] - cell.chars().count());
+            // Figures to the right, words to the left.
+            let padded = if (1..4).contains(&column) { gap + cell } else { cell.clone() + &gap };
+            line.push_str(&padded);
+            line.push_str("  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn circumstances(facts: &Value) -> String {
+    let text = |pointer: &str| match facts.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None => "none".to_owned(),
+        Some(other) => other.to_string(),
+    };
+    let floor: Vec<String> = facts["floor"]["measured"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|at| format!("{:.1} s at {}", at["seconds"].as_f64().unwrap_or(0.0), at["at_a_time"]))
+        .collect();
+    let floor = match floor.is_empty() {
+        true => String::new(),
+        false => format!(" A full node took it {}.", floor.join(", ")),
+    };
+    format!(
+        "Measured on {date} ({profile}): {processor}, {cores} cores, {memory}; {system}, Linux {kernel}, cgroup {cgroup}.\n\
+         nodelet {nodelet}, kubelet {kubelet}, containerd {containerd}, runc {runc}.\n\
+         Medians of {rounds} rounds ({singles} pods each where one pod is measured); idle windows of {idle} s, {idle_rounds} each.\n\
+         The floor makes {at_a_time} calls at a time, its best.{floor}\n",
+        date = text("/date"),
+        profile = text("/profile"),
+        processor = text("/machine/processor"),
+        cores = text("/machine/cores"),
+        memory = text("/machine/memory"),
+        system = text("/machine/system"),
+        kernel = text("/machine/kernel"),
+        cgroup = text("/machine/cgroup"),
+        nodelet = text("/versions/nodelet"),
+        kubelet = text("/versions/kubelet"),
+        containerd = text("/versions/containerd"),
+        runc = text("/versions/runc"),
+        rounds = text("/plan/rounds"),
+        singles = text("/plan/singles"),
+        idle = text("/plan/idle_seconds"),
+        idle_rounds = text("/plan/idle_rounds"),
+        at_a_time = text("/floor/at_a_time"),
+    )
+}

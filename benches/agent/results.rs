@@ -1,0 +1,215 @@
+//! Figures, their medians, and what they are held to.
+
+use crate::stage::Candidate;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Pods at which idleness was measured, by the place in `Rss` and its like.
+pub const IDLE_PODS: [usize; 3] = [0, 20, 110];
+
+/// What is measured. Numbers are places in [`IDLE_PODS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Row {
+    /// Seconds until a full node's manifests, dropped at once, all run.
+    Batch,
+    /// Seconds until one manifest runs.
+    One,
+    /// Seconds until a killed container runs again.
+    Restart,
+    /// Seconds until a removed manifest's pod is gone.
+    Gone,
+    /// Seconds from the start of a killed agent until the next manifest runs.
+    Comeback,
+    /// Resident memory in MiB.
+    Rss(usize),
+    /// The most resident memory ever, in MiB.
+    Peak,
+    /// Threads.
+    Threads(usize),
+    /// The agent's CPU time in percent of one core.
+    Cpu(usize),
+    /// containerd's and its shims'.
+    RuntimeCpu(usize),
+}
+
+/// What a figure of nodelet's is held to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// None.
+    None,
+    /// At most this many times the floor's.
+    TimesFloor(f64),
+    /// At most this.
+    AtMost(f64),
+    /// Less than the kubelet's.
+    BelowKubelet,
+}
+
+impl Row {
+    /// All of them, in the order of the table.
+    pub fn all() -> Vec<Self> {
+        let mut rows = vec![Self::Batch, Self::One, Self::Restart, Self::Gone, Self::Comeback];
+        let places = 0..IDLE_PODS.len();
+        rows.extend(places.clone().map(Self::Rss));
+        rows.push(Self::Peak);
+        rows.extend(places.clone().map(Self::Threads));
+        rows.extend(places.clone().map(Self::Cpu));
+        rows.extend(places.map(Self::RuntimeCpu));
+        rows
+    }
+
+    /// In words.
+    pub fn label(self, pods: usize) -> String {
+        let at = |place: usize| if place == 2 { pods } else { IDLE_PODS[place].min(pods) };
+        match self {
+            Self::Batch => format!("{pods} manifests dropped at once → all running"),
+            Self::One => "one manifest → running".to_owned(),
+            Self::Restart => "container killed → restarted".to_owned(),
+            Self::Gone => "manifest removed → pod gone".to_owned(),
+            Self::Comeback => {
+                format!("agent killed and started → next manifest running, {pods} pods")
+            }
+            Self::Rss(place) => format!("RSS idle, {} pods", at(place)),
+            Self::Peak => format!("peak RSS, {pods} pods at once"),
+            Self::Threads(place) => format!("threads, {} pods", at(place)),
+            Self::Cpu(place) => format!("CPU idle, {} pods", at(place)),
+            Self::RuntimeCpu(place) => {
+                format!("containerd's CPU caused while idle, {} pods", at(place))
+            }
+        }
+    }
+
+    /// As files call it.
+    pub fn id(self) -> String {
+        match self {
+            Self::Batch => "batch_seconds".to_owned(),
+            Self::One => "one_seconds".to_owned(),
+            Self::Restart => "restart_seconds".to_owned(),
+            Self::Gone => "gone_seconds".to_owned(),
+            Self::Comeback => "comeback_seconds".to_owned(),
+            Self::Rss(place) => format!("rss_mib_{}", IDLE_PODS[place]),
+            Self::Peak => "peak_rss_mib".to_owned(),
+            Self::Threads(place) => format!("threads_{}", IDLE_PODS[place]),
+            Self::Cpu(place) => format!("cpu_percent_{}", IDLE_PODS[place]),
+            Self::RuntimeCpu(place) => format!("runtime_cpu_percent_{}", IDLE_PODS[place]),
+        }
+    }
+
+    /// A figure with its unit.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::Batch => format!("{value:.1} s"),
+            Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
+            Self::Rss(_) | Self::Peak => format!("{value:.1} MiB"),
+            Self::Threads(_) => format!("{value:.0}"),
+            Self::Cpu(_) | Self::RuntimeCpu(_) => format!("{value:.3} %"),
+        }
+    }
+
+    /// What nodelet is held to.
+    pub fn goal(self) -> Goal {
+        match self {
+            Self::Batch => Goal::TimesFloor(1.1),
+            Self::One => Goal::TimesFloor(1.15),
+            Self::Restart => Goal::AtMost(0.10),
+            Self::Comeback => Goal::AtMost(0.3),
+            Self::Rss(place) => Goal::AtMost([8.0, 9.0, 12.0][place]),
+            Self::Peak => Goal::AtMost(20.0),
+            Self::Cpu(place) => Goal::AtMost([0.03, 0.05, 0.15][place]),
+            Self::RuntimeCpu(2) => Goal::BelowKubelet,
+            Self::Gone | Self::Threads(_) | Self::RuntimeCpu(_) => Goal::None,
+        }
+    }
+}
+
+/// All figures of a run.
+#[derive(Debug, Default)]
+pub struct Figures {
+    samples: BTreeMap<(Row, Candidate), Vec<f64>>,
+    curves: BTreeMap<Candidate, Vec<Vec<f64>>>,
+}
+
+impl Figures {
+    /// Adds one.
+    pub fn add(&mut self, row: Row, candidate: Candidate, value: f64) {
+        crate::progress(&format!("    {:26} {}", row.id(), row.show(value)));
+        self.samples.entry((row, candidate)).or_default().push(value);
+    }
+
+    /// Adds when each pod of a batch ran, in seconds, in order.
+    pub fn add_curve(&mut self, candidate: Candidate, curve: Vec<f64>) {
+        self.curves.entry(candidate).or_default().push(curve);
+    }
+
+    /// The batch whose last pod is the median one.
+    pub fn curve(&self, candidate: Candidate) -> Option<&[f64]> {
+        let mut curves: Vec<&Vec<f64>> = self.curves.get(&candidate)?.iter().collect();
+        curves.sort_by(|a, b| a.last().unwrap().total_cmp(b.last().unwrap()));
+        curves.get(curves.len() / 2).map(|curve| curve.as_slice())
+    }
+
+    /// The median as the table shows it: containerd's CPU without what it uses when nobody asks it anything.
+    pub fn figure(&self, row: Row, candidate: Candidate) -> Option<f64> {
+        let median = self.median(row, candidate)?;
+        match (row, candidate) {
+            (Row::RuntimeCpu(_), Candidate::Nodelet | Candidate::Kubelet) => {
+                Some((median - self.median(row, Candidate::Floor)?).max(0.0))
+            }
+            _ => Some(median),
+        }
+    }
+
+    fn median(&self, row: Row, candidate: Candidate) -> Option<f64> {
+        let mut values = self.samples.get(&(row, candidate))?.clone();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => values[middle],
+            _ => f64::midpoint(values[middle - 1], values[middle]),
+        };
+        Some(median)
+    }
+
+    /// The bound that a row's goal comes to in this run.
+    pub fn bound(&self, row: Row) -> Option<f64> {
+        match row.goal() {
+            Goal::None => None,
+            Goal::AtMost(bound) => Some(bound),
+            Goal::TimesFloor(times) => Some(times * self.figure(row, Candidate::Floor)?),
+            Goal::BelowKubelet => self.figure(row, Candidate::Kubelet),
+        }
+    }
+
+    /// Whether the goal is met, in words; empty when there is none.
+    pub fn verdict(&self, row: Row) -> String {
+        let figure = self.figure(row, Candidate::Nodelet);
+        let (Some(bound), Some(figure)) = (self.bound(row), figure) else { return String::new() };
+        if figure <= bound {
+            return "met".to_owned();
+        }
+        format!("missed by {} ({:+.0} %)", row.show(figure - bound), 100.0 * (figure / bound - 1.0))
+    }
+
+    /// Everything, for a file.
+    pub fn to_json(&self) -> Value {
+        let mut rows = serde_json::Map::new();
+        for row in Row::all() {
+            let mut of_row = serde_json::Map::new();
+            for ((_, candidate), values) in self.samples.iter().filter(|((r, _), _)| *r == row) {
+                let figure = self.figure(row, *candidate);
+                of_row.insert(
+                    candidate.name().to_owned(),
+                    json!({ "figure": figure, "samples": values }),
+                );
+            }
+            if let Some(bound) = self.bound(row) {
+                of_row.insert("goal_at_most".to_owned(), json!(bound));
+                of_row.insert("goal".to_owned(), json!(self.verdict(row)));
+            }
+            if !of_row.is_empty() {
+                rows.insert(row.id(), Value::Object(of_row));
+            }
+        }
+        Value::Object(rows)
+    }
+}

@@ -1,0 +1,320 @@
+//! Where one candidate is measured: a fresh private containerd with one candidate on it, and the looks that
+//! are taken past the candidate.
+//!
+//! When a container runs is read from containerd's own record of it, `started_at`: every candidate is timed by the same clock in
+//! the same way, without anything inside the pods and without the candidate's word. The polling only finds out
+//! that a record is there to be read, so its pace does not enter the figures.
+
+use crate::{
+    floor::Floor,
+    process::Process,
+    support::{
+        agent::{Agent, Settings},
+        block_on,
+        containerd::Containerd,
+        cri::Cri,
+        manifest::Pod,
+        slot::Slot,
+        world::{Kind, full_name},
+    },
+    upstream::Kubelet,
+};
+use nodelet::cri::v1;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// Above what a full node has, so that the next pod fits.
+const MAX_PODS: &str = "maxPods: 200\n";
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Candidate {
+    /// The same calls with no agent around them.
+    Floor,
+    /// This project.
+    Nodelet,
+    /// The upstream kubelet.
+    Kubelet,
+}
+
+impl Candidate {
+    /// As tables and files call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Nodelet => "nodelet",
+            Self::Kubelet => "kubelet",
+        }
+    }
+}
+
+/// A running container.
+pub struct Victim {
+    /// Its id.
+    pub id: String,
+    pid: nix::unistd::Pid,
+}
+
+impl Victim {
+    /// Kills its process; gives the moment before.
+    pub fn kill(&self) -> Moment {
+        let begun = now();
+        nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        begun
+    }
+}
+
+enum Actor {
+    Floor(Floor),
+    Nodelet(Agent),
+    Kubelet(Kubelet),
+}
+
+/// One candidate on its containerd. Fields are dropped in this order.
+pub struct Stage {
+    actor: Actor,
+    cri: Cri,
+    containerd: Containerd,
+    slot: Slot,
+}
+
+/// Nanoseconds since 1970, the unit in which the runtime records.
+pub type Moment = i64;
+
+/// The wall clock, by which the runtime stamps what it starts.
+pub fn now() -> Moment {
+    i64::try_from(nodelet::clock::now().wall.as_nanosecond()).unwrap()
+}
+
+/// Seconds from one moment to another.
+pub fn seconds(from: Moment, to: Moment) -> f64 {
+    Duration::from_nanos(u64::try_from(to - from).unwrap_or(0)).as_secs_f64()
+}
+
+/// Waits; only between measurements and for idle windows.
+pub fn pause(span: Duration) {
+    block_on(async { sleep(span).await });
+}
+
+impl Stage {
+    /// A fresh containerd and a candidate that is not started yet. One pod has come and gone already: what the first
+    /// pod ever makes (bridge, iptables chains, page cache) is nobody's to pay for.
+    pub fn set(candidate: Candidate, kubelet: Option<&Path>) -> Self {
+        let slot = Slot::take();
+        let containerd = Containerd::start(&slot);
+        let socket = containerd.socket();
+        let warmer = Floor::new(&slot, &socket);
+        warmer.warm_up();
+        let actor = match candidate {
+            Candidate::Floor => Actor::Floor(warmer),
+            Candidate::Nodelet => {
+                let settings = Settings::for_kind(Kind::Real).kubelet(MAX_PODS);
+                let agent = Agent::prepare(&slot, &socket, &settings);
+                // Both agents log what they log by default.
+                let config = fs::read_to_string(agent.config_file()).unwrap();
+                let quiet = config.replace("logging: { verbosity: 3 }\n", "");
+                fs::write(agent.config_file(), quiet).unwrap();
+                Actor::Nodelet(agent)
+            }
+            Candidate::Kubelet => {
+                let binary = kubelet.expect("there is a kubelet when it is asked for");
+                Actor::Kubelet(Kubelet::prepare(&slot, binary, &socket, &socket, MAX_PODS))
+            }
+        };
+        Self { actor, cri: Cri::new(&socket), containerd, slot }
+    }
+
+    /// The floor, where that is the candidate.
+    pub fn floor(&self) -> Option<&Floor> {
+        match &self.actor {
+            Actor::Floor(floor) => Some(floor),
+            Actor::Nodelet(_) | Actor::Kubelet(_) => None,
+        }
+    }
+
+    /// Starts the agent; the floor has none.
+    pub fn start(&self) {
+        match &self.actor {
+            Actor::Floor(_) => {}
+            Actor::Nodelet(agent) => agent.start(),
+            Actor::Kubelet(kubelet) => kubelet.start(),
+        }
+    }
+
+    /// Kills the agent with -9.
+    pub fn kill_agent(&self) {
+        match &self.actor {
+            Actor::Floor(_) => {}
+            Actor::Nodelet(agent) => agent.kill(),
+            Actor::Kubelet(kubelet) => kubelet.kill(),
+        }
+    }
+
+    /// The agent's process.
+    pub fn agent(&self) -> Option<Process> {
+        match &self.actor {
+            Actor::Floor(_) => None,
+            Actor::Nodelet(agent) => Some(Process::of(agent.pid())),
+            Actor::Kubelet(kubelet) => Some(Process::of(kubelet.pid())),
+        }
+    }
+
+    /// containerd and its shims.
+    pub fn runtime(&self) -> Vec<Process> {
+        Process::naming(&self.slot.dir().join("containerd"))
+    }
+
+    /// Waits until the agent's `/healthz` says that it is well.
+    pub fn wait_until_well(&self) {
+        if matches!(self.actor, Actor::Floor(_)) {
+            return;
+        }
+        let port = self.slot.port();
+        self.wait("the agent is well", Duration::from_millis(50), || healthy(port).then_some(()));
+    }
+
+    /// Drops manifests into the agent's directory, all at once; gives the moment before the first.
+    pub fn drop_pods(&self, pods: &[Pod]) -> Moment {
+        let beside = self.slot.dir().join("beside");
+        fs::create_dir_all(&beside).unwrap();
+        let file = |name: &str| format!("{name}.yaml");
+        let names: Vec<String> = pods.iter().map(name_of).collect();
+        for (pod, name) in pods.iter().zip(&names) {
+            fs::write(beside.join(file(name)), pod.text()).unwrap();
+        }
+        let manifests = self.manifests();
+        let begun = now();
+        for name in &names {
+            fs::rename(beside.join(file(name)), manifests.join(file(name))).unwrap();
+        }
+        begun
+    }
+
+    /// Deletes manifests; gives the moment before the first.
+    pub fn remove_pods(&self, pods: &[Pod]) -> Moment {
+        let manifests = self.manifests();
+        let begun = now();
+        for pod in pods {
+            fs::remove_file(manifests.join(format!("{}.yaml", name_of(pod)))).unwrap();
+        }
+        begun
+    }
+
+    fn manifests(&self) -> PathBuf {
+        match &self.actor {
+            Actor::Floor(_) => unreachable!("the floor reads no manifests"),
+            Actor::Nodelet(agent) => agent.manifests(),
+            Actor::Kubelet(kubelet) => kubelet.manifests(),
+        }
+    }
+
+    /// Waits until every pod runs; gives when each did, in order of time.
+    pub fn started(&self, pods: &[Pod]) -> Vec<Moment> {
+        let names: Vec<String> = pods.iter().map(|pod| full_name(&name_of(pod))).collect();
+        let pace = Duration::from_millis(if pods.len() > 1 { 250 } else { 25 });
+        let ids = self.wait("the pods run", pace, || {
+            let running = self.running();
+            let ids = names.iter().map(|name| running.get(name).cloned());
+            ids.collect::<Option<Vec<String>>>()
+        });
+        let mut moments: Vec<Moment> =
+            ids.iter().map(|id| self.cri.container_status(id).started_at).collect();
+        moments.sort_unstable();
+        moments
+    }
+
+    /// The container of a running pod, to be killed.
+    pub fn victim(&self, pod: &Pod) -> Victim {
+        let id = self.running()[&full_name(&name_of(pod))].clone();
+        let pid = nix::unistd::Pid::from_raw(self.cri.container_pid(&id));
+        Victim { id, pid }
+    }
+
+    /// Waits until another container than `dead` runs in a pod; gives when it began to.
+    pub fn restarted(&self, pod: &Pod, dead: &str) -> Moment {
+        let name = full_name(&name_of(pod));
+        let id = self.wait("the container is back", Duration::from_millis(25), || {
+            self.running().remove(&name).filter(|id| id != dead)
+        });
+        self.cri.container_status(&id).started_at
+    }
+
+    /// Waits until nothing of the pods runs: no container, no ready sandbox. Gives when that was seen, at
+    /// most 5 ms later than it came true.
+    pub fn gone(&self, pods: &[Pod]) -> Moment {
+        let names: Vec<String> = pods.iter().map(|pod| full_name(&name_of(pod))).collect();
+        let pace = Duration::from_millis(if pods.len() > 1 { 100 } else { 5 });
+        self.wait("the pods are gone", pace, || {
+            let running = self.running();
+            let ready = |sandbox: &v1::PodSandbox| {
+                sandbox.state() == v1::PodSandboxState::SandboxReady
+                    && sandbox.metadata.as_ref().is_some_and(|m| names.contains(&m.name))
+            };
+            let left = names.iter().any(|name| running.contains_key(name))
+                || self.cri.sandboxes().iter().any(ready);
+            (!left).then(now)
+        })
+    }
+
+    /// Running containers: full name of the pod, id. One-container pods only.
+    fn running(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        for mut container in self.cri.containers() {
+            if container.state() == v1::ContainerState::ContainerRunning
+                && let Some(pod) = container.labels.remove("io.kubernetes.pod.name")
+            {
+                found.insert(pod, container.id);
+            }
+        }
+        found
+    }
+
+    /// Looks at a pace until there is something.
+    fn wait<T>(&self, what: &str, pace: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(
+                Instant::now() < end,
+                "not within {DEADLINE:?}: {what}\n--- containerd: {}\n--- agent: {}",
+                self.containerd.log_tail(10),
+                self.log_tail()
+            );
+            pause(pace);
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        match &self.actor {
+            Actor::Floor(_) => String::new(),
+            Actor::Nodelet(agent) => agent.log_tail(40),
+            Actor::Kubelet(kubelet) => kubelet.log_tail(40),
+        }
+    }
+}
+
+/// The name in a manifest.
+pub fn name_of(pod: &Pod) -> String {
+    pod.value()["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+fn healthy(port: u16) -> bool {
+    let mut answer = String::new();
+    let asked = TcpStream::connect(("127.0.0.1", port)).and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream.read_to_string(&mut answer)
+    });
+    asked.is_ok() && answer.starts_with("HTTP/1.1 200")
+}

@@ -1,0 +1,177 @@
+//! `nodelet check` says beforehand what the agent says afterwards: both real, on the same directory.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use nodelet::model::{FileVerdict, SourceView};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::symlink, net::UnixStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_nodelet");
+const CONFIG: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn pod(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers:\n  - {{name: main, image: a{more}}}\n"
+    )
+}
+
+/// Every kind of thing that lies about in such directories.
+fn fill(dir: &Path) {
+    let write = |name: &str, text: &[u8]| fs::write(dir.join(name), text).unwrap();
+    write("a.yaml", pod("a", "").as_bytes());
+    write("a.json", br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[{"name":"main","image":"a"}]}}"#);
+    write("b-same-name.yaml", pod("a", ", tty: true").as_bytes());
+    write("bad.yaml", pod("bad", ", imagee: b, livenessProbe: {}").as_bytes());
+    write("broken.yaml", b"kind: [Pod\n  - : {");
+    write("empty.yaml", b"# nothing\n");
+    let (one, two, wrong) = (pod("one", ""), pod("two", ""), pod("Wrong", ""));
+    write("several.yml", format!("{one}---\n{wrong}---\n{two}").as_bytes());
+    write("list.yaml", b"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: l1}, spec: {containers: [{name: main, image: a}]}}\n- {apiVersion: v1, kind: Pod, metadata: {name: l2}, spec: {containers: [{name: main}]}}\n");
+    write("no-items.yaml", b"apiVersion: v1\nkind: PodList\nitems: []\n");
+    write(
+        "warned.yaml",
+        pod("warned", "").replace("spec:", "spec:\n  enableServiceLinks: true").as_bytes(),
+    );
+    write("config.yaml", CONFIG.as_bytes());
+    write("large.yaml", &vec![b'#'; (10 << 20) + 1]);
+    for name in
+        ["a.yaml~", ".a.yaml.swp", "#a.yaml#", "a.yaml.bak", "4913", "notes.txt", "a.yaml.dpkg-new"]
+    {
+        write(name, pod("skipped", "").as_bytes());
+    }
+    fs::create_dir(dir.join("sub.yaml")).unwrap();
+    nix::unistd::mkfifo(&dir.join("pipe.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    symlink("nowhere", dir.join("dangling.yaml")).unwrap();
+    symlink("a.yaml", dir.join("zz-link.yaml")).unwrap();
+}
+
+/// The lines that `check` owes for what the agent published.
+fn owed(view: &SourceView) -> Vec<String> {
+    let mut lines = Vec::new();
+    for file in &view.files {
+        let location = &file.location;
+        let mut line = |problem: &nodelet::model::Problem, what: &str| {
+            let at = problem.position;
+            let place =
+                if at.line > 0 { format!(":{}:{}", at.line, at.column) } else { String::new() };
+            let path =
+                if problem.path.is_empty() { String::new() } else { format!("{}: ", problem.path) };
+            lines.push(format!("{location}{place}: {what}{path}{}", problem.message));
+        };
+        for verdict in &file.verdicts {
+            match verdict {
+                FileVerdict::Accepted { warnings, .. } => {
+                    warnings.iter().for_each(|problem| line(problem, "warning: "));
+                }
+                FileVerdict::Rejected { problems, .. } => {
+                    problems.iter().for_each(|problem| line(problem, ""));
+                }
+                FileVerdict::Skipped { .. } => {}
+            }
+        }
+        for verdict in &file.verdicts {
+            match verdict {
+                FileVerdict::Accepted { key, .. } => {
+                    lines.push(format!("{location}: ok: pod {key}"));
+                }
+                FileVerdict::Rejected { .. } => {}
+                FileVerdict::Skipped { reason } => {
+                    lines.push(format!("{location}: ignored: {reason}"));
+                }
+            }
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// What an agent says of its sources.
+fn sources(socket: &Path) -> std::io::Result<Vec<SourceView>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(b"GET /status HTTP/1.1\r\nHost: nodelet\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status: serde_json::Value = serde_json::from_str(body)?;
+    Ok(serde_json::from_value(status["node"]["sources"].clone())?)
+}
+
+/// Killed at the end, however that comes.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test has noticed.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn check_says_what_the_agent_says() {
+    let home = tempfile::tempdir().unwrap();
+    let manifests = home.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    fill(&manifests);
+    let at = home.path().display();
+    let config = home.path().join("config.yaml");
+    // No runtime: manifests are read all the same.
+    let text = format!(
+        "{CONFIG}staticPodPath: {at}/manifests\npodLogsDir: {at}/logs\nhealthzPort: 0\noomScoreAdj: 0\n\
+         cgroupsPerQOS: false\nenforceNodeAllocatable: []\ncontainerRuntimeEndpoint: unix://{at}/no.sock\n---\n\
+         apiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\nrunDir: {at}/run\ncontainerLogLinksDir: {at}/links\n"
+    );
+    fs::write(&config, text).unwrap();
+    let log = fs::File::create(home.path().join("log")).unwrap();
+    let mut run = Command::new(BINARY);
+    run.args(["run", "--hostname-override=n1", "--config"]).arg(&config);
+    run.arg("--root-dir").arg(home.path().join("root"));
+    let _agent = Agent(run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+
+    let check = Command::new(BINARY)
+        .args(["check", "--hostname-override=n1"])
+        .arg(&manifests)
+        .output()
+        .unwrap();
+    assert_eq!(check.status.code(), Some(1));
+    let mut said: Vec<String> =
+        String::from_utf8(check.stdout).unwrap().lines().map(str::to_owned).collect();
+    said.sort();
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for look in 0.. {
+        let sources = sources(&home.path().join("run/nodelet.sock")).unwrap_or_default();
+        let owed = sources.first().map(owed).unwrap_or_default();
+        if owed == said && !said.is_empty() {
+            break;
+        }
+        let log = fs::read_to_string(home.path().join("log")).unwrap();
+        assert!(
+            look < 400,
+            "check said\n{}\nand the agent\n{}\n{log}",
+            said.join("\n"),
+            owed.join("\n")
+        );
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
+    }
+    for part in [
+        "a.yaml: ok: pod default/a-n1",
+        "b-same-name.yaml:1:1: metadata.name: Duplicate value: \"default/a-n1\"",
+        "imagee: unknown field",
+        "list.yaml: ok: pod default/l1-n1",
+        "several.yml: ok: pod default/two-n1",
+        "warned.yaml:5:3: warning: spec.enableServiceLinks: ",
+        "notes.txt: ignored: not a *.yaml, *.yml or *.json file",
+        "pipe.yaml: ignored: a named pipe",
+        "dangling.yaml: a link to nothing",
+        "large.yaml: cannot be read: larger than 10 MiB",
+        "config.yaml:2:7: kind: ",
+    ] {
+        assert!(said.iter().any(|line| line.contains(part)), "no {part:?} in\n{}", said.join("\n"));
+    }
+}
