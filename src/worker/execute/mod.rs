@@ -209,14 +209,39 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
 }
 
-/// An error with its causes, as messages show it: `a: b: c`.
+/// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as they are and
+/// tell their cause themselves; it is not told twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let told = error.to_string();
+        if !text.ends_with(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chain;
+    use thiserror::Error;
+
+    #[derive(Debug, Error)]
+    #[error("no space left")]
+    struct Full;
+    #[derive(Debug, Error)]
+    #[error("cannot write a: {0}")]
+    struct Telling(#[source] Full);
+    #[derive(Debug, Error)]
+    #[error("cannot prepare")]
+    struct Silent(#[source] Telling);
+
+    #[test]
+    fn every_cause_is_told_once() {
+        assert_eq!(chain(&Silent(Telling(Full))), "cannot prepare: cannot write a: no space left");
+    }
 }
