@@ -15,6 +15,7 @@
 pub mod adoption;
 pub mod chaos;
 pub mod damage;
+pub mod disk;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -97,6 +98,8 @@ macro_rules! real_scenarios {
             registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
             stuck::a_stopped_shim_is_named_and_everything_else_goes_on,
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+            disk::a_disk_without_space_stops_nothing,
+            disk::a_disk_without_inodes_stops_nothing,
         }
     };
 }
