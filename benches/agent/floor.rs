@@ -82,7 +82,7 @@ impl Floor {
                 let (floor, places) = (self.clone(), Arc::clone(&places));
                 tasks.spawn(async move {
                     let _place = places.acquire().await.unwrap();
-                    floor.run_pod(pod).await
+                    Box::pin(floor.run_pod(pod)).await
                 });
             }
             tasks.join_all().await;

@@ -73,7 +73,7 @@ impl Victim {
 }
 
 enum Actor {
-    Floor(Floor),
+    Floor(Box<Floor>),
     Nodelet(Agent),
     Kubelet(Kubelet),
 }
@@ -114,7 +114,7 @@ impl Stage {
         let warmer = Floor::new(&slot, &socket);
         warmer.warm_up();
         let actor = match candidate {
-            Candidate::Floor => Actor::Floor(warmer),
+            Candidate::Floor => Actor::Floor(Box::new(warmer)),
             Candidate::Nodelet => {
                 let settings = Settings::for_kind(Kind::Real).kubelet(MAX_PODS);
                 let agent = Agent::prepare(&slot, &socket, &settings);

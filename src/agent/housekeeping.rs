@@ -6,13 +6,13 @@
 
 use super::build::{enforces_pods, reserved};
 use crate::{
-    cgroup::{FoundPod, Limits, NodeCapacity, node_limits},
+    cgroup::{Limits, NodeCapacity, node_limits},
     config::Config,
     model::{Event, EventKind, EventTarget, PodUid},
-    worker::{Host, Known, chain},
+    worker::{Host, Known, blocking, chain},
 };
 use std::{sync::Arc, time::Duration};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Between two tries while the cgroup of all pods can't be made, as with the kubelet.
@@ -43,27 +43,33 @@ impl Housekeeping {
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut shares = None;
-        let mut swept = false;
+        let mut next_try = Instant::now();
+        let mut next_look = Instant::now();
+        let (mut enforcing, mut leftovers) = (None, Vec::new());
         loop {
             let known = Arc::clone(&self.known.borrow_and_update());
-            let mut trouble = Vec::new();
-            if !self.enforced || shares != Some(known.burstable_shares) {
-                trouble.extend(self.enforce(known.burstable_shares));
+            let due = !self.enforced && Instant::now() >= next_try;
+            if due || shares != Some(known.burstable_shares) {
+                enforcing = self.enforce(known.burstable_shares);
                 shares = Some(known.burstable_shares);
+                next_try = Instant::now() + RETRY;
             }
-            let mut pause = if self.enforced { LOOK } else { RETRY };
-            if known.complete && !swept {
-                trouble.extend(self.sweep(&known).await);
-                swept = true;
-                pause = LOOK;
+            if known.complete && Instant::now() >= next_look {
+                leftovers = self.sweep().await;
+                next_look = Instant::now() + LOOK;
             }
+            let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
             self.trouble.send_if_modified(|published| {
                 let changed = *published != trouble;
-                published.clone_from(&trouble);
+                *published = trouble;
                 changed
             });
+            // Until everything is known there is nothing to look for, and a change will tell.
+            let look = if known.complete { next_look } else { Instant::now() + LOOK };
+            let wake = if self.enforced { look } else { look.min(next_try) };
             // Every arm only waits, and the next round reads everything anew.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.known.changed() => {
                     if changed.is_err() {
@@ -71,7 +77,7 @@ impl Housekeeping {
                         return Ok(());
                     }
                 }
-                () = tokio::time::sleep(pause) => swept = false,
+                () = tokio::time::sleep_until(wake) => {}
             }
         }
     }
@@ -102,69 +108,51 @@ impl Housekeeping {
     }
 
     /// Removes what is left of pods that are no more; returns what could not be removed.
-    async fn sweep(&self, known: &Known) -> Vec<String> {
-        let (host, known) = (Arc::clone(&self.host), known.clone());
-        let found = tokio::task::spawn_blocking(move || sweep_files(&host, &known)).await;
-        let Swept { cgroups, mut trouble } = match found {
-            Ok(swept) => swept,
-            Err(error) => return vec![format!("looking for leftovers has crashed: {error}")],
+    ///
+    /// The directories are listed first and what is known is looked up after: a pod that is being
+    /// prepared meanwhile is either not in the listing or known.
+    async fn sweep(&self) -> Vec<String> {
+        let mut trouble = Vec::new();
+        let volumes = self.host.volumes.clone();
+        let listed = match blocking(move || volumes.list_pods()).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
+            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
         };
-        for pod in cgroups {
-            if let Err(error) = self.host.cgroups.remove_pod(&pod.name).await {
-                trouble.push(format!("leftover cgroup of pod {}: {error}", pod.uid));
+        let known = Arc::clone(&self.known.borrow());
+        for uid in listed.into_iter().filter(|uid| !known.uids.contains(uid)) {
+            tracing::info!(%uid, "removing what is left of a pod that is no more");
+            if let Err(sentence) = self.remove_leftovers(&uid).await {
+                tracing::warn!(%uid, "{sentence}");
+                trouble.push(format!("leftovers of pod {uid}: {sentence}"));
             }
         }
-        for sentence in &trouble {
-            tracing::warn!("{sentence}");
+        let files = self.host.files.clone();
+        let links = blocking(move || files.remove_dead_links(|id| known.containers.contains(id)));
+        if let Ok(Err(error)) = links.await {
+            trouble.push(format!("cannot remove dead log links: {error}"));
         }
         trouble
     }
-}
 
-/// What a look for leftovers came to.
-struct Swept {
-    /// Still to be removed.
-    cgroups: Vec<FoundPod>,
-    trouble: Vec<String>,
-}
-
-/// A pod directory below the root directory is what makes a leftover ours: cgroups and log
-/// directories are listed for everybody who runs pods on this machine. The directory goes last.
-fn sweep_files(host: &Host, known: &Known) -> Swept {
-    let mut trouble = Vec::new();
-    let gone: Vec<PodUid> = match host.volumes.list_pods() {
-        Ok(found) => found.into_iter().filter(|uid| !known.uids.contains(uid)).collect(),
-        Err(error) => {
-            trouble.push(format!("cannot look for leftover pods: {error}"));
-            Vec::new()
+    /// The directory below the root directory is what makes a leftover ours: cgroups and log
+    /// directories are listed for everybody who runs pods on this machine. So it goes last.
+    async fn remove_leftovers(&self, uid: &PodUid) -> Result<(), String> {
+        let (cgroups, wanted) = (self.host.cgroups.clone(), uid.clone());
+        let found = blocking(move || cgroups.list_pods()).await?.map_err(|error| chain(&error))?;
+        for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
+            self.host.cgroups.remove_pod(&pod.name).await.map_err(|error| chain(&error))?;
         }
-    };
-    let mut cgroups = Vec::new();
-    if !gone.is_empty() {
-        match host.cgroups.list_pods() {
-            Ok(found) => cgroups = found.into_iter().filter(|p| gone.contains(&p.uid)).collect(),
-            Err(error) => trouble.push(format!("cannot look for leftover cgroups: {error}")),
-        }
-        match host.files.list_pod_logs() {
-            Ok(found) => {
-                for logs in found.iter().filter(|logs| gone.contains(&logs.uid)) {
-                    if let Err(error) = host.files.remove_pod_logs(&logs.key, &logs.uid) {
-                        trouble.push(format!("leftover logs of pod {}: {error}", logs.key));
-                    }
-                }
+        let (host, uid) = (Arc::clone(&self.host), uid.clone());
+        blocking(move || {
+            let logs = host.files.list_pod_logs().map_err(|error| chain(&error))?;
+            for logs in logs.iter().filter(|logs| logs.uid == uid) {
+                host.files.remove_pod_logs(&logs.key, &uid).map_err(|error| chain(&error))?;
             }
-            Err(error) => trouble.push(format!("cannot look for leftover logs: {error}")),
-        }
+            let removed =
+                host.volumes.teardown(&uid).and_then(|()| host.volumes.remove_pod_dir(&uid));
+            removed.map_err(|error| chain(&error))
+        })
+        .await?
     }
-    for uid in &gone {
-        tracing::info!(%uid, "removing what is left of a pod that is no more");
-        let removed = host.volumes.teardown(uid).and_then(|()| host.volumes.remove_pod_dir(uid));
-        if let Err(error) = removed {
-            trouble.push(error.to_string());
-        }
-    }
-    if let Err(error) = host.files.remove_dead_links(|id| known.containers.contains(id)) {
-        trouble.push(format!("cannot remove dead log links: {error}"));
-    }
-    Swept { cgroups, trouble }
 }

@@ -34,6 +34,7 @@ impl NodeViewTask {
             self.published.send_replace(Arc::new(view));
             // Every arm only waits for a change, and the next round reads all of them anew.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
                 changed = self.health.changed() => changed?,
                 changed = self.set.changed() => changed?,

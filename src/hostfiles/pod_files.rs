@@ -3,7 +3,7 @@
 
 use super::{EtcHosts, HostFileError, HostFiles, ResolvConf, check_name, etc_hosts, io_error};
 use crate::model::PodUid;
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use std::{
     fs,
     io::{self, Read as _, Write as _},
@@ -37,6 +37,11 @@ impl HostFiles {
         let directory = self.pod_dir(uid)?;
         make_directory(&directory)?;
         let path = directory.join("etc-hosts");
+        // Containers that run have the file mounted: it must stay the same one, and on a full disk, where writing it
+        // again fails after it was emptied, it must not lose what it holds.
+        if is_regular_with(&path, &text) {
+            return Ok(path);
+        }
         let written = fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -98,6 +103,23 @@ impl ResolvConf {
         }
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
+}
+
+/// Whether `path` holds just `text` and everybody may read it; when in doubt not.
+fn is_regular_with(path: &Path, text: &str) -> bool {
+    let Ok(mut file) =
+        fs::OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)
+    else {
+        return false;
+    };
+    let expected = |found: &fs::Metadata| {
+        let (size, mode) = (found.len(), found.permissions().mode() & 0o7777);
+        found.is_file() && size == text.len() as u64 && mode == 0o644
+    };
+    let mut found = Vec::new();
+    file.metadata().is_ok_and(|metadata| expected(&metadata))
+        && file.read_to_end(&mut found).is_ok()
+        && found == text.as_bytes()
 }
 
 fn make_directory(path: &Path) -> Result<(), HostFileError> {

@@ -211,6 +211,11 @@ fn pod_files_are_written_where_containers_find_them() {
     assert_eq!(path, dir.path().join("root/pods/0123abcd/etc-hosts"));
     assert_eq!(mode(&path), 0o644);
     assert_eq!(mode(path.parent().unwrap()), 0o750);
+    // Not touched while it is as it should be: writing it again may fail half-way on a full disk.
+    let long_ago = std::time::SystemTime::UNIX_EPOCH;
+    fs::File::open(&path).unwrap().set_modified(long_ago).unwrap();
+    files.write_etc_hosts(&uid(), false, &hosts).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago);
     // Rewritten in place: the file that containers have mounted changes.
     let before = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
     fs::write(dir.path().join("hosts"), "127.0.0.1 node\n").unwrap();

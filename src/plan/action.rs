@@ -70,7 +70,7 @@ pub struct StartContainer {
     /// highest number in the container's log directory + 1, or 0.
     pub restart_count: Option<u32>,
     /// `false` while pulling this image is backed off: look whether it is present by now, start if so, fail with
-    /// [`super::Step::Image`] if not, and don't pull, whatever the policy.
+    /// [`super::Step::Image`] if not, and don't pull. Never `false` for policy `Always`, which waits instead.
     pub pull_allowed: bool,
     /// The dead instance that this start replaces, for the back-off.
     pub restart_of: Option<ContainerId>,

@@ -169,21 +169,26 @@ impl ImageBackOff {
         self.looked_at = Some(now.boot);
     }
 
-    pub(crate) fn turn(&self, now: Now) -> ImageTurn {
+    /// `present_will_do`: whether an image that is there may be used without asking the registry. With policy
+    /// `Always` only a pull can tell that (the registry may have denied it), so its end is waited for.
+    pub(crate) fn turn(&self, present_will_do: bool, now: Now) -> ImageTurn {
         let pull_at = clamp(self.failed_at + self.delay, IMAGE_CAP, now);
         let look_at = clamp(self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN, IMAGE_CAP, now);
         if now.boot >= pull_at {
             ImageTurn::Pull
-        } else if now.boot >= look_at {
+        } else if now.boot < look_at {
+            ImageTurn::Wait(pull_at.min(look_at))
+        } else if present_will_do {
             ImageTurn::Look
         } else {
-            ImageTurn::Wait(pull_at.min(look_at))
+            ImageTurn::Wait(pull_at)
         }
     }
 
-    /// Whether the failure is old enough to show as a back-off rather than as itself.
-    pub(crate) fn is_backing_off(&self) -> bool {
-        self.looked_at.is_some()
+    /// Whether the failure is old enough to show as a back-off rather than as itself. One that is followed by
+    /// another pull at that age never is.
+    pub(crate) fn is_backing_off(&self, now: Now) -> bool {
+        self.delay > LOOK_AGAIN && now.boot >= self.failed_at + LOOK_AGAIN
     }
 
     /// Distinguishes one failed pull from the next.

@@ -185,8 +185,8 @@ fn plan_failure_back_off(
     let name = container.name.as_str();
     let image = container.image.as_deref().unwrap_or_default();
     if let Some(back_off) = cx.memory.images.get(image) {
-        let turn = back_off.turn(cx.now);
-        if turn == ImageTurn::Look || back_off.is_backing_off() {
+        let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
+        if back_off.is_backing_off(cx.now) {
             let text = format!("Back-off pulling image \"{image}\"");
             let message = format!("{text}: {}: {}", back_off.reason, back_off.message);
             plan.wait(name, "ImagePullBackOff", message);
@@ -199,7 +199,7 @@ fn plan_failure_back_off(
         } else {
             plan.wait(name, &back_off.reason, back_off.message.clone());
         }
-        return match turn {
+        return match back_off.turn(present_will_do, cx.now) {
             ImageTurn::Pull => Some(true),
             ImageTurn::Look => Some(false),
             ImageTurn::Wait(at) => {

@@ -22,15 +22,11 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 pub fn inspect(path: &Path, options: &SourceOptions, now: Now) -> SourceSnapshot {
     let location = path.to_string_lossy();
     let mut lister = Lister::new(path.components().collect(), reader(options));
-    let first = lister.look(&Known::default(), now);
+    let mut known = Known { home: None, accepted: Vec::new(), closed: BTreeSet::new() };
+    let first = lister.look(&known, now);
     let is_settling = |file: &&Listed| file.look == Look::Settling;
-    let young: BTreeSet<Box<str>> =
-        first.files.iter().filter(is_settling).map(|file| file.name.clone()).collect();
-    let listing = if young.is_empty() {
-        first
-    } else {
-        lister.look(&Known { closed: young, ..Known::default() }, now)
-    };
+    known.closed = first.files.iter().filter(is_settling).map(|file| file.name.clone()).collect();
+    let listing = if known.closed.is_empty() { first } else { lister.look(&known, now) };
     State::new(SourceKind::File, &location, false).step(&listing, now).snapshot
 }
 

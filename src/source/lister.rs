@@ -45,7 +45,7 @@ pub(super) struct Lister {
 }
 
 /// What a look depends on besides the files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
     /// The last directory that had manifests: tells a file that was removed from a directory that
     /// vanished.

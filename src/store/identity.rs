@@ -40,26 +40,62 @@ pub(super) fn lock(state_dir: &Path, root: &Path) -> Result<Flock<File>, StoreEr
     Ok(lock)
 }
 
-/// The owner id: given, else as kept, else made up and kept.
-pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<String, StoreError> {
+/// The owner id: given, else as kept, else made up and kept; and what a person should know about it.
+///
+/// Without it everything that runs is somebody else's, so there are two copies: one that is damaged or lost is
+/// made anew from the other.
+pub(super) fn owner(
+    state_dir: &Path,
+    given: Option<&str>,
+) -> Result<(String, Vec<String>), StoreError> {
     if let Some(given) = given {
-        return Ok(given.to_owned());
+        return Ok((given.to_owned(), Vec::new()));
     }
-    let path = state_dir.join("owner");
-    let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
-    let valid = |id: &String| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
-    match read(&path).map_err(|error| failed("read", error))? {
-        Some(id) if valid(&id) => return Ok(id),
-        Some(_) => tracing::warn!("{}", files::set_aside(&path, "it is no owner id")),
-        None => {}
+    let paths = [state_dir.join("owner"), state_dir.join("owner.copy")];
+    let mut warnings = Vec::new();
+    let mut kept: Option<String> = None;
+    let mut lacking = Vec::new();
+    for path in &paths {
+        let failed = |source| StoreError::Io { operation: "read", path: path.clone(), source };
+        match read(path).map_err(failed)? {
+            Some(id) if is_owner_id(&id) => kept = kept.or(Some(id)),
+            Some(_) => {
+                warnings.push(files::set_aside(path, "it is no owner id"));
+                lacking.push(path);
+            }
+            None => lacking.push(path),
+        }
     }
+    let is_new = kept.is_none();
+    let id = match kept {
+        Some(id) => id,
+        None => new_owner_id().map_err(|source| StoreError::Io {
+            operation: "make",
+            path: paths[0].clone(),
+            source,
+        })?,
+    };
+    for path in lacking {
+        match files::write_durably(path, id.as_bytes()) {
+            Ok(()) => {}
+            Err(source) if is_new => {
+                return Err(StoreError::Io { operation: "write", path: path.clone(), source });
+            }
+            // The other copy is there; a full disk must not keep the agent from starting.
+            Err(error) => warnings.push(format!("cannot write {path:?}: {error}")),
+        }
+    }
+    Ok((id, warnings))
+}
+
+fn is_owner_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn new_owner_id() -> io::Result<String> {
     let mut random = [0_u8; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut random))
-        .map_err(|error| failed("make", error))?;
-    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    files::write_durably(&path, id.as_bytes()).map_err(|error| failed("write", error))?;
-    Ok(id)
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The node's name and, where the host is called something else by now, a warning.
@@ -91,8 +127,8 @@ pub(super) fn node_name(
 }
 
 fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim().to_owned())),
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

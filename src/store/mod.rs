@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/nodelet/lock               held while an agent runs; its process id
-//! <root>/nodelet/owner              made once: the label of everything that is ours
+//! <root>/nodelet/owner{,.copy}      made once: the label of everything that is ours
 //! <root>/nodelet/node-name          kept from the first start
 //! <root>/nodelet/pods/NS_NAME.json  every incarnation of a name that is admitted or being stopped
 //! <root>/nodelet/sources.json       last good manifests of the directory; sources-http.json: of the URL
@@ -121,7 +121,11 @@ impl Store {
     /// # Errors
     /// When it can neither be read nor made.
     pub fn owner(&self, configured: Option<&str>) -> Result<String, StoreError> {
-        identity::owner(&self.inner.state_dir, configured)
+        let (owner, warnings) = identity::owner(&self.inner.state_dir, configured)?;
+        for warning in warnings {
+            self.warn(warning);
+        }
+        Ok(owner)
     }
 
     /// This node's name: `wanted` (`--hostname-override`), else the one kept from the first start,
@@ -132,10 +136,14 @@ impl Store {
     pub fn node_name(&self, hostname: &str, wanted: Option<&str>) -> Result<String, StoreError> {
         let (name, warning) = identity::node_name(&self.inner.state_dir, wanted, hostname)?;
         if let Some(warning) = warning {
-            tracing::warn!("{warning}");
-            self.inner.warnings.send_modify(|warnings| Arc::make_mut(warnings).push(warning));
+            self.warn(warning);
         }
         Ok(name)
+    }
+
+    fn warn(&self, warning: String) {
+        tracing::warn!("{warning}");
+        self.inner.warnings.send_modify(|warnings| Arc::make_mut(warnings).push(warning));
     }
 
     /// Saves every record of a name in place of what was saved for it; none: removes the file.

@@ -125,6 +125,29 @@ async fn identity_is_made_once_and_kept() {
 }
 
 #[tokio::test]
+async fn an_owner_id_outlives_the_loss_of_either_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let owner = life.store.owner(None).unwrap();
+    life.end().await;
+    let copies = ["owner", "owner.copy"].map(|name| dir.path().join("root/nodelet").join(name));
+    for copy in &copies {
+        for damage in [None, Some("".as_bytes()), Some(b"0123"), Some(&[0xff; 32])] {
+            match damage {
+                None => fs::remove_file(copy).unwrap(),
+                Some(bytes) => fs::write(copy, bytes).unwrap(),
+            }
+            let life = Life::begin(dir.path());
+            assert_eq!(life.store.owner(None).unwrap(), owner, "{copy:?} {damage:?}");
+            assert_eq!(fs::read_to_string(copy).unwrap(), owner);
+            let named = life.store.warnings().borrow().iter().any(|w| w.contains("owner"));
+            assert_eq!(named, damage.is_some(), "{copy:?} {damage:?}");
+            life.end().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_the_disk_does_not_take_is_reported_and_written_later() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());

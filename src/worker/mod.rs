@@ -21,8 +21,8 @@ mod report;
 mod set;
 mod task;
 
-pub(crate) use execute::chain;
 pub use execute::{Host, HostSettings};
+pub(crate) use execute::{blocking, chain};
 pub(crate) use set::any_changed;
 pub use set::{Known, PodViews, SetInputs, SetView, WorkerSet};
 
@@ -65,10 +65,5 @@ impl Intent {
             Self::Run(pod) if pod.uid == *uid => Some(Arc::clone(pod)),
             Self::Run(_) | Self::Gone | Self::Undecided => None,
         }
-    }
-
-    /// Whether it wants this very incarnation.
-    fn wants(&self, uid: &crate::model::PodUid) -> bool {
-        matches!(self, Self::Run(pod) if pod.uid == *uid)
     }
 }

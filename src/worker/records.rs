@@ -8,7 +8,7 @@
 use super::{Input, Intent};
 use crate::{
     clock,
-    model::{Now, PodKey, PodUid, k8s},
+    model::{Now, ObservedPod, PodKey, PodUid, k8s},
     plan::{Action, Incarnation, KillDeadline, KillPurpose, Outcome, Terminal},
     store::{KillRecord, PodRecord, Store},
 };
@@ -123,6 +123,28 @@ impl Records {
                 self.write(store).await;
             }
         }
+    }
+
+    /// A wished pod that runs already gets a record where it has none: its file was damaged or lost. When it was
+    /// accepted is not known any more; its oldest sandbox is the best witness.
+    pub(super) async fn adopt(
+        &mut self,
+        store: &Store,
+        intent: &Intent,
+        observed: &ObservedPod,
+        owner: &str,
+    ) {
+        let Intent::Run(desired) = intent else { return };
+        if self.of(&desired.uid).is_some() {
+            return;
+        }
+        let ours = observed.sandboxes.iter().filter(|sandbox| {
+            sandbox.uid == desired.uid && sandbox.owner.as_deref() == Some(owner)
+        });
+        let Some(oldest) = ours.map(|sandbox| sandbox.created_at).min() else { return };
+        let now = clock::now();
+        self.admit(&desired.uid, intent, Now { wall: oldest.min(now.wall), ..now });
+        self.write(store).await;
     }
 
     fn admit(&mut self, uid: &PodUid, intent: &Intent, now: Now) -> bool {

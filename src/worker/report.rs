@@ -18,6 +18,8 @@ pub(super) struct Report {
     pub view: Option<Arc<PodView>>,
     /// The incarnation that runs or is recorded.
     pub running: Option<PodUid>,
+    /// Those that have a record.
+    pub recorded: Vec<PodUid>,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
     /// The input that it answers.
@@ -65,6 +67,11 @@ impl Reporter {
         }
     }
 
+    /// Forgets an incarnation: one that starts again under the same uid starts with a clean status.
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.statuses.remove(uid);
+    }
+
     /// The last statuses by incarnation.
     pub(super) fn statuses(&self) -> &BTreeMap<PodUid, Arc<k8s::PodStatus>> {
         &self.statuses
@@ -85,6 +92,9 @@ impl Reporter {
     ) {
         let subject = subject(input, observed, records, &self.host.settings.owner);
         let nothing_left = subject.is_none() && records.is_empty();
+        if nothing_left {
+            self.statuses.clear();
+        }
         let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
         if let (Some(view), Some((last, sequence))) = (&view, &self.last)
@@ -96,7 +106,9 @@ impl Reporter {
         let view = view.map(Arc::new);
         self.last = view.clone().map(|view| (view, input.sequence));
         let key = self.key.clone();
-        let report = Report { key, view, running, nothing_left, sequence: input.sequence };
+        let recorded = records.all().iter().map(|record| record.uid.clone()).collect();
+        let report =
+            Report { key, view, running, recorded, nothing_left, sequence: input.sequence };
         // The set outlives its workers; when it is gone there is nobody left to tell.
         if self.reports.send(report).await.is_err() {
             tracing::debug!(pod = %self.key, "nobody listens to reports any more");

@@ -91,6 +91,8 @@ struct Handle {
     input: watch::Sender<Input>,
     /// The incarnation that its last report described.
     running: Option<PodUid>,
+    /// Those that it has records of.
+    recorded: Vec<PodUid>,
 }
 
 /// What the set is made from.
@@ -158,13 +160,28 @@ impl WorkerSet {
     /// # Errors
     /// When a worker panics, or the relist loop ends before shutdown.
     pub async fn run(mut self) -> anyhow::Result<()> {
+        let mut result = self.route().await;
+        // However it came to an end: workers finish the call that they are in, and nobody waits for a
+        // reader of reports.
+        self.reports.close();
+        self.state.workers.clear();
+        while let Some(ended) = self.tasks.join_next().await {
+            result = result.and(ended.map(drop).map_err(Into::into));
+        }
+        result
+    }
+
+    /// Routes until shutdown.
+    async fn route(&mut self) -> anyhow::Result<()> {
         // Every arm only receives (cancel-safe: watch, mpsc, JoinSet::join_next); the work is done
-        // after the select, so nothing is lost when another arm wins.
+        // after the select, so nothing is lost when another arm wins. Shutdown comes first: what
+        // the set reads from ends with it.
         loop {
             self.heartbeat.send_replace(clock::now().boot);
             tokio::select! {
-                () = self.shutdown.cancelled() => break,
-                () = tokio::time::sleep(HEARTBEAT) => {}
+                biased;
+                () = self.shutdown.cancelled() => return Ok(()),
+                Some(report) = self.reports.recv() => self.fold(report),
                 update = self.updates.recv() => match update {
                     Some(update) => self.observe(update),
                     None => anyhow::bail!("the relist loop has ended"),
@@ -174,19 +191,14 @@ impl WorkerSet {
                     changed?;
                     self.take_health();
                 }
-                Some(report) = self.reports.recv() => self.fold(report),
                 Some(ended) = self.tasks.join_next() => {
                     // A worker ends only after the set has dropped its input.
                     let key = ended?;
                     tracing::debug!(pod = %key, "worker ended");
                 }
+                () = tokio::time::sleep(HEARTBEAT) => {}
             }
         }
-        self.state.workers.clear();
-        while let Some(ended) = self.tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
     }
 
     fn observe(&mut self, update: PlegUpdate) {
@@ -284,12 +296,14 @@ impl WorkerSet {
             runtime: Arc::clone(&self.state.runtime),
             sequence: 0,
         });
+        let records = self.state.records.remove(key).unwrap_or_default();
+        let recorded = records.iter().map(|record| record.uid.clone()).collect();
         let worker = Worker::new(WorkerStart {
             key: key.clone(),
             host: Arc::clone(&self.host),
             input: receiver,
             reports: self.report_sender.clone(),
-            records: self.state.records.remove(key).unwrap_or_default(),
+            records,
             kept: self.state.kept.remove(key).map(kept_of).unwrap_or_default(),
             shutdown: self.shutdown.clone(),
         });
@@ -298,12 +312,13 @@ impl WorkerSet {
             worker.run().await;
             key_of_task
         });
-        self.state.workers.insert(key.clone(), Handle { input, running: None });
+        self.state.workers.insert(key.clone(), Handle { input, running: None, recorded });
     }
 
     fn fold(&mut self, report: Report) {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
         handle.running.clone_from(&report.running);
+        handle.recorded.clone_from(&report.recorded);
         let idle = report.nothing_left && report.sequence == handle.input.borrow().sequence;
         if idle {
             // Dropping the input ends the worker.
@@ -335,7 +350,7 @@ impl WorkerSet {
         });
         let wished = state.desired.pods.values().map(|pod| &pod.uid);
         let recorded = state.records.values().flatten().map(|record| &record.uid);
-        let handled = state.workers.values().filter_map(|handle| handle.running.as_ref());
+        let handled = state.workers.values().flat_map(|h| h.running.iter().chain(&h.recorded));
         let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
         let known = Known {
             complete: state.listed && state.desired.complete,
@@ -343,7 +358,13 @@ impl WorkerSet {
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
             burstable_shares: burstable_shares(specs),
         };
-        self.known.send_replace(Arc::new(known));
+        self.known.send_if_modified(|published| {
+            let changed = **published != known;
+            if changed {
+                *published = Arc::new(known);
+            }
+            changed
+        });
     }
 
     fn publish_set_view(&self) {

@@ -2,7 +2,7 @@
 
 use super::{
     Input,
-    execute::{Host, Request, execute},
+    execute::{Host, Progress, Request, execute},
     records::Records,
     report::{Report, Reporter},
 };
@@ -111,6 +111,8 @@ impl Worker {
     async fn pass(&mut self, input: &Input) -> Pass {
         self.picture.observe(Arc::clone(&input.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
+        let host = &self.host;
+        self.records.adopt(&host.store, &input.intent, &observed, &host.settings.owner).await;
         self.records.share(&input.intent);
         let now = clock::now();
         let wished = match &input.intent {
@@ -155,10 +157,13 @@ impl Worker {
             }
             tracing::debug!(pod = %self.key, uid = %action.uid(), "{action}");
             let ends_pass = action.failure_ends_pass();
-            let outcome = self.perform(input, &plan, action).await;
+            let Some(outcome) = self.perform(input, &plan, action).await else { return };
             let now = clock::now();
             self.acted = true;
             self.records.take(&self.host.store, &outcome).await;
+            if let Outcome::CleanedUp { uid } = &outcome {
+                self.reporter.forget(uid);
+            }
             self.memory.record(&outcome, now);
             self.keep().await;
             let failed = !outcome.is_success();
@@ -178,22 +183,24 @@ impl Worker {
     }
 
     /// Executes one action while still listening: a changed wish cancels a pull, a listing shows
-    /// in the view, and a call past its soft deadline is named.
-    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Outcome {
+    /// in the view, and a call past its soft deadline is named. `None` when the agent stops before
+    /// the action has begun to change anything.
+    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
         let now = clock::now();
         self.memory.begin(&action, &self.host.settings.plan, now);
         self.keep().await;
         self.records.begin(&self.host.store, &action, &input.intent, now).await;
         let uid: PodUid = action.uid().clone();
         let cancel_pull = CancellationToken::new();
-        let (overdue, mut overdue_calls) = watch::channel(None);
+        let (sender, mut progress) = watch::channel(Progress::default());
+        let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
         let request = Request {
             key: self.key.clone(),
             uid: uid.clone(),
             pod: self.records.pod_for(&uid, input),
             observed: self.picture.shared().unwrap_or_default(),
             cancel_pull: cancel_pull.clone(),
-            overdue,
+            progress: sender,
         };
         // On the heap: it is large, and there only while something is done.
         let mut running = Box::pin(execute(&self.host, &request, &action));
@@ -206,11 +213,14 @@ impl Worker {
                 biased;
                 outcome = &mut running => {
                     self.reporter.hung = None;
-                    return outcome;
+                    return Some(outcome);
                 }
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
-                    if !listening || !self.input.borrow().intent.wants(&uid) {
+                    let wished = self.input.borrow().intent.desired(&uid);
+                    // The same uid may be wished with another image: the manifest names the uid.
+                    let pod = wished.as_deref().map(|wished| &*wished.pod);
+                    if !listening || pod.is_none() || image_of(pod, &action) != image {
                         cancel_pull.cancel();
                     }
                     if listening {
@@ -218,10 +228,13 @@ impl Worker {
                         self.picture.observe(Arc::clone(&input.observed));
                     }
                 }
-                Ok(()) = overdue_calls.changed() => {
-                    self.reporter.hung.clone_from(&overdue_calls.borrow_and_update());
+                Ok(()) = progress.changed() => {
+                    self.reporter.hung.clone_from(&progress.borrow_and_update().overdue);
                 }
                 () = self.shutdown.cancelled(), if !cancel_pull.is_cancelled() => cancel_pull.cancel(),
+            }
+            if self.shutdown.is_cancelled() && progress.borrow().waits_for_turn {
+                return None;
             }
             if let Some(observed) = self.picture.shared() {
                 // The input counts as answered only after a pass that plans from it.
@@ -262,6 +275,14 @@ impl Worker {
             tracing::debug!(pod = %self.key, err = %error, "its back-offs are not kept yet");
         }
     }
+}
+
+/// The image of the container that a start is about.
+fn image_of(pod: Option<&k8s::Pod>, action: &Action) -> Option<String> {
+    let Action::StartContainer(start) = action else { return None };
+    let spec = pod?.spec.as_ref()?;
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.find(|container| container.name == *start.name)?.image.clone()
 }
 
 /// Whether both hold the same statuses; each is made once and shared.

@@ -4,7 +4,7 @@
 //! that a peer sends and `proto/` does not know shows up as `unknown field N` instead of getting lost.
 
 use crate::support::proxy::Call;
-use prost_reflect::{DescriptorPool, DynamicMessage, MapKey, Value};
+use prost_reflect::{DescriptorPool, DynamicMessage, Value};
 use std::{collections::BTreeMap, sync::LazyLock};
 
 /// Field paths and values, `config.labels[app]` = `web`.
@@ -85,10 +85,8 @@ fn flatten_value(value: &Value, path: &str, fields: &mut Fields) {
         Value::List(items) => return flatten_list(items, path, fields),
         Value::Map(entries) => {
             for (key, value) in entries {
-                let key = match key {
-                    MapKey::String(key) => key.clone(),
-                    other => format!("{other:?}"),
-                };
+                let text = key.as_str().map(str::to_owned);
+                let key = text.unwrap_or_else(|| format!("{key:?}"));
                 flatten_value(value, &format!("{path}[{key}]"), fields);
             }
             return;

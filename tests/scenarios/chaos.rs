@@ -69,7 +69,7 @@ fn happen(world: &World, model: &mut Model, random: &mut Random) -> String {
             format!("kill the sandbox of {name}")
         }
         (8, _) => {
-            world.runtime.kill();
+            world.kill_runtime();
             crate::support::pause(Duration::from_millis(
                 u64::try_from(random.below(1500)).unwrap(),
             ));

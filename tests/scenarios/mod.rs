@@ -14,13 +14,17 @@
 
 pub mod adoption;
 pub mod chaos;
+pub mod damage;
+pub mod disk;
 pub mod edits;
 pub mod faults;
 pub mod fields;
 pub mod images;
 pub mod lifecycle;
 pub mod people;
+pub mod registry;
 pub mod runtime;
+pub mod stuck;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
 macro_rules! shared_scenarios {
@@ -63,6 +67,8 @@ macro_rules! shared_scenarios {
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
             chaos::whatever_happens_all_ends_as_written,
+            damage::damaged_state_files_are_named_and_restart_nothing,
+            damage::a_lost_owner_id_restarts_nothing,
         }
     };
 }
@@ -85,6 +91,15 @@ macro_rules! real_scenarios {
             images::pulls_from_a_registry_that_is_down_and_slow,
             images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,
+            registry::each_pull_policy_asks_the_registry_as_often_as_it_says,
+            registry::a_registry_that_is_down_is_asked_less_and_less,
+            registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
+            registry::a_pull_that_trickles_arrives,
+            registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
+            stuck::a_stopped_shim_is_named_and_everything_else_goes_on,
+            stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+            disk::a_disk_without_space_stops_nothing,
+            disk::a_disk_without_inodes_stops_nothing,
         }
     };
 }

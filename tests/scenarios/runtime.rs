@@ -20,9 +20,8 @@ pub fn a_dead_daemon_restarts_nothing(kind: Kind) {
     let kill_unlucky = world.container_killer(&world.running_id("unlucky", "main"));
     world.proxy.forget_calls();
     world.runtime.kill();
-    world.wait("the agent says that the runtime is away", |status| {
-        status.node.runtime.not_ready.is_some() || status.node.pleg.unhealthy.is_some()
-    });
+    // As with the kubelet, the runtime counts as down after 30 s without an answer; this is told at once.
+    world.wait("the agent says that no events arrive", |status| !status.node.pleg.events_connected);
     kill_unlucky();
     world.drop_pod(&Pod::running("late"));
     world.runtime.start_again();

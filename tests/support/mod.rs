@@ -22,6 +22,7 @@ pub mod agent;
 pub mod containerd;
 pub mod cri;
 pub mod fake;
+pub mod gate;
 pub mod images;
 pub mod manifest;
 pub mod process;

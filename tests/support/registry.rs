@@ -45,6 +45,11 @@ impl Registry {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
+    /// Its port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Its address, as in docker's config files.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)

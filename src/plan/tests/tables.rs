@@ -253,6 +253,31 @@ fn waiting_reasons_carry_the_fields_wording() {
 }
 
 #[test]
+fn what_happens_while_pulls_back_off_by_pull_policy() {
+    let looks = "0 start web, 0 = ErrImagePull 0/1 0, 10 start web, 20 = ImagePullBackOff 0/1 0, 20 start web (no pull), 30 start web, 30 = ErrImagePull 0/1 0, 40 = ImagePullBackOff 0/1 0, 40 start web (no pull)";
+    // The image may be on the machine, and the registry may have denied it: only the next pull can tell.
+    let waits = "0 start web, 0 = ErrImagePull 0/1 0, 10 start web, 20 = ImagePullBackOff 0/1 0, 30 start web, 30 = ErrImagePull 0/1 0, 40 = ImagePullBackOff 0/1 0";
+    for (policy, expected) in [("IfNotPresent", looks), ("Always", waits)] {
+        let mut web = container("web");
+        web["imagePullPolicy"] = json!(policy);
+        let mut world = World::of(&json!({"containers": [web]}));
+        for _ in 0..9 {
+            world.fault(Fault::Pull);
+        }
+        world.run();
+        world.advance(45);
+        let trace = world.take_trace();
+        let told = |line: &&str| {
+            line.contains("start web")
+                || line.contains("= ErrImage")
+                || line.contains("= ImagePull")
+        };
+        let lines: Vec<&str> = trace.lines().map(str::trim).filter(told).collect();
+        assert_eq!(lines.join(", "), expected, "{policy}");
+    }
+}
+
+#[test]
 fn grace_periods_of_pods_that_leave() {
     for (grace, expected, written) in [
         (Value::Null, 30, 30),

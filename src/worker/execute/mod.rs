@@ -88,8 +88,17 @@ pub(super) struct Request {
     pub observed: Arc<ObservedPod>,
     /// Drops a pull that runs.
     pub cancel_pull: CancellationToken,
+    /// How the action goes.
+    pub progress: watch::Sender<Progress>,
+}
+
+/// How an action goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
     /// Which call is past its soft deadline.
-    pub overdue: watch::Sender<Option<String>>,
+    pub overdue: Option<String>,
+    /// It waits for its turn to start something: nothing is lost when it is dropped now.
+    pub waits_for_turn: bool,
 }
 
 /// Carries out `action`.
@@ -152,9 +161,10 @@ impl Request {
         }
         let waited = format_duration(deadline);
         tracing::warn!(pod = %self.key, uid = %self.uid, "{call}: no answer for {waited}, still waiting");
-        self.overdue.send_replace(Some(format!("{call}: no answer for {waited}")));
+        let overdue = Some(format!("{call}: no answer for {waited}"));
+        self.progress.send_modify(|progress| progress.overdue = overdue);
         let answer = answer.await;
-        self.overdue.send_replace(None);
+        self.progress.send_modify(|progress| progress.overdue = None);
         answer
     }
 
@@ -166,7 +176,9 @@ impl Request {
         deadline: Duration,
         answer: impl Future<Output = Result<T, CriError>>,
     ) -> Result<T, CriError> {
+        self.progress.send_modify(|progress| progress.waits_for_turn = true);
         let turn = host.turn().await;
+        self.progress.send_modify(|progress| progress.waits_for_turn = false);
         // On the heap: a call is large, and there only while it lasts.
         let mut answer = Box::pin(answer);
         if let Ok(answer) = tokio::time::timeout(TURN, &mut answer).await {
@@ -191,20 +203,45 @@ fn reserved_for(error: &CriError) -> Option<String> {
 }
 
 /// Runs something that may block (file systems) off the event loop; a panic there is an error.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
 }
 
-/// An error with its causes, as messages show it: `a: b: c`.
+/// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as they are and
+/// tell their cause themselves; it is not told twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let told = error.to_string();
+        if !text.ends_with(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chain;
+    use thiserror::Error;
+
+    #[derive(Debug, Error)]
+    #[error("no space left")]
+    struct Full;
+    #[derive(Debug, Error)]
+    #[error("cannot write a: {0}")]
+    struct Telling(#[source] Full);
+    #[derive(Debug, Error)]
+    #[error("cannot prepare")]
+    struct Silent(#[source] Telling);
+
+    #[test]
+    fn every_cause_is_told_once() {
+        assert_eq!(chain(&Silent(Telling(Full))), "cannot prepare: cannot write a: no space left");
+    }
 }

@@ -289,8 +289,8 @@ impl ImageService for CriService {
         let name = request.into_inner().image.unwrap_or_default().image;
         let mut state = self.0.state();
         if !state.published.contains(&name) {
-            return Err(Status::not_found(format!(
-                "failed to pull and unpack image {name:?}: failed to resolve reference {name:?}: {name}: not found"
+            return Err(Status::unknown(format!(
+                "failed to pull and unpack image {name:?}: failed to resolve reference {name:?}: failed to do request: Head \"https://nodelet.test/v2/\": dial tcp: lookup nodelet.test: no such host"
             )));
         }
         let id = state::image_id(&name);
