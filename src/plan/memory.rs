@@ -283,21 +283,21 @@ impl PodMemory {
             }
             Step::Image { container, image, pull_tried } => {
                 let memory = self.at(uid);
-                let backed_off = memory.images.contains_key(image);
                 if *pull_tried {
                     let back_off = memory.images.entry(image.clone()).or_default();
                     back_off.failed(&failure.reason, &failure.message, now);
                 } else if let Some(back_off) = memory.images.get_mut(image) {
                     back_off.looked(now);
                 }
-                if *pull_tried || !backed_off {
-                    self.start_failed(failure, container, Some(image), now);
-                }
+                self.start_failed(failure, container, Some(image), now);
             }
-            Step::Config { container } | Step::Start { container, .. } => {
+            Step::Config { container } => self.start_failed(failure, container, None, now),
+            Step::Start { container, .. } => {
+                self.had_image(uid, container);
                 self.start_failed(failure, container, None, now);
             }
             Step::Create { container, restart_count } => {
+                self.had_image(uid, container);
                 self.start_failed(failure, container, None, now);
                 if let Some(id) = &failure.reserved_for {
                     self.at(uid).leftovers.push(Leftover::Container(id.as_str().into()));
@@ -317,6 +317,14 @@ impl PodMemory {
             }
             Step::Release => self.retry(failure, Stage::Release, now),
             Step::CleanUp => self.retry(failure, Stage::CleanUp, now),
+        }
+    }
+
+    /// A container got as far as being created: the image that it lacked before is there.
+    fn had_image(&mut self, uid: &PodUid, container: &str) {
+        let failure = self.container(uid, container).failure.as_ref();
+        if let Some(image) = failure.and_then(|failure| failure.image.clone()) {
+            self.at(uid).images.remove(&image);
         }
     }
 

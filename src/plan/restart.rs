@@ -112,6 +112,8 @@ pub(crate) fn plan_start(
         Some(instance) if instance.state == ContainerState::Created => {
             if instance.sandbox_id == sandbox.id && !is_changed(container, instance) {
                 (Some(instance.id.clone()), Some(instance.restart_count))
+            } else if cx.held_back(Stage::Remove, plan) {
+                return;
             } else {
                 plan.actions.push(remove(instance, true));
                 (None, Some(instance.restart_count))
@@ -184,7 +186,11 @@ fn plan_failure_back_off(
 ) -> Option<bool> {
     let name = container.name.as_str();
     let image = container.image.as_deref().unwrap_or_default();
-    if let Some(back_off) = cx.memory.images.get(image) {
+    let failure = cx.memory.container(name).failure.as_ref();
+    // Whatever failed last is not tried again at once, also while a pull of the image is due.
+    let held = failure.map(|f| f.retry.due(cx.now)).filter(|due| *due > cx.now.boot);
+    let about_image = failure.is_none_or(|failure| failure.image.is_some());
+    if let Some(back_off) = cx.memory.images.get(image).filter(|_| about_image) {
         let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
         if back_off.is_backing_off(cx.now) {
             let text = format!("Back-off pulling image \"{image}\"");
@@ -199,22 +205,21 @@ fn plan_failure_back_off(
         } else {
             plan.wait(name, &back_off.reason, back_off.message.clone());
         }
-        return match back_off.turn(present_will_do, cx.now) {
-            ImageTurn::Pull => Some(true),
-            ImageTurn::Look => Some(false),
-            ImageTurn::Wait(at) => {
+        return match (back_off.turn(present_will_do, cx.now), held) {
+            (ImageTurn::Wait(at), _) | (_, Some(at)) => {
                 plan.wake(at);
                 None
             }
+            (ImageTurn::Pull, None) => Some(true),
+            (ImageTurn::Look, None) => Some(false),
         };
     }
-    if let Some(failure) = &cx.memory.container(name).failure {
+    if let Some(failure) = failure {
         plan.wait(name, &failure.reason, failure.retry.message.clone());
-        let due = failure.retry.due(cx.now);
-        if due > cx.now.boot {
-            plan.wake(due);
-            return None;
-        }
+    }
+    if let Some(due) = held {
+        plan.wake(due);
+        return None;
     }
     Some(true)
 }
@@ -229,6 +234,9 @@ pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mu
         asked.then_some((container, instance))
     });
     let Some((container, source)) = source else { return false };
+    if cx.held_back(Stage::Remove, plan) {
+        return true;
+    }
     let kind = kind_of(Some(cx.pod), &container.name);
     if !plan_crash_back_off(cx, &container.name, kind, &source.id, plan) {
         return false;

@@ -313,3 +313,50 @@ fn an_unknown_record_is_cleaned_up_also_when_nothing_is_left_in_the_runtime() {
     world.run();
     assert_eq!(world.running("web").map(|c| c.uid.as_str()), Some("b"));
 }
+
+#[test]
+fn what_goes_on_failing_is_never_tried_twice_at_the_same_time() {
+    for later in [Fault::Create, Fault::Start, Fault::ImageNever, Fault::Pull] {
+        let mut world = World::of(&web());
+        world.fault(Fault::Pull);
+        for _ in 0..40 {
+            world.fault(later);
+        }
+        world.run();
+        world.advance(60);
+        let trace = world.take_trace();
+        let tries = trace.lines().filter(|line| line.contains("start web")).count();
+        assert!((2..16).contains(&tries), "{tries} tries, {later:?}:\n{trace}");
+    }
+}
+
+#[test]
+fn removals_that_fail_wait_before_everything_is_restarted() {
+    let mut web = container("web");
+    web["restartPolicy"] = json!("Never");
+    web["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [7]}}]);
+    let mut world = running(&json!({"containers": [web, container("other")]}));
+    for _ in 0..40 {
+        world.fault(Fault::Remove);
+    }
+    world.kill("web", 7);
+    world.run();
+    world.advance(30);
+    let trace = world.take_trace();
+    let tries = trace.lines().filter(|line| line.contains("remove ")).count();
+    assert!((1..12).contains(&tries), "{tries} tries:\n{trace}");
+}
+
+#[test]
+fn nothing_is_cleaned_up_under_a_pod_that_runs_for_another_owner() {
+    let mut world = running(&web());
+    world.truth.sandboxes[0].owner = Some("somebody-else".into());
+    world.want = Want::Gone;
+    assert_eq!(actions(&mut world), Vec::<String>::new());
+    let blocked = world.plan.blocked.clone().unwrap_or_default();
+    assert!(blocked.contains("somebody-else"), "{blocked}");
+    world.truth.sandboxes[0].state = SandboxState::NotReady;
+    world.truth.containers.clear();
+    assert_eq!(actions(&mut world), ["clean up"]);
+}
