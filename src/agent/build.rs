@@ -11,18 +11,19 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
-    model::{NodeView, Quantity, SourceKind},
+    model::{NodeView, PodKey, Quantity, SourceKind},
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
     source::{DirectorySource, Forgotten, SavedState, SourceHandle, SourceOptions, UrlSource},
-    store::{Loaded, LoadedSource, Store},
+    store::{Loaded, LoadedSource, PodRecord, Store},
     volume::Volumes,
     worker::{Host, HostSettings, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -48,7 +49,7 @@ pub(super) fn spawn_all(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<String> {
     let (store, writer, mut loaded) = Store::open(&config.paths.root_dir, &config.paths.run_dir)?;
-    spawn(tasks, "store", writer.run(shutdown.clone()));
+    spawn(tasks, "store", writer.run());
     let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
     let capacity = NodeCapacity::read(Path::new("/proc"), Path::new("/sys"))?;
     let runtime = RuntimeClient::new(
@@ -319,6 +320,9 @@ fn spawn_sources(
         },
         check_every,
         saved: match loaded.sources.remove(&kind).unwrap_or_default() {
+            // Pods were admitted from it, so it had manifests: that they were never saved (a crash, a
+            // full disk) must not make an unmounted directory look like an empty one.
+            LoadedSource::None if admitted_from(&loaded.pods, kind) => SavedState::Lost,
             LoadedSource::None => SavedState::None,
             LoadedSource::Lost => SavedState::Lost,
             LoadedSource::Saved(state) => SavedState::Saved(state),
@@ -342,6 +346,12 @@ fn spawn_sources(
         tasks.spawn(named("saved manifests", saving));
     }
     handles.into_iter().map(|(_, handle)| handle).collect()
+}
+
+/// Whether a record says that its pod was written in a source of this kind.
+fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> bool {
+    let origins = pods.values().flatten().filter_map(|record| record.origin.as_ref());
+    origins.into_iter().any(|origin| origin.source == kind)
 }
 
 /// Saves a source's last good manifests whenever they change.

@@ -4,7 +4,6 @@
 use super::*;
 use crate::model::{PodUid, k8s};
 use std::{fs, os::unix::fs::PermissionsExt};
-use tokio_util::sync::CancellationToken;
 
 fn record(key: &PodKey, uid: &str) -> PodRecord {
     PodRecord {
@@ -24,21 +23,18 @@ fn record(key: &PodKey, uid: &str) -> PodRecord {
 struct Life {
     store: Store,
     loaded: Loaded,
-    shutdown: CancellationToken,
     writer: tokio::task::JoinSet<()>,
 }
 
 impl Life {
     fn begin(dir: &Path) -> Self {
         let (store, writer, loaded) = Store::open(&dir.join("root"), &dir.join("run")).unwrap();
-        let shutdown = CancellationToken::new();
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(writer.run(shutdown.clone()));
-        Self { store, loaded, shutdown, writer: tasks }
+        tasks.spawn(writer.run());
+        Self { store, loaded, writer: tasks }
     }
 
     async fn end(mut self) {
-        self.shutdown.cancel();
         drop(self.store);
         while self.writer.join_next().await.is_some() {}
     }

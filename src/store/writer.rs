@@ -11,7 +11,6 @@ use std::{
 };
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 /// Writes taken at once: they share the syncs of their directories.
 const BATCH: usize = 128;
@@ -83,25 +82,28 @@ impl Writer {
         Self { lanes: queues.map(lane) }
     }
 
-    /// Writes what the handles ask for until `shutdown`, then what is left.
-    pub async fn run(self, shutdown: CancellationToken) {
+    /// Writes what the handles ask for until the last of them is gone: workers that finish a call
+    /// while the agent stops still have something to write down. What is left then is tried once more.
+    pub async fn run(self) {
         let [first, second] = self.lanes;
-        tokio::join!(first.run(&shutdown), second.run(&shutdown));
+        tokio::join!(first.run(), second.run());
     }
 }
 
 impl Lane {
-    async fn run(mut self, shutdown: &CancellationToken) {
+    async fn run(mut self) {
         let mut jobs = Vec::new();
         let mut pause = FIRST_PAUSE;
+        let mut ended = false;
         loop {
             // Cancel-safe: recv_many takes nothing out before it is ready; the others only wait.
             tokio::select! {
                 biased;
-                taken = self.queue.recv_many(&mut jobs, BATCH) => if taken == 0 { return },
+                taken = self.queue.recv_many(&mut jobs, BATCH) => ended = taken == 0,
                 () = tokio::time::sleep(pause), if !self.pending.is_empty() => {}
-                // What workers still write while they finish is taken by the arm above.
-                () = shutdown.cancelled(), if !self.queue.is_closed() => self.queue.close(),
+            }
+            if ended && self.pending.is_empty() {
+                return;
             }
             let waiting = self.take_in(&mut jobs);
             let work = std::mem::take(&mut self.pending);
@@ -124,6 +126,9 @@ impl Lane {
                 drop(done.send(result));
             }
             self.pending = failed.pending;
+            if ended {
+                return;
+            }
             pause = if self.pending.is_empty() { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
         }
     }
