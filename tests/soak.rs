@@ -14,5 +14,5 @@ fn soak() {
     let minutes = std::env::var_os("SOAK_MINUTES").and_then(|text| text.to_str()?.parse().ok());
     let span =
         minutes.map_or(Duration::from_secs(30), |minutes: u64| Duration::from_secs(minutes * 60));
-    scenarios::chaos::chaos(Kind::Real, span);
+    scenarios::chaos::chaos(Kind::Real, span, true);
 }

@@ -25,7 +25,7 @@ fn pod(name: &str, version: usize) -> Pod {
 }
 
 /// One thing that happens; gives its description.
-fn happen(world: &World, model: &mut Model, random: &mut Random) -> String {
+fn happen(world: &World, model: &mut Model, random: &mut Random, runtime_dies: bool) -> String {
     let name = *random.pick(&NAMES);
     let version = model.get(name).copied();
     match (random.below(12), version) {
@@ -68,7 +68,7 @@ fn happen(world: &World, model: &mut Model, random: &mut Random) -> String {
             }
             format!("kill the sandbox of {name}")
         }
-        (8, _) => {
+        (8, _) if runtime_dies => {
             world.kill_runtime();
             crate::support::pause(Duration::from_millis(
                 u64::try_from(random.below(1500)).unwrap(),
@@ -92,7 +92,8 @@ fn happen(world: &World, model: &mut Model, random: &mut Random) -> String {
 }
 
 /// Lets things happen for `span`, stopping now and then to see whether everything settles.
-pub fn chaos(kind: Kind, span: Duration) {
+/// `runtime_dies`: whether the runtime is among what gets killed.
+pub fn chaos(kind: Kind, span: Duration, runtime_dies: bool) {
     let mut random = Random::from_environment();
     let world = World::start(kind);
     let mut model = Model::new();
@@ -100,7 +101,7 @@ pub fn chaos(kind: Kind, span: Duration) {
     let end = Instant::now() + span;
     while Instant::now() < end {
         for _ in 0..=random.below(12) {
-            let what = happen(&world, &mut model, &mut random);
+            let what = happen(&world, &mut model, &mut random, runtime_dies);
             writeln!(history, "{what}").unwrap();
             crate::support::pause(Duration::from_millis(u64::try_from(random.below(700)).unwrap()));
         }
@@ -127,8 +128,9 @@ fn settle(world: &World, model: &Model, history: &str) {
         world
             .wait_until(&format!("{name} runs {expected} containers"), running, |n| *n == expected);
         let ready = |s: &v1::PodSandbox| s.state() == v1::PodSandboxState::SandboxReady;
-        let sandboxes = world.sandboxes(name).iter().filter(|s| ready(s)).count();
-        assert_eq!(sandboxes, expected.min(1), "ready sandboxes of {name} after\n{history}");
+        let sandboxes = || world.sandboxes(name).iter().filter(|s| ready(s)).count();
+        let what = format!("ready sandboxes of {name} after\n{history}");
+        world.wait_until(&what, sandboxes, |n| *n == expected.min(1));
     }
 }
 
@@ -138,7 +140,8 @@ fn shown_version(status: &crate::support::status::Status, name: &str) -> Option<
     env.iter().find(|variable| variable.name == "VERSION")?.value.clone()
 }
 
-/// A short run of it, for every test run.
+/// A short run of it, for every test run. A real containerd is killed in scenarios of its own and in `make soak`:
+/// killed in the middle of a call it may forget things for good, which is not what every run is to wait for.
 pub fn whatever_happens_all_ends_as_written(kind: Kind) {
-    chaos(kind, Duration::from_secs(20));
+    chaos(kind, Duration::from_secs(20), kind == Kind::Fake);
 }

@@ -19,8 +19,9 @@ use nodelet::cri::v1;
 use std::{cell::Cell, fs, path::PathBuf, time::Duration};
 
 /// What a containerd that dies within a call may forget.
-const FORGOTTEN: [&str; 7] = [
+const FORGOTTEN: [&str; 8] = [
     "empty shim process ",
+    "empty runc state ",
     "mount ",
     "network namespace ",
     "pod address ",
