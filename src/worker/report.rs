@@ -92,8 +92,8 @@ impl Reporter {
     ) {
         let subject = subject(input, observed, records, &self.host.settings.owner);
         let nothing_left = subject.is_none() && records.is_empty();
-        if nothing_left {
-            self.statuses.clear();
+        if subject.is_none() {
+            self.statuses.retain(|uid, _| records.of(uid).is_some());
         }
         let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));

@@ -252,12 +252,15 @@ impl WorkerSet {
                 changed
             });
         }
-        let new: Vec<PodKey> = self
-            .state
+        let state = &self.state;
+        // An agent that died right after a pod was gone has left what it kept for it; a worker lets it go.
+        let left = state.kept.keys().filter(|_| state.desired.complete);
+        let new: BTreeSet<PodKey> = state
             .desired
             .pods
             .keys()
-            .filter(|key| !self.state.workers.contains_key(*key))
+            .chain(left)
+            .filter(|key| !state.workers.contains_key(*key))
             .cloned()
             .collect();
         for key in new {
