@@ -49,6 +49,7 @@ macro_rules! shared_scenarios {
             adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
             adoption::a_manifest_edited_meanwhile_replaces_its_pod_in_order,
             adoption::a_manifest_broken_meanwhile_keeps_its_pod,
+            adoption::a_manifest_refused_after_a_restart_keeps_its_pod,
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
             images::pull_policies_and_their_reasons,
