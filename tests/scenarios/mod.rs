@@ -25,6 +25,7 @@ pub mod people;
 pub mod registry;
 pub mod runtime;
 pub mod stuck;
+pub mod writes;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
 macro_rules! shared_scenarios {
@@ -70,6 +71,7 @@ macro_rules! shared_scenarios {
             chaos::whatever_happens_all_ends_as_written,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
+            writes::killed_around_every_state_file_write,
         }
     };
 }
