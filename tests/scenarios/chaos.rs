@@ -87,7 +87,10 @@ fn happen(world: &World, model: &mut Model, random: &mut Random, runtime_dies: b
             revive(world);
             let step = step(name, random);
             world.agent.state_writes().kill_at(&step);
-            format!("the agent is to die {step}")
+            let version = version.map_or(0, |version| version + 1);
+            model.insert(name, version);
+            world.drop_pod(&pod(name, version));
+            format!("drop or edit {name}; the agent is to die {step}")
         }
         _ => {
             revive(world);
