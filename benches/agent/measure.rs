@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
+/// Before an idle window: containerd and its shims have after-work of their own when many pods were started.
+const CALM: Duration = Duration::from_secs(30);
 /// Numbers of pods at which idleness is measured, where there are more in all.
 const FEW: usize = 20;
 
@@ -90,7 +92,7 @@ pub fn idleness(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             stage.started(more);
         }
         running = wanted;
-        pause(SETTLE);
+        pause(CALM);
         let used = idle_window(&stage, plan.idle);
         figures.add(Row::RuntimeCpu(place), candidate, used.runtime_percent);
         if let (Some(agent), Some(percent)) = (stage.agent(), used.agent_percent) {
