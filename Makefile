@@ -51,9 +51,11 @@ bench: ## figures beside the upstream kubelet and the floor (docs/performance.md
 bench-doc: ## put the figures of the last `make bench` into docs/performance.md
 	benches/publish
 
-lint: ## formatting and clippy, warnings are errors
+lint: ## formatting, clippy (warnings are errors), licences of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
+	else echo "SKIPPED: licences of dependencies (cargo install --locked cargo-deny)"; fi
 
 fmt: ## format the source
 	$(CARGO) fmt --all

@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
+/// Before an idle window: containerd and its shims have after-work of their own when many pods were started.
+const CALM: Duration = Duration::from_secs(30);
 /// Numbers of pods at which idleness is measured, where there are more in all.
 const FEW: usize = 20;
 
@@ -90,32 +92,48 @@ pub fn idleness(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             stage.started(more);
         }
         running = wanted;
-        pause(SETTLE);
-        let used = idle_window(&stage, plan.idle);
-        figures.add(Row::RuntimeCpu(place), candidate, used.runtime_percent);
-        if let (Some(agent), Some(percent)) = (stage.agent(), used.agent_percent) {
-            figures.add(Row::Cpu(place), candidate, percent);
+        pause(CALM);
+        let agent = stage.agent();
+        let before = agent.map(Used::by);
+        let runtime = stage.runtime();
+        let (runtime_before, begun) = (cpu_of(&runtime), Instant::now());
+        pause(plan.idle);
+        let passed = begun.elapsed().as_secs_f64();
+        let percent = |cpu: Duration| 100.0 * cpu.as_secs_f64() / passed;
+        let runtime_used = cpu_of(&runtime).saturating_sub(runtime_before);
+        figures.add(Row::RuntimeCpu(place), candidate, percent(runtime_used));
+        if let Some((agent, before)) = agent.zip(before) {
+            let used = Used::by(agent).since(&before);
+            #[expect(clippy::cast_precision_loss, reason = "counts of one window are small")]
+            let per_second = |count: u64| count as f64 / passed;
+            figures.add(Row::Cpu(place), candidate, percent(used.cpu));
+            figures.add(Row::Wakeups(place), candidate, per_second(used.sleeps));
+            figures.add(Row::Written(place), candidate, 3600.0 * per_second(used.written) / 1024.0);
             figures.add(Row::Rss(place), candidate, agent.memory_mib("VmRSS"));
             figures.add(Row::Threads(place), candidate, f64::from(agent.status("Threads")));
         }
     }
 }
 
+/// What an agent has used.
 struct Used {
-    agent_percent: Option<f64>,
-    runtime_percent: f64,
+    cpu: Duration,
+    sleeps: u64,
+    written: u64,
 }
 
-/// Lets time pass and tells what was used in it, in percent of one core.
-fn idle_window(stage: &Stage, window: Duration) -> Used {
-    let (agent, runtime) = (stage.agent(), stage.runtime());
-    let before = (agent.map(Process::cpu), cpu_of(&runtime), Instant::now());
-    pause(window);
-    let after = (agent.map(Process::cpu), cpu_of(&runtime), before.2.elapsed());
-    let percent = |used: Duration| 100.0 * used.as_secs_f64() / after.2.as_secs_f64();
-    Used {
-        agent_percent: after.0.zip(before.0).map(|(after, before)| percent(after - before)),
-        runtime_percent: percent(after.1.saturating_sub(before.1)),
+impl Used {
+    fn by(agent: Process) -> Self {
+        Self { cpu: agent.cpu(), sleeps: agent.sleeps(), written: agent.written() }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            // Threads may have ended.
+            sleeps: self.sleeps.saturating_sub(before.sleeps),
+            written: self.written.saturating_sub(before.written),
+        }
     }
 }
 

@@ -40,14 +40,33 @@ impl Process {
     /// A number of `/proc/PID/status`: `VmRSS` and `VmHWM` in KiB, `Threads`.
     pub fn status(self, field: &str) -> u32 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
+        number(&text, field).try_into().unwrap()
+    }
+
+    /// How often its threads have gone to sleep by themselves so far, as often as they were woken; those that have ended
+    /// are not counted.
+    pub fn sleeps(self) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
+        let texts =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+        texts.map(|text| number(&text, "voluntary_ctxt_switches")).sum()
+    }
+
+    /// Bytes that it has caused to be written to disks so far (`write_bytes` of `/proc/PID/io`).
+    pub fn written(self) -> u64 {
+        number(&fs::read_to_string(format!("/proc/{}/io", self.pid)).unwrap(), "write_bytes")
     }
 
     /// Resident memory in MiB; `field` is `VmRSS` or `VmHWM`.
     pub fn memory_mib(self, field: &str) -> f64 {
         f64::from(self.status(field)) / 1024.0
     }
+}
+
+/// The number after `field:` at the beginning of a line.
+fn number(text: &str, field: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// CPU time of several processes together.

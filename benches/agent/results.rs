@@ -28,6 +28,10 @@ pub enum Row {
     Threads(usize),
     /// The agent's CPU time in percent of one core.
     Cpu(usize),
+    /// How often a second the agent wakes up.
+    Wakeups(usize),
+    /// What it writes to disks, in KiB an hour.
+    Written(usize),
     /// containerd's and its shims'.
     RuntimeCpu(usize),
 }
@@ -54,6 +58,8 @@ impl Row {
         rows.push(Self::Peak);
         rows.extend(places.clone().map(Self::Threads));
         rows.extend(places.clone().map(Self::Cpu));
+        rows.extend(places.clone().map(Self::Wakeups));
+        rows.extend(places.clone().map(Self::Written));
         rows.extend(places.map(Self::RuntimeCpu));
         rows
     }
@@ -73,6 +79,8 @@ impl Row {
             Self::Peak => format!("peak RSS, {pods} pods at once"),
             Self::Threads(place) => format!("threads, {} pods", at(place)),
             Self::Cpu(place) => format!("CPU idle, {} pods", at(place)),
+            Self::Wakeups(place) => format!("wakeups a second, idle, {} pods", at(place)),
+            Self::Written(place) => format!("written to disk an hour, idle, {} pods", at(place)),
             Self::RuntimeCpu(place) => {
                 format!("containerd's CPU caused while idle, {} pods", at(place))
             }
@@ -91,6 +99,8 @@ impl Row {
             Self::Peak => "peak_rss_mib".to_owned(),
             Self::Threads(place) => format!("threads_{}", IDLE_PODS[place]),
             Self::Cpu(place) => format!("cpu_percent_{}", IDLE_PODS[place]),
+            Self::Wakeups(place) => format!("wakeups_per_second_{}", IDLE_PODS[place]),
+            Self::Written(place) => format!("written_kib_per_hour_{}", IDLE_PODS[place]),
             Self::RuntimeCpu(place) => format!("runtime_cpu_percent_{}", IDLE_PODS[place]),
         }
     }
@@ -103,6 +113,8 @@ impl Row {
             Self::Rss(_) | Self::Peak => format!("{value:.1} MiB"),
             Self::Threads(_) => format!("{value:.0}"),
             Self::Cpu(_) | Self::RuntimeCpu(_) => format!("{value:.3} %"),
+            Self::Wakeups(_) => format!("{value:.1}"),
+            Self::Written(_) => format!("{value:.0} KiB"),
         }
     }
 
@@ -116,8 +128,9 @@ impl Row {
             Self::Rss(place) => Goal::AtMost([8.0, 9.0, 12.0][place]),
             Self::Peak => Goal::AtMost(20.0),
             Self::Cpu(place) => Goal::AtMost([0.03, 0.05, 0.15][place]),
+            Self::Written(_) => Goal::AtMost(0.0),
             Self::RuntimeCpu(2) => Goal::BelowKubelet,
-            Self::Gone | Self::Threads(_) | Self::RuntimeCpu(_) => Goal::None,
+            Self::Gone | Self::Threads(_) | Self::Wakeups(_) | Self::RuntimeCpu(_) => Goal::None,
         }
     }
 }
@@ -186,6 +199,9 @@ impl Figures {
         let (Some(bound), Some(figure)) = (self.bound(row), figure) else { return String::new() };
         if figure <= bound {
             return "met".to_owned();
+        }
+        if bound == 0.0 {
+            return format!("missed by {}", row.show(figure));
         }
         format!("missed by {} ({:+.0} %)", row.show(figure - bound), 100.0 * (figure / bound - 1.0))
     }

@@ -105,8 +105,13 @@ fn flatten_value(value: &Value, path: &str, fields: &mut Fields) {
 }
 
 /// Items that have a key of their own are told by it, and their order by a line of its own: one mount more then is one
-/// difference and not many.
+/// difference and not many. The resolver's options are a set: the kubelet's come out of a map, in another order every time.
 fn flatten_list(items: &[Value], path: &str, fields: &mut Fields) {
+    if path.ends_with("dns_config.options") {
+        let options = items.iter().filter_map(Value::as_str);
+        fields.extend(options.map(|option| (format!("{path}[{option}]"), "set".to_owned())));
+        return;
+    }
     let mut order = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let key = key_of(item);

@@ -4,8 +4,10 @@
 //! | | time | level |
 //! |---|---|---|
 //! | terminal | `15:04:05` | a word, coloured |
-//! | journal | none: it has its own | `<4>`, which the journal takes as the priority |
+//! | journal | none: it has its own | the entry's priority ([`journal`]) |
 //! | elsewhere | `2026-01-31T15:04:05.000Z` | a word |
+
+mod journal;
 
 use crate::{
     clock,
@@ -16,7 +18,7 @@ use std::{
     fmt,
     io::{self, IsTerminal},
 };
-use tracing::{Event, Level, Subscriber, subscriber::SetGlobalDefaultError};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     Layer,
     filter::{LevelFilter, Targets},
@@ -32,11 +34,12 @@ use tracing_subscriber::{
 /// Sends every log line of the process to standard error from now on.
 ///
 /// # Errors
-/// When that was done before.
-pub fn init(config: LoggingConfig, environment: &Environment) -> Result<(), SetGlobalDefaultError> {
+/// When that was done before, or the journal can't be written to.
+pub fn init(config: LoggingConfig, environment: &Environment) -> io::Result<()> {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
         LogFormat::Json => Box::new(layer.json().flatten_event(true).with_timer(Utc)),
+        LogFormat::Text if is_journal(environment) => Box::new(journal::Journal::new()?),
         LogFormat::Text => {
             let look = Look::of_stderr(environment);
             // The colours of `Lines` are its own: tracing-subscriber's need a feature.
@@ -49,7 +52,7 @@ pub fn init(config: LoggingConfig, environment: &Environment) -> Result<(), SetG
         }
     };
     let subscriber = Registry::default().with(layer.with_filter(levels(config.verbosity)));
-    tracing::subscriber::set_global_default(subscriber)
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)
 }
 
 /// Which lines are written, as klog's verbosity.
@@ -70,17 +73,12 @@ enum Look {
     Colours,
     /// Terminal without.
     Plain,
-    /// The journal reads.
-    Journal,
     /// A file, a pipe.
     Dated,
 }
 
 impl Look {
     fn of_stderr(environment: &Environment) -> Self {
-        if is_journal(environment) {
-            return Self::Journal;
-        }
         match (io::stderr().is_terminal(), environment.no_color) {
             (true, false) => Self::Colours,
             (true, true) => Self::Plain,
@@ -117,7 +115,6 @@ where
         context.format_fields(Writer::new(&mut fields), event)?;
         let wall = clock::now().wall;
         let prefix = match self.look {
-            Look::Journal => format!("<{}>", priority(*event.metadata().level())),
             Look::Colours => {
                 let time = wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
                 format!("\x1b[2m{time}\x1b[0m {} ", coloured(*event.metadata().level()))
@@ -128,17 +125,16 @@ where
             }
             Look::Dated => format!("{wall:.3} {:<5} ", event.metadata().level()),
         };
-        let foreign = event.metadata().target().split("::").next().unwrap_or_default();
         let mut lines = fields.lines();
-        write!(writer, "{prefix}")?;
-        if foreign != env!("CARGO_CRATE_NAME") {
-            write!(writer, "{foreign}: ")?;
-        }
-        writeln!(writer, "{}", lines.next().unwrap_or_default())?;
-        // The journal would take a further line for one of its own, without a priority.
-        let indent = if self.look == Look::Journal { prefix.as_str() } else { "" };
-        lines.try_for_each(|line| writeln!(writer, "{indent}    {line}"))
+        writeln!(writer, "{prefix}{}{}", origin(event), lines.next().unwrap_or_default())?;
+        lines.try_for_each(|line| writeln!(writer, "    {line}"))
     }
+}
+
+/// Which library an event is from, in front of its text; nothing for our own.
+fn origin(event: &Event<'_>) -> String {
+    let origin = event.metadata().target().split("::").next().unwrap_or_default();
+    if origin == env!("CARGO_CRATE_NAME") { String::new() } else { format!("{origin}: ") }
 }
 
 /// syslog's number.
@@ -208,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn journal_lines_have_a_priority_and_no_time() {
-        let text = logged(Look::Journal, 2, || {
+    fn lines_have_their_level_their_origin_and_their_fields() {
+        let text = logged(Look::Dated, 2, || {
             tracing::error!(pod = "default/web", "cannot pull");
             tracing::warn!("one\ntwo");
             tracing::info!("up");
@@ -218,9 +214,18 @@ mod tests {
             tracing::info!(target: "tonic::transport", "chatter");
             tracing::warn!(target: "tonic::transport", "lost");
         });
+        let without_time: Vec<&str> =
+            text.lines().map(|line| line.split_once("Z ").map_or(line, |(_, rest)| rest)).collect();
         assert_eq!(
-            text,
-            "<3>cannot pull pod=\"default/web\"\n<4>one\n<4>    two\n<6>up\n<7>looked\n<4>tonic: lost\n"
+            without_time,
+            [
+                "ERROR cannot pull pod=\"default/web\"",
+                "WARN  one",
+                "    two",
+                "INFO  up",
+                "DEBUG looked",
+                "WARN  tonic: lost"
+            ]
         );
     }
 
@@ -250,7 +255,7 @@ mod tests {
             (4, &["own-debug", "h2-debug"]),
             (9, &["own-debug", "own-trace", "h2-debug", "h2-trace"]),
         ] {
-            let text = logged(Look::Journal, verbosity, all);
+            let text = logged(Look::Plain, verbosity, all);
             assert_eq!(text.lines().count(), expected.len(), "{verbosity}: {text}");
             assert!(expected.iter().all(|line| text.contains(line)), "{verbosity}: {text}");
         }

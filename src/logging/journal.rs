@@ -1,0 +1,243 @@
+//! Log lines for the journal, with fields by which it can be searched:
+//! `journalctl -u nodelet NAMESPACE=default POD=web-node1`.
+//!
+//! Entries go to journald's own socket as datagrams (systemd.io, "Native Journal Protocol"). It never blocks: a journal that
+//! stands still costs lines, not pods. What could not be said is counted and said later. Where there is no such socket, the
+//! line goes to standard error, which the journal reads as well.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write as _},
+    os::unix::net::UnixDatagram,
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    Layer,
+    fmt::{
+        FormatFields,
+        format::{DefaultFields, Writer},
+    },
+    layer::Context,
+};
+
+/// Where journald listens.
+const SOCKET: &str = "/run/systemd/journal/socket";
+/// Of a message, in bytes. A datagram has to fit into the socket's buffer, by default some 200 KiB.
+const LONGEST: usize = 64 * 1024;
+
+/// Sends every event to journald.
+pub(super) struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
+    lost: AtomicU64,
+}
+
+impl Journal {
+    /// # Errors
+    /// When no socket can be made.
+    pub(super) fn new() -> io::Result<Self> {
+        Self::at(SOCKET.into())
+    }
+
+    fn at(path: PathBuf) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, path, lost: AtomicU64::new(0) })
+    }
+
+    /// By path each time: journald makes its socket anew when it is restarted.
+    fn send(&self, entry: &Entry) -> io::Result<()> {
+        self.socket.send_to(&entry.bytes(), &self.path).map(drop)
+    }
+
+    fn say(&self, entry: &Entry) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 && self.send(&Entry::about_lost(lost)).is_err() {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
+        }
+        match self.send(entry) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            // Nobody can be told when that fails as well.
+            Err(_) => _ = io::stderr().write_all(entry.line().as_bytes()),
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut message = super::origin(event);
+        if DefaultFields::new().format_fields(Writer::new(&mut message), event).is_err() {
+            message.push_str("(a field that can't be shown)");
+        }
+        message.truncate(message.floor_char_boundary(LONGEST));
+        let priority = super::priority(*event.metadata().level());
+        let mut entry = Entry { priority, message, fields: Vec::new() };
+        event.record(&mut entry);
+        self.say(&entry);
+    }
+}
+
+/// One entry of the journal.
+struct Entry {
+    priority: u8,
+    message: String,
+    /// Besides the message, which has them all as text.
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Entry {
+    fn about_lost(lines: u64) -> Self {
+        let message = format!("{lines} lines were lost: the journal took none");
+        Self { priority: 4, message, fields: Vec::new() }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("PRIORITY={}\n", self.priority).into_bytes();
+        put(&mut bytes, "SYSLOG_IDENTIFIER", env!("CARGO_CRATE_NAME"));
+        put(&mut bytes, "MESSAGE", &self.message);
+        for (name, value) in &self.fields {
+            put(&mut bytes, name, value);
+        }
+        bytes
+    }
+
+    /// The same for the stream, which reads the priority from the beginning of each line.
+    fn line(&self) -> String {
+        let mut text = String::new();
+        for (index, line) in self.message.lines().enumerate() {
+            let indent = if index == 0 { "" } else { "    " };
+            // Writing to a string does not fail.
+            _ = writeln!(text, "<{}>{indent}{line}", self.priority);
+        }
+        text
+    }
+
+    fn set(&mut self, field: &Field, value: String) {
+        match field.name() {
+            // `namespace/name`, as everywhere.
+            "pod" => {
+                let (namespace, name) = value.split_once('/').unwrap_or(("", &value));
+                if !namespace.is_empty() {
+                    self.fields.push(("NAMESPACE", namespace.to_owned()));
+                }
+                self.fields.push(("POD", name.to_owned()));
+            }
+            "uid" => self.fields.push(("POD_UID", value)),
+            "container" => self.fields.push(("CONTAINER", value)),
+            "reason" => self.fields.push(("REASON", value)),
+            _ => {}
+        }
+    }
+}
+
+impl Visit for Entry {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value.to_owned());
+    }
+}
+
+/// `NAME=value`, or with its length (64 bits, little end first) when there is a line's end in it.
+fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    bytes.extend_from_slice(name.as_bytes());
+    if value.contains('\n') {
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+    } else {
+        bytes.push(b'=');
+    }
+    bytes.extend_from_slice(value.as_bytes());
+    bytes.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing_subscriber::{layer::SubscriberExt, registry::Registry};
+
+    fn journald() -> (tempfile::TempDir, UnixDatagram, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let journald = UnixDatagram::bind(&path).unwrap();
+        (dir, journald, Journal::at(path).unwrap())
+    }
+
+    fn received(journald: &UnixDatagram) -> Vec<u8> {
+        let mut buffer = vec![0; 200_000];
+        let length = journald.recv(&mut buffer).unwrap();
+        buffer.truncate(length);
+        buffer
+    }
+
+    #[test]
+    fn entries_can_be_searched_by_pod_container_and_reason() {
+        let (_dir, journald, journal) = journald();
+        tracing::subscriber::with_default(Registry::default().with(journal), || {
+            let pod = tracing::field::display("default/web-n1");
+            tracing::warn!(pod, container = "main", reason = "BackOff", "back-off 10s");
+            tracing::error!(target: "tonic::transport", "one\ntwo");
+        });
+        let first = String::from_utf8(received(&journald)).unwrap();
+        let lines: Vec<&str> = first.lines().collect();
+        for expected in [
+            "PRIORITY=4",
+            "SYSLOG_IDENTIFIER=nodelet",
+            "NAMESPACE=default",
+            "POD=web-n1",
+            "CONTAINER=main",
+            "REASON=BackOff",
+        ] {
+            assert!(lines.contains(&expected), "{expected} in {first}");
+        }
+        let message = lines.iter().find(|line| line.starts_with("MESSAGE=")).unwrap();
+        assert!(
+            message.contains("back-off 10s") && message.contains("default/web-n1"),
+            "{message}"
+        );
+        let text = "tonic: one\ntwo";
+        let mut expected = b"MESSAGE\n".to_vec();
+        expected.extend_from_slice(&[u8::try_from(text.len()).unwrap(), 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(text.as_bytes());
+        let second = received(&journald);
+        assert!(second.windows(expected.len()).any(|window| window == expected), "{second:?}");
+    }
+
+    #[test]
+    fn a_journal_that_stands_still_blocks_nobody_and_is_told_what_it_missed() {
+        let (_dir, journald, journal) = journald();
+        let entry = |message: String| Entry { priority: 6, message, fields: Vec::new() };
+        for number in 0..5_000 {
+            journal.say(&entry(format!("line {number}")));
+        }
+        let lost = journal.lost.load(Ordering::Relaxed);
+        assert!(lost > 0, "the socket took everything");
+        for _ in lost..5_000 {
+            received(&journald);
+        }
+        journal.say(&entry("and on".to_owned()));
+        let about = String::from_utf8(received(&journald)).unwrap();
+        assert!(about.contains(&format!("MESSAGE={lost} lines were lost")), "{about}");
+        assert!(received(&journald).ends_with(b"MESSAGE=and on\n"));
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_and_not_lost() {
+        let (_dir, journald, journal) = journald();
+        tracing::subscriber::with_default(Registry::default().with(journal), || {
+            tracing::info!("{}", "ü".repeat(LONGEST));
+        });
+        let length = received(&journald).len();
+        assert!((LONGEST..LONGEST + 100).contains(&length), "{length}");
+    }
+}
