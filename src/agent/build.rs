@@ -1,6 +1,12 @@
 //! Makes the parts from the configuration and connects them.
 
-use super::{Ended, housekeeping::Housekeeping, node_ip::host_ips, node_view::NodeViewTask};
+use super::{
+    Ended,
+    housekeeping::Housekeeping,
+    node_ip::host_ips,
+    node_view::NodeViewTask,
+    remembered::{remembered, save},
+};
 use crate::{
     cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity},
     clock,
@@ -11,19 +17,18 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
-    model::{NodeView, PodKey, Quantity, SourceKind},
+    model::{NodeView, Quantity, SourceKind},
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
-    source::{DirectorySource, Forgotten, SavedState, SourceHandle, SourceOptions, UrlSource},
-    store::{Loaded, LoadedSource, PodRecord, Store},
+    source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
+    store::{Loaded, Store},
     volume::Volumes,
     worker::{Host, HostSettings, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -319,14 +324,7 @@ fn spawn_sources(
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
         },
         check_every,
-        saved: match loaded.sources.remove(&kind).unwrap_or_default() {
-            // Pods were admitted from it, so it had manifests: that they were never saved (a crash, a
-            // full disk) must not make an unmounted directory look like an empty one.
-            LoadedSource::None if admitted_from(&loaded.pods, kind) => SavedState::Lost,
-            LoadedSource::None => SavedState::None,
-            LoadedSource::Lost => SavedState::Lost,
-            LoadedSource::Saved(state) => SavedState::Saved(state),
-        },
+        saved: remembered(loaded, kind),
     };
     let mut handles = Vec::new();
     if let Some(path) = &config.source.static_pod_path {
@@ -346,38 +344,6 @@ fn spawn_sources(
         tasks.spawn(named("saved manifests", saving));
     }
     handles.into_iter().map(|(_, handle)| handle).collect()
-}
-
-/// Whether a record says that its pod was written in a source of this kind.
-fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> bool {
-    let origins = pods.values().flatten().filter_map(|record| record.origin.as_ref());
-    origins.into_iter().any(|origin| origin.source == kind)
-}
-
-/// Saves a source's last good manifests whenever they change.
-async fn save(
-    mut source: SourceHandle,
-    kind: SourceKind,
-    store: Store,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    loop {
-        // Both arms only wait; what is saved is read afterwards.
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            changed = source.saved.changed() => {
-                if changed.is_err() {
-                    // The source has ended, which its own task reports.
-                    shutdown.cancelled().await;
-                    return Ok(());
-                }
-            }
-        }
-        let saved = Arc::clone(&source.saved.borrow_and_update());
-        if let Err(error) = store.put_source(kind, &*saved).await {
-            tracing::debug!(err = %error, "last good manifests are not on disk yet");
-        }
-    }
 }
 
 /// Does what people ask for through the local socket.

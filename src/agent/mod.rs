@@ -15,6 +15,7 @@ mod housekeeping;
 mod node_ip;
 mod node_view;
 mod process;
+mod remembered;
 mod signals;
 
 use crate::config::Config;

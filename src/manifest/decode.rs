@@ -55,6 +55,12 @@ pub fn decode_document(
     pod(&Node::from_json(as_written), as_written, origin, cx).0
 }
 
+/// The full name of the pod of such a document, where it can be made out: also of one that is rejected.
+#[must_use]
+pub fn name_of_document(as_written: &serde_json::Value, node_name: &str) -> Option<PodKey> {
+    readable_key(&Node::from_json(as_written), node_name)
+}
+
 /// Every item of a list is a document. What is wrong with the list itself is a document as well, one
 /// that is rejected.
 fn list(root: &Node, of_pods: bool, cx: &Context<'_>, documents: &mut Vec<DecodedDocument>) {

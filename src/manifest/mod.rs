@@ -16,7 +16,7 @@ mod fields;
 mod identity;
 mod validate;
 
-pub use decode::{decode, decode_document};
+pub use decode::{decode, decode_document, name_of_document};
 pub use docs::markdown;
 pub use fields::POD;
 

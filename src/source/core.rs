@@ -15,18 +15,21 @@
 //! Invariant: a pod leaves only when a directory that is known to be the right one was listed without
 //! it twice, at least [`AGREEMENT`] apart, with the same files both times, or when a person says so.
 //! Invariant: what a broken file says about a pod never replaces or removes that pod.
+//! Invariant: while a last good revision is refused (another version or configuration has read it again),
+//! the source does not know everything, so that nothing is removed: its pod can't be wanted, and may run.
 
 mod claims;
 mod report;
 mod saved;
 
-pub use saved::{Saved, SavedDocument};
+pub use saved::{Refusal, Saved, SavedDocument};
 
 use crate::{
     desired::{Knowledge, SourceSnapshot},
-    model::{DesiredPod, Now, PodKey, Position, Problem, SourceKind, SourceView},
+    model::{DesiredPod, Now, Origin, PodKey, Position, Problem, SourceKind, SourceView},
 };
 use claims::{Claims, Decision};
+use saved::Refused;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -150,12 +153,22 @@ pub struct State {
 pub(super) struct Kept {
     file: Box<str>,
     manifest: Arc<str>,
-    pod: Arc<DesiredPod>,
+    /// Or why its last good revision can't be wanted.
+    pod: Result<Arc<DesiredPod>, Refused>,
     warnings: Vec<Problem>,
     /// Its document was there and valid at the last look.
     current: bool,
     /// Boot time of the first of the agreeing looks that did not show it.
     missing_since: Option<Duration>,
+}
+
+impl Kept {
+    fn origin(&self) -> &Origin {
+        match &self.pod {
+            Ok(pod) => &pod.origin,
+            Err(refused) => &refused.origin,
+        }
+    }
 }
 
 /// What comes out of a look.
@@ -219,7 +232,7 @@ impl State {
             view: SourceView {
                 kind: self.kind,
                 location: self.location.clone(),
-                error: None,
+                error: self.refusals(),
                 files: Vec::new(),
             },
         }
@@ -228,13 +241,13 @@ impl State {
     /// What is accepted now: for [`Reading::adopt`].
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<DesiredPod>> {
-        self.kept.values().map(|kept| Arc::clone(&kept.pod)).collect()
+        self.kept.values().filter_map(|kept| kept.pod.as_ref().ok()).cloned().collect()
     }
 
     /// Drops the last good revision of a pod. Step again afterwards.
     pub fn forget(&mut self, key: &PodKey) -> Forgotten {
         let Some(kept) = self.kept.get(key) else { return Forgotten::Unknown };
-        let location = kept.pod.origin.location.to_string();
+        let location = kept.origin().location.to_string();
         if kept.current {
             return Forgotten::Written { location };
         }
@@ -275,11 +288,18 @@ impl State {
         let view = SourceView {
             kind: self.kind,
             location: self.location.clone(),
-            error: self.error.clone().or_else(|| self.lost.then(|| LOST.to_owned())),
+            error: self.trouble(),
             files: report::files(listing, &self.kept, self.error.as_deref()),
         };
-        let knowledge = if self.complete { Knowledge::Complete } else { Knowledge::Checkpoint };
+        let complete = self.complete && self.kept.values().all(|kept| kept.pod.is_ok());
+        let knowledge = if complete { Knowledge::Complete } else { Knowledge::Checkpoint };
         SourceSnapshot { kind: self.kind, knowledge, pods: self.pods(), view }
+    }
+
+    /// Whether [`Self::saved`] may take the place of what was saved before.
+    #[must_use]
+    pub fn may_be_saved(&self) -> bool {
+        self.complete
     }
 
     /// A listing of a directory that may be believed.
@@ -327,17 +347,6 @@ impl State {
         }
     }
 
-    fn elsewhere(&self, home: Identity, here: Identity) -> String {
-        let what = if home.single_file == here.single_file {
-            "another directory than the one that had the manifests"
-        } else if home.single_file {
-            "a directory now, and was a file"
-        } else {
-            "a file now, and was a directory"
-        };
-        format!("{} is {what}, and has none: nothing is removed because of it", self.location)
-    }
-
     fn wake_at(&self, listing: &Listing, now: Now) -> Option<Duration> {
         let removal = self.kept.values().filter_map(|kept| kept.missing_since).min();
         let removal = removal.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
@@ -346,20 +355,17 @@ impl State {
     }
 }
 
-const LOST: &str = "the record of the manifests accepted earlier was lost, and there are none here: \
-                    nothing is removed until there are";
-
 /// Takes a valid document.
 fn accept(before: Option<&Kept>, file: &Listed, document: &Document) -> Option<Kept> {
     let new = document.result.as_ref().ok()?;
-    let pod = match before.map(|kept| &kept.pod) {
+    let pod = match before.and_then(|kept| kept.pod.as_ref().ok()) {
         Some(old) => settle(old, new),
         None => Arc::clone(new),
     };
     Some(Kept {
         file: file.name.clone(),
         manifest: Arc::clone(&document.manifest),
-        pod,
+        pod: Ok(pod),
         warnings: document.warnings.clone(),
         current: true,
         missing_since: None,

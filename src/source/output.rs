@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock,
-    desired::{Knowledge, SourceSnapshot},
+    desired::SourceSnapshot,
     model::{FileReport, FileVerdict, PodKey, SourceKind},
 };
 use std::{sync::Arc, time::Duration};
@@ -55,21 +55,18 @@ impl Output {
             Some(Ok(saved)) => {
                 let now = clock::now().wall;
                 let decode = |manifest: &_, origin: &_| reader.again(manifest, origin, now);
-                for (origin, problems) in state.restore(saved, decode) {
-                    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                    tracing::error!(
-                        location = %origin.location,
-                        problems = %problems.join("; "),
-                        "a manifest that was accepted earlier is not any more"
-                    );
-                }
+                state.restore(saved, decode);
             }
             Some(Err(error)) => {
                 tracing::error!(%location, err = %error, "the manifests accepted earlier are lost");
             }
             None => {}
         }
-        let (snapshots, snapshot_reader) = watch::channel(Arc::new(state.before_first_look()));
+        let first = state.before_first_look();
+        if let Some(error) = &first.view.error {
+            tracing::error!(%location, "{error}");
+        }
+        let (snapshots, snapshot_reader) = watch::channel(Arc::new(first));
         let (saved, saved_reader) = watch::channel(Arc::new(state.saved()));
         let (sender, commands) = mpsc::channel(QUEUE);
         let handle =
@@ -131,7 +128,7 @@ impl Output {
             true
         });
         // Not before the first look: there is nothing new, and a lost record is not overwritten with nothing.
-        if self.snapshots.borrow().knowledge == Knowledge::Complete || self.last.is_none() {
+        if self.state.may_be_saved() || self.last.is_none() {
             let saved = self.state.saved();
             self.saved.send_if_modified(|published| {
                 let modified = **published != saved;
@@ -156,7 +153,7 @@ fn tell(before: &SourceSnapshot, after: &SourceSnapshot) {
     let location = &after.view.location;
     match (&before.view.error, &after.view.error) {
         (old, Some(error)) if old.as_ref() != Some(error) => tracing::warn!(%location, "{error}"),
-        (Some(_), None) => tracing::info!(%location, "manifests can be read again"),
+        (Some(_), None) => tracing::info!(%location, "all is well with the manifests again"),
         (_, _) => {}
     }
     let mut old = before.view.files.iter().peekable();

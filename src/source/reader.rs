@@ -1,6 +1,6 @@
 //! From the bytes of a manifest to what the core decides on.
 
-use super::core::{Document, Reading};
+use super::core::{Document, Reading, Refusal};
 use crate::{
     document,
     manifest::{self, Context, DecodedDocument, Settings},
@@ -39,13 +39,21 @@ impl Reader {
     }
 
     /// The pod of a document that was accepted in an earlier life.
+    ///
+    /// # Errors
+    /// It is not accepted any more.
     pub(super) fn again(
         &self,
         manifest: &serde_json::Value,
         origin: &Origin,
         seen: Timestamp,
-    ) -> Result<DesiredPod, Vec<Problem>> {
-        manifest::decode_document(manifest, origin, &self.context(&origin.location, seen))
+    ) -> Result<DesiredPod, Refusal> {
+        let context = self.context(&origin.location, seen);
+        manifest::decode_document(manifest, origin, &context).map_err(|problems| {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let key = manifest::name_of_document(manifest, &self.node_name);
+            Refusal { key, reason: problems.join("; ") }
+        })
     }
 
     fn context<'a>(&'a self, location: &'a str, seen: Timestamp) -> Context<'a> {

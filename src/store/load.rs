@@ -2,6 +2,7 @@
 
 use super::{PodRecord, files};
 use crate::model::{PodKey, SourceKind};
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
 /// What was found at start.
@@ -25,6 +26,14 @@ pub enum LoadedSource {
     Lost,
     /// As it was saved.
     Saved(serde_json::Value),
+}
+
+/// What a file of [`super::Store::put_memory`] holds: the file's name does not tell a long key.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Memory<T> {
+    pub key: PodKey,
+    pub memory: T,
 }
 
 /// Name of the file that a source's last good manifests are in.
@@ -62,18 +71,13 @@ pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) 
         loaded.sources.insert(kind, source);
     }
     for path in files::json_files(memory_dir) {
-        let Some(key) = key_of(&path) else { continue };
-        match files::read(&path) {
+        match files::read::<Memory<serde_json::Value>>(&path) {
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
-            files::Read::Content(memory) => drop(loaded.memory.insert(key, memory)),
+            files::Read::Content(Memory { key, memory }) => {
+                loaded.memory.insert(key, memory);
+            }
         }
     }
     (loaded, found)
-}
-
-/// The name that a file `NS_NAME.json` is about.
-fn key_of(path: &Path) -> Option<PodKey> {
-    let (namespace, name) = path.file_stem()?.to_str()?.split_once('_')?;
-    Some(PodKey::new(namespace, name))
 }

@@ -183,7 +183,9 @@ impl Store {
         memory: Option<&T>,
     ) -> Result<(), NotSaved> {
         let path = self.inner.memory_dir.join(file_name(key));
-        self.write(path, memory.map(files::encode), Durability::Cached).await
+        let content =
+            memory.map(|memory| files::encode(&load::Memory { key: key.clone(), memory }));
+        self.write(path, content, Durability::Cached).await
     }
 
     /// What a person should know: files set aside, files that can't be written, a changed host name.

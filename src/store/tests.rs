@@ -193,13 +193,17 @@ async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
     let keys = ["a", "b"].map(|end| PodKey::new(&"n".repeat(63), &("x".repeat(252) + end)));
     for key in &keys {
         life.store.put_pods(key, &[record(key, "a")]).await.unwrap();
+        life.store.put_memory(key, Some(&key.name)).await.unwrap();
     }
     life.end().await;
     let life = Life::begin(dir.path());
     assert_eq!(life.loaded.pods.keys().cloned().collect::<Vec<_>>(), keys);
     for key in &keys {
+        assert_eq!(life.loaded.memory[key], serde_json::json!(key.name));
         life.store.put_pods(key, &[]).await.unwrap();
+        life.store.put_memory::<()>(key, None).await.unwrap();
     }
     life.end().await;
-    assert!(Life::begin(dir.path()).loaded.pods.is_empty());
+    let life = Life::begin(dir.path());
+    assert!(life.loaded.pods.is_empty() && life.loaded.memory.is_empty());
 }

@@ -2,6 +2,7 @@
 
 use super::edits::replaced_in_order;
 use crate::support::{
+    agent::Settings,
     manifest::{FOREVER, Pod, STUBBORN},
     proxy::{Call, Moment},
     status::Status,
@@ -9,7 +10,8 @@ use crate::support::{
     world::{Kind, World},
 };
 use nodelet::cri::v1;
-use std::{collections::BTreeMap, time::Duration};
+use serde_json::json;
+use std::{collections::BTreeMap, fs, time::Duration};
 
 pub fn a_killed_agent_finds_its_pods_again(kind: Kind) {
     let world = World::start(kind);
@@ -101,6 +103,53 @@ pub fn a_manifest_broken_meanwhile_keeps_its_pod(kind: Kind) {
     let span = Duration::from_secs(2);
     stays("nothing is touched", span, || world.proxy.mutating_calls(), Vec::is_empty);
     assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}
+
+/// What the configuration allowed when the pod was accepted, and does not after a restart.
+pub fn a_manifest_refused_after_a_restart_keeps_its_pod(kind: Kind) {
+    const ALLOWED: &str = "allowedUnsafeSysctls: [net.core.*]\n";
+    let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(ALLOWED));
+    let sysctls = json!([{ "name": "net.core.somaxconn", "value": "200" }]);
+    world.drop_pod(&Pod::running("tuned").set("securityContext", json!({ "sysctls": sysctls })));
+    for name in ["other", "goes"] {
+        world.drop_pod(&Pod::running(name));
+        world.wait_running(name);
+    }
+    world.wait_running("tuned");
+    let ids = || ["tuned", "other", "goes"].map(|pod| world.running_ids(pod));
+    let before = ids();
+
+    world.agent.kill();
+    let config = fs::read_to_string(world.agent.config_file()).unwrap();
+    assert!(config.contains(ALLOWED));
+    fs::write(world.agent.config_file(), config.replace(ALLOWED, "")).unwrap();
+    world.remove("goes.yaml");
+    world.proxy.forget_calls();
+    world.agent.start();
+    let status = world.wait("the manifest is rejected and its pod runs", |status| {
+        status.rejected("tuned.yaml") && status.runs("tuned") && status.runs("other")
+    });
+    let error = status.node.sources[0].error.clone().unwrap_or_default();
+    for part in ["manifests/tuned.yaml", "default/tuned-node1", "net.core.somaxconn"] {
+        assert!(error.contains(part), "no {part} in the source's error: {error}");
+    }
+    let span = Duration::from_secs(3);
+    stays("nothing is touched", span, || world.proxy.mutating_calls(), Vec::is_empty);
+    assert_eq!(ids(), before);
+
+    // The others are looked after as ever.
+    world.kill_container(&world.running_id("other", "main"));
+    world.wait("the other one is restarted", |status| status.restarts("other", "main") == 1);
+    world.drop_pod(&Pod::running("comes"));
+    world.wait_running("comes");
+    assert_eq!(world.running_ids("tuned"), before[0]);
+
+    let forgotten = world.agent.cli(&["forget", "tuned"]);
+    assert!(forgotten.status.success(), "{forgotten:?}");
+    world.wait_gone("tuned");
+    world.wait_gone("goes");
+    world.wait("the source is fine again", |status| status.node.sources[0].error.is_none());
     world.finish();
 }
 

@@ -1,7 +1,9 @@
 //! Many things going wrong at random, against a model of what should run: whatever happened, once it
 //! stops, every pod that is wanted runs as last written, once, and nothing else is left.
 
+use super::writes::file;
 use crate::support::{
+    agent::Settings,
     manifest::{FOREVER, Pod},
     proxy::EventFault,
     random::Random,
@@ -28,7 +30,7 @@ fn pod(name: &str, version: usize) -> Pod {
 fn happen(world: &World, model: &mut Model, random: &mut Random, runtime_dies: bool) -> String {
     let name = *random.pick(&NAMES);
     let version = model.get(name).copied();
-    match (random.below(12), version) {
+    match (random.below(13), version) {
         (0..=4, None) => {
             model.insert(name, 0);
             world.drop_pod(&pod(name, 0));
@@ -81,21 +83,54 @@ fn happen(world: &World, model: &mut Model, random: &mut Random, runtime_dies: b
             world.proxy.events(fault);
             format!("events: {fault:?}")
         }
+        (10, _) => {
+            revive(world);
+            let step = step(name, random);
+            world.agent.state_writes().kill_at(&step);
+            let version = version.map_or(0, |version| version + 1);
+            model.insert(name, version);
+            world.drop_pod(&pod(name, version));
+            format!("drop or edit {name}; the agent is to die {step}")
+        }
         _ => {
-            if world.agent.is_running() {
-                world.agent.kill();
-            }
+            revive(world);
+            world.agent.kill();
             world.agent.start();
             "kill the agent".to_owned()
         }
     }
 }
 
+/// A step of writing a state file, of a pod's or of the source's.
+fn step(name: &str, random: &mut Random) -> String {
+    let path = match random.below(3) {
+        0 => "root/nodelet/sources.json".to_owned(),
+        1 => format!("root/nodelet/pods/{}", file(name)),
+        _ => format!("run/pods/{}", file(name)),
+    };
+    match *random.pick(&["after open", "before rename", "after rename", "before unlink"]) {
+        "after open" => format!("after open {path}.unfinished"),
+        step => format!("{step} {path}"),
+    }
+}
+
+/// Starts the agent where it died at a step of writing; of nothing else may it have ended.
+#[track_caller]
+fn revive(world: &World) {
+    if world.agent.state_writes().disarm() {
+        world.wait_until("the agent has died", || world.agent.is_running(), |runs| !runs);
+        world.agent.start();
+    }
+    assert!(world.agent.is_running(), "the agent ended by itself: {}", world.agent.log_tail(30));
+}
+
 /// Lets things happen for `span`, stopping now and then to see whether everything settles.
 /// `runtime_dies`: whether the runtime is among what gets killed.
 pub fn chaos(kind: Kind, span: Duration, runtime_dies: bool) {
     let mut random = Random::from_environment();
-    let world = World::start(kind);
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    world.agent.state_writes();
+    world.agent.start();
     let mut model = Model::new();
     let mut history = String::new();
     let end = Instant::now() + span;
@@ -114,6 +149,7 @@ pub fn chaos(kind: Kind, span: Duration, runtime_dies: bool) {
 #[track_caller]
 fn settle(world: &World, model: &Model, history: &str) {
     world.proxy.lift_all();
+    revive(world);
     let what = format!("all is as written: {model:?}\n--- what happened:\n{history}");
     world.wait_for(SETTLED, &what, |status| {
         status.pods.len() == model.len()

@@ -25,6 +25,7 @@ pub mod people;
 pub mod registry;
 pub mod runtime;
 pub mod stuck;
+pub mod writes;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
 macro_rules! shared_scenarios {
@@ -49,6 +50,7 @@ macro_rules! shared_scenarios {
             adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
             adoption::a_manifest_edited_meanwhile_replaces_its_pod_in_order,
             adoption::a_manifest_broken_meanwhile_keeps_its_pod,
+            adoption::a_manifest_refused_after_a_restart_keeps_its_pod,
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
             images::pull_policies_and_their_reasons,
@@ -69,6 +71,7 @@ macro_rules! shared_scenarios {
             chaos::whatever_happens_all_ends_as_written,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
+            writes::killed_around_every_state_file_write,
         }
     };
 }

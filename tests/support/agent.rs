@@ -1,12 +1,12 @@
 //! The real agent: the binary under test, with all its directories under one.
 
-use super::{poll_until, slot::Slot, status};
+use super::{poll_until, slot::Slot, status, writes::StateWrites};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -33,6 +33,7 @@ pub struct Agent {
     dir: PathBuf,
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
+    writes: OnceCell<StateWrites>,
 }
 
 /// What a process uses.
@@ -60,7 +61,12 @@ impl Agent {
             fs::create_dir_all(dir.join(name)).unwrap();
         }
         fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
-        let agent = Self { dir, child: RefCell::default(), revived: Cell::default() };
+        let agent = Self {
+            dir,
+            child: RefCell::default(),
+            revived: Cell::default(),
+            writes: OnceCell::new(),
+        };
         let at = agent.dir.display();
         let cgroups = match settings.cgroups {
             true => format!("cgroupRoot: {}\n", slot.cgroup_root()),
@@ -88,6 +94,9 @@ impl Agent {
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
         command.stdin(Stdio::null());
+        if let Some(writes) = self.writes.get() {
+            writes.watch(&mut command);
+        }
         command
     }
 
@@ -103,6 +112,11 @@ impl Agent {
     /// From now on the agent is started again whenever it is found dead, as systemd would.
     pub fn revive_when_dead(&self, revive: bool) {
         self.revived.set(revive);
+    }
+
+    /// Its writes of state files, recorded from its next start on.
+    pub fn state_writes(&self) -> &StateWrites {
+        self.writes.get_or_init(|| StateWrites::in_dir(&self.dir))
     }
 
     /// Starts it in the foreground and waits for its end: for an agent that must refuse to run.

@@ -33,6 +33,7 @@ pub mod serve;
 pub mod slot;
 pub mod status;
 pub mod world;
+pub mod writes;
 
 use std::{fmt, future::Future, io::Write as _, sync::LazyLock, time::Duration};
 use tokio::{runtime::Runtime, time::Instant};

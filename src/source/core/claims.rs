@@ -41,7 +41,8 @@ impl Claim<'_> {
     }
 
     fn is_same(&self, kept: &Kept) -> bool {
-        self.document.result.as_ref().is_ok_and(|pod| same_pod(pod, &kept.pod))
+        let both = self.document.result.as_ref().ok().zip(kept.pod.as_ref().ok());
+        both.is_some_and(|(written, kept)| same_pod(written, kept))
     }
 }
 
@@ -112,7 +113,7 @@ fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &Kept) -> Decision<'a> {
     if let Some(same) = claims.iter().find(|claim| claim.is_same(kept)) {
         return same.taken();
     }
-    let place = kept.pod.origin.document;
+    let place = kept.origin().document;
     let in_place = claims.iter().find(|claim| claim.index == place);
     match in_place.or_else(|| claims.iter().find(|claim| claim.is_valid())) {
         Some(claim) if claim.is_valid() => claim.taken(),

@@ -1,8 +1,48 @@
 //! What a person is told about each file.
 
-use super::{Document, Kept, Listed, Listing, Look};
+use super::{Document, Identity, Kept, Listed, Listing, Look, State, saved::Refused};
 use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};
 use std::collections::BTreeMap;
+
+const LOST: &str = "the record of the manifests accepted earlier was lost, and there are none here: \
+                    nothing is removed until there are";
+
+impl State {
+    /// What is wrong with the source itself, and with what it remembers.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let place = self.error.clone().or_else(|| self.lost.then(|| LOST.to_owned()));
+        let all: Vec<String> = place.into_iter().chain(self.refusals()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// What people are told about refused revisions.
+    pub(super) fn refusals(&self) -> Option<String> {
+        let mut text = String::new();
+        for (key, kept) in &self.kept {
+            if let Err(Refused { reason, .. }) = &kept.pod {
+                let (location, document) = (&kept.origin().location, kept.origin().document + 1);
+                let what = "is refused by this version or configuration of the agent";
+                text += &format!(
+                    "the last good revision of {key} ({location}, document {document}) {what}: {reason}; "
+                );
+            }
+        }
+        (!text.is_empty()).then(|| {
+            text + "no pod is removed until the manifest is corrected or taken away, or the pod is forgotten"
+        })
+    }
+
+    pub(super) fn elsewhere(&self, home: Identity, here: Identity) -> String {
+        let what = if home.single_file == here.single_file {
+            "another directory than the one that had the manifests"
+        } else if home.single_file {
+            "a directory now, and was a file"
+        } else {
+            "a file now, and was a directory"
+        };
+        format!("{} is {what}, and has none: nothing is removed because of it", self.location)
+    }
+}
 
 /// One report per file that was seen, and per file that is gone and whose pods go on running.
 pub(super) fn files(
@@ -25,11 +65,11 @@ pub(super) fn files(
         let message = error.unwrap_or("the file is gone").to_owned();
         let verdict = FileVerdict::Rejected {
             key: Some(key.clone()),
-            position: Position { line: kept.pod.origin.line, column: 0 },
+            position: Position { line: kept.origin().line, column: 0 },
             problems: vec![problem(message)],
             last_good: true,
         };
-        let location = &*kept.pod.origin.location;
+        let location = &*kept.origin().location;
         match reports.iter_mut().find(|report| report.location == location) {
             Some(report) => report.verdicts.push(verdict),
             None => {
@@ -54,9 +94,16 @@ fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdic
         Look::Skipped { reason, .. } if last_good => whole(problem(reason.clone())),
         Look::Skipped { reason, .. } => vec![FileVerdict::Skipped { reason: reason.clone() }],
         Look::Settling if last_good => from_here()
-            .map(|(key, kept)| FileVerdict::Accepted {
-                key: key.clone(),
-                warnings: kept.warnings.clone(),
+            .map(|(key, kept)| match &kept.pod {
+                Ok(_) => {
+                    FileVerdict::Accepted { key: key.clone(), warnings: kept.warnings.clone() }
+                }
+                Err(refused) => FileVerdict::Rejected {
+                    key: Some(key.clone()),
+                    position: Position { line: kept.origin().line, column: 0 },
+                    problems: vec![problem(refused.reason.clone())],
+                    last_good: true,
+                },
             })
             .collect(),
         Look::Settling => vec![FileVerdict::Skipped { reason: "being written".to_owned() }],
@@ -92,12 +139,12 @@ fn document_verdict(
         (Ok(pod), Some(holder))
             if holder.current
                 && holder.file == file.name
-                && holder.pod.origin.document == pod.origin.document =>
+                && holder.origin().document == pod.origin.document =>
         {
             FileVerdict::Accepted { key: pod.key.clone(), warnings: document.warnings.clone() }
         }
         (Ok(pod), Some(holder)) => {
-            let origin = &holder.pod.origin;
+            let origin = holder.origin();
             let state = if holder.current { "is used" } else { "runs in its last good revision" };
             let message = format!(
                 "Duplicate value: \"{}\": also written in {} line {}, which {state}: rename or remove one of them (this is {} document {})",

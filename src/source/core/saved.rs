@@ -1,7 +1,7 @@
 //! What of a source outlives the agent: a machine that boots with a broken edit runs the last good pods.
 
 use super::{Identity, Kept, SEEN, State, seen};
-use crate::model::{DesiredPod, Origin, SourceKind};
+use crate::model::{DesiredPod, Origin, PodKey, SourceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,61 +34,98 @@ pub struct SavedDocument {
     pub manifest: Arc<str>,
 }
 
+/// Why a document that was accepted in an earlier life is not any more: another version or another
+/// configuration reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its pod, where that can be made out.
+    pub key: Option<PodKey>,
+    /// Everything that is wrong with it.
+    pub reason: String,
+}
+
+/// What is kept in place of the pod of a refused document.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    pub(super) origin: Origin,
+    /// When it was first seen, as the annotation has it.
+    seen: Option<Box<str>>,
+    pub(super) reason: String,
+}
+
 impl State {
     /// What is to be saved.
     #[must_use]
     pub fn saved(&self) -> Saved {
         let mut files: BTreeMap<Box<str>, Vec<SavedDocument>> = BTreeMap::new();
         for kept in self.kept.values() {
-            let origin = &kept.pod.origin;
+            let origin = kept.origin();
+            let seen = match &kept.pod {
+                Ok(pod) => seen(pod).map(Into::into),
+                Err(refused) => refused.seen.clone(),
+            };
             files.entry(kept.file.clone()).or_default().push(SavedDocument {
                 location: origin.location.clone(),
                 document: origin.document,
                 line: origin.line,
-                seen: seen(&kept.pod).map(Into::into),
+                seen,
                 manifest: Arc::clone(&kept.manifest),
             });
         }
         Saved { home: self.home, files }
     }
 
-    /// Takes in what an earlier life saved; `decode` makes a pod of a document. Returns those that are
-    /// not accepted any more (another version, another configuration), with what is wrong with them.
-    pub fn restore<E>(
+    /// Takes in what an earlier life saved; `decode` makes a pod of a document.
+    pub fn restore(
         &mut self,
         saved: Saved,
-        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, E>,
-    ) -> Vec<(Origin, E)> {
-        let mut refused = Vec::new();
+        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, Refusal>,
+    ) {
         self.home = saved.home;
         for (file, documents) in saved.files {
             for document in documents {
                 let origin = document.origin(self.kind);
                 // It was a value when it was read from disk.
                 let value = serde_json::from_str(&document.manifest).unwrap_or_default();
-                match decode(&value, &origin) {
-                    Ok(pod) => self.remember(&file, document, pod),
-                    Err(error) => refused.push((origin, error)),
-                }
+                let decoded = decode(&value, &origin);
+                self.remember(&file, origin, document, decoded);
             }
         }
-        refused
     }
 
-    fn remember(&mut self, file: &str, document: SavedDocument, mut pod: DesiredPod) {
-        if let Some(seen) = document.seen {
-            let annotations = &mut Arc::make_mut(&mut pod.pod).metadata.annotations;
-            annotations.get_or_insert_default().insert(SEEN.to_owned(), seen.into());
-        }
+    fn remember(
+        &mut self,
+        file: &str,
+        origin: Origin,
+        document: SavedDocument,
+        decoded: Result<DesiredPod, Refusal>,
+    ) {
+        let (key, pod) = match decoded {
+            Ok(mut pod) => {
+                if let Some(seen) = document.seen {
+                    let annotations = &mut Arc::make_mut(&mut pod.pod).metadata.annotations;
+                    annotations.get_or_insert_default().insert(SEEN.to_owned(), seen.into());
+                }
+                (Some(pod.key.clone()), Ok(Arc::new(pod)))
+            }
+            Err(Refusal { key, reason }) => {
+                (key, Err(Refused { origin, seen: document.seen, reason }))
+            }
+        };
+        let Some(key) = key else {
+            // Whose it was can't be told: that much of the record is lost.
+            self.lost = true;
+            return;
+        };
         let kept = Kept {
             file: file.into(),
             manifest: document.manifest,
-            pod: Arc::new(pod),
+            pod,
             warnings: Vec::new(),
             current: false,
             missing_since: None,
         };
-        self.kept.insert(kept.pod.key.clone(), kept);
+        self.kept.insert(key, kept);
     }
 }
 

@@ -332,6 +332,39 @@ async fn a_restart_with_a_broken_edit_runs_the_last_good_pod() {
 }
 
 #[tokio::test]
+async fn what_the_configuration_does_not_allow_any_more_is_not_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("m");
+    fs::create_dir(&path).unwrap();
+    let sysctl = "  securityContext: {sysctls: [{name: net.core.somaxconn, value: '1'}]}\n";
+    fs::write(path.join("a.yaml"), pod("a") + sysctl).unwrap();
+    fs::write(path.join("b.yaml"), pod("b")).unwrap();
+    let mut allowing = options(SavedState::None);
+    allowing.settings.allowed_unsafe_sysctls = vec!["net.core.*".to_owned()];
+    let mut bed = start(root, &path, allowing);
+    bed.until_pods(&["a", "b"]).await;
+
+    let mut bed = bed.restart("m").await;
+    let seen = bed.until("looked at", |s| !s.view.files.is_empty()).await;
+    assert_eq!(
+        (seen.knowledge, pods(&seen)),
+        (Knowledge::Checkpoint, vec!["b"]),
+        "{}",
+        show(&seen)
+    );
+    let error = seen.view.error.as_deref().unwrap();
+    for part in ["m/a.yaml", "default/a-node", "spec.securityContext.sysctls"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // Not even over a second restart.
+    let mut bed = bed.restart("m").await;
+    bed.until("looked at again", |s| !s.view.files.is_empty() && s.view.error == seen.view.error)
+        .await;
+    fs::write(bed.path("m/a.yaml"), pod("a")).unwrap();
+    bed.until_pods(&["a", "b"]).await;
+}
+
+#[tokio::test]
 async fn a_last_good_revision_can_be_forgotten() {
     let mut bed = on_directory();
     let key = PodKey::new("default", "a-node");

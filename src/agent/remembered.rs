@@ -1,0 +1,142 @@
+//! What a source remembers, from and to the state files.
+
+use crate::{
+    model::{PodKey, SourceKind},
+    source::{SavedState, SourceHandle},
+    store::{Loaded, LoadedSource, PodRecord, Store},
+};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// What a source knows of its earlier life; it is taken out of what was loaded.
+pub(super) fn remembered(loaded: &mut Loaded, kind: SourceKind) -> SavedState {
+    match loaded.sources.remove(&kind).unwrap_or_default() {
+        // Pods were admitted from it, so it had manifests: that they were never saved (a crash, a
+        // full disk) must not make an unmounted directory look like an empty one.
+        LoadedSource::None if admitted_from(&loaded.pods, kind) => SavedState::Lost,
+        LoadedSource::None => SavedState::None,
+        LoadedSource::Lost => SavedState::Lost,
+        LoadedSource::Saved(state) => SavedState::Saved(state),
+    }
+}
+
+/// Whether a record says that its pod was written in a source of this kind.
+fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> bool {
+    let origins = pods.values().flatten().filter_map(|record| record.origin.as_ref());
+    origins.into_iter().any(|origin| origin.source == kind)
+}
+
+/// Saves a source's last good manifests whenever they change.
+pub(super) async fn save(
+    mut source: SourceHandle,
+    kind: SourceKind,
+    store: Store,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        // Both arms only wait; what is saved is read afterwards.
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            changed = source.saved.changed() => {
+                if changed.is_err() {
+                    // The source has ended, which its own task reports.
+                    shutdown.cancelled().await;
+                    return Ok(());
+                }
+            }
+        }
+        let saved = Arc::clone(&source.saved.borrow_and_update());
+        if let Err(error) = store.put_source(kind, &*saved).await {
+            tracing::debug!(err = %error, "last good manifests are not on disk yet");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::{
+        desired::Knowledge,
+        manifest::Settings,
+        model::{Origin, k8s},
+        source::{DirectorySource, SourceOptions},
+    };
+    use std::{fs, path::Path, time::Duration};
+
+    fn record(origin: SourceKind) -> PodRecord {
+        let location = "/m/web.yaml".into();
+        PodRecord {
+            key: PodKey::new("default", "web-n1"),
+            uid: "u".into(),
+            revision: None,
+            origin: Some(Origin { source: origin, location, document: 0, line: 1 }),
+            pod: Arc::new(k8s::Pod::default()),
+            started_at: None,
+            kill: None,
+            terminal: None,
+            status: None,
+        }
+    }
+
+    /// How much a source knows after it has looked at an empty directory.
+    async fn knowledge_of_empty(dir: &Path, saved: SavedState) -> Knowledge {
+        let options = SourceOptions {
+            node_name: "n1".to_owned(),
+            settings: Settings::default(),
+            check_every: Duration::from_millis(20),
+            saved,
+        };
+        let (source, mut handle) = DirectorySource::new(dir, options);
+        // The source runs until it is dropped.
+        tokio::select! {
+            () = source.run(CancellationToken::new()) => panic!("the source has ended"),
+            changed = handle.snapshots.changed() => changed.unwrap(),
+        }
+        handle.snapshots.borrow().knowledge
+    }
+
+    /// What an agent does that finds its state files so, and its manifest directory empty: only where nothing
+    /// was ever accepted is everything known.
+    #[tokio::test]
+    async fn a_source_whose_memory_was_lost_does_not_know_everything() {
+        use SourceKind::{File, Http};
+        let saved = "{\"version\":1,\"content\":{\"files\":{}}}";
+        let value = || SavedState::Saved(serde_json::json!({ "files": {} }));
+        for (what, sources_json, recorded, expected) in [
+            ("a fresh machine", None, None, SavedState::None),
+            ("saved", Some(saved), Some(File), value()),
+            ("cut short", Some("{\"version\":1,"), None, SavedState::Lost),
+            ("of a later version", Some("{\"version\":9,\"content\":{}}"), None, SavedState::Lost),
+            ("never saved, but a pod was admitted", None, Some(File), SavedState::Lost),
+            ("a pod was admitted from elsewhere", None, Some(Http), SavedState::None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (root, run, manifests) =
+                (dir.path().join("root"), dir.path().join("run"), dir.path().join("m"));
+            fs::create_dir(&manifests).unwrap();
+            if let Some(kind) = recorded {
+                let (store, writer, _) = Store::open(&root, &run).unwrap();
+                let record = record(kind);
+                let (put, ()) = tokio::join!(
+                    async move { store.put_pods(&record.key, std::slice::from_ref(&record)).await },
+                    writer.run()
+                );
+                put.unwrap();
+            }
+            if let Some(content) = sources_json {
+                fs::create_dir_all(root.join("nodelet")).unwrap();
+                fs::write(root.join("nodelet/sources.json"), content).unwrap();
+            }
+            let (_store, _writer, mut loaded) = Store::open(&root, &run).unwrap();
+            let found = remembered(&mut loaded, File);
+            assert_eq!(found, expected, "{what}");
+            let wanted = match expected {
+                SavedState::Lost => Knowledge::Checkpoint,
+                SavedState::None | SavedState::Saved(_) => Knowledge::Complete,
+            };
+            assert_eq!(knowledge_of_empty(&manifests, found).await, wanted, "{what}");
+        }
+    }
+}
