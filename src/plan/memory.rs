@@ -22,7 +22,8 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodMemory {
-    incarnations: BTreeMap<PodUid, Recollection>,
+    // Boxed, as the containers below: a map keeps room for eleven values from the first one on, and nearly every pod has one.
+    incarnations: BTreeMap<PodUid, Box<Recollection>>,
 }
 
 /// The memory of one incarnation.
@@ -31,7 +32,7 @@ pub struct PodMemory {
 pub(crate) struct Recollection {
     /// When it was accepted.
     pub(crate) started: Option<Moment>,
-    pub(crate) containers: BTreeMap<Box<str>, ContainerMemory>,
+    pub(crate) containers: BTreeMap<Box<str>, Box<ContainerMemory>>,
     /// Key: image as in the spec.
     pub(crate) images: BTreeMap<Box<str>, ImageBackOff>,
     pub(crate) retries: BTreeMap<Stage, Retry>,
@@ -95,7 +96,7 @@ static NO_CONTAINER: ContainerMemory =
 
 impl Recollection {
     pub(crate) fn container(&self, name: &str) -> &ContainerMemory {
-        self.containers.get(name).unwrap_or(&NO_CONTAINER)
+        self.containers.get(name).map_or(&NO_CONTAINER, |memory| memory)
     }
 
     /// The retry of a stage that is not due yet.
@@ -109,7 +110,7 @@ impl Recollection {
 impl PodMemory {
     /// What is remembered of `uid`.
     pub(crate) fn of(&self, uid: &PodUid) -> &Recollection {
-        self.incarnations.get(uid).unwrap_or(&NOTHING)
+        self.incarnations.get(uid).map_or(&NOTHING, |memory| memory)
     }
 
     /// Whether there is nothing to keep.

@@ -3,6 +3,7 @@
 use super::{PodRecord, files};
 use crate::model::{PodKey, SourceKind};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::{collections::BTreeMap, path::Path};
 
 /// What was found at start.
@@ -12,8 +13,8 @@ pub struct Loaded {
     pub pods: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What [`super::Store::put_source`] saved last.
     pub sources: BTreeMap<SourceKind, LoadedSource>,
-    /// What [`super::Store::put_memory`] saved last, since the last reboot.
-    pub memory: BTreeMap<PodKey, serde_json::Value>,
+    /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a tenth of the values.
+    pub memory: BTreeMap<PodKey, Box<RawValue>>,
 }
 
 /// The saved state of a source.
@@ -71,7 +72,7 @@ pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) 
         loaded.sources.insert(kind, source);
     }
     for path in files::json_files(memory_dir) {
-        match files::read::<Memory<serde_json::Value>>(&path) {
+        match files::read::<Memory<Box<RawValue>>>(&path) {
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
             files::Read::Content(Memory { key, memory }) => {

@@ -54,7 +54,7 @@ async fn what_is_saved_is_there_in_the_next_life() {
     let life = Life::begin(dir.path());
     let uids: Vec<&str> = life.loaded.pods[&key].iter().map(|r| r.uid.as_str()).collect();
     assert_eq!(uids, ["a", "b"]);
-    assert_eq!(life.loaded.memory[&key], serde_json::json!({"delay": 20}));
+    assert_eq!(life.loaded.memory[&key].get(), serde_json::json!({"delay": 20}).to_string());
     let saved = &life.loaded.sources[&SourceKind::Http];
     assert_eq!(*saved, LoadedSource::Saved(serde_json::json!(["x"])));
     assert_eq!(life.loaded.sources[&SourceKind::File], LoadedSource::None);
@@ -199,7 +199,7 @@ async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
     let life = Life::begin(dir.path());
     assert_eq!(life.loaded.pods.keys().cloned().collect::<Vec<_>>(), keys);
     for key in &keys {
-        assert_eq!(life.loaded.memory[key], serde_json::json!(key.name));
+        assert_eq!(life.loaded.memory[key].get(), serde_json::json!(key.name).to_string());
         life.store.put_pods(key, &[]).await.unwrap();
         life.store.put_memory::<()>(key, None).await.unwrap();
     }

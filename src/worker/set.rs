@@ -17,6 +17,7 @@ use crate::{
     podspec::burstable_shares,
     store::PodRecord,
 };
+use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -81,7 +82,7 @@ struct State {
     workers: BTreeMap<PodKey, Handle>,
     observed: BTreeMap<PodKey, Arc<ObservedPod>>,
     records: BTreeMap<PodKey, Vec<PodRecord>>,
-    kept: BTreeMap<PodKey, serde_json::Value>,
+    kept: BTreeMap<PodKey, Box<RawValue>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
     listed: bool,
@@ -106,7 +107,7 @@ pub struct SetInputs {
     /// Records that an earlier run of the agent left.
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What its workers kept.
-    pub kept: BTreeMap<PodKey, serde_json::Value>,
+    pub kept: BTreeMap<PodKey, Box<RawValue>>,
 }
 
 impl WorkerSet {
@@ -414,8 +415,8 @@ impl State {
 }
 
 /// What a worker kept; what another version of the agent wrote is worth no more than a new start.
-fn kept_of(saved: serde_json::Value) -> Kept {
-    serde_json::from_value(saved)
+fn kept_of(saved: Box<RawValue>) -> Kept {
+    serde_json::from_str(saved.get())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()
 }
