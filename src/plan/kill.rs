@@ -130,11 +130,7 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
         let (uid, id) = (uid.clone(), sandbox.id.clone());
         plan.actions.push(Action::RemoveSandbox(RemoveSandbox { uid, id }));
     }
-    let foreign =
-        input.foreign_sandboxes().find(|s| s.uid == *uid && s.state == SandboxState::Ready);
-    if let Some(foreign) = foreign {
-        // The same uid runs for somebody else (or this agent's owner id was lost): its cgroup and its
-        // volumes are in use.
+    if let Some(foreign) = input.foreign_use(uid) {
         let owner = foreign.owner.as_deref().unwrap_or("nobody");
         plan.block(&format!(
             "uid {uid} of this name runs in sandbox {}, whose owner is {owner}: its volumes and cgroup stay",

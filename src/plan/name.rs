@@ -2,12 +2,13 @@
 
 use super::{
     Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
-    kill::plan_retire,
+    kill::{is_alive, plan_retire},
     memory::{Recollection, Stage},
     pod::plan_pod,
 };
 use crate::model::{
-    DesiredPod, Event, EventKind, EventTarget, Now, ObservedContainer, ObservedSandbox, PodUid, k8s,
+    DesiredPod, Event, EventKind, EventTarget, Now, ObservedContainer, ObservedSandbox, PodUid,
+    SandboxId, SandboxState, k8s,
 };
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
@@ -61,6 +62,16 @@ impl<'a> NameInput<'a> {
     pub(crate) fn foreign_sandboxes(&self) -> impl Iterator<Item = &'a ObservedSandbox> + use<'a> {
         let owner = &self.settings.owner;
         self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() != Some(owner))
+    }
+
+    /// The sandbox in which somebody else (or this agent, its owner id lost) runs `uid`: its cgroup and volumes are in use.
+    pub(crate) fn foreign_use(&self, uid: &PodUid) -> Option<&'a ObservedSandbox> {
+        let lives_in = |id: &SandboxId| {
+            self.observed.containers.iter().any(|c| c.sandbox_id == *id && is_alive(c))
+        };
+        self.foreign_sandboxes()
+            .filter(|s| s.uid == *uid)
+            .find(|s| s.state == SandboxState::Ready || lives_in(&s.id))
     }
 
     /// The record of an incarnation.

@@ -130,7 +130,8 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
 fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
     let alive = cx.own.containers.iter().any(|container| is_alive(container))
         || cx.own.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready);
-    if alive || !cx.memory.released {
+    let in_foreign_use = cx.input.foreign_use(cx.uid).is_some();
+    if alive || !(cx.memory.released || in_foreign_use) {
         if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
             return;
         }
@@ -145,7 +146,9 @@ fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
                 sandboxes: cx.own.sandboxes.iter().map(|s| s.id.clone()).collect(),
             }));
         }
-        plan.actions.push(Action::Release { uid: cx.uid.clone() });
+        if !in_foreign_use {
+            plan.actions.push(Action::Release { uid: cx.uid.clone() });
+        }
     }
     plan_gc(cx, plan);
 }

@@ -101,6 +101,13 @@ pub(crate) fn plan_start(
         return;
     }
     let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };
+    let created = newest.filter(|instance| instance.state == ContainerState::Created);
+    let unfit = created
+        .filter(|instance| instance.sandbox_id != sandbox.id || is_changed(container, instance));
+    // Whatever holds the start back is asked before anything is planned: half a start would be done again and again.
+    if unfit.is_some() && cx.held_back(Stage::Remove, plan) {
+        return;
+    }
     if !plan.actions.iter().any(|action| matches!(action, Action::PreparePod { .. })) {
         if cx.held_back(Stage::Prepare, plan) {
             return;
@@ -109,15 +116,12 @@ pub(crate) fn plan_start(
     }
     let memory = cx.memory.container(&container.name);
     let (created, restart_count) = match newest {
-        Some(instance) if instance.state == ContainerState::Created => {
-            if instance.sandbox_id == sandbox.id && !is_changed(container, instance) {
-                (Some(instance.id.clone()), Some(instance.restart_count))
-            } else if cx.held_back(Stage::Remove, plan) {
-                return;
-            } else {
-                plan.actions.push(remove(instance, true));
-                (None, Some(instance.restart_count))
-            }
+        Some(instance) if unfit.is_some() => {
+            plan.actions.push(remove(instance, true));
+            (None, Some(instance.restart_count))
+        }
+        Some(instance) if created.is_some() => {
+            (Some(instance.id.clone()), Some(instance.restart_count))
         }
         Some(instance) => {
             (None, memory.next_count.max(Some(instance.restart_count.saturating_add(1))))
@@ -189,10 +193,13 @@ fn plan_failure_back_off(
     let failure = cx.memory.container(name).failure.as_ref();
     // Whatever failed last is not tried again at once, also while a pull of the image is due.
     let held = failure.map(|f| f.retry.due(cx.now)).filter(|due| *due > cx.now.boot);
-    let about_image = failure.is_none_or(|failure| failure.image.is_some());
-    if let Some(back_off) = cx.memory.images.get(image).filter(|_| about_image) {
+    // What failed last is shown; the image's back-off holds pulls back whatever else failed since.
+    let elsewhere = failure.filter(|failure| failure.image.is_none());
+    if let Some(back_off) = cx.memory.images.get(image) {
         let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
-        if back_off.is_backing_off(cx.now) {
+        if let Some(failure) = elsewhere {
+            plan.wait(name, &failure.reason, failure.retry.message.clone());
+        } else if back_off.is_backing_off(cx.now) {
             let text = format!("Back-off pulling image \"{image}\"");
             let message = format!("{text}: {}: {}", back_off.reason, back_off.message);
             plan.wait(name, "ImagePullBackOff", message);

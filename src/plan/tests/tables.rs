@@ -278,6 +278,24 @@ fn what_happens_while_pulls_back_off_by_pull_policy() {
 }
 
 #[test]
+fn no_pull_is_early_because_something_else_failed_since() {
+    let mut world = World::of(&web());
+    world.fault(Fault::Pull);
+    world.fault(Fault::Pull);
+    for _ in 0..9 {
+        world.fault(Fault::Config);
+    }
+    world.run();
+    world.advance(33);
+    let trace = world.take_trace();
+    let starts = trace.lines().map(str::trim).filter(|line| line.contains("start web"));
+    let expected = "0 start web, 10 start web, 20 start web (no pull), 24 start web (no pull), 32 start web";
+    let starts: Vec<&str> = starts.collect();
+    assert_eq!(starts.join(", "), expected);
+    assert_eq!(world.plan.waiting["web"].reason, "CreateContainerConfigError");
+}
+
+#[test]
 fn grace_periods_of_pods_that_leave() {
     for (grace, expected, written) in [
         (Value::Null, 30, 30),
@@ -316,7 +334,7 @@ fn an_unknown_record_is_cleaned_up_also_when_nothing_is_left_in_the_runtime() {
 
 #[test]
 fn what_goes_on_failing_is_never_tried_twice_at_the_same_time() {
-    for later in [Fault::Create, Fault::Start, Fault::ImageNever, Fault::Pull] {
+    for later in [Fault::Config, Fault::Create, Fault::Start, Fault::ImageNever, Fault::Pull] {
         let mut world = World::of(&web());
         world.fault(Fault::Pull);
         for _ in 0..40 {
@@ -357,6 +375,42 @@ fn nothing_is_cleaned_up_under_a_pod_that_runs_for_another_owner() {
     let blocked = world.plan.blocked.clone().unwrap_or_default();
     assert!(blocked.contains("somebody-else"), "{blocked}");
     world.truth.sandboxes[0].state = SandboxState::NotReady;
+    assert_eq!(actions(&mut world), Vec::<String>::new(), "its container runs on");
     world.truth.containers.clear();
     assert_eq!(actions(&mut world), ["clean up"]);
+}
+
+#[test]
+fn nothing_of_an_ended_pod_is_released_while_it_runs_for_another_owner() {
+    let mut spec = web();
+    spec["restartPolicy"] = json!("Never");
+    let mut world = running(&spec);
+    world.kill("web", 0);
+    world.run();
+    // A reboot: the record has its end, nobody remembers that its resources were let go.
+    world.memory = PodMemory::default();
+    world.truth.sandboxes[0].owner = Some("somebody-else".into());
+    world.truth.sandboxes[0].state = SandboxState::Ready;
+    assert_eq!(actions(&mut world), Vec::<String>::new());
+    world.truth.sandboxes.clear();
+    world.truth.containers.clear();
+    assert_eq!(actions(&mut world), ["release"]);
+}
+
+#[test]
+fn a_made_container_that_can_not_be_removed_holds_its_start_back() {
+    let mut world = running(&web());
+    let instance = &mut world.truth.containers[0];
+    (instance.state, instance.hash) = (ContainerState::Created, "of another spec".into());
+    for _ in 0..40 {
+        world.fault(Fault::Remove);
+    }
+    world.run();
+    world.advance(30);
+    let trace = world.take_trace();
+    let tries = trace.lines().filter(|line| line.contains("remove ")).count();
+    assert!((2..12).contains(&tries), "{tries} tries:\n{trace}");
+    world.faults.clear();
+    world.advance(300);
+    assert!(world.running("web").is_some());
 }

@@ -46,6 +46,8 @@ pub(super) enum Fault {
     SandboxHalf,
     Pull,
     ImageNever,
+    /// Before anybody looks for the image.
+    Config,
     Create,
     Start,
     Kill,
@@ -581,8 +583,12 @@ impl World {
     ) -> Option<Outcome> {
         let step =
             |pull_tried| Step::Image { container: name.into(), image: image.into(), pull_tried };
-        let fault = self.fails(&[Fault::Pull, Fault::ImageNever, Fault::Create])?;
-        let (step, reason, message) = if fault == Fault::Create {
+        let faults = [Fault::Pull, Fault::ImageNever, Fault::Config, Fault::Create];
+        let fault = self.fails(&faults)?;
+        let (step, reason, message) = if fault == Fault::Config {
+            let step = Step::Config { container: name.into() };
+            (step, "CreateContainerConfigError", "no such user")
+        } else if fault == Fault::Create {
             let restart_count = start.restart_count.unwrap_or(0);
             let step = Step::Create { container: name.into(), restart_count };
             (step, "CreateContainerError", "no space")
