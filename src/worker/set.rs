@@ -308,7 +308,7 @@ impl WorkerSet {
             input: receiver,
             reports: self.report_sender.clone(),
             records,
-            kept: self.state.kept.remove(key).map(kept_of).unwrap_or_default(),
+            kept: self.state.kept.remove(key).map(|saved| kept_of(&saved)).unwrap_or_default(),
             shutdown: self.shutdown.clone(),
         });
         let key_of_task = key.clone();
@@ -415,7 +415,7 @@ impl State {
 }
 
 /// What a worker kept; what another version of the agent wrote is worth no more than a new start.
-fn kept_of(saved: Box<RawValue>) -> Kept {
+fn kept_of(saved: &RawValue) -> Kept {
     serde_json::from_str(saved.get())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()

@@ -289,7 +289,8 @@ fn no_pull_is_early_because_something_else_failed_since() {
     world.advance(33);
     let trace = world.take_trace();
     let starts = trace.lines().map(str::trim).filter(|line| line.contains("start web"));
-    let expected = "0 start web, 10 start web, 20 start web (no pull), 24 start web (no pull), 32 start web";
+    let expected =
+        "0 start web, 10 start web, 20 start web (no pull), 24 start web (no pull), 32 start web";
     let starts: Vec<&str> = starts.collect();
     assert_eq!(starts.join(", "), expected);
     assert_eq!(world.plan.waiting["web"].reason, "CreateContainerConfigError");
