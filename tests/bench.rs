@@ -15,9 +15,7 @@ use std::{
     time::Duration,
 };
 use support::{
-    containerd::Containerd,
     cri::Cri,
-    fake::Fake,
     images::BUSYBOX,
     poll_until,
     proxy::{EventFault, Moment, Proxy},
@@ -42,10 +40,7 @@ struct Setup {
 impl Setup {
     fn of(kind: Kind) -> Self {
         let slot = Slot::take();
-        let runtime = match kind {
-            Kind::Fake => Runtime::Fake(Fake::start(&slot.dir().join("fake.sock"))),
-            Kind::Real => Runtime::Real(Containerd::start(&slot)),
-        };
+        let runtime = Runtime::start(kind, &slot);
         let proxy = Proxy::start(&slot.dir().join("proxy.sock"), &runtime.socket());
         let through = Cri::new(proxy.socket());
         Self { through, direct: Cri::new(&runtime.socket()), proxy, runtime, slot }

@@ -57,6 +57,7 @@ impl Loop {
                 // What happened while nobody listened is seen by listing.
                 self.listing.due = now;
                 self.status.due = self.status.due.map(|_| now);
+                self.status.ask_version = true;
                 self.publish();
             }
             Hint::Lost => {

@@ -45,6 +45,8 @@ pub(super) fn take(
             health.runtime.network_not_ready = answer.readiness.network_not_ready;
             health.recursive_read_only_mounts = answer.readiness.recursive_read_only_mounts;
         }
+        // Until there was one good answer, the reason why there is none says most.
+        Err(error) if last_good.is_none() => health.runtime.not_ready = Some(error.to_string()),
         Err(_) => aged(health, *last_good, now),
     }
 }
@@ -108,8 +110,9 @@ mod tests {
     #[test]
     fn a_failed_question_counts_after_half_a_minute() {
         let (mut health, mut last_good) = (health(), None);
-        take(&mut health, &mut last_good, refused(), at(100));
         assert_eq!(health.runtime.not_ready.as_deref(), Some("never asked"));
+        take(&mut health, &mut last_good, refused(), at(100));
+        assert!(health.runtime.not_ready.as_ref().is_some_and(|why| why.contains("Status")));
         take(&mut health, &mut last_good, good(Some("no cni")), at(101));
         take(&mut health, &mut last_good, refused(), at(130));
         assert_eq!(health.runtime.not_ready, None);

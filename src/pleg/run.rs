@@ -104,6 +104,8 @@ pub(super) struct Status {
     /// Boot time of the last answer that said ready.
     good: Option<Duration>,
     fails: bool,
+    /// Whether to ask for the version too: it may be another runtime that answers.
+    pub(super) ask_version: bool,
 }
 
 impl Loop {
@@ -127,7 +129,13 @@ impl Loop {
             },
             inspections: Inspections::default(),
             hints: Hints::default(),
-            status: Status { recheck: now, due: Some(now), good: None, fails: false },
+            status: Status {
+                recheck: now,
+                due: Some(now),
+                good: None,
+                fails: false,
+                ask_version: true,
+            },
         };
         (this, pleg.updates)
     }
@@ -181,7 +189,7 @@ impl Loop {
             self.status.due = None;
             self.status.recheck = now + self.settings.status_period;
             let client = self.client.clone();
-            let version = self.health.runtime.version.is_empty() || self.status.fails;
+            let version = mem::take(&mut self.status.ask_version);
             self.tasks
                 .spawn(async move { Done::Readiness(readiness::ask(&client, version).await) });
         }
@@ -351,6 +359,7 @@ impl Loop {
                 warn!(%err, "the runtime does not tell its status");
             }
             self.status.fails = true;
+            self.status.ask_version = true;
         } else if mem::take(&mut self.status.fails) {
             info!("the runtime tells its status again");
         }

@@ -79,7 +79,9 @@ fn happen(world: &World, model: &mut Model, random: &mut Random, runtime_dies: b
             "kill the runtime".to_owned()
         }
         (9, _) => {
-            let fault = *random.pick(&[EventFault::Drop, EventFault::Duplicate, EventFault::None]);
+            let faults =
+                [EventFault::Drop, EventFault::Duplicate, EventFault::Reorder, EventFault::None];
+            let fault = *random.pick(&faults);
             world.proxy.events(fault);
             format!("events: {fault:?}")
         }

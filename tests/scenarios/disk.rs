@@ -1,8 +1,10 @@
-//! The root directory's disk is full: of bytes, or of inodes.
+//! A disk is full, of bytes or of inodes: the agent's root directory's, containerd's, and /run.
 
 use crate::support::{
     agent::Settings,
+    containerd::Containerd,
     manifest::{FOREVER, Pod},
+    process::Process,
     status::Status,
     stays,
     world::{Kind, World},
@@ -11,7 +13,7 @@ use nix::mount::{MsFlags, mount};
 use serde_json::json;
 use std::{
     fs::{self, File},
-    io::Write as _,
+    io::{self, Write as _},
     path::PathBuf,
     time::Duration,
 };
@@ -21,19 +23,19 @@ use std::{
 enum Full {
     Bytes,
     Inodes,
+    Both,
 }
 
-/// A file system of its own under the agent's root directory.
+/// A small file system mounted over a directory. It goes with the world.
 struct SmallDisk {
     dir: PathBuf,
 }
 
 impl SmallDisk {
-    /// Before the agent starts. It goes with the world.
-    fn under(world: &World) -> Self {
-        let dir = world.agent.root_dir();
-        let options = "size=1m,nr_inodes=256,mode=755";
-        mount(Some("small"), &dir, Some("tmpfs"), MsFlags::empty(), Some(options)).unwrap();
+    fn over(dir: PathBuf, size: &str) -> Self {
+        let options = format!("{size},mode=755");
+        let options = Some(options.as_str());
+        mount(Some("small"), &dir, Some("tmpfs"), MsFlags::empty(), options).unwrap();
         Self { dir }
     }
 
@@ -43,26 +45,27 @@ impl SmallDisk {
 
     fn fill(&self, full: Full) {
         fs::create_dir(self.ballast()).unwrap();
-        let error = match full {
-            Full::Bytes => {
-                let mut file = File::create(self.ballast().join("bytes")).unwrap();
-                loop {
-                    if let Err(error) = file.write_all(&[1; 512]) {
-                        break error;
-                    }
-                }
+        let mut bytes = File::create(self.ballast().join("bytes")).unwrap();
+        if full != Full::Inodes {
+            for size in [1 << 16, 512] {
+                let written = (0..).map(|_| bytes.write_all(&vec![1; size]));
+                ran_out(written);
             }
-            Full::Inodes => {
-                let made = (0..).map(|n| File::create(self.ballast().join(format!("{n}"))));
-                made.map(Result::err).find_map(|error| error).unwrap()
-            }
-        };
-        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+        }
+        if full != Full::Bytes {
+            ran_out((0..).map(|n| File::create(self.ballast().join(format!("{n}"))).map(drop)));
+        }
     }
 
     fn empty(&self) {
         fs::remove_dir_all(self.ballast()).unwrap();
     }
+}
+
+/// Goes on until there is no space left.
+fn ran_out(mut attempts: impl Iterator<Item = io::Result<()>>) {
+    let error = attempts.find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
 }
 
 fn warned(status: &Status) -> bool {
@@ -78,9 +81,9 @@ fn with_volume(name: &str) -> Pod {
         .set("containers/0/volumeMounts", json!([{ "name": "scratch", "mountPath": "/scratch" }]))
 }
 
-fn disk_is_full(full: Full) {
-    let world = World::prepare(Kind::Real, &Settings::for_kind(Kind::Real));
-    let disk = SmallDisk::under(&world);
+fn disk_is_full(kind: Kind, full: Full) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    let disk = SmallDisk::over(world.agent.root_dir(), "size=1m,nr_inodes=256");
     world.agent.start();
     world.drop_pod(&with_volume("web"));
     world.drop_pod(&Pod::running("rich").init("setup", "true").sidecar("proxy", FOREVER));
@@ -135,10 +138,81 @@ fn disk_is_full(full: Full) {
     world.finish();
 }
 
-pub fn a_disk_without_space_stops_nothing(_: Kind) {
-    disk_is_full(Full::Bytes);
+pub fn a_disk_without_space_stops_nothing(kind: Kind) {
+    disk_is_full(kind, Full::Bytes);
 }
 
-pub fn a_disk_without_inodes_stops_nothing(_: Kind) {
-    disk_is_full(Full::Inodes);
+pub fn a_disk_without_inodes_stops_nothing(kind: Kind) {
+    disk_is_full(kind, Full::Inodes);
+}
+
+/// A world whose containerd has a small disk of its own under one of its directories.
+fn with_small_disk(kind: Kind, dir: fn(&Containerd) -> PathBuf, size: &str) -> (World, SmallDisk) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    let containerd = world.runtime.containerd();
+    containerd.kill();
+    let disk = SmallDisk::over(dir(containerd), size);
+    containerd.start_again();
+    containerd.import_images();
+    (world, disk)
+}
+
+/// Containerd can make nothing new; what runs stays, and all is made up for when there is room again.
+fn containerd_has_no_room(world: &World, disk: &SmallDisk) {
+    world.agent.start();
+    for pod in ["web", "dies", "leaves"] {
+        world.drop_pod(&Pod::running(pod));
+    }
+    for pod in ["web", "dies", "leaves"] {
+        world.wait_running(pod);
+    }
+    let web = world.running_ids("web");
+    disk.fill(Full::Both);
+
+    world.drop_pod(&Pod::running("new"));
+    let status = world.wait("the new pod says why it does not run", |status| {
+        ["FailedCreatePodSandBox", "Failed"]
+            .iter()
+            .any(|reason| status.has_event(reason, "no space left"))
+    });
+    assert!(!status.runs("new"), "{status:?}");
+    // Containerd may have no room to note an end: what it lists is wrong then, until there is room again.
+    let leaves = Process::of(world, "leaves", "main");
+    world.kill_container(&world.running_id("dies", "main"));
+    world.remove("leaves.yaml");
+    world.wait_until("its process ends", || leaves.is_there(), |there| !there);
+
+    // An agent that dies over it starts, and finds what runs.
+    world.agent.kill();
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("what runs is found", |status| status.runs("web"));
+    let touched = || world.proxy.count("StopContainer", "web");
+    stays("what runs is left alone", Duration::from_secs(2), touched, |n| *n == 0);
+
+    disk.empty();
+    world.wait_for(Duration::from_secs(60), "all is well again without help", |status| {
+        ["web", "dies", "new"].iter().all(|pod| status.runs(pod))
+            && status.restarts("dies", "main") > 0
+            && status.pod("leaves").is_none()
+    });
+    assert_eq!(world.running_ids("web"), web);
+    for pod in ["dies", "new"] {
+        assert_eq!(world.running_ids(pod).len(), 1, "{pod}");
+    }
+}
+
+/// Containerd's state and the agent's socket are on one small `/run`.
+pub fn a_full_run_directory_stops_nothing(kind: Kind) {
+    let (world, disk) = with_small_disk(kind, Containerd::state_dir, "size=4m,nr_inodes=4096");
+    let bound = MsFlags::MS_BIND;
+    mount(Some(&disk.dir), &world.agent.run_dir(), None::<&str>, bound, None::<&str>).unwrap();
+    containerd_has_no_room(&world, &disk);
+    world.finish();
+}
+
+pub fn a_full_disk_under_containerd_stops_nothing(kind: Kind) {
+    let (world, disk) = with_small_disk(kind, Containerd::root_dir, "size=64m,nr_inodes=16384");
+    containerd_has_no_room(&world, &disk);
+    world.finish();
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{
     agent::Settings,
-    manifest::Pod,
+    manifest::{FOREVER, Pod},
     proxy::EventFault,
     stays,
     world::{Kind, World},
@@ -118,5 +118,28 @@ pub fn doubled_events_change_nothing(kind: Kind) {
     });
     let starts = || world.proxy.count("StartContainer", "web");
     stays("once", Duration::from_secs(2), starts, |n| *n == 2);
+    world.finish();
+}
+
+pub fn reordered_events_change_nothing(kind: Kind) {
+    let world = World::start(kind);
+    world.proxy.events(EventFault::Reorder);
+    world.drop_pod(&Pod::running("web").init("setup", "true").sidecar("proxy", FOREVER));
+    world.drop_pod(&Pod::with_main("job", "exit 0").set("restartPolicy", "Never"));
+    world.drop_pod(&Pod::running("leaves"));
+    world.wait("all is as written", |status| {
+        status.runs("web") && status.runs("leaves") && status.phase("job") == "Succeeded"
+    });
+    let proxy = world.running_id("web", "proxy");
+    // An end that is told of after the start of what follows it must not be taken for the end of that.
+    world.kill_container(&world.running_id("web", "main"));
+    world.remove("leaves.yaml");
+    world.wait("one is restarted, one is gone", |status| {
+        status.restarts("web", "main") == 1 && status.runs("web") && status.pod("leaves").is_none()
+    });
+    let starts =
+        || ["web", "job", "leaves"].map(|pod| world.proxy.count("StartContainer", pod)).to_vec();
+    stays("each start is made once", Duration::from_secs(2), starts, |n| *n == [4, 1, 1]);
+    assert_eq!(world.running_id("web", "proxy"), proxy);
     world.finish();
 }

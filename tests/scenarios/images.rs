@@ -4,7 +4,7 @@ use crate::support::{
     images::BUSYBOX,
     manifest::Pod,
     registry::Registry,
-    world::{Kind, Runtime, World},
+    world::{Kind, World},
 };
 use std::fs;
 
@@ -52,9 +52,8 @@ fn docker_config(address: &str, right: bool) -> String {
 fn with_registry(kind: Kind) -> Option<(World, Registry)> {
     let world = World::start(kind);
     let mut registry = Registry::prepare(&world.slot)?;
-    let Runtime::Real(containerd) = &world.runtime else { panic!("needs a real containerd") };
     registry.start(false);
-    registry.push(containerd, BUSYBOX, "busybox:pulled");
+    registry.push(world.runtime.containerd(), BUSYBOX, "busybox:pulled");
     Some((world, registry))
 }
 
@@ -73,8 +72,7 @@ pub fn pulls_from_a_registry_that_is_down_and_slow(kind: Kind) {
     world.remove("web.yaml");
     world.wait_gone("web");
 
-    let Runtime::Real(containerd) = &world.runtime else { panic!("needs a real containerd") };
-    containerd.ctr(&["images", "rm", "--sync", &image]);
+    world.runtime.containerd().ctr(&["images", "rm", "--sync", &image]);
     registry.freeze(true);
     world.drop_pod(&Pod::running("slow").set("containers/0/image", image.as_str()));
     let pulling = || world.proxy.count("PullImage", "slow");

@@ -14,6 +14,7 @@
 
 pub mod adoption;
 pub mod chaos;
+pub mod daemon;
 pub mod damage;
 pub mod disk;
 pub mod edits;
@@ -25,6 +26,7 @@ pub mod people;
 pub mod registry;
 pub mod runtime;
 pub mod stuck;
+pub mod versions;
 pub mod writes;
 
 /// Hands the list of all scenarios that both runtimes must pass to a macro.
@@ -65,6 +67,7 @@ macro_rules! shared_scenarios {
             faults::failed_calls_are_tried_again,
             faults::lost_events_are_made_up_for_by_relisting,
             faults::doubled_events_change_nothing,
+            faults::reordered_events_change_nothing,
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
@@ -107,3 +110,46 @@ macro_rules! real_scenarios {
     };
 }
 pub(crate) use real_scenarios;
+
+/// Hands the list of the scenarios that every version of containerd must pass to a macro: where versions differ (making,
+/// listing and removing sandboxes, their networks and cgroups, events, pulls, what survives the daemon), and what only a
+/// daemon can suffer.
+macro_rules! containerd_scenarios {
+    ($tier:ident) => {
+        $tier! {
+            versions::the_version_is_told,
+            versions::ends_are_told_by_events,
+            versions::ends_are_told_by_cri_events_where_there_are_any,
+            lifecycle::a_dropped_manifest_runs,
+            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
+            lifecycle::jobs_run_to_their_end,
+            lifecycle::nothing_is_done_when_nothing_changes,
+            edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
+            adoption::a_killed_agent_finds_its_pods_again,
+            adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
+            images::pull_policies_and_their_reasons,
+            registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
+            registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
+            fields::volumes,
+            fields::security_context,
+            fields::resources_become_cgroups,
+            fields::a_host_port_leads_to_its_pod,
+            fields::termination_messages,
+            runtime::a_dead_sandbox_is_replaced,
+            runtime::a_foreign_pod_is_left_alone,
+            runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
+            faults::a_hung_call_holds_up_only_its_pod,
+            faults::a_hung_inspection_holds_up_only_its_pod,
+            faults::lost_answers_make_no_doubles,
+            faults::lost_events_are_made_up_for_by_relisting,
+            faults::reordered_events_change_nothing,
+            stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+            daemon::killed_ten_times_under_thirty_pods,
+            daemon::a_daemon_that_stands_still_restarts_nothing,
+            daemon::a_socket_that_does_not_answer_yet_is_waited_for,
+            disk::a_full_run_directory_stops_nothing,
+            disk::a_full_disk_under_containerd_stops_nothing,
+        }
+    };
+}
+pub(crate) use containerd_scenarios;

@@ -2,7 +2,6 @@
 
 use crate::support::{
     agent::Settings,
-    containerd::Containerd,
     gate::{Flow, Gate},
     images::BUSYBOX,
     manifest::Pod,
@@ -10,24 +9,19 @@ use crate::support::{
     registry::Registry,
     status::Status,
     stays,
-    world::{Kind, Runtime, World},
+    world::{Kind, World},
 };
 use std::{fs, time::Duration};
 
 const NAME: &str = "busybox:pulled";
 
 /// A world with a registry that runs and holds [`NAME`].
-fn with_registry(settings: &Settings) -> Option<(World, Registry)> {
-    let world = World::start_with(Kind::Real, settings);
+fn with_registry(kind: Kind, settings: &Settings) -> Option<(World, Registry)> {
+    let world = World::start_with(kind, settings);
     let mut registry = Registry::prepare(&world.slot)?;
     registry.start(false);
-    registry.push(containerd(&world), BUSYBOX, NAME);
+    registry.push(world.runtime.containerd(), BUSYBOX, NAME);
     Some((world, registry))
-}
-
-fn containerd(world: &World) -> &Containerd {
-    let Runtime::Real(containerd) = &world.runtime else { panic!("needs a real containerd") };
-    containerd
 }
 
 fn pod(name: &str, image: &str, policy: &str) -> Pod {
@@ -50,7 +44,9 @@ const RIGHT: &str = "cHVsbGVyOnNlY3JldA==";
 const WRONG: &str = "cHVsbGVyOndyb25n";
 
 pub fn each_pull_policy_asks_the_registry_as_often_as_it_says(kind: Kind) {
-    let Some((world, mut registry)) = with_registry(&Settings::for_kind(kind)) else { return };
+    let Some((world, mut registry)) = with_registry(kind, &Settings::for_kind(kind)) else {
+        return;
+    };
     let image = registry.image(NAME);
     let pulls = |pod: &str| world.proxy.count("PullImage", pod);
     world.drop_pod(&pod("never", &image, "Never"));
@@ -81,7 +77,9 @@ pub fn each_pull_policy_asks_the_registry_as_often_as_it_says(kind: Kind) {
 }
 
 pub fn a_registry_that_is_down_is_asked_less_and_less(kind: Kind) {
-    let Some((world, mut registry)) = with_registry(&Settings::for_kind(kind)) else { return };
+    let Some((world, mut registry)) = with_registry(kind, &Settings::for_kind(kind)) else {
+        return;
+    };
     let image = registry.image(NAME);
     registry.stop();
     world.drop_pod(&pod("web", &image, "IfNotPresent"));
@@ -115,7 +113,7 @@ pub fn a_registry_that_is_down_is_asked_less_and_less(kind: Kind) {
 
 pub fn a_pull_that_hangs_is_cancelled_with_its_manifest(kind: Kind) {
     let settings = Settings::for_kind(kind).kubelet("maxParallelImagePulls: 3\n");
-    let Some((world, registry)) = with_registry(&settings) else { return };
+    let Some((world, registry)) = with_registry(kind, &settings) else { return };
     let gate = Gate::before(registry.port());
     gate.set(Flow::Shut);
     world.drop_pod(&Pod::running("neighbour"));
@@ -146,7 +144,7 @@ pub fn a_pull_that_hangs_is_cancelled_with_its_manifest(kind: Kind) {
 }
 
 pub fn a_pull_that_trickles_arrives(kind: Kind) {
-    let Some((world, registry)) = with_registry(&Settings::for_kind(kind)) else { return };
+    let Some((world, registry)) = with_registry(kind, &Settings::for_kind(kind)) else { return };
     let gate = Gate::before(registry.port());
     gate.set(Flow::Trickle(10));
     let image = format!("127.0.0.1:{}/{NAME}", gate.port());
@@ -167,7 +165,9 @@ pub fn a_pull_that_trickles_arrives(kind: Kind) {
 }
 
 pub fn a_denied_image_does_not_start_from_the_copy_on_the_machine(kind: Kind) {
-    let Some((world, mut registry)) = with_registry(&Settings::for_kind(kind)) else { return };
+    let Some((world, mut registry)) = with_registry(kind, &Settings::for_kind(kind)) else {
+        return;
+    };
     let image = registry.image(NAME);
     world.drop_pod(&pod("earlier", &image, "IfNotPresent"));
     world.wait_running("earlier");

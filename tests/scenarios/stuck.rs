@@ -3,34 +3,18 @@
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
-    process::Process,
+    process::{Process, Stopped},
     world::{Kind, World},
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::unistd::Pid;
 use std::time::Duration;
 
-/// A stopped shim; it goes on when this is dropped, so that a failed test can be cleaned up.
-struct Stopped(Pid);
-
-impl Stopped {
-    /// The shim of a pod is the parent of its containers.
-    fn shim_of(world: &World, pod: &str) -> Self {
-        let container = world.cri.container_pid(&world.running_id(pod, "main"));
-        let shim = Pid::from_raw(Process::by_pid(container).status("PPid").parse().unwrap());
-        assert!(Process::by_pid(shim.as_raw()).command_line()[0].contains("containerd-shim"));
-        kill(shim, Signal::SIGSTOP).unwrap();
-        Self(shim)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // Gone already is fine.
-        let _gone = kill(self.0, Signal::SIGCONT);
-    }
+/// Stops a pod's shim, the parent of its containers.
+fn stop_shim_of(world: &World, pod: &str) -> Stopped {
+    let container = world.cri.container_pid(&world.running_id(pod, "main"));
+    let shim = Pid::from_raw(Process::by_pid(container).status("PPid").parse().unwrap());
+    assert!(Process::by_pid(shim.as_raw()).command_line()[0].contains("containerd-shim"));
+    Stopped::stop(shim)
 }
 
 pub fn a_stopped_shim_is_named_and_everything_else_goes_on(kind: Kind) {
@@ -45,7 +29,7 @@ pub fn a_stopped_shim_is_named_and_everything_else_goes_on(kind: Kind) {
     let stuck = world.running_ids("stuck");
     let uid = world.agent.status().unwrap().pod("stuck").unwrap().uid.clone();
 
-    let shim = Stopped::shim_of(&world, "stuck");
+    let shim = stop_shim_of(&world, "stuck");
     world.drop_pod(&Pod::running("stuck").env("VERSION", "2"));
     let status = world.wait("the hung call is named", |status| {
         status.pod("stuck").is_some_and(|pod| pod.hung.is_some())
@@ -95,7 +79,7 @@ pub fn a_container_that_died_under_a_stopped_shim_is_restarted_once(kind: Kind) 
     world.wait_running("stuck");
     world.wait_running("free");
     let container = world.running_id("stuck", "main");
-    let shim = Stopped::shim_of(&world, "stuck");
+    let shim = stop_shim_of(&world, "stuck");
     world.kill_container(&container);
     world.kill_container(&world.running_id("free", "main"));
     world.wait("the other one is restarted", |s| s.runs("free") && s.restarts("free", "main") == 1);

@@ -185,7 +185,7 @@ impl Agent {
     /// Runs another subcommand of the binary against this agent.
     pub fn cli(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(BINARY);
-        command.args(arguments).arg("--run-dir").arg(self.dir.join("run"));
+        command.args(arguments).arg("--run-dir").arg(self.run_dir());
         command.stdin(Stdio::null()).output().unwrap()
     }
 
@@ -230,8 +230,13 @@ impl Agent {
         self.dir.join("config.yaml")
     }
 
+    /// Its `runDir`.
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
     fn socket(&self) -> PathBuf {
-        self.dir.join("run/nodelet.sock")
+        self.run_dir().join("nodelet.sock")
     }
 
     fn log_path(&self) -> PathBuf {

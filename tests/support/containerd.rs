@@ -1,11 +1,55 @@
 //! A private real containerd (`scripts/private-containerd`), gone with everything it made when dropped.
 
-use super::{cri::Cri, images, slot::Slot, wait_until};
+use super::{cri::Cri, images, process::Stopped, slot::Slot, wait_until};
+use nix::unistd::Pid;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
 };
+
+/// A Debian release whose containerd can be run beside the installed one: `scripts/containerd-versions`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Debian 12, containerd 1.6.
+    Bookworm,
+    /// Debian 13, containerd 1.7.
+    Trixie,
+    /// What will be released one day; containerd 2.
+    Sid,
+}
+
+impl Suite {
+    /// Oldest first.
+    pub const ALL: [Self; 3] = [Self::Bookworm, Self::Trixie, Self::Sid];
+
+    /// As in the archive.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+            Self::Sid => "sid",
+        }
+    }
+
+    /// Where its containerd is unpacked; `None` where it could not be fetched.
+    pub fn directory(self) -> Option<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/containerd");
+        Some(root.join(self.name())).filter(|dir| dir.join("usr/bin/containerd").exists())
+    }
+
+    /// The upstream version: `1.6.20`.
+    #[track_caller]
+    pub fn version(self) -> String {
+        let package = std::fs::read_to_string(self.expect_directory().join("version")).unwrap();
+        package.trim().split(['~', '+', '-']).next().unwrap().to_owned()
+    }
+
+    #[track_caller]
+    fn expect_directory(self) -> PathBuf {
+        self.directory().unwrap_or_else(|| panic!("no containerd of {}", self.name()))
+    }
+}
 
 /// A running private containerd.
 pub struct Containerd {
@@ -14,12 +58,23 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Starts one in `slot`, with the images of [`images::ALL`].
+    /// Starts the installed one in `slot`, with the images of [`images::ALL`].
     pub fn start(slot: &Slot) -> Self {
+        Self::start_from(slot, None)
+    }
+
+    /// As [`Self::start`], with the containerd of a Debian release.
+    #[track_caller]
+    pub fn start_of(slot: &Slot, suite: Suite) -> Self {
+        Self::start_from(slot, Some(&suite.expect_directory()))
+    }
+
+    fn start_from(slot: &Slot, programs: Option<&Path>) -> Self {
         let dir = slot.dir().join("containerd");
-        let archive = images::archive();
-        let number = slot.number().to_string();
-        script("up", &dir, &[&number, archive.to_str().unwrap()]);
+        let (number, archive) = (slot.number().to_string(), images::archive());
+        let mut arguments = vec![number.as_str(), archive.to_str().unwrap()];
+        arguments.extend(programs.map(|dir| dir.to_str().unwrap()));
+        script("up", &dir, &arguments);
         let containerd = Self { dir, network_number: slot.number() };
         containerd.wait_until_it_answers();
         containerd
@@ -44,6 +99,36 @@ impl Containerd {
     pub fn start_again(&self) {
         script("start", &self.dir, &[]);
         self.wait_until_it_answers();
+    }
+
+    /// Ends the daemon in peace and starts that of another Debian release on the same data, as an upgrade does; shims and
+    /// containers go on.
+    #[track_caller]
+    pub fn upgrade(&self, suite: Suite) {
+        script("stop", &self.dir, &[]);
+        script("start", &self.dir, &[suite.expect_directory().to_str().unwrap()]);
+        self.wait_until_it_answers();
+    }
+
+    /// Stops the daemon until what this gives is dropped: it listens and does not answer.
+    pub fn freeze(&self) -> Stopped {
+        let pid = std::fs::read_to_string(self.dir.join("pid")).unwrap();
+        Stopped::stop(Pid::from_raw(pid.trim().parse().unwrap()))
+    }
+
+    /// Its `root`, which outlives the machine's boots.
+    pub fn root_dir(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Its `state`, which does not.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    /// Imports the images of [`images::ALL`] again.
+    pub fn import_images(&self) {
+        self.ctr(&["images", "import", images::archive().to_str().unwrap()]);
     }
 
     /// Whatever pods left behind, one line each; empty when all are gone without a trace.

@@ -1,6 +1,10 @@
-//! A container's first process, looked at from the host.
+//! Processes, looked at from the host, and stopped.
 
 use super::world::World;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 /// A process, by its pid on the host.
@@ -18,6 +22,11 @@ impl Process {
     /// The process with that pid.
     pub fn by_pid(pid: i32) -> Self {
         Self { proc: PathBuf::from(format!("/proc/{pid}")) }
+    }
+
+    /// Whether it is still there.
+    pub fn is_there(&self) -> bool {
+        self.proc.exists()
     }
 
     /// Its environment.
@@ -92,6 +101,25 @@ impl Process {
     fn read_proc(&self, file: &str) -> String {
         let bytes = fs::read(self.proc.join(file)).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// A process stopped by SIGSTOP; it goes on when this is dropped, so that a failed test can be cleaned up.
+#[must_use]
+pub struct Stopped(Pid);
+
+impl Stopped {
+    /// Stops it.
+    pub fn stop(process: Pid) -> Self {
+        kill(process, Signal::SIGSTOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // Gone already is fine.
+        let _gone = kill(self.0, Signal::SIGCONT);
     }
 }
 

@@ -1,5 +1,5 @@
 //! gRPC's framing: one byte of flags, four of length, the message. And the stream of events cut
-//! along it, so that single events can be dropped or doubled.
+//! along it, so that single events can be dropped, doubled or kept back.
 
 use super::{EventFault, Shared};
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -20,12 +20,14 @@ pub(super) fn message(body: &[u8]) -> &[u8] {
 pub(super) struct Events {
     inner: Incoming,
     pending: Vec<u8>,
+    /// A message that waits for the next one to pass.
+    held: Vec<u8>,
     shared: Arc<Shared>,
 }
 
 impl Events {
     pub(super) fn new(inner: Incoming, shared: Arc<Shared>) -> Self {
-        Self { inner, pending: Vec::new(), shared }
+        Self { inner, pending: Vec::new(), held: Vec::new(), shared }
     }
 
     /// Takes the whole messages out of what has arrived, as the present fault wants them.
@@ -34,14 +36,20 @@ impl Events {
         let mut out = Vec::new();
         while let Some(length) = message_length(&self.pending) {
             let message: Vec<u8> = self.pending.drain(..length).collect();
-            let times = match fault {
-                EventFault::None => 1,
-                EventFault::Drop => 0,
-                EventFault::Duplicate => 2,
-            };
-            for _ in 0..times {
-                out.extend_from_slice(&message);
+            match fault {
+                EventFault::None => out.extend(message),
+                EventFault::Drop => {}
+                EventFault::Duplicate => {
+                    out.extend_from_slice(&message);
+                    out.extend(message);
+                }
+                EventFault::Reorder if self.held.is_empty() => {
+                    self.held = message;
+                    continue;
+                }
+                EventFault::Reorder => out.extend(message),
             }
+            out.append(&mut self.held);
         }
         out
     }

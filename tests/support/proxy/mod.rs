@@ -47,6 +47,8 @@ pub enum EventFault {
     Drop,
     /// Each passed on twice.
     Duplicate,
+    /// Each kept back until the next one has been passed on; the last one stays away.
+    Reorder,
 }
 
 /// Before or after the runtime executed a call.

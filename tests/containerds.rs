@@ -1,0 +1,65 @@
+//! The real agent on every containerd that people run: a private instance of each Debian release's
+//! (`scripts/containerd-versions`), the tests named after it; and one data directory carried through all of them. Needs what
+//! `node` needs, and says so when it must skip.
+
+mod scenarios;
+mod support;
+
+use support::{containerd::Suite, say_loudly, world::Kind};
+
+/// Whether what needs these releases' containerd must be skipped here; says so, loudly, when it must.
+fn skip_without(suites: &[Suite]) -> bool {
+    if support::skip_without_containerd() {
+        return true;
+    }
+    let missing = suites.iter().filter(|suite| suite.directory().is_none());
+    let missing: Vec<&str> = missing.map(|suite| suite.name()).collect();
+    if !missing.is_empty() {
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        let missing = missing.join(", ");
+        say_loudly(&format!(
+            "SKIPPED {test}: needs containerd of {missing} (scripts/containerd-versions fetch)"
+        ));
+    }
+    !missing.is_empty()
+}
+
+fn run_on(suite: Suite, scenario: fn(Kind)) {
+    if !skip_without(&[suite]) {
+        scenario(Kind::Debian(suite));
+    }
+}
+
+macro_rules! on_every_containerd {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        $(
+            mod $scenario {
+                use super::{Suite, run_on, scenarios::$module::$scenario as scenario};
+
+                #[test]
+                fn on_bookworm() {
+                    run_on(Suite::Bookworm, scenario);
+                }
+
+                #[test]
+                fn on_trixie() {
+                    run_on(Suite::Trixie, scenario);
+                }
+
+                #[test]
+                fn on_sid() {
+                    run_on(Suite::Sid, scenario);
+                }
+            }
+        )*
+    };
+}
+
+scenarios::containerd_scenarios!(on_every_containerd);
+
+#[test]
+fn upgraded_in_place_from_bookworm_to_trixie_to_sid() {
+    if !skip_without(&Suite::ALL) {
+        scenarios::versions::upgraded_in_place(Suite::ALL);
+    }
+}
