@@ -30,32 +30,41 @@ fn run_on(suite: Suite, scenario: fn(Kind)) {
     }
 }
 
+macro_rules! on {
+    ($test:ident, $suite:ident, $module:ident :: $scenario:ident) => {
+        #[test]
+        fn $test() {
+            super::run_on(super::Suite::$suite, super::scenarios::$module::$scenario);
+        }
+    };
+}
+
 macro_rules! on_every_containerd {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         $(
             mod $scenario {
-                use super::{Suite, run_on, scenarios::$module::$scenario as scenario};
+                on!(on_bookworm, Bookworm, $module::$scenario);
+                on!(on_trixie, Trixie, $module::$scenario);
+                on!(on_sid, Sid, $module::$scenario);
+            }
+        )*
+    };
+}
 
-                #[test]
-                fn on_bookworm() {
-                    run_on(Suite::Bookworm, scenario);
-                }
-
-                #[test]
-                fn on_trixie() {
-                    run_on(Suite::Trixie, scenario);
-                }
-
-                #[test]
-                fn on_sid() {
-                    run_on(Suite::Sid, scenario);
-                }
+/// What the node tier has run on Debian 12's, the installed one.
+macro_rules! on_newer_containerds {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        $(
+            mod $scenario {
+                on!(on_trixie, Trixie, $module::$scenario);
+                on!(on_sid, Sid, $module::$scenario);
             }
         )*
     };
 }
 
 scenarios::containerd_scenarios!(on_every_containerd);
+scenarios::core_scenarios!(on_newer_containerds);
 
 #[test]
 fn upgraded_in_place_from_bookworm_to_trixie_to_sid() {

@@ -16,3 +16,11 @@ fn soak() {
         minutes.map_or(Duration::from_secs(30), |minutes: u64| Duration::from_secs(minutes * 60));
     scenarios::chaos::chaos(Kind::Real, span, true);
 }
+
+/// Long enough for the runtime to count as down.
+#[test]
+fn a_daemon_that_stands_still_for_a_minute() {
+    if !support::skip_without_containerd() {
+        scenarios::daemon::stands_still_for(Kind::Real, Duration::from_secs(60));
+    }
+}

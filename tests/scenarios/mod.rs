@@ -111,39 +111,13 @@ macro_rules! real_scenarios {
 }
 pub(crate) use real_scenarios;
 
-/// Hands the list of the scenarios that every version of containerd must pass to a macro: where versions differ (making,
-/// listing and removing sandboxes, their networks and cgroups, events, pulls, what survives the daemon), and what only a
-/// daemon can suffer.
+/// Hands the list of the scenarios that no other tier has, for every version of containerd, to a macro.
 macro_rules! containerd_scenarios {
     ($tier:ident) => {
         $tier! {
             versions::the_version_is_told,
             versions::ends_are_told_by_events,
             versions::ends_are_told_by_cri_events_where_there_are_any,
-            lifecycle::a_dropped_manifest_runs,
-            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
-            lifecycle::jobs_run_to_their_end,
-            lifecycle::nothing_is_done_when_nothing_changes,
-            edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
-            adoption::a_killed_agent_finds_its_pods_again,
-            adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
-            images::pull_policies_and_their_reasons,
-            registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
-            registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
-            fields::volumes,
-            fields::security_context,
-            fields::resources_become_cgroups,
-            fields::a_host_port_leads_to_its_pod,
-            fields::termination_messages,
-            runtime::a_dead_sandbox_is_replaced,
-            runtime::a_foreign_pod_is_left_alone,
-            runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
-            faults::a_hung_call_holds_up_only_its_pod,
-            faults::a_hung_inspection_holds_up_only_its_pod,
-            faults::lost_answers_make_no_doubles,
-            faults::lost_events_are_made_up_for_by_relisting,
-            faults::reordered_events_change_nothing,
-            stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
             daemon::killed_ten_times_under_thirty_pods,
             daemon::a_daemon_that_stands_still_restarts_nothing,
             daemon::a_socket_that_does_not_answer_yet_is_waited_for,
@@ -153,3 +127,31 @@ macro_rules! containerd_scenarios {
     };
 }
 pub(crate) use containerd_scenarios;
+
+/// Hands the list of those scenarios of the node tier in which versions of containerd may differ to a macro: how sandboxes,
+/// networks and cgroups are made and removed, what is listed of them, events, pulls, and what outlives agent and shim.
+macro_rules! core_scenarios {
+    ($tier:ident) => {
+        $tier! {
+            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
+            lifecycle::jobs_run_to_their_end,
+            lifecycle::nothing_is_done_when_nothing_changes,
+            edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
+            adoption::a_killed_agent_finds_its_pods_again,
+            images::pull_policies_and_their_reasons,
+            registry::a_pull_that_hangs_is_cancelled_with_its_manifest,
+            registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
+            fields::volumes,
+            fields::resources_become_cgroups,
+            fields::a_host_port_leads_to_its_pod,
+            fields::termination_messages,
+            runtime::a_dead_sandbox_is_replaced,
+            runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
+            faults::lost_answers_make_no_doubles,
+            faults::lost_events_are_made_up_for_by_relisting,
+            faults::reordered_events_change_nothing,
+            stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+        }
+    };
+}
+pub(crate) use core_scenarios;
