@@ -1,6 +1,12 @@
 //! Makes the parts from the configuration and connects them.
 
-use super::{Ended, housekeeping::Housekeeping, node_ip::host_ips, node_view::NodeViewTask};
+use super::{
+    Ended,
+    housekeeping::Housekeeping,
+    node_ip::host_ips,
+    node_view::NodeViewTask,
+    systemd::{Pulse, SystemdTask},
+};
 use crate::{
     cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity},
     clock,
@@ -62,6 +68,7 @@ pub(super) fn spawn_all(
     let (pleg, pleg_handle, updates) = Pleg::new(runtime.clone(), PlegSettings::new(clock::now));
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
     let health = pleg_handle.health();
+    let relists = pleg_handle.heartbeat();
     let links = Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder };
     let host = Arc::new(host(config, &node_name, &capacity, links)?);
 
@@ -97,9 +104,21 @@ pub(super) fn spawn_all(
 
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
+    let loops = vec![Pulse::new("workers", heartbeat.clone()), Pulse::new("relist", relists)];
+    let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
+        socket,
+        watchdog: config.process.watchdog,
+        node: node.clone(),
+        pods: pods.clone(),
+        loops,
+    });
     let views = Views { pods, node, events: event_log, heartbeat };
     let server = Server::bind(serve_settings(config), views, commands)?;
     spawn(tasks, "server", server.run(shutdown.clone()));
+    // Everything was made that can fail.
+    if let Some(systemd) = systemd {
+        spawn(tasks, "systemd", systemd.run(shutdown.clone()));
+    }
     Ok(node_name)
 }
 

@@ -378,6 +378,7 @@ fn process(r: &mut Reader<'_>) -> ProcessConfig {
         oom_score_adj: score.unwrap_or(default.oom_score_adj),
         max_open_files: files.unwrap_or(default.max_open_files),
         notify_socket: None,
+        watchdog: None,
     }
 }
 

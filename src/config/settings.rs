@@ -350,10 +350,12 @@ pub struct ProcessConfig {
     pub max_open_files: u64,
     /// `NOTIFY_SOCKET` of the environment: where systemd waits for READY=1.
     pub notify_socket: Option<OsString>,
+    /// `WATCHDOG_USEC` of the environment: systemd wants a sign of life this often.
+    pub watchdog: Option<Duration>,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None }
+        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None, watchdog: None }
     }
 }

@@ -102,6 +102,7 @@ pub struct PlegStopped;
 pub struct PlegHandle {
     looks: mpsc::Sender<PodKey>,
     health: watch::Receiver<Arc<Health>>,
+    heartbeat: watch::Receiver<Duration>,
 }
 
 impl PlegHandle {
@@ -123,6 +124,12 @@ impl PlegHandle {
     pub fn health(&self) -> watch::Receiver<Arc<Health>> {
         self.health.clone()
     }
+
+    /// Boot time at which the loop last came round, which it does also while the runtime hangs.
+    #[must_use]
+    pub fn heartbeat(&self) -> watch::Receiver<Duration> {
+        self.heartbeat.clone()
+    }
 }
 
 /// The loop, see [`Pleg::run`].
@@ -133,6 +140,7 @@ pub struct Pleg {
     looks: mpsc::Receiver<PodKey>,
     updates: mpsc::Sender<PlegUpdate>,
     health: watch::Sender<Arc<Health>>,
+    heartbeat: watch::Sender<Duration>,
 }
 
 /// Requests that may wait to be read. The loop reads them at once: it never waits for a reader of
@@ -165,8 +173,9 @@ impl Pleg {
             },
             recursive_read_only_mounts: false,
         }));
-        let handle = PlegHandle { looks: look, health: health_out };
-        (Self { client, settings, looks, updates, health }, handle, updates_out)
+        let (heartbeat, heartbeat_out) = watch::channel(Duration::ZERO);
+        let handle = PlegHandle { looks: look, health: health_out, heartbeat: heartbeat_out };
+        (Self { client, settings, looks, updates, health, heartbeat }, handle, updates_out)
     }
 
     /// Sees until `shutdown`, or until nobody takes updates any more. Reads that are under way are

@@ -68,6 +68,7 @@ pub(super) struct Loop {
     looks: mpsc::Receiver<PodKey>,
     published: watch::Sender<Arc<Health>>,
     pub(super) health: Health,
+    heartbeat: watch::Sender<Duration>,
     pub(super) picture: Picture,
     pub(super) tasks: JoinSet<Done>,
     pub(super) listing: Listings,
@@ -115,6 +116,7 @@ impl Loop {
             settings: pleg.settings,
             looks: pleg.looks,
             published: pleg.health,
+            heartbeat: pleg.heartbeat,
             health,
             picture: Picture::default(),
             tasks: JoinSet::new(),
@@ -141,6 +143,7 @@ impl Loop {
         let mut follower = JoinSet::new();
         follower.spawn(events::follow(self.client.clone(), hint));
         loop {
+            self.heartbeat.send_replace((self.settings.clock)().boot);
             self.advance();
             let wake = self.wake_at();
             // Every arm is cancel safe: channels keep what was not received, join_next keeps what
