@@ -32,7 +32,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod boot;
+mod cgroups;
+mod life;
 mod machine;
 mod node;
 mod shell;
@@ -51,5 +52,5 @@ macro_rules! on_machines {
 }
 
 on_machines! {
-    boot::pods_come_back_after_a_reboot,
+    life::a_node_through_its_life,
 }
