@@ -8,9 +8,9 @@ use super::{
     systemd::{Pulse, SystemdTask},
 };
 use crate::{
-    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity},
+    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets},
     clock,
-    config::{CgroupDriver, Config, Enforce, PidsLimit},
+    config::{Config, Enforce, PidsLimit},
     cri::{NodeFacts, RuntimeClient, to_cri},
     desired::SourceSnapshot,
     event::{self, Recorder},
@@ -88,6 +88,7 @@ pub(super) fn spawn_all(
     tasks.spawn(named("workers", set.run()));
 
     let (trouble_sender, trouble) = watch::channel(Vec::new());
+    let cgroup_driver = host.cgroups.driver_state();
     let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
     tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
     let (published, node) = watch::channel(Arc::default());
@@ -97,6 +98,7 @@ pub(super) fn spawn_all(
         sources: snapshots,
         set: set_view,
         trouble,
+        cgroup_driver,
         store_warnings: store.warnings(),
         published,
     };
@@ -205,11 +207,8 @@ fn cgroup_settings(config: &Config) -> CgroupSettings {
     CgroupSettings {
         root: config.cgroup.root.clone(),
         per_qos: config.cgroup.per_qos,
-        driver: match config.cgroup.driver {
-            CgroupDriver::Cgroupfs => crate::cgroup::CgroupDriver::Cgroupfs,
-            CgroupDriver::Systemd => crate::cgroup::CgroupDriver::Systemd,
-        },
-        create_root: true,
+        driver: config.cgroup.driver,
+        systemd: SystemdSockets::default(),
     }
 }
 

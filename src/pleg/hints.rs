@@ -56,6 +56,7 @@ impl Loop {
                 self.health.events_connected = true;
                 // What happened while nobody listened is seen by listing.
                 self.listing.due = now;
+                self.status.about = true;
                 self.status.due = self.status.due.map(|_| now);
                 self.publish();
             }

@@ -24,7 +24,7 @@ mod termination;
 
 use crate::{
     cri::RuntimeClient,
-    model::{HungPod, Now, ObservedPod, PodKey, RuntimeView},
+    model::{HungPod, Now, ObservedPod, PodKey, RuntimeView, ToldDriver},
 };
 use std::{sync::Arc, time::Duration};
 use thiserror::Error;
@@ -58,6 +58,8 @@ pub struct Health {
     pub runtime: RuntimeView,
     /// Whether the runtime can make mounts read-only with everything below them.
     pub recursive_read_only_mounts: bool,
+    /// The runtime's cgroup driver.
+    pub cgroup_driver: ToldDriver,
 }
 
 /// Intervals and limits.
@@ -172,6 +174,7 @@ impl Pleg {
                 ..RuntimeView::default()
             },
             recursive_read_only_mounts: false,
+            cgroup_driver: ToldDriver::Unknown,
         }));
         let (heartbeat, heartbeat_out) = watch::channel(Duration::ZERO);
         let handle = PlegHandle { looks: look, health: health_out, heartbeat: heartbeat_out };

@@ -105,6 +105,8 @@ pub(super) struct Status {
     /// Boot time of the last answer that said ready.
     good: Option<Duration>,
     fails: bool,
+    /// Version and cgroup driver are to be asked for: it may be another runtime than before.
+    pub(super) about: bool,
 }
 
 impl Loop {
@@ -129,7 +131,7 @@ impl Loop {
             },
             inspections: Inspections::default(),
             hints: Hints::default(),
-            status: Status { recheck: now, due: Some(now), good: None, fails: false },
+            status: Status { recheck: now, due: Some(now), good: None, fails: false, about: true },
         };
         (this, pleg.updates)
     }
@@ -184,9 +186,8 @@ impl Loop {
             self.status.due = None;
             self.status.recheck = now + self.settings.status_period;
             let client = self.client.clone();
-            let version = self.health.runtime.version.is_empty() || self.status.fails;
-            self.tasks
-                .spawn(async move { Done::Readiness(readiness::ask(&client, version).await) });
+            let about = mem::take(&mut self.status.about);
+            self.tasks.spawn(async move { Done::Readiness(readiness::ask(&client, about).await) });
         }
         if self.awaits() && self.status.recheck <= now {
             self.status.recheck = now + self.settings.status_period;
@@ -354,8 +355,13 @@ impl Loop {
                 warn!(%err, "the runtime does not tell its status");
             }
             self.status.fails = true;
+            self.status.about = true;
         } else if mem::take(&mut self.status.fails) {
             info!("the runtime tells its status again");
+        }
+        if let Some(err) = answer.as_ref().ok().and_then(readiness::Answer::driver_error) {
+            warn!(%err, "the runtime does not tell its cgroup driver");
+            self.status.about = true;
         }
         let now = (self.settings.clock)();
         readiness::take(&mut self.health, &mut self.status.good, answer, now);
