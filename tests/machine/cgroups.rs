@@ -66,6 +66,11 @@ pub fn check(node: &Node, driver: Driver) {
     let tree = tree(node);
     let memory_kib = node.sh("sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo");
     let memory: u64 = memory_kib.trim().parse::<u64>().unwrap() * 1024;
+    // systemd limits the tasks of every scope.
+    let tasks = match driver {
+        Driver::Cgroupfs => "max".to_owned(),
+        Driver::Systemd => node.sh("systemctl show --value -p DefaultTasksMax").trim().to_owned(),
+    };
     let mut expected: BTreeSet<String> = BTreeSet::new();
     let mut expect = |dir: &str, limits: [&str; 5]| {
         expected.insert(dir.to_owned());
@@ -91,10 +96,10 @@ pub fn check(node: &Node, driver: Driver) {
         let container = &running[&format!("{}/main", case.name)];
         let own = format!("{pod}/{}", driver.scope(&container.id));
         // All processes of a container end together when one is killed for memory.
-        expect(&own, [memory_max, cpu_max, cpu_weight, "max", "1"]);
+        expect(&own, [memory_max, cpu_max, cpu_weight, &tasks, "1"]);
         expect(
             &format!("{pod}/{}", driver.scope(&container.sandbox)),
-            ["max", "max 100000", "1", "max", "0"],
+            ["max", "max 100000", "1", &tasks, "0"],
         );
         let main = node.cri.container_pid(&container.id);
         let adjustment = match case.name {
@@ -108,8 +113,9 @@ pub fn check(node: &Node, driver: Driver) {
              cat /proc/{main}/oom_score_adj /proc/{pause}/oom_score_adj; cut -d: -f3 /proc/{main}/cgroup"
         );
         let seen = node.sh(&inside);
-        let expected_inside =
-            format!("{memory_max}\n{cpu_max}\n{cpu_weight}\nmax\n1\n{adjustment}\n-998\n/{own}\n");
+        let expected_inside = format!(
+            "{memory_max}\n{cpu_max}\n{cpu_weight}\n{tasks}\n1\n{adjustment}\n-998\n/{own}\n"
+        );
         assert_eq!(seen, expected_inside, "{} from inside", case.name);
     }
     let dirs: BTreeSet<String> =

@@ -33,6 +33,7 @@
 mod support;
 
 mod cgroups;
+mod drivers;
 mod life;
 mod machine;
 mod node;
@@ -53,4 +54,6 @@ macro_rules! on_machines {
 
 on_machines! {
     life::a_node_through_its_life,
+    drivers::slices_hold_what_manifests_ask,
+    drivers::two_drivers_are_told_apart_and_changed,
 }

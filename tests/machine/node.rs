@@ -202,7 +202,7 @@ impl Node {
         self.wait_for(SOON * 2, "every pod is gone", |status| status.pods.is_empty());
         let left = "ls -d /var/lib/nodelet/pods/* /var/lib/nodelet/nodelet/pods/* /var/log/pods/* \
             /var/log/containers/* 2>/dev/null; grep -o '/var/lib/nodelet/pods[^ ]*' /proc/self/mountinfo; \
-            find /sys/fs/cgroup -type d -name '*pod????????*'; ctr -n k8s.io containers ls -q; true";
+            find /sys/fs/cgroup -type d -name '*pod[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*'; ctr -n k8s.io containers ls -q; true";
         let clean = poll_until(SOON, || self.sh(left), String::is_empty);
         assert!(clean.is_ok(), "left behind:\n{}", clean.unwrap_err());
     }
