@@ -40,6 +40,9 @@ test: test-fast ## everything; as root, on a private containerd
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
+	@# Nor is the making of the machine's image, a minute the first time.
+	@! command -v mmdebstrap >/dev/null || tests/machine/image "$(TARGET)/machine" >/dev/null
+	scripts/tier machine 400 $(CARGO) test --locked --test machine -- --test-threads=1
 
 SOAK_MINUTES ?= 20
 soak: test-build ## things going wrong at random for SOAK_MINUTES (20), from a printed seed; as root

@@ -1,6 +1,6 @@
-//! Tells systemd that the agent is up: one datagram to the socket that `NOTIFY_SOCKET` names.
+//! Tells systemd how the agent is: datagrams to the socket that `NOTIFY_SOCKET` names.
 //!
-//! Never waits and never fails the agent: what can't be sent is left to the service's start timeout.
+//! Never waits and never fails the agent: what can't be sent is left to the service's timeouts.
 
 use std::{
     ffi::OsStr,
@@ -14,18 +14,18 @@ use std::{
     },
 };
 
-/// Sends `READY=1` to the socket that systemd gave; a leading `@` names an abstract socket.
+/// Sends assignments (`READY=1`), one a line, to the socket that systemd gave; a leading `@` names an abstract socket.
 ///
 /// # Errors
 /// When there is no such socket, or nobody takes the message off it.
-pub fn ready(socket: &OsStr) -> io::Result<()> {
+pub fn send(socket: &OsStr, assignments: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
     };
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;
-    sender.send_to_addr(b"READY=1\n", &address)?;
+    sender.send_to_addr(assignments.as_bytes(), &address)?;
     Ok(())
 }
 
@@ -38,7 +38,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let receiver = UnixDatagram::bind(&path).unwrap();
-        ready(path.as_os_str()).unwrap();
+        send(path.as_os_str(), "READY=1\n").unwrap();
         let mut buffer = [0; 64];
         let length = receiver.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"READY=1\n");
@@ -49,9 +49,9 @@ mod tests {
         let name = format!("nodelet-notify-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let receiver = UnixDatagram::bind_addr(&address).unwrap();
-        ready(OsStr::new(&format!("@{name}"))).unwrap();
+        send(OsStr::new(&format!("@{name}")), "READY=1\n").unwrap();
         let mut buffer = [0; 64];
         assert!(receiver.recv(&mut buffer).is_ok());
-        assert!(ready(OsStr::new("/nonexistent/notify")).is_err());
+        assert!(send(OsStr::new("/nonexistent/notify"), "READY=1\n").is_err());
     }
 }

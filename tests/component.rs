@@ -17,3 +17,4 @@ macro_rules! on_fake {
 }
 
 scenarios::shared_scenarios!(on_fake);
+on_fake! { drivers::the_runtimes_cgroup_driver_counts }

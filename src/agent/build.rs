@@ -6,11 +6,12 @@ use super::{
     node_ip::host_ips,
     node_view::NodeViewTask,
     remembered::{remembered, save},
+    systemd::{Pulse, SystemdTask},
 };
 use crate::{
-    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity},
+    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets},
     clock,
-    config::{CgroupDriver, Config, Enforce, PidsLimit},
+    config::{Config, Enforce, PidsLimit},
     cri::{NodeFacts, RuntimeClient, to_cri},
     desired::SourceSnapshot,
     event::{self, Recorder},
@@ -67,6 +68,7 @@ pub(super) fn spawn_all(
     let (pleg, pleg_handle, updates) = Pleg::new(runtime.clone(), PlegSettings::new(clock::now));
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
     let health = pleg_handle.health();
+    let relists = pleg_handle.heartbeat();
     let links = Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder };
     let host = Arc::new(host(config, &node_name, &capacity, links)?);
 
@@ -86,6 +88,7 @@ pub(super) fn spawn_all(
     tasks.spawn(named("workers", set.run()));
 
     let (trouble_sender, trouble) = watch::channel(Vec::new());
+    let cgroup_driver = host.cgroups.driver_state();
     let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
     tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
     let (published, node) = watch::channel(Arc::default());
@@ -95,6 +98,7 @@ pub(super) fn spawn_all(
         sources: snapshots,
         set: set_view,
         trouble,
+        cgroup_driver,
         store_warnings: store.warnings(),
         published,
     };
@@ -102,9 +106,21 @@ pub(super) fn spawn_all(
 
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
+    let loops = vec![Pulse::new("workers", heartbeat.clone()), Pulse::new("relist", relists)];
+    let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
+        socket,
+        watchdog: config.process.watchdog,
+        node: node.clone(),
+        pods: pods.clone(),
+        loops,
+    });
     let views = Views { pods, node, events: event_log, heartbeat };
     let server = Server::bind(serve_settings(config), views, commands)?;
     spawn(tasks, "server", server.run(shutdown.clone()));
+    // Everything was made that can fail.
+    if let Some(systemd) = systemd {
+        spawn(tasks, "systemd", systemd.run(shutdown.clone()));
+    }
     Ok(node_name)
 }
 
@@ -191,11 +207,8 @@ fn cgroup_settings(config: &Config) -> CgroupSettings {
     CgroupSettings {
         root: config.cgroup.root.clone(),
         per_qos: config.cgroup.per_qos,
-        driver: match config.cgroup.driver {
-            CgroupDriver::Cgroupfs => crate::cgroup::CgroupDriver::Cgroupfs,
-            CgroupDriver::Systemd => crate::cgroup::CgroupDriver::Systemd,
-        },
-        create_root: true,
+        driver: config.cgroup.driver,
+        systemd: SystemdSockets::default(),
     }
 }
 

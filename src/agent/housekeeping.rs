@@ -1,4 +1,5 @@
-//! What nobody's worker does: the cgroups that all pods share, and what crashes left behind.
+//! What nobody's worker does: which cgroup driver is in use, the cgroups that all pods share, and what
+//! crashes left behind.
 //!
 //! Leftovers (cgroups, pod directories, log directories, log links of pods that are no more) are
 //! removed when, and only when, every source has said everything and the runtime was listed: until
@@ -8,7 +9,8 @@ use super::build::{enforces_pods, reserved};
 use crate::{
     cgroup::{Limits, NodeCapacity, node_limits},
     config::Config,
-    model::{Event, EventKind, EventTarget, PodUid},
+    model::{CgroupDriver, Event, EventKind, EventTarget, PodUid, ToldDriver},
+    pleg::Health,
     worker::{Host, Known, blocking, chain},
 };
 use std::{sync::Arc, time::Duration};
@@ -24,6 +26,7 @@ const LOOK: Duration = Duration::from_secs(600);
 pub(super) struct Housekeeping {
     host: Arc<Host>,
     limits: Limits,
+    health: watch::Receiver<Arc<Health>>,
     known: watch::Receiver<Arc<Known>>,
     trouble: watch::Sender<Vec<String>>,
     enforced: bool,
@@ -38,21 +41,29 @@ impl Housekeeping {
         trouble: watch::Sender<Vec<String>>,
     ) -> Self {
         let limits = node_limits(capacity, &reserved(config), enforces_pods(config));
-        Self { host, limits, known, trouble, enforced: false }
+        let health = host.pleg.health();
+        Self { host, limits, health, known, trouble, enforced: false }
     }
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut shares = None;
+        // What was enforced last.
+        let mut done: Option<(CgroupDriver, u64)> = None;
         let mut next_try = Instant::now();
         let mut next_look = Instant::now();
         let (mut enforcing, mut leftovers) = (None, Vec::new());
         loop {
             let known = Arc::clone(&self.known.borrow_and_update());
-            let due = !self.enforced && Instant::now() >= next_try;
-            if due || shares != Some(known.burstable_shares) {
-                enforcing = self.enforce(known.burstable_shares);
-                shares = Some(known.burstable_shares);
-                next_try = Instant::now() + RETRY;
+            let told = self.health.borrow().cgroup_driver;
+            self.host.cgroups.runtime_tells(told);
+            let driver = self.host.cgroups.driver_state().borrow().driver;
+            if let Some(driver) = driver {
+                let wanted = Some((driver, known.burstable_shares));
+                let due = !self.enforced && Instant::now() >= next_try;
+                if due || done != wanted {
+                    enforcing = self.enforce(known.burstable_shares).await;
+                    done = wanted;
+                    next_try = Instant::now() + RETRY;
+                }
             }
             if known.complete && Instant::now() >= next_look {
                 leftovers = self.sweep().await;
@@ -66,7 +77,7 @@ impl Housekeeping {
             });
             // Until everything is known there is nothing to look for, and a change will tell.
             let look = if known.complete { next_look } else { Instant::now() + LOOK };
-            let wake = if self.enforced { look } else { look.min(next_try) };
+            let wake = if self.enforced || done.is_none() { look } else { look.min(next_try) };
             // Every arm only waits, and the next round reads everything anew.
             tokio::select! {
                 biased;
@@ -77,17 +88,20 @@ impl Housekeeping {
                         return Ok(());
                     }
                 }
+                other = another(&mut self.health, told) => {
+                    if other.is_err() {
+                        shutdown.cancelled().await;
+                        return Ok(());
+                    }
+                }
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
     }
 
-    /// Node allocatable and the tiers. Short writes to cgroup files: done in place.
-    fn enforce(&mut self, burstable_shares: u64) -> Option<String> {
-        let cgroups = &self.host.cgroups;
-        let done = cgroups
-            .ensure_node_allocatable(&self.limits)
-            .and_then(|()| cgroups.ensure_qos_tiers(burstable_shares));
+    /// Node allocatable and the tiers.
+    async fn enforce(&mut self, burstable_shares: u64) -> Option<String> {
+        let done = self.host.cgroups.ensure_shared(&self.limits, burstable_shares).await;
         let (kind, reason, message) = match &done {
             Ok(()) if self.enforced => return None,
             Ok(()) => (
@@ -155,4 +169,12 @@ impl Housekeeping {
         })
         .await?
     }
+}
+
+/// Waits until the runtime says something else of its cgroup driver.
+async fn another(
+    health: &mut watch::Receiver<Arc<Health>>,
+    told: ToldDriver,
+) -> Result<(), watch::error::RecvError> {
+    health.wait_for(|health| health.cgroup_driver != told).await.map(drop)
 }

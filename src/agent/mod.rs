@@ -17,6 +17,7 @@ mod node_view;
 mod process;
 mod remembered;
 mod signals;
+mod systemd;
 
 use crate::config::Config;
 use anyhow::{Context as _, bail};
@@ -45,10 +46,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = signals::Signals::install().context("cannot handle signals")?;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let version = env!("CARGO_PKG_VERSION");
-    let notify_socket = config.process.notify_socket.clone();
     let node = build::spawn_all(&config, &mut tasks, &shutdown)?;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
-    process::tell_systemd(notify_socket.as_deref());
     supervise(tasks, signals, shutdown).await
 }
 

@@ -2,6 +2,7 @@
 //! put together whenever one of them changes.
 
 use crate::{
+    cgroup::DriverState,
     clock,
     desired::SourceSnapshot,
     model::{FileVerdict, NodeView, PlegView, Position, Problem, SourceView},
@@ -23,6 +24,7 @@ pub(super) struct NodeViewTask {
     pub set: watch::Receiver<Arc<SetView>>,
     /// Node-wide trouble of the parts that run in the background.
     pub trouble: watch::Receiver<Vec<String>>,
+    pub cgroup_driver: watch::Receiver<DriverState>,
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
     pub published: watch::Sender<Arc<NodeView>>,
 }
@@ -39,6 +41,7 @@ impl NodeViewTask {
                 changed = self.health.changed() => changed?,
                 changed = self.set.changed() => changed?,
                 changed = self.trouble.changed() => changed?,
+                changed = self.cgroup_driver.changed() => changed?,
                 changed = self.store_warnings.changed() => changed?,
                 () = super::build::any_changed(&mut self.sources) => {}
             }
@@ -49,13 +52,16 @@ impl NodeViewTask {
     fn assemble(&mut self) -> NodeView {
         let health = Arc::clone(&self.health.borrow_and_update());
         let set = Arc::clone(&self.set.borrow_and_update());
+        let cgroup_driver = self.cgroup_driver.borrow_and_update().clone();
         let mut warnings = self.trouble.borrow_and_update().clone();
+        warnings.extend(cgroup_driver.warnings().cloned());
         warnings.extend(self.store_warnings.borrow_and_update().iter().cloned());
         let mut sources: Vec<SourceView> =
             self.sources.iter_mut().map(|s| s.borrow_and_update().view.clone()).collect();
         mark_duplicates(&mut sources, &set);
         NodeView {
             runtime: health.runtime.clone(),
+            cgroup_driver: cgroup_driver.driver,
             pleg: PlegView {
                 last_relist_at: health.last_relist.and_then(|at| {
                     let now = clock::now();

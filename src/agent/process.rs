@@ -3,7 +3,7 @@
 
 use crate::config::ProcessConfig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::{ffi::OsStr, fs};
+use std::fs;
 
 pub(super) fn apply(config: &ProcessConfig) {
     let score = config.oom_score_adj;
@@ -13,13 +13,6 @@ pub(super) fn apply(config: &ProcessConfig) {
     }
     if let Err(err) = raise_open_files(config.max_open_files) {
         tracing::warn!(%err, "cannot raise the limit on open files to {}", config.max_open_files);
-    }
-}
-
-/// Says `READY=1` where systemd asked for it.
-pub(super) fn tell_systemd(socket: Option<&OsStr>) {
-    if let Some(Err(err)) = socket.map(crate::notify::ready) {
-        tracing::warn!(%err, "cannot tell systemd that the agent is up");
     }
 }
 

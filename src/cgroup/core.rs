@@ -172,18 +172,6 @@ impl NodeCapacity {
     }
 }
 
-/// A component of a cgroup name below `cgroupRoot`: not empty, no `/`, no dots of a relative path.
-#[must_use]
-pub(super) fn is_component(text: &str) -> bool {
-    !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\0', '\n'])
-}
-
-/// The pod's uid in a directory name `pod<uid>`.
-#[must_use]
-pub(super) fn uid_of_directory(name: &str) -> Option<&str> {
-    name.strip_prefix("pod").filter(|uid| !uid.is_empty())
-}
-
 /// Process ids in the text of `cgroup.procs`. 0 stands for a process of another pid namespace: it can't be
 /// signalled, and `kill(0)` would hit our own process group.
 #[must_use]

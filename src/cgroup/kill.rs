@@ -2,8 +2,10 @@
 
 use super::{
     CgroupError, Cgroups, FoundPod,
-    core::{parse_procs, uid_of_directory},
+    core::parse_procs,
     files::write_file,
+    names::{self, DRIVERS, PARENTS},
+    tree::Place,
 };
 use nix::{
     errno::Errno,
@@ -17,9 +19,6 @@ use std::{
     time::Duration,
 };
 
-/// Where pod cgroups are looked for, below `cgroupRoot`.
-const PARENTS: [&[&str]; 3] =
-    [&["kubepods"], &["kubepods", "burstable"], &["kubepods", "besteffort"]];
 /// Rounds of signals where the kernel can't kill a whole cgroup: processes may fork meanwhile.
 const ROUNDS: usize = 5;
 /// Pauses of [`Cgroups::remove_pod`]: doubled from the first up to the last, about 5 s together.
@@ -37,12 +36,19 @@ impl Cgroups {
         if !self.is_managed() {
             return Ok(false);
         }
-        let pids = self.processes(name)?;
-        if pids.is_empty() {
+        let mut any = false;
+        for place in self.places(name) {
+            any |= self.kill_place(&place)?;
+        }
+        Ok(any)
+    }
+
+    fn kill_place(&self, place: &Place) -> Result<bool, CgroupError> {
+        if self.processes_in(place)?.is_empty() {
             return Ok(false);
         }
-        let Some(directory) = self.freezer_path(name) else {
-            return self.signal_rounds(name).map(|()| true);
+        let Some(directory) = self.freezer_path(place) else {
+            return self.signal_rounds(place).map(|()| true);
         };
         // One write, race-free and recursive (v2, Linux 5.14).
         match write_file(&directory.join("cgroup.kill"), "1") {
@@ -55,14 +61,14 @@ impl Cgroups {
         }
         // Frozen processes can't fork away from the signal; it takes effect when they thaw.
         set_frozen(&directory, true);
-        let signalled = self.signal_rounds(name);
+        let signalled = self.signal_rounds(place);
         thaw_tree(&directory);
         signalled.map(|()| true)
     }
 
     /// Removes the pod's cgroup in every hierarchy, also those that only the runtime made cgroups
-    /// in. Kills what still runs there. Tried again for about 5 s while processes are dying.
-    /// Nothing to do when there is none.
+    /// in, and its slice, whichever driver made them. Kills what still runs there. Tried again for
+    /// about 5 s while processes are dying. Nothing to do when there is none.
     ///
     /// # Errors
     /// [`CgroupError::Busy`] when processes don't die (uninterruptible sleep); others as they come.
@@ -76,7 +82,7 @@ impl Cgroups {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
             self.kill_pod(name)?;
-            match self.remove_directories(name) {
+            match self.remove_places(name).await {
                 Err(CgroupError::Busy { .. }) if attempt < ATTEMPTS => {}
                 result => return result,
             }
@@ -95,28 +101,51 @@ impl Cgroups {
         if !self.is_managed() {
             return Ok(Vec::new());
         }
-        for parent in PARENTS {
-            for path in self.all_paths(parent) {
+        for (parent, driver) in PARENTS.iter().flat_map(|p| DRIVERS.map(|driver| (*p, driver))) {
+            let place = self.place(driver, parent);
+            for path in self.all_paths(&place) {
                 for child in children(&path)? {
                     let name = child.file_name().and_then(|name| name.to_str()).unwrap_or("");
-                    if uid_of_directory(name).is_some() {
-                        let parts = parent.iter().copied().chain([name]);
-                        found.insert(parts.map(str::to_owned).collect::<Vec<String>>());
+                    let component = names::component(driver, place.last(), name);
+                    if let Some(component) =
+                        component.filter(|c| names::uid_of_component(c).is_some())
+                    {
+                        let parts = parent.iter().map(|part| (*part).to_owned());
+                        found.insert(parts.chain([component]).collect::<Vec<String>>());
                     }
                 }
             }
         }
         let pod = |name: Vec<String>| {
-            let uid = name.last().and_then(|last| uid_of_directory(last))?.into();
+            let uid = name.last().and_then(|last| names::uid_of_component(last))?.into();
             Some(FoundPod { uid, name })
         };
         Ok(found.into_iter().filter_map(pod).collect())
     }
 
-    /// One attempt at removing the directories of `name`, bottom-up.
-    pub(super) fn remove_directories(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
+    async fn remove_places(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
+        for place in self.places(name) {
+            self.remove_place(&place).await?;
+        }
+        Ok(())
+    }
+
+    /// One attempt at removing a cgroup. systemd would wait for processes: its slice is stopped
+    /// when there are none.
+    pub(super) async fn remove_place(&self, place: &Place) -> Result<(), CgroupError> {
+        let pids = self.processes_in(place)?;
+        if !pids.is_empty() {
+            let path = self.all_paths(place).next().unwrap_or_default();
+            return Err(CgroupError::Busy { path, pids: pids.into_iter().collect() });
+        }
+        self.stop_slice(place).await?;
+        self.remove_directories(place)
+    }
+
+    /// One attempt at removing directories, bottom-up.
+    fn remove_directories(&self, place: &Place) -> Result<(), CgroupError> {
         let mut busy = None;
-        for path in self.all_paths(name) {
+        for path in self.all_paths(place) {
             match remove_tree(&path) {
                 Ok(()) => {}
                 Err(err) if err.raw_os_error() == Some(Errno::EBUSY as i32) => busy = Some(path),
@@ -125,17 +154,26 @@ impl Cgroups {
         }
         match busy {
             Some(path) => {
-                let pids = self.processes(name)?.into_iter().collect();
+                let pids = self.processes_in(place)?.into_iter().collect();
                 Err(CgroupError::Busy { path, pids })
             }
             None => Ok(()),
         }
     }
 
-    /// Processes in the pod's cgroup and below, in any hierarchy.
-    fn processes(&self, name: &[impl AsRef<str>]) -> Result<BTreeSet<i32>, CgroupError> {
+    /// Processes in the cgroup of `name` and below, whichever driver made it.
+    pub(super) fn processes(&self, name: &[impl AsRef<str>]) -> Result<BTreeSet<i32>, CgroupError> {
         let mut pids = BTreeSet::new();
-        for path in self.all_paths(name) {
+        for place in self.places(name) {
+            pids.extend(self.processes_in(&place)?);
+        }
+        Ok(pids)
+    }
+
+    /// Processes in a cgroup and below, in any hierarchy.
+    pub(super) fn processes_in(&self, place: &Place) -> Result<BTreeSet<i32>, CgroupError> {
+        let mut pids = BTreeSet::new();
+        for path in self.all_paths(place) {
             collect_processes(&path, &mut pids)?;
         }
         // Nobody puts the agent there, but if somebody did, it would be the end of it.
@@ -143,16 +181,16 @@ impl Cgroups {
         Ok(pids)
     }
 
-    fn signal_rounds(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
+    fn signal_rounds(&self, place: &Place) -> Result<(), CgroupError> {
         let mut signalled = BTreeSet::new();
         for _ in 0..ROUNDS {
             let mut new = false;
-            for pid in self.processes(name)? {
+            for pid in self.processes_in(place)? {
                 new |= signalled.insert(pid);
                 match kill(Pid::from_raw(pid), Signal::SIGKILL) {
                     Ok(()) | Err(Errno::ESRCH) => {}
                     Err(errno) => {
-                        let path = self.own_paths(name).next().unwrap_or_default();
+                        let path = self.all_paths(place).next().unwrap_or_default();
                         let source = io::Error::from(errno);
                         return Err(CgroupError::Io {
                             operation: "kill a process of",

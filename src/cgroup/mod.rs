@@ -4,65 +4,79 @@
 //! runtime makes inside the pod's. Works on cgroup v2 and on v1, where each controller is a
 //! hierarchy of its own. The mounts are an argument, so that tests use a tree of their own.
 //! Does not decide any value: those come from `podspec` and the configuration.
+//!
+//! The two drivers differ in where a cgroup lies (`names`) and in that systemd is told first, with
+//! the limits as properties of a slice (`slice`, `systemd`). All else is the same: systemd makes the
+//! directories, those that it did not make are made, and the same values are written to the files.
+//! Which driver it is turns out when the runtime answers (`driver`).
 
 mod capacity;
 mod core;
+mod driver;
 mod files;
 mod kill;
+mod names;
+mod slice;
+mod systemd;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub use core::{Hierarchy, hierarchies, node_limits};
-pub use tree::{CgroupVersion, Cgroups};
+pub use driver::DriverState;
+pub use systemd::{SystemdError, SystemdSockets};
+pub use tree::Cgroups;
 
+use crate::model::CgroupDriver;
 use std::{io, path::PathBuf};
 use thiserror::Error;
 
 /// What the configuration says about cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupSettings {
-    /// `cgroupRoot`: an existing cgroup, `/` for the root.
+    /// `cgroupRoot`: a cgroup, `/` for the root. Made if it is missing.
     pub root: String,
     /// `cgroupsPerQOS`: without it nothing is created and the runtime gets an empty parent.
     pub per_qos: bool,
-    /// `cgroupDriver`.
+    /// `cgroupDriver`, for a runtime that does not tell its own.
     pub driver: CgroupDriver,
-    /// Whether a missing `root` is made (a demo or a test with a root of its own) instead of being
-    /// an error, as with the kubelet.
-    pub create_root: bool,
+    /// Where systemd is spoken to.
+    pub systemd: SystemdSockets,
 }
 
-/// `cgroupDriver`.
+/// Which kind of tree the pods live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// Directories made by this agent.
-    Cgroupfs,
-    /// Slices made by systemd: not supported in this version, refused by [`Cgroups::detect`].
-    Systemd,
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
 }
 
 /// What went wrong with which cgroup.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// `cgroupDriver: systemd`.
-    #[error(
-        "cgroupDriver \"systemd\" is not supported in this version: set cgroupDriver to \"cgroupfs\" here and in the container runtime"
-    )]
-    SystemdDriver,
+    /// The runtime does not answer.
+    #[error("the container runtime has not told its cgroup driver yet")]
+    DriverUnknown,
+    /// What systemd has or does not.
+    #[error("cannot {what} {unit} (cgroup driver systemd)")]
+    Systemd {
+        /// `make` or `remove`.
+        what: &'static str,
+        /// One slice or several.
+        unit: String,
+        /// Why.
+        source: SystemdError,
+    },
+    /// A panic in here.
+    #[error("the work on cgroup files has crashed")]
+    Crashed,
     /// Neither a usable v2 nor v1 tree is mounted.
     #[error(
         "no usable cgroup tree is mounted: neither cgroup2 nor the v1 hierarchies of memory, cpu and pids"
     )]
     NoHierarchy,
-    /// `cgroupRoot` names nothing.
-    #[error("invalid configuration: cgroup-root {root:?} doesn't exist: no directory {path:?}")]
-    RootMissing {
-        /// As configured.
-        root: String,
-        /// Where it was looked for.
-        path: PathBuf,
-    },
     /// A name that is no plain path component.
     #[error("invalid cgroup name component {component:?}")]
     InvalidName {
@@ -102,7 +116,7 @@ pub enum CgroupError {
 /// A pod cgroup found on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundPod {
-    /// From the directory's name, `pod<uid>`.
+    /// From the directory's name, `pod<uid>` or `...-pod<uid>.slice`.
     pub uid: crate::model::PodUid,
     /// Components below `cgroupRoot`: `kubepods`, tier, `pod<uid>`.
     pub name: Vec<String>,

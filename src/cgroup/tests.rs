@@ -1,5 +1,8 @@
-use super::{core::*, *};
-use crate::podspec::{HugepageLimit, PodCgroup};
+use super::{core::*, systemd::fake::FakeSystemd, *};
+use crate::{
+    model::ToldDriver,
+    podspec::{HugepageLimit, PodCgroup},
+};
 use std::{
     fs,
     path::Path,
@@ -22,8 +25,15 @@ fn settings(root: &str) -> CgroupSettings {
         root: root.to_owned(),
         per_qos: true,
         driver: CgroupDriver::Cgroupfs,
-        create_root: false,
+        systemd: SystemdSockets { private: "/nonexistent".into(), bus: "/nonexistent".into() },
     }
+}
+
+/// On these hierarchies, below a runtime that does not tell its driver.
+fn told(hierarchies: Vec<Hierarchy>, settings: &CgroupSettings) -> Cgroups {
+    let cgroups = Cgroups::on_hierarchies(hierarchies, settings).unwrap();
+    cgroups.runtime_tells(ToldDriver::NotOffered);
+    cgroups
 }
 
 fn burstable(uid: &str) -> [String; 3] {
@@ -105,12 +115,7 @@ fn node_limits_take_off_what_is_reserved() {
 }
 
 #[test]
-fn names_and_files_are_read_strictly() {
-    assert!(is_component("podab-12") && is_component("kubepods"));
-    assert!(!is_component("..") && !is_component("") && !is_component("a/b"));
-    assert_eq!(uid_of_directory("pod12-34"), Some("12-34"));
-    assert_eq!(uid_of_directory("pod"), None);
-    assert_eq!(uid_of_directory("cri-containerd-1.scope"), None);
+fn files_are_read_strictly() {
     assert_eq!(parse_procs("12\n0\n1\n34\n"), [12, 34]);
     assert_eq!(page_size_of_file("hugetlb.2MB.max"), Some("2MB"));
     assert_eq!(page_size_of_file("hugetlb.1GB.limit_in_bytes"), Some("1GB"));
@@ -122,14 +127,9 @@ fn names_and_files_are_read_strictly() {
 
 #[test]
 fn refuses_what_it_cannot_work_with() {
-    let systemd = CgroupSettings { driver: CgroupDriver::Systemd, ..settings("/") };
-    let error = Cgroups::on_hierarchies(hierarchies(HYBRID), &systemd).unwrap_err();
-    assert!(matches!(error, CgroupError::SystemdDriver));
     let error = Cgroups::on_hierarchies(Vec::new(), &settings("/")).unwrap_err();
     assert!(matches!(error, CgroupError::NoHierarchy));
     let dir = tempfile::tempdir().unwrap();
-    let error = Cgroups::on_hierarchies(fake_v2(dir.path()), &settings("/nodelet-no-such"));
-    assert!(matches!(error.unwrap_err(), CgroupError::RootMissing { .. }));
     let error = Cgroups::on_hierarchies(fake_v2(dir.path()), &settings("/a/../b")).unwrap_err();
     assert!(matches!(error, CgroupError::InvalidName { .. }));
 }
@@ -160,17 +160,16 @@ fn reads_the_machines_capacity() {
     assert!(real.cpu_milli >= 1000 && real.memory_bytes > 0 && real.pids > 0);
 }
 
-#[test]
-fn nothing_is_managed_without_a_tree_per_qos() {
+#[tokio::test]
+async fn nothing_is_managed_without_a_tree_per_qos() {
     let dir = tempfile::tempdir().unwrap();
     let off = CgroupSettings { per_qos: false, ..settings("/") };
     let cgroups = Cgroups::on_hierarchies(fake_v2(dir.path()), &off).unwrap();
     let name = burstable("1");
-    assert_eq!(cgroups.cri_parent(&name), "");
+    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "");
     assert!(cgroups.pod_exists(&name));
-    assert!(!cgroups.ensure_pod(&name, &values()).unwrap());
-    cgroups.ensure_qos_tiers(100).unwrap();
-    cgroups.ensure_node_allocatable(&Limits::default()).unwrap();
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap());
+    cgroups.ensure_shared(&Limits::default(), 100).await.unwrap();
     assert!(cgroups.list_pods().unwrap().is_empty());
     assert!(!dir.path().join("kubepods").exists());
 }
@@ -200,8 +199,8 @@ fn populate(directory: &Path, controllers: Option<&str>) {
     }
 }
 
-#[test]
-fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
+#[tokio::test]
+async fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let all = "cpuset cpu io memory hugetlb pids";
@@ -210,12 +209,11 @@ fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
     for parent in ["own", "own/kubepods", "own/kubepods/burstable", "own/kubepods/besteffort"] {
         populate(&root.join(parent), Some(all));
     }
-    let cgroups = Cgroups::on_hierarchies(fake_v2(root), &settings("/own/")).unwrap();
+    let cgroups = told(fake_v2(root), &settings("/own/"));
     assert_eq!(cgroups.version(), CgroupVersion::V2);
     let name = burstable("1");
-    assert_eq!(cgroups.cri_parent(&name), "/own/kubepods/burstable/pod1");
-    cgroups.ensure_node_allocatable(&Limits { pids: Some(7), ..Limits::default() }).unwrap();
-    cgroups.ensure_qos_tiers(1024).unwrap();
+    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "/own/kubepods/burstable/pod1");
+    cgroups.ensure_shared(&Limits { pids: Some(7), ..Limits::default() }, 1024).await.unwrap();
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     assert_eq!(read("own/kubepods/pids.max"), "7");
     assert_eq!(read("own/kubepods/burstable/cpu.weight"), "39");
@@ -223,7 +221,7 @@ fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
 
     // A directory without its controllers counts as missing: it gets them and its values.
     assert!(!cgroups.pod_exists(&name));
-    assert!(cgroups.ensure_pod(&name, &values()).unwrap());
+    assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
     for parent in ["", "own", "own/kubepods", "own/kubepods/burstable"] {
         let enabled = read(format!("{parent}/cgroup.subtree_control").trim_start_matches('/'));
         assert_eq!(enabled, "+cpuset +cpu +io +memory +hugetlb +pids", "{parent:?}");
@@ -236,12 +234,158 @@ fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
 
     populate(&pod, Some(all));
     assert!(cgroups.pod_exists(&name));
-    assert!(!cgroups.ensure_pod(&name, &values()).unwrap(), "values are written only once");
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "values are written only once");
     assert_eq!(read("own/kubepods/burstable/pod1/memory.max"), "");
-    cgroups.lower_cpu(&name).unwrap();
-    assert_eq!(read("own/kubepods/burstable/pod1/cpu.weight"), "1");
     let found = cgroups.list_pods().unwrap();
     assert_eq!(found, [FoundPod { uid: "1".into(), name: name.to_vec() }]);
+}
+
+/// A tree in which systemd makes the directories and the kernel their files.
+async fn with_systemd(root: &Path, driver: CgroupDriver) -> (FakeSystemd, Cgroups) {
+    let fake = FakeSystemd::start(&root.join("sockets")).await;
+    let tree = root.join("tree");
+    let all = "cpuset cpu io memory hugetlb pids";
+    let cgroups = Cgroups::on_hierarchies(
+        fake_v2(&tree),
+        &CgroupSettings { driver, systemd: fake.sockets(), ..settings("/") },
+    )
+    .unwrap();
+    // A slice lies in the slices that its name tells.
+    fake.on_start(move |slice| {
+        let stem = slice.strip_suffix(".slice").unwrap();
+        let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
+        let path =
+            ends.fold(tree.clone(), |path, end| path.join(format!("{}.slice", &stem[..end])));
+        populate(&path, Some(all));
+    });
+    (fake, cgroups)
+}
+
+#[tokio::test]
+async fn slices_are_made_through_systemd_and_finished_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fake, cgroups) = with_systemd(dir.path(), CgroupDriver::Cgroupfs).await;
+    let name = burstable("12-34");
+    assert!(!cgroups.pod_exists(&name), "nothing is there before the driver is known");
+    cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Systemd));
+    let limits = Limits { pids: Some(7), memory_bytes: Some(1 << 30), ..Limits::default() };
+    cgroups.ensure_shared(&limits, 1024).await.unwrap();
+    let pods = dir.path().join("tree/kubepods.slice/kubepods-burstable.slice");
+    let pod = pods.join("kubepods-burstable-pod12_34.slice");
+    assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
+    assert_eq!(
+        fake.calls(),
+        [
+            "StartTransientUnit kubepods.slice Description=Kubernetes pods: kubepods \
+             DefaultDependencies=false CPUAccounting=true MemoryAccounting=true TasksAccounting=true \
+             IOAccounting=true MemoryMax=1073741824 TasksMax=7",
+            "StartTransientUnit kubepods-burstable.slice \
+             Description=Kubernetes pods: kubepods/burstable DefaultDependencies=false \
+             CPUAccounting=true MemoryAccounting=true TasksAccounting=true IOAccounting=true \
+             CPUWeight=39",
+            "StartTransientUnit kubepods-besteffort.slice \
+             Description=Kubernetes pods: kubepods/besteffort DefaultDependencies=false \
+             CPUAccounting=true MemoryAccounting=true TasksAccounting=true IOAccounting=true \
+             CPUWeight=1",
+            "StartTransientUnit kubepods-burstable-pod12_34.slice \
+             Description=Kubernetes pods: kubepods/burstable/pod12-34 DefaultDependencies=false \
+             CPUAccounting=true MemoryAccounting=true TasksAccounting=true IOAccounting=true \
+             CPUWeight=10 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 MemoryMax=67108864 \
+             TasksMax=100",
+        ]
+    );
+    assert_eq!(
+        cgroups.cri_parent(&name).await.unwrap(),
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_34.slice"
+    );
+    // The same files as with the other driver, huge pages among them.
+    let read = |file: &str| fs::read_to_string(pod.join(file)).unwrap();
+    assert_eq!(
+        (read("cpu.max").as_str(), read("memory.max").as_str()),
+        ("50000 100000", "67108864")
+    );
+    assert_eq!(
+        (read("hugetlb.2MB.max").as_str(), read("hugetlb.1GB.max").as_str()),
+        ("4194304", "0")
+    );
+    let enabled = fs::read_to_string(pods.join("cgroup.subtree_control")).unwrap();
+    assert_eq!(enabled, "+cpuset +cpu +io +memory +hugetlb +pids");
+
+    assert!(cgroups.pod_exists(&name));
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "values are written only once");
+    cgroups.ensure_shared(&limits, 2048).await.unwrap();
+    assert_eq!(
+        fake.calls()[4..],
+        [
+            "SetUnitProperties kubepods.slice MemoryMax=1073741824 TasksMax=7",
+            "SetUnitProperties kubepods-burstable.slice CPUWeight=79",
+            "SetUnitProperties kubepods-besteffort.slice CPUWeight=1",
+        ]
+    );
+    let found = cgroups.list_pods().unwrap();
+    assert_eq!(found, [FoundPod { uid: "12-34".into(), name: name.to_vec() }]);
+}
+
+#[tokio::test]
+async fn a_pod_of_the_other_driver_is_found_and_its_slice_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fake, cgroups) = with_systemd(dir.path(), CgroupDriver::Systemd).await;
+    cgroups.runtime_tells(ToldDriver::NotOffered);
+    let name = burstable("1");
+    assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
+    cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Cgroupfs));
+    assert!(!cgroups.pod_exists(&name), "it is to be made anew before a sandbox is");
+    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), "/kubepods/burstable/pod1");
+    assert_eq!(cgroups.list_pods().unwrap().len(), 1);
+    // Files can't be removed from a directory that only stands for a cgroup.
+    cgroups.remove_pod(&name).await.unwrap_err();
+    assert_eq!(fake.calls()[1], "StopUnit kubepods-burstable-pod1.slice");
+    let warnings: Vec<String> = cgroups.driver_state().borrow().warnings().cloned().collect();
+    assert!(warnings[0].contains("the container runtime uses cgroupfs"), "{warnings:?}");
+}
+
+#[test]
+fn a_refusal_is_explained_when_it_is_about_cgroups() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroups = told(fake_v2(dir.path()), &settings("/"));
+    let refusal = "failed to create containerd task: failed to create shim task: OCI runtime create \
+                   failed: runc create failed: expected cgroupsPath to be of format \
+                   \"slice:prefix:name\" for systemd cgroups, got \"/kubepods/besteffort/pod1/2\" \
+                   instead: unknown";
+    assert!(cgroups.runtime_refused(refusal).unwrap().contains("`cgroupDriver: systemd`"));
+    assert_eq!(cgroups.runtime_refused("no such image"), None);
+}
+
+#[tokio::test]
+async fn a_slice_that_systemd_refuses_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fake, cgroups) = with_systemd(dir.path(), CgroupDriver::Systemd).await;
+    cgroups.runtime_tells(ToldDriver::NotOffered);
+    fake.refuse("StartTransientUnit", "org.freedesktop.systemd1.ShuttingDown", "going down");
+    let error = cgroups.ensure_pod(&burstable("1"), &values()).await.unwrap_err();
+    assert_eq!(
+        crate::worker::chain(&error),
+        "cannot make kubepods-burstable-pod1.slice (cgroup driver systemd): systemd refuses \
+         StartTransientUnit: org.freedesktop.systemd1.ShuttingDown: going down"
+    );
+    assert!(!dir.path().join("tree/kubepods.slice").exists());
+}
+
+#[tokio::test]
+async fn pods_wait_until_the_runtime_tells_its_driver() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_fake, cgroups) = with_systemd(dir.path(), CgroupDriver::Cgroupfs).await;
+    cgroups.ensure_shared(&Limits::default(), 2).await.unwrap();
+    let name = burstable("1");
+    let tells = async {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(!dir.path().join("tree/kubepods").exists());
+        cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Systemd));
+    };
+    let values = values();
+    let (made, ()) = tokio::join!(cgroups.ensure_pod(&name, &values), tells);
+    assert!(made.unwrap());
+    assert!(dir.path().join("tree/kubepods.slice/kubepods-burstable.slice").exists());
 }
 
 /// A cgroup root of this test alone in every hierarchy; gone at the end, whatever happens.
@@ -338,15 +482,14 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
         return;
     }
     let Some(mut root) = TestRoot::make(mounted) else { return };
-    let cgroups = Cgroups::on_hierarchies(root.hierarchies.clone(), &settings(&root.name)).unwrap();
+    let cgroups = told(root.hierarchies.clone(), &settings(&root.name));
     assert_eq!(cgroups.version(), CgroupVersion::V1);
     let limits = Limits { memory_bytes: Some(1 << 30), pids: Some(500), ..Limits::default() };
-    cgroups.ensure_node_allocatable(&limits).unwrap();
-    cgroups.ensure_qos_tiers(512).unwrap();
+    cgroups.ensure_shared(&limits, 512).await.unwrap();
     let name = burstable("0123");
     let pod = PodCgroup { hugepage_limits: Vec::new(), ..values() };
-    assert!(cgroups.ensure_pod(&name, &pod).unwrap());
-    assert!(!cgroups.ensure_pod(&name, &pod).unwrap());
+    assert!(cgroups.ensure_pod(&name, &pod).await.unwrap());
+    assert!(!cgroups.ensure_pod(&name, &pod).await.unwrap());
     assert!(cgroups.pod_exists(&name));
 
     let file = |controller: &str, file: &str| {
@@ -369,7 +512,8 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
     for path in containers.iter().filter(|path| path.join("freezer.state").exists()) {
         fs::write(path.join("freezer.state"), "FROZEN").unwrap();
     }
-    assert!(cgroups.remove_directories(&name).is_err(), "processes hold it");
+    let place = cgroups.place(CgroupDriver::Cgroupfs, &name);
+    assert!(cgroups.remove_place(&place).await.is_err(), "processes hold it");
     assert!(cgroups.kill_pod(&name).unwrap());
     for mut child in root.children.drain(..) {
         child.wait().unwrap();
@@ -390,7 +534,7 @@ async fn v1_leftovers_in_a_hierarchy_that_only_the_runtime_uses_are_found_and_re
         return;
     };
     let Some(root) = TestRoot::make(mounted) else { return };
-    let cgroups = Cgroups::on_hierarchies(root.hierarchies.clone(), &settings(&root.name)).unwrap();
+    let cgroups = told(root.hierarchies.clone(), &settings(&root.name));
     let left = foreign.mount_point.join(&root.name).join("kubepods/besteffort/podx/c");
     fs::create_dir_all(&left).unwrap();
     let found = cgroups.list_pods().unwrap();
@@ -410,12 +554,11 @@ async fn v2_pod_is_killed_and_removed_for_real() {
         return;
     }
     let Some(mut root) = TestRoot::make(unified) else { return };
-    let cgroups = Cgroups::on_hierarchies(root.hierarchies.clone(), &settings(&root.name)).unwrap();
+    let cgroups = told(root.hierarchies.clone(), &settings(&root.name));
     assert_eq!(cgroups.version(), CgroupVersion::V2);
-    cgroups.ensure_node_allocatable(&Limits::default()).unwrap();
-    cgroups.ensure_qos_tiers(2).unwrap();
+    cgroups.ensure_shared(&Limits::default(), 2).await.unwrap();
     let name = burstable("77");
-    assert!(cgroups.ensure_pod(&name, &values()).unwrap());
+    assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
     assert!(cgroups.pod_exists(&name));
     let pod = root.paths("kubepods/burstable/pod77").remove(0);
     let hugetlb = pod.join("hugetlb.2MB.max");
@@ -427,8 +570,16 @@ async fn v2_pod_is_killed_and_removed_for_real() {
     if container[0].join("cgroup.freeze").exists() {
         fs::write(container[0].join("cgroup.freeze"), "1").unwrap();
     }
+    // It stays where it runs, whatever the runtime would do with a new one.
+    let parent = cgroups.cri_parent(&name).await.unwrap();
+    cgroups.runtime_tells(ToldDriver::Uses(CgroupDriver::Systemd));
+    assert_eq!(cgroups.cri_parent(&name).await.unwrap(), parent);
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap());
+    assert!(cgroups.cri_parent(&burstable("78")).await.unwrap().ends_with("pod78.slice"));
+    cgroups.runtime_tells(ToldDriver::NotOffered);
+    let place = cgroups.place(CgroupDriver::Cgroupfs, &name);
     assert!(matches!(
-        cgroups.remove_directories(&name).unwrap_err(),
+        cgroups.remove_place(&place).await.unwrap_err(),
         CgroupError::Busy { pids, .. } if pids.len() == 1
     ));
     assert!(cgroups.kill_pod(&name).unwrap());

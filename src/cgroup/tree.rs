@@ -1,43 +1,36 @@
 //! Making cgroups and writing their values.
 
 use super::{
-    CgroupDriver, CgroupError, CgroupSettings, Limits,
+    CgroupError, CgroupSettings, CgroupVersion, DriverState, Limits,
     core::{self, Hierarchy},
     files::{V2_CONTROLLERS, make_directories, v2_controllers, write_setting},
+    names::{self, KUBEPODS},
+    slice,
+    systemd::{Slice, Systemd},
 };
-use crate::podspec::PodCgroup;
+use crate::{model::CgroupDriver, podspec::PodCgroup};
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tokio::sync::watch;
 
-/// Top of the pods' tree, below `cgroupRoot`.
-const KUBEPODS: &str = "kubepods";
 /// v1 hierarchies in which the pods' cgroups are made by us. The runtime makes its own in others.
 const V1_CONTROLLERS: [&str; 7] =
     ["cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "freezer"];
 /// What a pod can't be limited without.
 const V1_REQUIRED: [&str; 3] = ["memory", "cpu", "pids"];
-
-/// Which kind of tree the pods live in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupVersion {
-    /// One hierarchy per controller.
-    V1,
-    /// The unified hierarchy.
-    V2,
-}
-
-/// The cgroup tree of this machine's pods. Cheap to clone. All operations are file operations of
-/// microseconds; none waits for a process to end except [`Cgroups::remove_pod`].
+/// The cgroup tree of this machine's pods. Cheap to clone. File operations take microseconds, what
+/// systemd does milliseconds, 10 s at most; nothing waits for a process to end except
+/// [`Cgroups::remove_pod`].
 #[derive(Clone, Debug)]
 pub struct Cgroups {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     version: CgroupVersion,
     /// Hierarchies in which cgroups are made; one for v2.
     own: Vec<Hierarchy>,
@@ -45,14 +38,37 @@ struct Inner {
     all: Vec<Hierarchy>,
     /// `cgroupRoot` as components.
     root: Vec<String>,
-    per_qos: bool,
+    pub(super) per_qos: bool,
+    pub(super) configured: CgroupDriver,
+    pub(super) driver: watch::Sender<DriverState>,
+    systemd: Systemd,
+}
+
+/// A cgroup under one driver: the directories from a mount point down to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) driver: CgroupDriver,
+    directories: Vec<String>,
+}
+
+impl Place {
+    pub(super) fn in_hierarchy(&self, hierarchy: &Hierarchy) -> PathBuf {
+        let mut path = hierarchy.mount_point.clone();
+        path.extend(&self.directories);
+        path
+    }
+
+    /// The last directory: with the systemd driver the name of the slice.
+    pub(super) fn last(&self) -> Option<&str> {
+        self.directories.last().map(String::as_str)
+    }
 }
 
 impl Cgroups {
     /// Looks at what is mounted and takes v1 when its memory controller is, else v2.
     ///
     /// # Errors
-    /// For the systemd driver, when no usable tree is mounted, and when `cgroupRoot` doesn't exist.
+    /// When no usable tree is mounted, or `cgroupRoot` is no name.
     pub fn detect(settings: &CgroupSettings) -> Result<Self, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
         let text = fs::read_to_string(path).map_err(|source| CgroupError::Io {
@@ -71,10 +87,6 @@ impl Cgroups {
         all: Vec<Hierarchy>,
         settings: &CgroupSettings,
     ) -> Result<Self, CgroupError> {
-        match settings.driver {
-            CgroupDriver::Cgroupfs => {}
-            CgroupDriver::Systemd => return Err(CgroupError::SystemdDriver),
-        }
         let root: Vec<String> =
             settings.root.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         check_name(&root)?;
@@ -90,12 +102,18 @@ impl Cgroups {
             let unified = all.iter().find(|h| h.unified).ok_or(CgroupError::NoHierarchy)?;
             (CgroupVersion::V2, vec![unified.clone()])
         };
-        let per_qos = settings.per_qos;
-        let cgroups = Self { inner: Arc::new(Inner { version, own, all, root, per_qos }) };
-        if per_qos {
-            cgroups.check_root(settings)?;
-        }
-        Ok(cgroups)
+        Ok(Self {
+            inner: Arc::new(Inner {
+                version,
+                own,
+                all,
+                root,
+                per_qos: settings.per_qos,
+                configured: settings.driver,
+                driver: watch::Sender::default(),
+                systemd: Systemd::new(settings.systemd.clone()),
+            }),
+        })
     }
 
     /// Which kind of tree it is.
@@ -104,35 +122,39 @@ impl Cgroups {
         self.inner.version
     }
 
-    /// Makes `kubepods` and gives it its limits; updates them when it exists. To be repeated every
-    /// minute while it fails.
+    /// Makes `kubepods` with its limits and the tiers with their CPU shares: 2 for best effort, the given
+    /// number for burstable (all its pods' requests together). Updates those that exist. To be
+    /// repeated every minute while it fails. Nothing to do until the driver is known.
     ///
     /// # Errors
-    /// When a directory can't be made or a value is refused.
-    pub fn ensure_node_allocatable(&self, limits: &Limits) -> Result<(), CgroupError> {
-        if !self.inner.per_qos {
+    /// When a cgroup can't be made or a value is refused.
+    pub async fn ensure_shared(
+        &self,
+        limits: &Limits,
+        burstable_shares: u64,
+    ) -> Result<(), CgroupError> {
+        let Some(driver) = self.inner.driver.borrow().driver.filter(|_| self.inner.per_qos) else {
             return Ok(());
+        };
+        let shares = |shares| Limits { cpu_shares: Some(shares), ..Limits::default() };
+        let wanted: [(&[&str], Limits); 3] = [
+            (&[KUBEPODS], limits.clone()),
+            (&[KUBEPODS, "burstable"], shares(burstable_shares)),
+            (&[KUBEPODS, "besteffort"], shares(2)),
+        ];
+        if driver == CgroupDriver::Systemd {
+            let slices = wanted.each_ref().map(|(name, limits)| self.slice(name, limits));
+            self.ensure_slices(&slices).await?;
         }
-        let name = [KUBEPODS];
-        self.create(&name)?;
-        self.write(&name, limits)
-    }
-
-    /// Makes the tiers and sets their CPU shares: 2 for best effort, the given number for
-    /// burstable (all its pods' requests together).
-    ///
-    /// # Errors
-    /// When a directory can't be made or a value is refused.
-    pub fn ensure_qos_tiers(&self, burstable_shares: u64) -> Result<(), CgroupError> {
-        if !self.inner.per_qos {
-            return Ok(());
-        }
-        for (tier, shares) in [("burstable", burstable_shares), ("besteffort", 2)] {
-            let name = [KUBEPODS, tier];
-            self.create(&name)?;
-            self.write(&name, &Limits { cpu_shares: Some(shares), ..Limits::default() })?;
-        }
-        Ok(())
+        let this = self.clone();
+        blocking(move || {
+            wanted.iter().try_for_each(|(name, limits)| {
+                let place = this.place(driver, name);
+                this.create(&place)?;
+                this.write(&place, limits)
+            })
+        })
+        .await
     }
 
     /// Makes the cgroup of a pod with its values. One that exists is left as it is: values are
@@ -141,138 +163,198 @@ impl Cgroups {
     /// `name` is the path below `cgroupRoot`, `kubepods` first.
     ///
     /// # Errors
-    /// When a directory can't be made or a value is refused. What was made by then is removed
-    /// again, so that the next attempt doesn't take a pod without limits for a finished one.
-    pub fn ensure_pod(
+    /// When it can't be made or a value is refused, and when the runtime does not tell its driver.
+    /// What was made by then is removed again, so that the next attempt doesn't take a pod without
+    /// limits for a finished one.
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave a cgroup without its limits.
+    pub async fn ensure_pod(
         &self,
         name: &[impl AsRef<str>],
         values: &PodCgroup,
     ) -> Result<bool, CgroupError> {
-        if !self.inner.per_qos || self.pod_exists(name) {
+        if !self.inner.per_qos {
             return Ok(false);
         }
-        let done =
-            self.create(name).and_then(|()| self.write(name, &self.pod_limits(name, values)));
+        check_name(name)?;
+        let driver = self.driver().await?;
+        let here = self.place(driver, name);
+        let (this, places) = (self.clone(), self.places(name));
+        let (place, exists) = blocking(move || {
+            let place = this.inhabited(places)?.unwrap_or(here);
+            let exists = this.exists(&place);
+            Ok((place, exists))
+        })
+        .await?;
+        if exists {
+            return Ok(false);
+        }
+        let done = self.make_pod(name, &place, values).await;
         if let Err(err) = done {
-            self.remove_directories(name)?;
+            self.remove_place(&place).await?;
             return Err(err);
         }
         Ok(true)
     }
 
+    async fn make_pod(
+        &self,
+        name: &[impl AsRef<str>],
+        place: &Place,
+        values: &PodCgroup,
+    ) -> Result<(), CgroupError> {
+        let limits = Limits::of_pod(values);
+        if place.driver == CgroupDriver::Systemd {
+            self.ensure_slices(&[self.slice(name, &limits)]).await?;
+        }
+        let (this, place) = (self.clone(), place.clone());
+        blocking(move || {
+            this.create(&place)?;
+            this.write(&place, &this.with_all_page_sizes(&place, limits))
+        })
+        .await
+    }
+
     /// Whether the pod's cgroup is there with every controller that it should have. Always true
-    /// when cgroups are not managed (`cgroupsPerQOS: false`).
+    /// when cgroups are not managed (`cgroupsPerQOS: false`), never before the driver is known.
     #[must_use]
     pub fn pod_exists(&self, name: &[impl AsRef<str>]) -> bool {
-        if !self.inner.per_qos {
-            return true;
-        }
-        let exists = self.own_paths(name).all(|path| path.is_dir());
-        exists && self.missing_controllers(name).is_empty()
+        let driver = self.inner.driver.borrow().driver;
+        !self.inner.per_qos || driver.is_some_and(|driver| self.exists(&self.place(driver, name)))
     }
 
-    /// Leaves the pod as little CPU as possible: for the cgroup of a removed pod whose volumes
-    /// can't be taken down yet. Nothing to do when there is none.
+    /// The `cgroup_parent` of the pod for the runtime: the full path, also of a slice. Empty when
+    /// cgroups are not managed.
     ///
     /// # Errors
-    /// When the value is refused.
-    pub fn lower_cpu(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
-        if !self.inner.per_qos || !self.own_paths(name).all(|path| path.is_dir()) {
-            return Ok(());
-        }
-        self.write(name, &Limits { cpu_shares: Some(2), ..Limits::default() })
-    }
-
-    /// The `cgroup_parent` of the pod for the runtime: the full path. Empty when cgroups are not
-    /// managed.
-    #[must_use]
-    pub fn cri_parent(&self, name: &[impl AsRef<str>]) -> String {
+    /// When its processes can't be listed.
+    pub async fn cri_parent(&self, name: &[impl AsRef<str>]) -> Result<String, CgroupError> {
         if !self.inner.per_qos {
-            return String::new();
+            return Ok(String::new());
         }
-        let parts = self.inner.root.iter().map(String::as_str);
-        parts
-            .chain(name.iter().map(AsRef::as_ref))
-            .fold(String::new(), |path, part| path + "/" + part)
+        let driver = self.inner.driver.borrow().driver.unwrap_or(self.inner.configured);
+        let (this, places) = (self.clone(), self.places(name));
+        let inhabited = blocking(move || this.inhabited(places)).await?;
+        let place = inhabited.unwrap_or_else(|| self.place(driver, name));
+        Ok(place.directories.iter().fold(String::new(), |path, part| path + "/" + part))
     }
 
-    /// The directories of `name` in the hierarchies that we make cgroups in.
-    pub(super) fn own_paths(&self, name: &[impl AsRef<str>]) -> impl Iterator<Item = PathBuf> {
-        self.inner.own.iter().map(|hierarchy| self.path_in(hierarchy, name))
+    /// The place where a pod's processes are, if there are any. Its shim knows one driver, that of the time
+    /// when its sandbox was made: whatever the runtime uses by now, its containers belong there.
+    fn inhabited(&self, places: [Place; 2]) -> Result<Option<Place>, CgroupError> {
+        for place in places {
+            if !self.processes_in(&place)?.is_empty() {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
     }
 
-    /// The directories of `name` in every mounted hierarchy, whether they exist or not.
-    pub(super) fn all_paths(&self, name: &[impl AsRef<str>]) -> impl Iterator<Item = PathBuf> {
-        self.inner.all.iter().map(|hierarchy| self.path_in(hierarchy, name))
+    /// The place of `name` under `driver`.
+    pub(super) fn place(&self, driver: CgroupDriver, name: &[impl AsRef<str>]) -> Place {
+        let components = self.inner.root.iter().map(String::as_str);
+        let components = components.chain(name.iter().map(AsRef::as_ref));
+        Place { driver, directories: names::directories(driver, components) }
     }
 
-    /// v1: the freezer's directory of `name`. v2: the directory of `name`.
-    pub(super) fn freezer_path(&self, name: &[impl AsRef<str>]) -> Option<PathBuf> {
+    /// The places of `name` under every driver: the pod may be from before a change of it.
+    pub(super) fn places(&self, name: &[impl AsRef<str>]) -> [Place; 2] {
+        names::DRIVERS.map(|driver| self.place(driver, name))
+    }
+
+    /// The directories in the hierarchies that we make cgroups in.
+    fn own_paths(&self, place: &Place) -> impl Iterator<Item = PathBuf> {
+        self.inner.own.iter().map(|hierarchy| place.in_hierarchy(hierarchy))
+    }
+
+    /// The directories in every mounted hierarchy, whether they exist or not.
+    pub(super) fn all_paths(&self, place: &Place) -> impl Iterator<Item = PathBuf> {
+        self.inner.all.iter().map(|hierarchy| place.in_hierarchy(hierarchy))
+    }
+
+    /// v1: the freezer's directory of a cgroup. v2: its directory.
+    pub(super) fn freezer_path(&self, place: &Place) -> Option<PathBuf> {
         let hierarchy = match self.inner.version {
             CgroupVersion::V1 => {
                 self.inner.own.iter().find(|h| h.controllers.iter().any(|c| c == "freezer"))
             }
             CgroupVersion::V2 => self.inner.own.first(),
         };
-        hierarchy.map(|hierarchy| self.path_in(hierarchy, name))
+        hierarchy.map(|hierarchy| place.in_hierarchy(hierarchy))
     }
 
     pub(super) fn is_managed(&self) -> bool {
         self.inner.per_qos
     }
 
-    fn path_in(&self, hierarchy: &Hierarchy, name: &[impl AsRef<str>]) -> PathBuf {
-        let mut path = hierarchy.mount_point.clone();
-        path.extend(&self.inner.root);
-        path.extend(name.iter().map(AsRef::as_ref));
-        path
+    /// Stops the slice of a place. A place of the cgroupfs driver has none, and where systemd is not the
+    /// driver a slice is there only when its directory is.
+    pub(super) async fn stop_slice(&self, place: &Place) -> Result<(), CgroupError> {
+        let Some(slice) = place.last().filter(|_| place.driver == CgroupDriver::Systemd) else {
+            return Ok(());
+        };
+        let in_use = self.inner.driver.borrow().driver == Some(CgroupDriver::Systemd);
+        if !in_use && !self.all_paths(place).any(|path| path.is_dir()) {
+            return Ok(());
+        }
+        let stopped = self.inner.systemd.stop(slice).await;
+        stopped.map_err(|source| CgroupError::Systemd {
+            what: "remove",
+            unit: slice.into(),
+            source,
+        })
     }
 
-    fn check_root(&self, settings: &CgroupSettings) -> Result<(), CgroupError> {
-        let nothing: [&str; 0] = [];
+    fn slice(&self, name: &[impl AsRef<str>], limits: &Limits) -> Slice {
+        let components: Vec<&str> = name.iter().map(AsRef::as_ref).collect();
+        let description = format!("Kubernetes pods: {}", components.join("/"));
+        Slice {
+            name: self.place(CgroupDriver::Systemd, name).last().unwrap_or_default().to_owned(),
+            made_with: slice::made_with(self.inner.version, description),
+            limits: slice::properties(self.inner.version, limits),
+        }
+    }
+
+    async fn ensure_slices(&self, slices: &[Slice]) -> Result<(), CgroupError> {
+        let names: Vec<&str> = slices.iter().map(|slice| slice.name.as_str()).collect();
+        self.inner.systemd.ensure(slices).await.map_err(|source| CgroupError::Systemd {
+            what: "make",
+            unit: names.join(", "),
+            source,
+        })
+    }
+
+    /// Whether the directories are there with every controller that they should have.
+    fn exists(&self, place: &Place) -> bool {
+        self.own_paths(place).all(|path| path.is_dir()) && self.has_controllers(place)
+    }
+
+    /// Makes the directories (systemd makes those of the controllers that it knows) and hands the
+    /// controllers down to them.
+    fn create(&self, place: &Place) -> Result<(), CgroupError> {
         for hierarchy in &self.inner.own {
-            let path = self.path_in(hierarchy, &nothing);
-            if path.is_dir() {
-                continue;
-            }
-            if !settings.create_root {
-                return Err(CgroupError::RootMissing { root: settings.root.clone(), path });
-            }
-            make_directories(hierarchy, self.inner.root.iter().map(String::as_str))?;
+            make_directories(hierarchy, place.directories.iter().map(String::as_str))?;
         }
         Ok(())
     }
 
-    /// Makes the directories of `name` and hands the controllers down to them.
-    fn create(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
-        check_name(name)?;
-        let below_root = name.iter().map(AsRef::as_ref);
-        for hierarchy in &self.inner.own {
-            let parts = self.inner.root.iter().map(String::as_str).chain(below_root.clone());
-            make_directories(hierarchy, parts)?;
-        }
-        Ok(())
-    }
-
-    /// v2 controllers that the machine has and the directory lacks (not handed down to it).
-    fn missing_controllers(&self, name: &[impl AsRef<str>]) -> Vec<&'static str> {
+    /// Whether every v2 controller that the machine has was handed down to the directory.
+    fn has_controllers(&self, place: &Place) -> bool {
         let (CgroupVersion::V2, Some(unified)) = (self.inner.version, self.inner.own.first())
         else {
-            return Vec::new();
+            return true;
         };
         let available = v2_controllers(&unified.mount_point);
-        let enabled = v2_controllers(&self.path_in(unified, name));
-        V2_CONTROLLERS
-            .into_iter()
-            .filter(|c| available.iter().any(|a| a == c) && !enabled.iter().any(|e| e == c))
-            .collect()
+        let enabled = v2_controllers(&place.in_hierarchy(unified));
+        let has = |list: &[String], name: &str| list.iter().any(|c| c == name);
+        V2_CONTROLLERS.into_iter().all(|c| !has(&available, c) || has(&enabled, c))
     }
 
     /// A pod's values with zero for the huge page sizes that it didn't ask for.
-    fn pod_limits(&self, name: &[impl AsRef<str>], values: &PodCgroup) -> Limits {
-        let mut limits = Limits::of_pod(values);
+    fn with_all_page_sizes(&self, place: &Place, mut limits: Limits) -> Limits {
         // A directory that can't be listed shows itself when its values are written.
-        let files = self.own_paths(name).filter_map(|path| path.read_dir().ok()).flatten();
+        let files = self.own_paths(place).filter_map(|path| path.read_dir().ok()).flatten();
         for file in files.filter_map(Result::ok) {
             let name = file.file_name();
             if let Some(size) = name.to_str().and_then(core::page_size_of_file)
@@ -284,14 +366,14 @@ impl Cgroups {
         limits
     }
 
-    fn write(&self, name: &[impl AsRef<str>], limits: &Limits) -> Result<(), CgroupError> {
+    fn write(&self, place: &Place, limits: &Limits) -> Result<(), CgroupError> {
         match self.inner.version {
             CgroupVersion::V1 => {
                 for setting in core::settings_v1(limits) {
                     let has =
                         |h: &&Hierarchy| h.controllers.iter().any(|c| c == setting.controller);
                     if let Some(hierarchy) = self.inner.own.iter().find(has) {
-                        write_setting(&self.path_in(hierarchy, name), &setting)?;
+                        write_setting(&place.in_hierarchy(hierarchy), &setting)?;
                     }
                 }
             }
@@ -300,7 +382,7 @@ impl Cgroups {
                 let available = v2_controllers(&unified.mount_point);
                 for setting in core::settings_v2(limits) {
                     if available.iter().any(|c| c == setting.controller) {
-                        write_setting(&self.path_in(unified, name), &setting)?;
+                        write_setting(&place.in_hierarchy(unified), &setting)?;
                     }
                 }
             }
@@ -309,8 +391,16 @@ impl Cgroups {
     }
 }
 
+/// Runs file operations off the event loop: the kernel may take its time with them under memory
+/// pressure.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
+) -> Result<T, CgroupError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| CgroupError::Crashed)?
+}
+
 fn check_name(name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
-    match name.iter().find(|component| !core::is_component(component.as_ref())) {
+    match name.iter().find(|component| !names::is_component(component.as_ref())) {
         Some(component) => {
             Err(CgroupError::InvalidName { component: component.as_ref().to_owned() })
         }

@@ -4,13 +4,13 @@ use super::{
     names,
     read::{Reader, Zero, texts},
     settings::{
-        CgroupConfig, CgroupDriver, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
-        ImagesConfig, LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
-        Reserved, SourceConfig,
+        CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
+        LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig, Reserved,
+        SourceConfig,
     },
     tree::{Mistake, Place, Tree},
 };
-use crate::model::Quantity;
+use crate::model::{CgroupDriver, Quantity};
 use hyper::{
     Uri,
     header::{HeaderName, HeaderValue},
@@ -230,21 +230,18 @@ fn cgroup(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> CgroupConfig {
         let trimmed = text.trim_end_matches('/');
         if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }
     });
+    let mut driver = default.driver;
     if let Some((text, place)) = r.filled_text("cgroupDriver") {
         match text {
-            "cgroupfs" => {}
-            "systemd" => notices.push(place.mistake(
-                "cgroupDriver",
-                "\"systemd\" is not acted on: cgroups are made as directories; the container \
-                 runtime must not use the systemd driver (containerd: SystemdCgroup = false)",
-            )),
+            "cgroupfs" => driver = CgroupDriver::Cgroupfs,
+            "systemd" => driver = CgroupDriver::Systemd,
             _ => r.invalid(place, "cgroupDriver", Json::from(text), "must be cgroupfs or systemd"),
         }
     }
     CgroupConfig {
         root,
         per_qos,
-        driver: CgroupDriver::Cgroupfs,
+        driver,
         enforce: enforce(r, per_qos, notices),
         system_reserved: reserved(r, "systemReserved", notices),
         kube_reserved: reserved(r, "kubeReserved", notices),
@@ -378,6 +375,7 @@ fn process(r: &mut Reader<'_>) -> ProcessConfig {
         oom_score_adj: score.unwrap_or(default.oom_score_adj),
         max_open_files: files.unwrap_or(default.max_open_files),
         notify_socket: None,
+        watchdog: None,
     }
 }
 

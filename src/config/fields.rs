@@ -103,10 +103,10 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("systemCgroups", String, CGROUP_OTHERS),
     yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
     yes("cgroupsPerQOS", Bool, "make cgroups for QoS tiers and pods"),
-    differs(
+    yes(
         "cgroupDriver",
         String,
-        "`systemd` is accepted, but cgroups are made as directories all the same: the container runtime must not use the systemd driver",
+        "who makes cgroups, `cgroupfs` or `systemd`; a runtime that tells which one it uses (CRI RuntimeConfig: containerd 2, CRI-O) is believed instead",
     ),
     ignored("cpuManagerPolicy", String, PINNING),
     ignored("cpuManagerPolicyOptions", Map(&String), PINNING),

@@ -7,6 +7,7 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Facts that a configuration may refuse to run with. `Default`: a host with nothing to refuse.
@@ -65,6 +66,8 @@ impl HostFacts {
 pub struct Environment {
     /// `NOTIFY_SOCKET`: where systemd waits for READY=1.
     pub notify_socket: Option<OsString>,
+    /// `WATCHDOG_USEC`, when `WATCHDOG_PID` names this process: systemd wants a sign of life this often.
+    pub watchdog: Option<Duration>,
     /// `JOURNAL_STREAM`: device and inode of the stream that the journal reads.
     pub journal_stream: Option<(u64, u64)>,
     /// `NO_COLOR` is set, or `TERM` is `dumb`.
@@ -82,8 +85,12 @@ impl Environment {
             let (device, inode) = value.to_str()?.split_once(':')?;
             Some((device.parse().ok()?, inode.parse().ok()?))
         });
+        let number = |name: &str| set(name)?.to_str()?.parse::<u64>().ok();
+        let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|micros| ours && *micros > 0);
         Self {
             notify_socket: set("NOTIFY_SOCKET"),
+            watchdog: watchdog.map(Duration::from_micros),
             journal_stream,
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
             home_dir: set("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
@@ -93,6 +100,7 @@ impl Environment {
     /// Adds to a configuration what only the environment knows.
     pub fn complete(&self, config: &mut Config) {
         config.process.notify_socket.clone_from(&self.notify_socket);
+        config.process.watchdog = self.watchdog;
         config.paths.home_dir.clone_from(&self.home_dir);
     }
 }

@@ -30,9 +30,9 @@ pub use files::load;
 pub use flags::{Effect, FLAGS, Flag, Takes, flag};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
-    CgroupConfig, CgroupDriver, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
-    ImagesConfig, LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig,
-    ProcessConfig, Reserved, SourceConfig,
+    CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
+    LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
+    Reserved, SourceConfig,
 };
 pub use tree::Mistake;
 

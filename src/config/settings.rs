@@ -1,6 +1,7 @@
 //! What the agent is told to do: one sub-struct per subsystem. `Default` is what an agent does
 //! that is started on a fresh machine with no file and no flag.
 
+use crate::model::CgroupDriver;
 use std::{
     ffi::OsString,
     fmt,
@@ -227,16 +228,6 @@ impl Default for DnsConfig {
     }
 }
 
-/// Who makes cgroups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// The agent, as directories.
-    #[default]
-    Cgroupfs,
-    /// systemd, as slices.
-    Systemd,
-}
-
 /// The cgroup tree of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupConfig {
@@ -244,8 +235,7 @@ pub struct CgroupConfig {
     pub root: String,
     /// `cgroupsPerQOS`: without it no cgroup is made and the runtime gets an empty parent. Default true.
     pub per_qos: bool,
-    /// The driver in use: in this version always cgroupfs. `cgroupDriver: systemd` (kubeadm writes
-    /// it) is one of the notices.
+    /// `cgroupDriver`, for a runtime that does not tell which one it uses. Default cgroupfs.
     pub driver: CgroupDriver,
     /// `enforceNodeAllocatable`. Default: pods.
     pub enforce: Enforce,
@@ -260,7 +250,7 @@ impl Default for CgroupConfig {
         Self {
             root: "/".to_owned(),
             per_qos: true,
-            driver: CgroupDriver::Cgroupfs,
+            driver: CgroupDriver::default(),
             enforce: Enforce::Pods,
             system_reserved: Reserved::default(),
             kube_reserved: Reserved::default(),
@@ -350,10 +340,12 @@ pub struct ProcessConfig {
     pub max_open_files: u64,
     /// `NOTIFY_SOCKET` of the environment: where systemd waits for READY=1.
     pub notify_socket: Option<OsString>,
+    /// `WATCHDOG_USEC` of the environment: systemd wants a sign of life this often.
+    pub watchdog: Option<Duration>,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None }
+        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None, watchdog: None }
     }
 }

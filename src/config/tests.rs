@@ -5,7 +5,10 @@ use super::{
     tree::Layer,
     *,
 };
-use crate::document::{Support, Type};
+use crate::{
+    document::{Support, Type},
+    model::CgroupDriver,
+};
 use std::{collections::HashSet, fs, time::Duration};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -89,7 +92,7 @@ staticPodPath: manifests\npodLogsDir: /logs\nsyncFrequency: 30s\nfileCheckFreque
 httpCheckFrequency: 6s\nstaticPodURL: https://example.com/pods\nstaticPodURLHeader: {X-A: [b, c]}\n\
 registryPullQPS: 0\nregistryBurst: 3\nhealthzPort: 0\n\
 oomScoreAdj: 0\nclusterDomain: cluster.local\nclusterDNS: [10.96.0.10, 'fd00::a']\n\
-cgroupRoot: /demo/\nsingleProcessOOMKill: true\nruntimeRequestTimeout: 10s\n\
+cgroupRoot: /demo/\ncgroupDriver: systemd\nsingleProcessOOMKill: true\nruntimeRequestTimeout: 10s\n\
 podPidsLimit: 100\nresolvConf: ''\ncpuCFSQuota: false\nmaxOpenFiles: 1024\n\
 maxParallelImagePulls: 4\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
 kubeReserved: {cpu: '1', ephemeral-storage: '0'}\nenforceNodeAllocatable: []\n\
@@ -117,6 +120,7 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
         cluster_domain: "cluster.local".to_owned(),
     };
     want.cgroup.root = "/demo".to_owned();
+    want.cgroup.driver = CgroupDriver::Systemd;
     want.cgroup.enforce = Enforce::Nothing;
     want.cgroup.system_reserved = Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 10 };
     want.cgroup.kube_reserved = Reserved { cpu_milli: 1000, ..Reserved::default() };
@@ -342,11 +346,12 @@ fn kubeadms_file_starts_the_agent() {
     want.source.static_pod_path = Some("/etc/kubernetes/manifests".into());
     want.pods.dns.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
     want.pods.dns.cluster_domain = "cluster.local".to_owned();
+    want.cgroup.driver = CgroupDriver::Systemd;
     want.notices = loaded.config.notices.clone();
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =
         want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
-    assert_eq!(fields, ["authentication", "authorization", "cgroupDriver", "rotateCertificates"]);
+    assert_eq!(fields, ["authentication", "authorization", "rotateCertificates"]);
 }
 
 #[test]

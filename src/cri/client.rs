@@ -2,7 +2,7 @@
 //! opened anew by the next call after it broke.
 
 use super::{CriError, v1};
-use crate::model::{ContainerId, PodKey, SandboxId};
+use crate::model::{ContainerId, PodKey, SandboxId, ToldDriver};
 use hyper_util::rt::TokioIo;
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
@@ -48,15 +48,6 @@ pub struct Readiness {
     pub network_not_ready: Option<String>,
     /// Whether the default handler can make mounts read-only with everything below them.
     pub recursive_read_only_mounts: bool,
-}
-
-/// cgroup driver that the runtime uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// Slices and scopes made through systemd.
-    Systemd,
-    /// Plain directories.
-    Cgroupfs,
 }
 
 /// Which objects to list.
@@ -141,19 +132,16 @@ impl RuntimeClient {
         Ok(super::from_cri::readiness(&answer))
     }
 
-    /// The cgroup driver that the runtime uses; `None` when it is too old to tell.
+    /// The cgroup driver that the runtime uses. Older ones (containerd 1.x) do not have the call.
     ///
     /// # Errors
     /// As every read: see [`CriError`].
-    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, CriError> {
+    pub async fn cgroup_driver(&self) -> Result<ToldDriver, CriError> {
         let mut runtime = self.runtime.clone();
         let call = runtime.runtime_config(v1::RuntimeConfigRequest {});
         match self.read("RuntimeConfig", call).await {
-            Ok(answer) => Ok(answer.linux.map(|linux| match linux.cgroup_driver() {
-                v1::CgroupDriver::Systemd => CgroupDriver::Systemd,
-                v1::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
-            })),
-            Err(CriError::Unimplemented { .. }) => Ok(None),
+            Ok(answer) => super::from_cri::told_driver(&answer),
+            Err(CriError::Unimplemented { .. }) => Ok(ToldDriver::NotOffered),
             Err(error) => Err(error),
         }
     }

@@ -4,10 +4,10 @@
 //! a container without the kubelet's labels, were made by somebody by hand and are no pod.
 
 use super::{CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, Readiness};
-use super::{annotation, v1};
+use super::{CriError, annotation, v1};
 use crate::model::{
-    ContainerId, ContainerState, NetworkMode, OWNER_LABEL, ObservedContainer, ObservedSandbox,
-    PodKey, PodUid, SandboxId, SandboxState,
+    CgroupDriver, ContainerId, ContainerState, NetworkMode, OWNER_LABEL, ObservedContainer,
+    ObservedSandbox, PodKey, PodUid, SandboxId, SandboxState, ToldDriver,
 };
 use jiff::Timestamp;
 use std::{collections::BTreeMap, net::IpAddr};
@@ -126,6 +126,20 @@ pub fn inspected_container(container: &mut ObservedContainer, status: v1::Contai
     container.termination_log = mount.map(|mount| mount.host_path.as_str().into());
     let user = status.user.and_then(|user| user.linux);
     container.user = user.map(|user| (user.uid, user.gid, user.supplemental_groups));
+}
+
+/// The cgroup driver out of the answer to RuntimeConfig; one that says nothing of Linux tells none.
+pub(super) fn told_driver(answer: &v1::RuntimeConfigResponse) -> Result<ToldDriver, CriError> {
+    let Some(linux) = &answer.linux else { return Ok(ToldDriver::NotOffered) };
+    match v1::CgroupDriver::try_from(linux.cgroup_driver) {
+        Ok(v1::CgroupDriver::Systemd) => Ok(ToldDriver::Uses(CgroupDriver::Systemd)),
+        Ok(v1::CgroupDriver::Cgroupfs) => Ok(ToldDriver::Uses(CgroupDriver::Cgroupfs)),
+        Err(_) => {
+            let number = linux.cgroup_driver;
+            let message = format!("RuntimeConfig: {number} is no known cgroup driver");
+            Err(CriError::Other { code: "Unknown".to_owned(), message })
+        }
+    }
 }
 
 /// The two conditions that matter, worded as the kubelet shows them.
@@ -313,5 +327,17 @@ mod tests {
                  reason:NetworkPluginNotReady message:cni plugin not initialized"
             )
         );
+    }
+
+    #[test]
+    fn an_unknown_cgroup_driver_is_no_driver() {
+        let answer = |cgroup_driver| v1::RuntimeConfigResponse {
+            linux: Some(v1::LinuxRuntimeConfiguration { cgroup_driver }),
+        };
+        let told = |driver| Ok(ToldDriver::Uses(driver));
+        assert_eq!(told_driver(&answer(0)), told(CgroupDriver::Systemd));
+        assert_eq!(told_driver(&answer(1)), told(CgroupDriver::Cgroupfs));
+        assert!(told_driver(&answer(2)).is_err());
+        assert_eq!(told_driver(&v1::RuntimeConfigResponse::default()), Ok(ToldDriver::NotOffered));
     }
 }

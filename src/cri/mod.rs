@@ -17,7 +17,7 @@ pub mod from_cri;
 mod images;
 pub mod to_cri;
 
-pub use client::{CgroupDriver, ListFilter, Readiness, RuntimeClient, RuntimeVersion};
+pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
 pub use images::ImageFound;

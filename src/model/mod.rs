@@ -4,6 +4,7 @@
 //! The specification's own vocabulary is `k8s_openapi::api::core::v1`, re-exported here as [`k8s`];
 //! there is no second Pod model.
 
+mod cgroup;
 mod desired;
 mod duration;
 mod event;
@@ -15,6 +16,7 @@ mod quantity;
 mod time;
 mod view;
 
+pub use cgroup::{CgroupDriver, ToldDriver};
 pub use desired::{DesiredPod, Origin, SourceKind};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind, EventTarget};

@@ -1,7 +1,7 @@
 //! What is published for readers: the local socket, the command line and, later, the API reporter
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
-use super::{Origin, PodKey, PodUid, Position, Problem, SourceKind, k8s};
+use super::{CgroupDriver, Origin, PodKey, PodUid, Position, Problem, SourceKind, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, sync::Arc};
@@ -40,6 +40,9 @@ pub struct NodeView {
     pub started_at: String,
     /// The runtime.
     pub runtime: RuntimeView,
+    /// The cgroup driver in use; `None` until the runtime was asked for its own.
+    #[serde(default)]
+    pub cgroup_driver: Option<CgroupDriver>,
     /// The relist loop.
     pub pleg: PlegView,
     /// Each configured source.

@@ -56,8 +56,8 @@ impl Loop {
                 self.health.events_connected = true;
                 // What happened while nobody listened is seen by listing.
                 self.listing.due = now;
+                self.status.about = true;
                 self.status.due = self.status.due.map(|_| now);
-                self.status.ask_version = true;
                 self.publish();
             }
             Hint::Lost => {

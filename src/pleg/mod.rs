@@ -24,7 +24,7 @@ mod termination;
 
 use crate::{
     cri::RuntimeClient,
-    model::{HungPod, Now, ObservedPod, PodKey, RuntimeView},
+    model::{HungPod, Now, ObservedPod, PodKey, RuntimeView, ToldDriver},
 };
 use std::{sync::Arc, time::Duration};
 use thiserror::Error;
@@ -58,6 +58,8 @@ pub struct Health {
     pub runtime: RuntimeView,
     /// Whether the runtime can make mounts read-only with everything below them.
     pub recursive_read_only_mounts: bool,
+    /// The runtime's cgroup driver.
+    pub cgroup_driver: ToldDriver,
 }
 
 /// Intervals and limits.
@@ -102,6 +104,7 @@ pub struct PlegStopped;
 pub struct PlegHandle {
     looks: mpsc::Sender<PodKey>,
     health: watch::Receiver<Arc<Health>>,
+    heartbeat: watch::Receiver<Duration>,
 }
 
 impl PlegHandle {
@@ -123,6 +126,12 @@ impl PlegHandle {
     pub fn health(&self) -> watch::Receiver<Arc<Health>> {
         self.health.clone()
     }
+
+    /// Boot time at which the loop last came round, which it does also while the runtime hangs.
+    #[must_use]
+    pub fn heartbeat(&self) -> watch::Receiver<Duration> {
+        self.heartbeat.clone()
+    }
 }
 
 /// The loop, see [`Pleg::run`].
@@ -133,6 +142,7 @@ pub struct Pleg {
     looks: mpsc::Receiver<PodKey>,
     updates: mpsc::Sender<PlegUpdate>,
     health: watch::Sender<Arc<Health>>,
+    heartbeat: watch::Sender<Duration>,
 }
 
 /// Requests that may wait to be read. The loop reads them at once: it never waits for a reader of
@@ -164,9 +174,11 @@ impl Pleg {
                 ..RuntimeView::default()
             },
             recursive_read_only_mounts: false,
+            cgroup_driver: ToldDriver::Unknown,
         }));
-        let handle = PlegHandle { looks: look, health: health_out };
-        (Self { client, settings, looks, updates, health }, handle, updates_out)
+        let (heartbeat, heartbeat_out) = watch::channel(Duration::ZERO);
+        let handle = PlegHandle { looks: look, health: health_out, heartbeat: heartbeat_out };
+        (Self { client, settings, looks, updates, health, heartbeat }, handle, updates_out)
     }
 
     /// Sees until `shutdown`, or until nobody takes updates any more. Reads that are under way are

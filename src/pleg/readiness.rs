@@ -4,7 +4,7 @@
 use super::Health;
 use crate::{
     cri::{CriError, Readiness, RuntimeClient, RuntimeVersion},
-    model::{Now, format_duration},
+    model::{Now, ToldDriver, format_duration},
 };
 use std::time::Duration;
 
@@ -13,16 +13,34 @@ const DOWN_AFTER: Duration = Duration::from_secs(30);
 /// Age of the last whole listing from which on the loop counts as unhealthy.
 const LISTED_WITHIN: Duration = Duration::from_secs(180);
 
-/// Conditions, with name and version where they were asked for.
+/// Conditions, with what does not change while the runtime runs where it was asked for.
 pub(super) struct Answer {
     readiness: Readiness,
-    version: Option<RuntimeVersion>,
+    about: Option<About>,
 }
 
-/// Asks for the conditions, and for the version if it is not known.
-pub(super) async fn ask(client: &RuntimeClient, version: bool) -> Result<Answer, CriError> {
-    let version = if version { Some(client.version().await?) } else { None };
-    Ok(Answer { readiness: client.status().await?, version })
+/// What a runtime says of itself once.
+struct About {
+    version: RuntimeVersion,
+    driver: Result<ToldDriver, CriError>,
+}
+
+impl Answer {
+    /// Why the cgroup driver is not known, if that was asked for.
+    pub(super) fn driver_error(&self) -> Option<&CriError> {
+        self.about.as_ref()?.driver.as_ref().err()
+    }
+}
+
+/// Asks for the conditions, and for version and cgroup driver if they are not known.
+pub(super) async fn ask(client: &RuntimeClient, about: bool) -> Result<Answer, CriError> {
+    let about = if about {
+        let version = client.version().await?;
+        Some(About { version, driver: client.cgroup_driver().await })
+    } else {
+        None
+    };
+    Ok(Answer { readiness: client.status().await?, about })
 }
 
 /// Takes an answer in. `last_good` is the boot time of the last answer with a ready runtime.
@@ -34,9 +52,11 @@ pub(super) fn take(
 ) {
     match answer {
         Ok(answer) => {
-            if let Some(version) = answer.version {
-                health.runtime.name = version.name;
-                health.runtime.version = version.version;
+            if let Some(about) = answer.about {
+                health.runtime.name = about.version.name;
+                health.runtime.version = about.version.version;
+                // What it said last counts until it says something else.
+                health.cgroup_driver = about.driver.unwrap_or(health.cgroup_driver);
             }
             if answer.readiness.runtime_not_ready.is_none() {
                 *last_good = Some(now.boot);
@@ -92,6 +112,7 @@ mod tests {
                 ..Default::default()
             },
             recursive_read_only_mounts: false,
+            cgroup_driver: ToldDriver::Unknown,
         }
     }
 
@@ -101,10 +122,7 @@ mod tests {
 
     fn good(network: Option<&str>) -> Result<Answer, CriError> {
         let network_not_ready = network.map(str::to_owned);
-        Ok(Answer {
-            readiness: Readiness { network_not_ready, ..Default::default() },
-            version: None,
-        })
+        Ok(Answer { readiness: Readiness { network_not_ready, ..Default::default() }, about: None })
     }
 
     #[test]
@@ -127,7 +145,7 @@ mod tests {
     fn a_runtime_that_is_not_ready_counts_at_once() {
         let (mut health, mut last_good) = (health(), None);
         let answer = Readiness { runtime_not_ready: Some("no".to_owned()), ..Default::default() };
-        take(&mut health, &mut last_good, Ok(Answer { readiness: answer, version: None }), at(1));
+        take(&mut health, &mut last_good, Ok(Answer { readiness: answer, about: None }), at(1));
         assert_eq!((health.runtime.not_ready.as_deref(), last_good), (Some("no"), None));
     }
 

@@ -68,6 +68,7 @@ pub(super) struct Loop {
     looks: mpsc::Receiver<PodKey>,
     published: watch::Sender<Arc<Health>>,
     pub(super) health: Health,
+    heartbeat: watch::Sender<Duration>,
     pub(super) picture: Picture,
     pub(super) tasks: JoinSet<Done>,
     pub(super) listing: Listings,
@@ -104,8 +105,8 @@ pub(super) struct Status {
     /// Boot time of the last answer that said ready.
     good: Option<Duration>,
     fails: bool,
-    /// Whether to ask for the version too: it may be another runtime that answers.
-    pub(super) ask_version: bool,
+    /// Version and cgroup driver are to be asked for: it may be another runtime than before.
+    pub(super) about: bool,
 }
 
 impl Loop {
@@ -117,6 +118,7 @@ impl Loop {
             settings: pleg.settings,
             looks: pleg.looks,
             published: pleg.health,
+            heartbeat: pleg.heartbeat,
             health,
             picture: Picture::default(),
             tasks: JoinSet::new(),
@@ -129,13 +131,7 @@ impl Loop {
             },
             inspections: Inspections::default(),
             hints: Hints::default(),
-            status: Status {
-                recheck: now,
-                due: Some(now),
-                good: None,
-                fails: false,
-                ask_version: true,
-            },
+            status: Status { recheck: now, due: Some(now), good: None, fails: false, about: true },
         };
         (this, pleg.updates)
     }
@@ -149,6 +145,7 @@ impl Loop {
         let mut follower = JoinSet::new();
         follower.spawn(events::follow(self.client.clone(), hint));
         loop {
+            self.heartbeat.send_replace((self.settings.clock)().boot);
             self.advance();
             let wake = self.wake_at();
             // Every arm is cancel safe: channels keep what was not received, join_next keeps what
@@ -189,9 +186,8 @@ impl Loop {
             self.status.due = None;
             self.status.recheck = now + self.settings.status_period;
             let client = self.client.clone();
-            let version = mem::take(&mut self.status.ask_version);
-            self.tasks
-                .spawn(async move { Done::Readiness(readiness::ask(&client, version).await) });
+            let about = mem::take(&mut self.status.about);
+            self.tasks.spawn(async move { Done::Readiness(readiness::ask(&client, about).await) });
         }
         if self.awaits() && self.status.recheck <= now {
             self.status.recheck = now + self.settings.status_period;
@@ -359,9 +355,13 @@ impl Loop {
                 warn!(%err, "the runtime does not tell its status");
             }
             self.status.fails = true;
-            self.status.ask_version = true;
+            self.status.about = true;
         } else if mem::take(&mut self.status.fails) {
             info!("the runtime tells its status again");
+        }
+        if let Some(err) = answer.as_ref().ok().and_then(readiness::Answer::driver_error) {
+            warn!(%err, "the runtime does not tell its cgroup driver");
+            self.status.about = true;
         }
         let now = (self.settings.clock)();
         readiness::take(&mut self.health, &mut self.status.good, answer, now);

@@ -17,6 +17,7 @@ pub mod chaos;
 pub mod daemon;
 pub mod damage;
 pub mod disk;
+pub mod drivers;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -61,6 +62,7 @@ macro_rules! shared_scenarios {
             runtime::a_foreign_pod_is_left_alone,
             runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
             runtime::a_second_agent_refuses_and_names_the_first,
+            drivers::a_runtime_with_the_other_cgroup_driver_is_named,
             faults::a_hung_call_holds_up_only_its_pod,
             faults::a_hung_inspection_holds_up_only_its_pod,
             faults::lost_answers_make_no_doubles,

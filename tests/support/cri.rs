@@ -17,7 +17,12 @@ pub struct Cri {
 impl Cri {
     /// A client of the runtime that listens on `socket`.
     pub fn new(socket: &Path) -> Self {
-        let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+        Self::at(&format!("unix:{}", socket.display()))
+    }
+
+    /// A client of the runtime at a URI (`http://127.0.0.1:1234`).
+    pub fn at(uri: &str) -> Self {
+        let endpoint = Endpoint::from_shared(uri.to_owned()).unwrap();
         let _in_runtime = super::tokio_runtime().enter();
         let channel = endpoint.connect_lazy();
         Self {

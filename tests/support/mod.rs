@@ -130,7 +130,8 @@ pub fn skip_without_containerd() -> bool {
     true
 }
 
-fn on_path(program: &str) -> bool {
+/// Whether a program can be run by its name.
+pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }

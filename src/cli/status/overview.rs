@@ -133,6 +133,10 @@ fn runtime(node: &NodeView) -> String {
         ("", endpoint) => format!("nothing has answered yet on {endpoint}"),
         (name, endpoint) => format!("{name} {} on {endpoint}", runtime.version),
     };
+    let name = match node.cgroup_driver {
+        Some(driver) if !runtime.name.is_empty() => format!("{name}, cgroup driver {driver}"),
+        Some(_) | None => name,
+    };
     match &runtime.not_ready {
         None if runtime.name.is_empty() => name,
         None => format!("{name}, ready"),

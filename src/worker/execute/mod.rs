@@ -124,6 +124,15 @@ impl Host {
         self.events.record(Event { target: request.target(None), kind, reason, message });
     }
 
+    /// The words with which the runtime refused to make something, after what they mean where the
+    /// cgroup drivers do not agree.
+    fn explained(&self, message: String) -> String {
+        match self.cgroups.runtime_refused(&message) {
+            Some(meaning) => format!("{meaning}: {message}"),
+            None => message,
+        }
+    }
+
     /// A turn for a start, in the order of asking.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed; without a turn the start goes ahead.

@@ -31,12 +31,9 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
 
 async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
-    let (name, values) = (pod_cgroup_name(pod), pod_cgroup(spec, &host.settings.cgroup));
-    let cgroups = host.cgroups.clone();
-    blocking(move || cgroups.ensure_pod(&name, &values))
-        .await?
-        .map(drop)
-        .map_err(|error| chain(&error))
+    let values = pod_cgroup(spec, &host.settings.cgroup);
+    let made = host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await;
+    made.map(drop).map_err(|error| chain(&error))
 }
 
 async fn set_up_volumes(

@@ -31,8 +31,14 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let made = Box::pin(request.awaited_in_turn(host, "RunPodSandbox", deadline, call)).await;
     let id = match made {
         Ok(id) => id,
-        Err(error) => return failed(error.to_string(), reserved_for(&error)),
+        Err(error) => {
+            let message = host.explained(error.to_string());
+            return failed(message, reserved_for(&error));
+        }
     };
+    if let Err(error) = host.cgroups.sandbox_made(&pod_cgroup_name(pod)) {
+        tracing::debug!(pod = %request.key, err = %chain(&error), "cannot see whether its sandbox is in its cgroup");
+    }
     match host.runtime.sandbox_status(&id).await {
         Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),
         // It runs; the next listing shows it.
@@ -79,6 +85,7 @@ pub(super) async fn config(
         .await?
         .map_err(|error| chain(&error))?;
     let dns = dns(host, request, pod).await?;
+    let cgroup_parent = host.cgroups.cri_parent(&pod_cgroup_name(pod)).await;
     Ok(to_cri::sandbox_config(&SandboxInputs {
         pod,
         attempt,
@@ -86,7 +93,7 @@ pub(super) async fn config(
         hostname: &name.hostname,
         dns: &dns,
         log_directory: &log_directory.to_string_lossy(),
-        cgroup_parent: &host.cgroups.cri_parent(&pod_cgroup_name(pod)),
+        cgroup_parent: &cgroup_parent.map_err(|error| chain(&error))?,
         node: &host.settings.facts,
     }))
 }

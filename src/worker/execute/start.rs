@@ -138,7 +138,8 @@ impl Start<'_> {
             self.request.awaited_in_turn(self.host, "StartContainer", deadline, call).await;
         if let Err(error) = started {
             let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
-            let mut failure = self.failed(step, "RunContainerError", error.message());
+            let message = self.host.explained(error.message());
+            let mut failure = self.failed(step, "RunContainerError", message);
             failure.left = Some(Box::new(made));
             return Err(failure);
         }

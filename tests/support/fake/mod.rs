@@ -11,6 +11,7 @@ mod state;
 use super::serve::{Served, on_socket};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use nodelet::cri::v1;
 use service::Services;
 use state::State;
 use std::{
@@ -92,6 +93,11 @@ impl Fake {
     /// What RuntimeStatus says of the pod network.
     pub fn set_network_ready(&self, ready: bool) {
         self.shared.state().network_ready = ready;
+    }
+
+    /// What RuntimeConfig answers; `None` is not to have it, as containerd 1.x.
+    pub fn set_cgroup_driver(&self, driver: Option<v1::CgroupDriver>) {
+        self.shared.state().cgroup_driver = driver;
     }
 
     /// Makes an image pullable (not present yet).

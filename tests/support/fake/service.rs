@@ -230,14 +230,18 @@ impl RuntimeService for CriService {
         ok(v1::ContainerStatusResponse { status, ..Default::default() })
     }
 
-    // Not answered, as by containerd 1.6.
-
     async fn runtime_config(
         &self,
         _: Request<v1::RuntimeConfigRequest>,
     ) -> Answer<v1::RuntimeConfigResponse> {
-        Err(Status::unimplemented("method RuntimeConfig not implemented"))
+        let Some(driver) = self.0.state().cgroup_driver else {
+            return Err(Status::unimplemented("method RuntimeConfig not implemented"));
+        };
+        let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
+        ok(v1::RuntimeConfigResponse { linux: Some(linux) })
     }
+
+    // Not answered, as by containerd 1.6.
 
     type GetContainerEventsStream =
         Pin<Box<dyn Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;

@@ -26,6 +26,7 @@ pub(super) struct State {
     /// What a pull can get.
     pub(super) published: BTreeSet<String>,
     pub(super) network_ready: bool,
+    pub(super) cgroup_driver: Option<v1::CgroupDriver>,
     /// Reserved sandbox and container names, with the id that holds them.
     names: HashMap<String, String>,
     next: u64,
@@ -77,6 +78,7 @@ impl State {
             images,
             published: BTreeSet::new(),
             network_ready: true,
+            cgroup_driver: None,
             names: HashMap::new(),
             next: 0,
         }

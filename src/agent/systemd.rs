@@ -1,0 +1,236 @@
+//! What systemd is told: that the agent is up, how it is (`STATUS=`), and, where the service has a
+//! watchdog, that its loops come round.
+//!
+//! READY=1 is sent once everything was made, which takes a good configuration, the lock and the
+//! sources, but not the runtime: an agent whose runtime is away is up and says so in its status. Nor
+//! do the signs of life depend on the runtime: to start an agent again because containerd hangs
+//! would help nobody.
+
+use crate::{model::NodeView, notify, worker::PodViews};
+use std::{ffi::OsString, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Changes that come within this time are told together.
+const SETTLE: Duration = Duration::from_secs(1);
+/// A loop that has not come round for so long hangs: three times what it takes at most.
+const LATE: Duration = Duration::from_secs(180);
+/// Longer than any process lives.
+const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
+
+pub(super) struct SystemdTask {
+    /// Where systemd listens.
+    pub socket: OsString,
+    /// It wants a sign of life this often.
+    pub watchdog: Option<Duration>,
+    pub node: watch::Receiver<Arc<NodeView>>,
+    pub pods: watch::Receiver<Arc<PodViews>>,
+    pub loops: Vec<Pulse>,
+}
+
+/// When a loop came round, as far as it was noticed.
+pub(super) struct Pulse {
+    name: &'static str,
+    beats: watch::Receiver<Duration>,
+    seen: Instant,
+}
+
+impl Pulse {
+    pub(super) fn new(name: &'static str, beats: watch::Receiver<Duration>) -> Self {
+        Self { name, beats, seen: Instant::now() }
+    }
+
+    /// Whether the loop hangs. By the clock that timers go by, which stands still while the machine
+    /// sleeps: nobody is late because of that.
+    fn is_late(&mut self, now: Instant) -> bool {
+        // The sender is gone when the loop has ended; the agent ends then.
+        if self.beats.has_changed().unwrap_or(false) {
+            self.beats.mark_unchanged();
+            self.seen = now;
+        }
+        now.duration_since(self.seen) > LATE
+    }
+}
+
+impl SystemdTask {
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let mut told = self.status();
+        self.tell(&format!("READY=1\nSTATUS={told}\n"));
+        let interval = self.watchdog.map_or(NEVER, |watchdog| watchdog / 2);
+        let mut next_sign = Instant::now();
+        let mut next_status = None;
+        loop {
+            let far = Instant::now() + NEVER;
+            // Every arm only waits, and what it waited for is looked at anew after it.
+            tokio::select! {
+                () = shutdown.cancelled() => {
+                    self.tell("STOPPING=1\nSTATUS=stopping; containers keep running\n");
+                    return;
+                }
+                Ok(()) = self.node.changed() => {
+                    next_status.get_or_insert(Instant::now() + SETTLE);
+                }
+                Ok(()) = self.pods.changed() => {
+                    next_status.get_or_insert(Instant::now() + SETTLE);
+                }
+                () = sleep_until(next_status.unwrap_or(far)) => {
+                    next_status = None;
+                    let status = self.status();
+                    if status != told {
+                        self.tell(&format!("STATUS={status}\n"));
+                        told = status;
+                    }
+                }
+                () = sleep_until(next_sign) => {
+                    next_sign = Instant::now() + interval;
+                    if self.watchdog.is_some() {
+                        self.give_sign(Instant::now());
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_sign(&mut self, now: Instant) {
+        let late: Vec<&str> = self
+            .loops
+            .iter_mut()
+            .filter_map(|pulse| pulse.is_late(now).then_some(pulse.name))
+            .collect();
+        if late.is_empty() {
+            self.tell("WATCHDOG=1\n");
+        } else {
+            tracing::error!(
+                loops = late.join(", "),
+                "hangs: leaving the agent to systemd's watchdog"
+            );
+        }
+    }
+
+    /// One line for `systemctl status`.
+    fn status(&mut self) -> String {
+        let pods = self.pods.borrow_and_update();
+        let running =
+            pods.values().filter(|pod| pod.status.phase.as_deref() == Some("Running")).count();
+        let mut line = format!("{running} of {} pods running", pods.len());
+        let node = self.node.borrow_and_update();
+        for trouble in node.runtime.not_ready.iter().chain(&node.runtime.network_not_ready) {
+            line.push_str("; ");
+            line.push_str(trouble);
+        }
+        if !node.warnings.is_empty() {
+            line.push_str(&format!("; {} warnings, see nodelet status", node.warnings.len()));
+        }
+        // A line end would begin another assignment.
+        line.replace(|c: char| c.is_control(), " ")
+    }
+
+    fn tell(&self, assignments: &str) {
+        if let Err(err) = notify::send(&self.socket, assignments) {
+            tracing::warn!(%err, "cannot tell systemd how the agent is");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    struct Bench {
+        systemd: UnixDatagram,
+        node: watch::Sender<Arc<NodeView>>,
+        beats: watch::Sender<Duration>,
+        shutdown: CancellationToken,
+        _pods: watch::Sender<Arc<PodViews>>,
+        _dir: tempfile::TempDir,
+    }
+
+    fn bench(watchdog: Option<Duration>) -> (Bench, SystemdTask) {
+        let dir = tempfile::tempdir().unwrap();
+        let systemd = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        systemd.set_nonblocking(true).unwrap();
+        let (node, nodes) = watch::channel(Arc::<NodeView>::default());
+        let (pods, views) = watch::channel(Arc::<PodViews>::default());
+        let (beats, heartbeat) = watch::channel(Duration::ZERO);
+        let task = SystemdTask {
+            socket: dir.path().join("notify").into(),
+            watchdog,
+            node: nodes,
+            pods: views,
+            loops: vec![Pulse::new("workers", heartbeat)],
+        };
+        let shutdown = CancellationToken::new();
+        (Bench { systemd, node, beats, shutdown, _pods: pods, _dir: dir }, task)
+    }
+
+    impl Bench {
+        /// Everything that was told since the last look.
+        fn told(&self) -> String {
+            let (mut text, mut buffer) = (String::new(), [0; 4096]);
+            while let Ok(length) = self.systemd.recv(&mut buffer) {
+                text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+            text
+        }
+    }
+
+    /// Waits until something was told.
+    async fn next(bench: &Bench) -> String {
+        for _ in 0..500 {
+            let told = bench.told();
+            if !told.is_empty() {
+                return told;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nothing is told");
+    }
+
+    #[tokio::test]
+    async fn the_status_says_what_is_wrong_with_the_runtime() {
+        let (bench, task) = bench(None);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(task.run(bench.shutdown.clone()));
+        assert_eq!(next(&bench).await, "READY=1\nSTATUS=0 of 0 pods running\n");
+        bench.node.send_modify(|node| {
+            Arc::make_mut(node).runtime.not_ready = Some("no\nanswer".to_owned());
+        });
+        assert_eq!(next(&bench).await, "STATUS=0 of 0 pods running; no answer\n");
+        bench.shutdown.cancel();
+        assert!(next(&bench).await.starts_with("STOPPING=1\n"));
+        tasks.join_next().await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn signs_of_life_come_twice_as_often_as_wanted() {
+        let watchdog = Duration::from_millis(400);
+        let (bench, task) = bench(Some(watchdog));
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(task.run(bench.shutdown.clone()));
+        let mut told = String::new();
+        let begun = Instant::now();
+        while told.matches("WATCHDOG=1\n").count() < 4 {
+            told.push_str(&next(&bench).await);
+        }
+        assert!(begun.elapsed() >= watchdog * 3 / 2, "not more often than that");
+        tasks.abort_all();
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_does_not_come_round_ends_the_signs_of_life_until_it_does() {
+        let (bench, mut task) = bench(Some(Duration::from_secs(60)));
+        let begun = Instant::now();
+        task.give_sign(begun + LATE / 2);
+        assert_eq!(bench.told(), "WATCHDOG=1\n");
+        task.give_sign(begun + LATE * 2);
+        assert_eq!(bench.told(), "");
+        bench.beats.send_replace(Duration::from_secs(1));
+        task.give_sign(begun + LATE * 2);
+        task.give_sign(begun + LATE * 3);
+        assert_eq!(bench.told(), "WATCHDOG=1\nWATCHDOG=1\n");
+    }
+}

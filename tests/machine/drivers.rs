@@ -1,0 +1,114 @@
+//! The systemd cgroup driver on a real systemd: slices hold what manifests ask, whatever systemd does meanwhile, and go with their
+//! pods; and what is said where containerd uses another driver than the agent.
+
+use crate::{
+    cgroups,
+    machine::SOON,
+    node::{Driver, MANIFESTS, Node, Options},
+    support::{manifest::Pod, wait_until},
+};
+use serde_json::json;
+
+const PODS: [&str; 3] = ["solid", "elastic", "free"];
+
+/// systemd has no property for these: they are written to the files.
+fn huge_pages(node: &Node) -> String {
+    node.sh("find /sys/fs/cgroup/kubepods.slice -name '*pod[0-9a-f][0-9a-f][0-9a-f]*.slice' -exec cat {}/hugetlb.2MB.max ';'")
+}
+
+fn slices(node: &Node) -> usize {
+    node.sh("systemctl list-units --all --plain --no-legend 'kubepods*pod*.slice'").lines().count()
+}
+
+pub fn slices_hold_what_manifests_ask() {
+    let kubelet = cgroups::PIDS_LIMIT.to_owned();
+    let driver = Driver::Systemd;
+    let node = Node::start(&Options { driver, kubelet, ..Options::default() });
+    node.drop_pods(&cgroups::pods());
+    let status = node.wait_running(&PODS);
+    assert_eq!(status.node["cgroupDriver"], "systemd");
+    cgroups::check(&node, driver);
+    assert_eq!(huge_pages(&node), "0\n0\n0\n");
+    let running = node.running();
+    for what in [
+        "systemctl daemon-reload",
+        "systemctl daemon-reexec",
+        "systemctl restart nodelet",
+        "systemctl kill -s KILL nodelet",
+    ] {
+        println!("{what}");
+        node.sh(what);
+        node.wait_running(&PODS);
+        // What runc wrote to its scopes without telling systemd is gone after the first reload.
+        cgroups::check_with(&node, driver, "0");
+        assert_eq!(huge_pages(&node), "0\n0\n0\n", "{what}");
+        assert_eq!(node.running(), running, "{what}");
+    }
+    over_the_bus_and_without_one(&node);
+    systemd_executes_itself_anew_all_the_time(&node);
+    node.finish();
+}
+
+/// Without systemd's own socket there is the bus; with it, no bus is needed.
+fn over_the_bus_and_without_one(node: &Node) {
+    node.sh("mv /run/systemd/private /run/systemd/private.away");
+    node.drop_pods(&[Pod::running("late")]);
+    node.wait_running(&["solid", "elastic", "free", "late"]);
+    node.sh("mv /run/systemd/private.away /run/systemd/private");
+    node.sh(&format!("systemctl stop dbus.socket dbus.service; rm {MANIFESTS}/late.yaml"));
+    node.wait_running(&PODS);
+    wait_until("its slice goes with it", SOON, || slices(node), |slices| *slices == 3);
+}
+
+fn systemd_executes_itself_anew_all_the_time(node: &Node) {
+    node.sh("(for i in 1 2 3 4 5 6; do systemctl daemon-reexec; sleep 1; done) >/dev/null 2>&1 &");
+    let names: Vec<String> = (0..4).map(|n| format!("meanwhile{n}")).collect();
+    node.drop_pods(&names.iter().map(|name| Pod::running(name)).collect::<Vec<_>>());
+    let all: Vec<&str> = names.iter().map(String::as_str).chain(PODS).collect();
+    node.wait_running(&all);
+    assert_eq!(slices(node), all.len());
+    node.sh("(for i in 1 2 3 4 5 6; do systemctl daemon-reexec; sleep 1; done) >/dev/null 2>&1 &");
+    node.sh(&format!("rm {MANIFESTS}/*.yaml"));
+    wait_until("every slice goes", SOON * 2, || slices(node), |slices| *slices == 0);
+}
+
+pub fn two_drivers_are_told_apart_and_changed() {
+    let node = Node::boot(&Options { driver: Driver::Systemd, ..Options::default() });
+    let agent = |driver: &str| {
+        let config = "/etc/nodelet/config.d/10-test.conf";
+        node.sh(&format!("sed -i 's/^cgroupDriver:.*/cgroupDriver: {driver}/' {config}"));
+        node.sh("systemctl restart nodelet");
+    };
+    let warned = |what: &str| {
+        node.wait(what, |status| status.node["warnings"].to_string().contains(what));
+    };
+    agent("cgroupfs");
+    node.drop_pods(&[Pod::running("web")]);
+    warned("set `cgroupDriver: systemd`");
+    agent("systemd");
+    let status = node.wait_running(&["web"]);
+    assert_eq!(status.node["warnings"], json!([]), "{status:?}");
+
+    let other = "/etc/containerd/config.toml";
+    node.sh(&format!("sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {other}"));
+    node.sh("systemctl restart containerd");
+    node.wait_for_runtime();
+    node.drop_pods(&[Pod::running("astray")]);
+    warned("the container runtime puts no process into the pods' slices");
+    node.sh(&format!("rm {MANIFESTS}/astray.yaml"));
+    agent("cgroupfs");
+    node.wait_running(&["web"]);
+    // The pod of the old driver goes on, under its own shim, which knows no other driver.
+    let before = node.running()["web/main"].clone();
+    node.sh(&format!("ctr -n k8s.io task kill -s KILL {}", before.id));
+    node.wait("it is restarted", |status| {
+        status.runs("web") && status.restarts("web", "main") == 1
+    });
+    let id = node.running()["web/main"].id.clone();
+    node.sh(&format!("ls -d /sys/fs/cgroup/kubepods.slice/*/*/cri-containerd-{id}.scope"));
+    node.drop_pods(&[Pod::running("new")]);
+    node.wait_running(&["web", "new"]);
+    let id = node.running()["new/main"].id.clone();
+    node.sh(&format!("ls -d /sys/fs/cgroup/kubepods/besteffort/pod*/{id}"));
+    node.finish();
+}

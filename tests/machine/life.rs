@@ -1,0 +1,163 @@
+//! What a node goes through: the agent comes, goes, hangs and is killed, containerd too, the machine is started anew.
+
+use crate::{
+    cgroups,
+    machine::SOON,
+    node::{Driver, Node, Options},
+    support::manifest::{FOREVER, Pod},
+};
+use serde_json::json;
+use std::time::Instant;
+
+/// One machine, from its first start to the removal of the last pod.
+pub fn a_node_through_its_life() {
+    let driver = Driver::Cgroupfs;
+    let options = Options { driver, kubelet: cgroups::PIDS_LIMIT.to_owned(), ..Options::default() };
+    let node = Node::boot(&options);
+    the_unit_is_good_and_up_without_a_runtime(&node);
+    node.note("the unit is good");
+    node.drop_pods(&cgroups::pods());
+    node.wait_running(&["solid", "elastic", "free"]);
+    node.note("three pods run");
+    cgroups::check(&node, driver);
+    node.note("cgroups are as asked");
+    volumes_reach_the_runtime(&node);
+    node.note("volumes reach the runtime");
+    nothing_that_happens_to_daemons_restarts_a_container(&node);
+    after_a_reboot_pods_run_again(&node);
+    node.note("all is as before the reboot");
+    node.finish();
+}
+
+fn the_unit_is_good_and_up_without_a_runtime(node: &Node) {
+    let verified = node.sh("systemd-analyze verify --man=no nodelet.service 2>&1");
+    assert_eq!(verified, "", "systemd-analyze verify");
+    node.sh("systemctl mask --quiet --runtime --now containerd");
+    let begun = Instant::now();
+    node.sh("systemctl enable --quiet --now nodelet");
+    println!("exec to READY=1 without a runtime: {:?} (emulated)", begun.elapsed());
+    let status = || node.property("nodelet", "StatusText");
+    node.wait_until("systemd is told what is wrong", status, |text| {
+        text.starts_with("0 of 0 pods running; ")
+    });
+    node.sh("systemctl unmask --quiet --runtime containerd; systemctl start containerd");
+    node.wait_for_runtime();
+    node.wait_until("systemd is told that all is well", status, |text| {
+        text == "0 of 0 pods running"
+    });
+}
+
+/// What the agent mounts below its root directory is what a container sees, although the service is hardened.
+fn volumes_reach_the_runtime(node: &Node) {
+    let keeper = Pod::with_main(
+        "keeper",
+        &format!("echo kept >/data/file; echo quick >/mem/file; {FOREVER}"),
+    )
+    .set(
+        "volumes",
+        json!([
+            { "name": "mem", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } },
+            { "name": "data", "emptyDir": {} },
+        ]),
+    )
+    .set(
+        "containers/0/volumeMounts",
+        json!([
+            { "name": "mem", "mountPath": "/mem" },
+            { "name": "data", "mountPath": "/data", "subPath": "below/here" },
+        ]),
+    );
+    node.drop_pods(&[keeper]);
+    let status = node.wait("the pod with volumes runs", |status| status.runs("keeper"));
+    let uid = status.pod("keeper").unwrap().metadata.uid.clone().unwrap();
+    let pid = node.cri.container_pid(&node.running()["keeper/main"].id);
+    let volumes = format!("/var/lib/nodelet/pods/{uid}/volumes/kubernetes.io~empty-dir");
+    let seen = node.sh(&format!(
+        "cat {volumes}/data/below/here/file {volumes}/mem/file
+         stat -f -c %T {volumes}/mem /proc/{pid}/root/mem
+         [ $(stat -c %d {volumes}/mem) = $(stat -c %d /proc/{pid}/root/mem) ] && echo same
+         [ $(readlink /proc/1/ns/mnt) = $(readlink /proc/{agent}/ns/mnt) ] && echo 'no namespace of its own'",
+        agent = node.agent_pid()
+    ));
+    assert_eq!(seen, "kept\nquick\ntmpfs\ntmpfs\nsame\nno namespace of its own\n");
+}
+
+fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
+    // Rather than two minutes.
+    node.sh("mkdir -p /run/systemd/system/nodelet.service.d
+         printf '[Service]\\nWatchdogSec=20\\n' >/run/systemd/system/nodelet.service.d/watchdog.conf
+         systemctl daemon-reload; systemctl restart nodelet");
+    let before = node.running();
+    let pods = ["solid", "elastic", "free", "keeper"];
+    assert_eq!(before.len(), pods.len());
+    let happens: [(&str, &str); 5] = [
+        ("stopped and started", "systemctl stop nodelet; sleep 2; systemctl start nodelet"),
+        ("restarted", "systemctl restart nodelet"),
+        ("killed", "systemctl kill -s KILL nodelet"),
+        ("stopped in its tracks", "systemctl kill -s STOP nodelet"),
+        ("containerd restarted", "systemctl restart containerd"),
+    ];
+    for (what, script) in happens {
+        let (agent, begun) = (node.agent_pid(), Instant::now());
+        node.sh(script);
+        node.wait_for_runtime();
+        let comes_anew = !what.contains("containerd");
+        let anew = || node.agent_pid();
+        node.wait_until(what, anew, |pid| *pid != 0 && (*pid != agent) == comes_anew);
+        node.wait_running(&pods);
+        node.note(&format!("{what}: all seen again after {:?}", begun.elapsed()));
+        assert_eq!(node.running(), before, "{what}: no container is restarted");
+    }
+    let reasons = node.sh("journalctl -b -u nodelet -o cat --no-pager");
+    assert!(reasons.contains("Watchdog timeout"), "the watchdog ended it: {reasons}");
+}
+
+fn after_a_reboot_pods_run_again(node: &Node) {
+    let never =
+        |name: &str, script: &str| Pod::with_main(name, script).set("restartPolicy", "Never");
+    node.drop_pods(&[
+        never("done", "exit 0"),
+        never("cut", FOREVER),
+        Pod::with_main(
+            "crashed",
+            &format!("[ -e /data/here ] || {{ touch /data/here; exit 1; }}; {FOREVER}"),
+        )
+        .init("setup", "true")
+        .set("volumes", json!([{ "name": "data", "emptyDir": {} }]))
+        .set("containers/0/volumeMounts", json!([{ "name": "data", "mountPath": "/data" }])),
+    ]);
+    node.wait("the pods are as they should be before the reboot", |status| {
+        status.phase("done") == "Succeeded"
+            && status.runs("cut")
+            && status.runs("crashed")
+            && status.restarts("crashed", "main") == 1
+    });
+    let (before, sandboxes) = (node.running(), node.ready_sandboxes());
+    node.note("seven pods, one done, one crashed once");
+    node.reboot();
+    node.note("rebooted");
+    let restarted = ["solid", "elastic", "free", "keeper", "crashed"];
+    let status = node.wait_for(SOON * 2, "the pods run again", |status| {
+        restarted.iter().all(|pod| status.runs(pod))
+    });
+    let uptime = node.sh("cut -d' ' -f1 /proc/uptime");
+    println!("kernel start -> all running: {} s at most (emulated)", uptime.trim());
+    assert_eq!(status.phase("done"), "Succeeded", "{status:?}");
+    assert_eq!(status.phase("cut"), "Failed", "what may not be restarted has failed: {status:?}");
+    let (after, new_sandboxes) = (node.running(), node.ready_sandboxes());
+    assert_eq!(after.len(), restarted.len(), "{after:#?}");
+    for (name, now) in &after {
+        let then = &before[name];
+        assert_eq!(now.restarts, then.restarts + 1, "{name}: a reboot counts as one restart");
+        assert_ne!(now.sandbox, then.sandbox, "{name} has a new sandbox");
+    }
+    for (pod, id) in &new_sandboxes {
+        assert_ne!(Some(id), sandboxes.get(pod));
+    }
+    cgroup_dirs_are_those_of_running_pods(node, restarted.len());
+}
+
+fn cgroup_dirs_are_those_of_running_pods(node: &Node, count: usize) {
+    let list = || node.sh("find /sys/fs/cgroup/kubepods -type d -name 'pod*' | wc -l");
+    node.wait_until("no cgroups but those", list, |dirs| dirs.trim() == count.to_string());
+}

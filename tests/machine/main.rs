@@ -1,0 +1,63 @@
+//! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent on it under the shipped unit.
+//! Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs (`scripts/prerequisites test`); says so when it must skip.
+//!
+//! ```text
+//!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
+//!                  ├── status(), wait("…", |status| …): `nodelet status -o json` inside
+//!                  └── cri: containerd's socket inside, for the test's own CRI client
+//! ```
+//!
+//! ```ignore
+//! let node = Node::start(&Options { driver: Driver::Systemd, ..Options::default() });
+//! node.drop_pods(&[Pod::running("web")]);
+//! node.wait_running(&["web"]);
+//! node.sh("cat /sys/fs/cgroup/kubepods.slice/memory.max");
+//! node.reboot();
+//! node.finish();
+//! ```
+//!
+//! The image is made once for the present content of `tests/machine/image` and `tests/machine/guest` (45 s), below `target/machine`.
+//! Each test has a disk of its own over it, a boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few
+//! boots, many looks. A test that fails prints the end of the serial line and of the journal and says where the whole
+//! journal lies. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a panic is how a test fails"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cgroups;
+mod drift;
+mod drivers;
+mod life;
+mod machine;
+mod node;
+mod power;
+mod shell;
+
+macro_rules! on_machines {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $scenario() {
+                if !machine::skip_without_machines() {
+                    $module::$scenario();
+                }
+            }
+        )*
+    };
+}
+
+on_machines! {
+    life::a_node_through_its_life,
+    drivers::slices_hold_what_manifests_ask,
+    drivers::two_drivers_are_told_apart_and_changed,
+    power::power_losses_in_a_churn,
+    drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
+}
