@@ -4,10 +4,7 @@ use crate::{
     cgroups,
     machine::SOON,
     node::{Driver, Node, Options},
-    support::{
-        manifest::{FOREVER, Pod},
-        poll_until, wait_until,
-    },
+    support::manifest::{FOREVER, Pod},
 };
 use serde_json::json;
 use std::time::Instant;
@@ -18,12 +15,17 @@ pub fn a_node_through_its_life() {
     let options = Options { driver, kubelet: cgroups::PIDS_LIMIT.to_owned(), ..Options::default() };
     let node = Node::boot(&options);
     the_unit_is_good_and_up_without_a_runtime(&node);
+    node.note("the unit is good");
     node.drop_pods(&cgroups::pods());
     node.wait_running(&["solid", "elastic", "free"]);
+    node.note("three pods run");
     cgroups::check(&node, driver);
+    node.note("cgroups are as asked");
     volumes_reach_the_runtime(&node);
+    node.note("volumes reach the runtime");
     nothing_that_happens_to_daemons_restarts_a_container(&node);
     after_a_reboot_pods_run_again(&node);
+    node.note("all is as before the reboot");
     node.finish();
 }
 
@@ -35,12 +37,12 @@ fn the_unit_is_good_and_up_without_a_runtime(node: &Node) {
     node.sh("systemctl enable --quiet --now nodelet");
     println!("exec to READY=1 without a runtime: {:?} (emulated)", begun.elapsed());
     let status = || node.property("nodelet", "StatusText");
-    wait_until("systemd is told what is wrong", SOON, status, |text| {
+    node.wait_until("systemd is told what is wrong", status, |text| {
         text.starts_with("0 of 0 pods running; ")
     });
     node.sh("systemctl unmask --quiet --runtime containerd; systemctl start containerd");
     node.wait_for_runtime();
-    wait_until("systemd is told that all is well", SOON, status, |text| {
+    node.wait_until("systemd is told that all is well", status, |text| {
         text == "0 of 0 pods running"
     });
 }
@@ -101,9 +103,9 @@ fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
         node.wait_for_runtime();
         let comes_anew = !what.contains("containerd");
         let anew = || node.agent_pid();
-        wait_until(what, SOON, anew, |pid| *pid != 0 && (*pid != agent) == comes_anew);
+        node.wait_until(what, anew, |pid| *pid != 0 && (*pid != agent) == comes_anew);
         node.wait_running(&pods);
-        println!("{what} -> everything seen again: {:?} (emulated)", begun.elapsed());
+        node.note(&format!("{what}: all seen again after {:?}", begun.elapsed()));
         assert_eq!(node.running(), before, "{what}: no container is restarted");
     }
     let reasons = node.sh("journalctl -b -u nodelet -o cat --no-pager");
@@ -131,7 +133,9 @@ fn after_a_reboot_pods_run_again(node: &Node) {
             && status.restarts("crashed", "main") == 1
     });
     let (before, sandboxes) = (node.running(), node.ready_sandboxes());
+    node.note("seven pods, one done, one crashed once");
     node.reboot();
+    node.note("rebooted");
     let restarted = ["solid", "elastic", "free", "keeper", "crashed"];
     let status = node.wait_for(SOON * 2, "the pods run again", |status| {
         restarted.iter().all(|pod| status.runs(pod))
@@ -155,6 +159,5 @@ fn after_a_reboot_pods_run_again(node: &Node) {
 
 fn cgroup_dirs_are_those_of_running_pods(node: &Node, count: usize) {
     let list = || node.sh("find /sys/fs/cgroup/kubepods -type d -name 'pod*' | wc -l");
-    let seen = poll_until(SOON, list, |dirs| dirs.trim() == count.to_string());
-    assert!(seen.is_ok(), "pod cgroups: {seen:?}");
+    node.wait_until("no cgroups but those", list, |dirs| dirs.trim() == count.to_string());
 }

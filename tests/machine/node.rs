@@ -3,7 +3,7 @@
 
 use crate::{
     machine::{Hardware, Machine, SOON},
-    support::{agent, cri::Cri, images, manifest::Pod, poll_until, world},
+    support::{agent, cri::Cri, images, manifest::Pod, pause, poll_until, world},
 };
 use nodelet::{cri::v1, model::k8s};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Where manifests lie.
@@ -48,6 +48,7 @@ impl Default for Options {
 /// A machine, what runs on it and how it is looked at.
 pub struct Node {
     machine: Machine,
+    begun: Instant,
     /// containerd, past the agent.
     pub cri: Cri,
 }
@@ -63,6 +64,7 @@ impl Deref for Node {
 impl Node {
     /// Boots a machine that has containerd with the test's images and an agent that is neither enabled nor running.
     pub fn boot(options: &Options) -> Self {
+        let begun = Instant::now();
         let machine = Machine::new(options.hardware.clone(), |dir| pack(dir, options));
         machine.power_on();
         machine.sh(
@@ -70,8 +72,9 @@ impl Node {
              ctr -n k8s.io images import /var/tmp/images.tar && rm /var/tmp/images.tar && sync",
         );
         let cri = Cri::at(&format!("http://127.0.0.1:{}", machine.cri_port()));
-        let node = Self { machine, cri };
+        let node = Self { machine, begun, cri };
         node.wait_for_runtime();
+        node.note("containerd answers and has the images");
         node
     }
 
@@ -85,8 +88,7 @@ impl Node {
     /// Waits until containerd answers the test's own client.
     #[track_caller]
     pub fn wait_for_runtime(&self) {
-        let answers = poll_until(SOON, || self.cri.answers(), |answers| *answers);
-        assert!(answers.is_ok(), "containerd does not answer");
+        self.wait_until("containerd answers", || self.cri.answers(), |answers| *answers);
     }
 
     /// What `nodelet status -o json` says.
@@ -118,10 +120,38 @@ impl Node {
         mut accept: impl FnMut(&Status) -> bool,
     ) -> Status {
         let wanted = |seen: &Result<Status, String>| seen.as_ref().is_ok_and(&mut accept);
-        match poll_until(deadline, || self.status(), wanted) {
+        // A look costs the machine as much as a second of work does.
+        let look = || {
+            pause(Duration::from_millis(700));
+            self.status()
+        };
+        match poll_until(deadline, look, wanted) {
             Ok(Ok(status)) => status,
             last => panic!("not within {deadline:?}: {what}\nlast seen: {last:?}"),
         }
+    }
+
+    /// Waits until something is true that is not in the status.
+    #[track_caller]
+    pub fn wait_until<T: fmt::Debug>(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> T,
+        accept: impl FnMut(&T) -> bool,
+    ) -> T {
+        let look = || {
+            pause(Duration::from_millis(300));
+            look()
+        };
+        match poll_until(SOON, look, accept) {
+            Ok(value) => value,
+            Err(last) => panic!("not within {SOON:?}: {what}\nlast seen: {last:#?}"),
+        }
+    }
+
+    /// Prints how long it took until here.
+    pub fn note(&self, what: &str) {
+        println!("{:6.1} s  {what}", self.begun.elapsed().as_secs_f32());
     }
 
     /// Waits until all these pods run, every container ready, and there are no others.
@@ -203,8 +233,7 @@ impl Node {
         let left = "ls -d /var/lib/nodelet/pods/* /var/lib/nodelet/nodelet/pods/* /var/log/pods/* \
             /var/log/containers/* 2>/dev/null; grep -o '/var/lib/nodelet/pods[^ ]*' /proc/self/mountinfo; \
             find /sys/fs/cgroup -type d -name '*pod????????*'; ctr -n k8s.io containers ls -q; true";
-        let clean = poll_until(SOON, || self.sh(left), String::is_empty);
-        assert!(clean.is_ok(), "left behind:\n{}", clean.unwrap_err());
+        self.wait_until("nothing is left behind", || self.sh(left), String::is_empty);
     }
 }
 
