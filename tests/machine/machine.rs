@@ -150,7 +150,7 @@ impl Machine {
     pub fn reboot(&self) {
         let before = self.boot_id();
         // The answer may or may not make it out.
-        if let Err(err) = self.try_run("systemctl reboot", Duration::from_secs(10)) {
+        if let Err(err) = self.try_run("systemctl reboot --no-block", Duration::from_secs(3)) {
             println!("the machine goes down: {err}");
         }
         self.wait_for_shell("the machine boots again", |boot_id| *boot_id != before);
@@ -166,7 +166,7 @@ impl Machine {
 
     /// `systemctl poweroff`, and waits until it is off.
     pub fn power_off(&self) {
-        if let Err(err) = self.try_run("systemctl poweroff", Duration::from_secs(10)) {
+        if let Err(err) = self.try_run("systemctl poweroff --no-block", Duration::from_secs(3)) {
             println!("the machine goes down: {err}");
         }
         let off = poll_until(SOON, || self.is_on(), |on| !on);
@@ -238,7 +238,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || std::env::var_os("NODELET_MACHINE_JOURNAL").is_some() {
             self.tell_what_happened();
         }
         if self.is_on() {

@@ -33,9 +33,11 @@
 mod support;
 
 mod cgroups;
+mod drift;
 mod life;
 mod machine;
 mod node;
+mod power;
 mod shell;
 
 macro_rules! on_machines {
@@ -53,4 +55,6 @@ macro_rules! on_machines {
 
 on_machines! {
     life::a_node_through_its_life,
+    power::power_losses_in_a_churn,
+    drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
