@@ -19,7 +19,7 @@
 //! The image is made once for the present content of `tests/machine/image` and `tests/machine/guest` (45 s), below `target/machine`.
 //! Each test has a disk of its own over it, a boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few
 //! boots, many looks. A test that fails prints the end of the serial line and of the journal and says where the whole
-//! journal lies. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
+//! journal lies; `NODELET_MACHINE_JOURNAL=1` does that for tests that pass, too. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
 
 #![allow(
     dead_code,
@@ -39,6 +39,7 @@ mod machine;
 mod node;
 mod power;
 mod shell;
+mod small;
 
 macro_rules! on_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
@@ -57,4 +58,13 @@ on_machines! {
     life::a_node_through_its_life,
     power::power_losses_in_a_churn,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
+}
+
+/// Takes many minutes: for `make soak`.
+#[test]
+#[ignore = "many minutes: make soak"]
+fn thirty_pods_on_a_small_machine() {
+    if !machine::skip_without_machines() {
+        small::thirty_pods_on_a_small_machine();
+    }
 }
