@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build soak bench bench-doc lint fmt
+.PHONY: help build demo test test-fast test-build test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -40,14 +40,21 @@ test: test-fast ## everything; as root, on a private containerd
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
-	@# Nor is the making of the machine's image, a minute the first time.
-	@! command -v mmdebstrap >/dev/null || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 400 $(CARGO) test --locked --test machine -- --test-threads=1
+
+test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU, a quarter of an hour; as root
+	scripts/prerequisites machine
+	tests/machine/image "$(TARGET)/machine" >/dev/null
+	$(CARGO) test --locked --test machine -- --test-threads=2
 
 SOAK_MINUTES ?= 20
 soak: test-build ## things going wrong at random for SOAK_MINUTES (20), from a printed seed; as root
 	scripts/prerequisites run
 	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture
+
+POWER_CUTS ?= 50
+soak-machine: test-build ## whole machines for long: POWER_CUTS (50) losses of power, 30 pods in 512 MiB; as root
+	scripts/prerequisites machine
+	NODELET_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked --test machine -- --nocapture --test-threads=2 --include-ignored power small
 
 bench: ## figures beside the upstream kubelet and the floor (docs/performance.md); as root, on a quiet machine
 	scripts/prerequisites build

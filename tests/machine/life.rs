@@ -23,6 +23,8 @@ pub fn a_node_through_its_life() {
     node.note("cgroups are as asked");
     volumes_reach_the_runtime(&node);
     node.note("volumes reach the runtime");
+    node.drop_pods(&[witness()]);
+    node.wait("the witness runs", |status| status.runs("witness"));
     nothing_that_happens_to_daemons_restarts_a_container(&node);
     after_a_reboot_pods_run_again(&node);
     node.note("all is as before the reboot");
@@ -45,6 +47,18 @@ fn the_unit_is_good_and_up_without_a_runtime(node: &Node) {
     node.wait_until("systemd is told that all is well", status, |text| {
         text == "0 of 0 pods running"
     });
+}
+
+/// Where the witness writes.
+const ENDED: &str = "/var/tmp/witness/ended";
+
+/// A pod that leaves a word on the machine when it is told to end: when the machine goes down, and never before.
+fn witness() -> Pod {
+    let script = "trap 'echo ended >/host/ended; exit 0' TERM; sleep 100000 & wait";
+    let directory = json!({ "path": "/var/tmp/witness", "type": "DirectoryOrCreate" });
+    Pod::with_main("witness", script)
+        .set("volumes", json!([{ "name": "host", "hostPath": directory }]))
+        .set("containers/0/volumeMounts", json!([{ "name": "host", "mountPath": "/host" }]))
 }
 
 /// What the agent mounts below its root directory is what a container sees, although the service is hardened.
@@ -88,7 +102,7 @@ fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
          printf '[Service]\\nWatchdogSec=20\\n' >/run/systemd/system/nodelet.service.d/watchdog.conf
          systemctl daemon-reload; systemctl restart nodelet");
     let before = node.running();
-    let pods = ["solid", "elastic", "free", "keeper"];
+    let pods = ["solid", "elastic", "free", "keeper", "witness"];
     assert_eq!(before.len(), pods.len());
     let happens: [(&str, &str); 5] = [
         ("stopped and started", "systemctl stop nodelet; sleep 2; systemctl start nodelet"),
@@ -108,6 +122,8 @@ fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
         node.note(&format!("{what}: all seen again after {:?}", begun.elapsed()));
         assert_eq!(node.running(), before, "{what}: no container is restarted");
     }
+    let ended = node.run(&format!("cat {ENDED}"));
+    assert_ne!(ended.code, 0, "nobody was told to end: {}", ended.output);
     let reasons = node.sh("journalctl -b -u nodelet -o cat --no-pager");
     assert!(reasons.contains("Watchdog timeout"), "the watchdog ended it: {reasons}");
 }
@@ -136,12 +152,13 @@ fn after_a_reboot_pods_run_again(node: &Node) {
     node.note("seven pods, one done, one crashed once");
     node.reboot();
     node.note("rebooted");
-    let restarted = ["solid", "elastic", "free", "keeper", "crashed"];
+    let restarted = ["solid", "elastic", "free", "keeper", "crashed", "witness"];
     let status = node.wait_for(SOON * 2, "the pods run again", |status| {
         restarted.iter().all(|pod| status.runs(pod))
     });
     let uptime = node.sh("cut -d' ' -f1 /proc/uptime");
     println!("kernel start -> all running: {} s at most (emulated)", uptime.trim());
+    node.sh(&format!("grep -q ended {ENDED}"));
     assert_eq!(status.phase("done"), "Succeeded", "{status:?}");
     assert_eq!(status.phase("cut"), "Failed", "what may not be restarted has failed: {status:?}");
     let (after, new_sandboxes) = (node.running(), node.ready_sandboxes());

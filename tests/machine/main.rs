@@ -1,5 +1,5 @@
 //! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent on it under the shipped unit.
-//! Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs (`scripts/prerequisites test`); says so when it must skip.
+//! Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs (`scripts/prerequisites machine`); says so when it must skip.
 //!
 //! ```text
 //!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
@@ -19,7 +19,7 @@
 //! The image is made once for the present content of `tests/machine/image` and `tests/machine/guest` (45 s), below `target/machine`.
 //! Each test has a disk of its own over it, a boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few
 //! boots, many looks. A test that fails prints the end of the serial line and of the journal and says where the whole
-//! journal lies. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
+//! journal lies; `NODELET_MACHINE_JOURNAL=1` does that for tests that pass, too. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
 
 #![allow(
     dead_code,
@@ -40,6 +40,7 @@ mod machine;
 mod node;
 mod power;
 mod shell;
+mod small;
 
 macro_rules! on_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
@@ -60,4 +61,13 @@ on_machines! {
     drivers::two_drivers_are_told_apart_and_changed,
     power::power_losses_in_a_churn,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
+}
+
+/// Takes many minutes: for `make soak`.
+#[test]
+#[ignore = "many minutes: make soak"]
+fn thirty_pods_on_a_small_machine() {
+    if !machine::skip_without_machines() {
+        small::thirty_pods_on_a_small_machine();
+    }
 }

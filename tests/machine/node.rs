@@ -120,9 +120,9 @@ impl Node {
         mut accept: impl FnMut(&Status) -> bool,
     ) -> Status {
         let wanted = |seen: &Result<Status, String>| seen.as_ref().is_ok_and(&mut accept);
-        // A look costs the machine as much as a second of work does.
+        // A look costs the machine more than half a second of work.
         let look = || {
-            pause(Duration::from_millis(700));
+            pause(Duration::from_millis(1500));
             self.status()
         };
         match poll_until(deadline, look, wanted) {
