@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo test test-fast test-build test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -31,15 +31,18 @@ test-fast: test-build ## what needs neither root nor containerd
 test: test-fast ## everything; as root, on a private containerd
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
-	@# Without them (3) the tier says what it skips.
-	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
-	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
+
+test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 2, and an upgrade in place; as root
+	scripts/prerequisites test
+	@# Without them (3) the tests say what they skip.
+	scripts/containerd-versions fetch || [ $$? = 3 ]
+	$(CARGO) test --locked --test containerds -- --test-threads=3
 
 test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU, a quarter of an hour; as root
 	scripts/prerequisites machine
