@@ -148,7 +148,7 @@ fn check_reads_configuration_files() {
     let (code, out, error) = run(&["check", kubeadm]);
     assert_eq!((code, error.as_str()), (0, ""), "{out}");
     assert!(out.ends_with(&format!("{kubeadm}: ok\n")), "{out}");
-    assert!(out.contains("kubeadm.yaml:41:21: notice: rotateCertificates: not acted on"), "{out}");
+    assert!(out.contains("kubeadm.yaml:41:1: notice: rotateCertificates: not acted on"), "{out}");
     assert!(!out.contains("cgroupDriver"), "{out}");
 
     let dir = Dir::new();
