@@ -147,12 +147,10 @@ impl Machine {
     }
 
     /// `systemctl reboot`, and waits for the shell of the next boot.
+    #[track_caller]
     pub fn reboot(&self) {
         let before = self.boot_id();
-        // The answer may or may not make it out.
-        if let Err(err) = self.try_run("systemctl reboot --no-block", Duration::from_secs(3)) {
-            println!("the machine goes down: {err}");
-        }
+        self.sh(&in_a_second("systemctl reboot"));
         self.wait_for_shell("the machine boots again", |boot_id| *boot_id != before);
     }
 
@@ -166,9 +164,7 @@ impl Machine {
 
     /// `systemctl poweroff`, and waits until it is off.
     pub fn power_off(&self) {
-        if let Err(err) = self.try_run("systemctl poweroff --no-block", Duration::from_secs(3)) {
-            println!("the machine goes down: {err}");
-        }
+        self.sh(&in_a_second("systemctl poweroff"));
         let off = poll_until(SOON, || self.is_on(), |on| !on);
         assert!(off.is_ok(), "the machine does not go off\n{}", self.serial_tail());
         self.shell.replace(None);
@@ -245,6 +241,11 @@ impl Drop for Machine {
             self.cut_power();
         }
     }
+}
+
+/// What lets the shell answer before the machine goes down.
+fn in_a_second(command: &str) -> String {
+    format!("(sleep 1; {command}) >/dev/null 2>&1 &")
 }
 
 /// Whether machines can't be had here; says so, loudly.

@@ -68,7 +68,7 @@ impl Node {
         let machine = Machine::new(options.hardware.clone(), |dir| pack(dir, options));
         machine.power_on();
         machine.sh(
-            "tar -xf /dev/nvme1n1 -C / && systemctl daemon-reload && systemctl restart containerd && \
+            "tar -xf /dev/nvme1n1 -C / && systemctl daemon-reload && systemctl enable --quiet --now containerd && \
              ctr -n k8s.io images import /var/tmp/images.tar && rm /var/tmp/images.tar && sync",
         );
         let cri = Cri::at(&format!("http://127.0.0.1:{}", machine.cri_port()));
