@@ -3,7 +3,7 @@
 
 use super::{
     Action, CreateSandbox, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan,
-    StartContainer, Step,
+    StartContainer, Step, Taken,
     backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
 };
 use crate::model::{
@@ -276,9 +276,11 @@ impl PodMemory {
             Step::Prepare => self.retry(failure, Stage::Prepare, now),
             Step::Sandbox { attempt } => {
                 self.retry(failure, Stage::Sandbox, now);
-                if let Some(id) = &failure.reserved_for {
+                if let Some(taken) = &failure.taken {
                     let memory = self.at(uid);
-                    memory.leftovers.push(Leftover::Sandbox(id.as_str().into()));
+                    if let Taken::ByUs(id) = taken {
+                        memory.leftovers.push(Leftover::Sandbox(id.as_str().into()));
+                    }
                     memory.sandbox_attempt = memory.sandbox_attempt.max(attempt.saturating_add(1));
                 }
             }
@@ -300,8 +302,10 @@ impl PodMemory {
             Step::Create { container, restart_count } => {
                 self.had_image(uid, container);
                 self.start_failed(failure, container, None, now);
-                if let Some(id) = &failure.reserved_for {
-                    self.at(uid).leftovers.push(Leftover::Container(id.as_str().into()));
+                if let Some(taken) = &failure.taken {
+                    if let Taken::ByUs(id) = taken {
+                        self.at(uid).leftovers.push(Leftover::Container(id.as_str().into()));
+                    }
                     let memory = self.container(uid, container);
                     memory.next_count =
                         memory.next_count.max(Some(restart_count.saturating_add(1)));

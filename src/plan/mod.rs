@@ -37,7 +37,7 @@ pub use action::{
 };
 pub use memory::PodMemory;
 pub use name::plan_name;
-pub use outcome::{Failure, Outcome, Step};
+pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::{Picture, fold};
 pub(crate) use sandbox::serves;
 pub use types::{

@@ -76,11 +76,19 @@ pub struct Failure {
     pub reason: String,
     /// The message that goes with it, as the kubelet words it.
     pub message: String,
-    /// The runtime said that the name is reserved for this id: a half-made object of an interrupted call. The
-    /// next plan removes it and takes the next attempt.
-    pub reserved_for: Option<String>,
+    /// The runtime said that the name is reserved: the next plan takes the next attempt's.
+    pub taken: Option<Taken>,
     /// A container that the failed step left in the runtime.
     pub left: Option<Box<ObservedContainer>>,
+}
+
+/// Who holds a name in the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// This id: what an interrupted call of ours left. The next plan removes it.
+    ByUs(String),
+    /// Another agent's object, which stays.
+    ByOthers,
 }
 
 /// Which step of an action failed.

@@ -57,6 +57,7 @@ macro_rules! shared_scenarios {
             runtime::a_dead_daemon_restarts_nothing,
             runtime::a_dead_sandbox_is_replaced,
             runtime::a_foreign_pod_is_left_alone,
+            runtime::a_name_that_another_agent_took_is_left_to_it,
             runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
             runtime::a_second_agent_refuses_and_names_the_first,
             faults::a_hung_call_holds_up_only_its_pod,

@@ -118,6 +118,46 @@ pub fn a_foreign_pod_is_left_alone(kind: Kind) {
     world.finish();
 }
 
+/// Another agent with the same node name and the same manifest, that came a moment earlier.
+pub fn a_name_that_another_agent_took_is_left_to_it(kind: Kind) {
+    let world = World::start(kind);
+    let web = Pod::running("web");
+    world.drop_pod(&web);
+    world.wait_running("web");
+    let calls = world.proxy.calls();
+    let made = calls.iter().find(|call| call.method == "RunPodSandbox" && call.is_for("web"));
+    let mut config = made.unwrap().request::<v1::RunPodSandboxRequest>().config.unwrap();
+    config.labels.insert("nodelet.dev/owner".to_owned(), "another".to_owned());
+    world.remove("web.yaml");
+    world.wait_gone("web");
+
+    world.proxy.forget_calls();
+    world.proxy.on("RunPodSandbox").pod("web").times(1).delay(Duration::from_secs(3));
+    world.drop_pod(&web);
+    world.wait_until(
+        "the agent asks for the name",
+        || world.proxy.count("RunPodSandbox", "web"),
+        |n| *n == 1,
+    );
+    let theirs = world.cri.run_sandbox(config).unwrap();
+    world.wait("it says whose the name is", |status| {
+        status.has_event("FailedCreatePodSandBox", "belongs to the nodelet with owner id another")
+    });
+    let ready = || {
+        let sandboxes = world.cri.sandboxes().into_iter();
+        sandboxes.filter(|s| s.state() == v1::PodSandboxState::SandboxReady).map(|s| s.id).collect()
+    };
+    stays(
+        "theirs runs, and nothing beside it",
+        Duration::from_secs(4),
+        ready,
+        |ids: &Vec<String>| *ids == [theirs.clone()],
+    );
+    world.cri.remove_sandbox(&theirs).unwrap();
+    world.wait_for(Duration::from_secs(60), "the name is free", |status| status.runs("web"));
+    world.finish();
+}
+
 pub fn pods_wait_for_the_network_and_host_network_pods_do_not(kind: Kind) {
     let world = World::prepare(kind, &Settings::for_kind(kind));
     world.runtime.set_network_ready(false);

@@ -8,7 +8,7 @@ use crate::{
     },
     plan::{
         Action, ContainerKind, Failure, Incarnation, KillPurpose, NameInput, Outcome, Picture,
-        PlanSettings, PodMemory, PodPlan, StartContainer, Step, Wish, plan_name,
+        PlanSettings, PodMemory, PodPlan, StartContainer, Step, Taken, Wish, plan_name,
     },
     podspec::container_hash,
     status::{StatusContext, StatusInput, display_status, pod_status, ready_column, restarts},
@@ -412,7 +412,7 @@ impl World {
             step,
             reason: reason.to_owned(),
             message: message.to_owned(),
-            reserved_for: None,
+            taken: None,
             left: None,
         })
     }
@@ -538,7 +538,7 @@ impl World {
         let all = self.truth.sandboxes.iter().chain(&self.hidden);
         let taken = all.into_iter().find(|s| s.uid == *uid && s.attempt == attempt);
         if let Some(taken) = taken {
-            let reserved_for = Some(taken.id.to_string());
+            let by = Taken::ByUs(taken.id.to_string());
             let reason = "FailedCreatePodSandBox".to_owned();
             let message = format!("name is reserved for {}", taken.id);
             let left = None;
@@ -547,7 +547,7 @@ impl World {
                 step,
                 reason,
                 message,
-                reserved_for,
+                taken: Some(by),
                 left,
             });
         }

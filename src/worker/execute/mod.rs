@@ -1,6 +1,7 @@
 //! Carries out one action of a plan: no policy, no retry. What the action does not carry (the
 //! messages for the runtime, paths, the environment) is made here from the pod and the host.
 
+mod holder;
 mod prepare;
 mod remove;
 mod sandbox;
@@ -142,7 +143,7 @@ impl Request {
             step,
             reason: reason.to_owned(),
             message,
-            reserved_for: None,
+            taken: None,
             left: None,
         }
     }
@@ -186,19 +187,6 @@ impl Request {
         }
         drop(turn);
         self.awaited(call, deadline.saturating_sub(TURN), answer).await
-    }
-}
-
-/// The id that a failed call says its name is reserved for.
-fn reserved_for(error: &CriError) -> Option<String> {
-    match error {
-        CriError::NameReserved { id, .. } => Some(id.clone()),
-        CriError::NotFound { .. }
-        | CriError::Unavailable { .. }
-        | CriError::DeadlineExceeded { .. }
-        | CriError::Unimplemented { .. }
-        | CriError::Other { .. }
-        | CriError::Endpoint { .. } => None,
     }
 }
 

@@ -1,22 +1,22 @@
 //! `CreateSandbox`.
 
-use super::{Host, Request, blocking, chain, reserved_for};
+use super::{Host, Request, blocking, chain, holder::Holder};
 use crate::{
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
     hostfiles::{DnsWarning, NodeDns, ResolvConf, pod_dns},
     model::{EventKind, NetworkMode, ObservedSandbox, SandboxId, SandboxState, k8s},
-    plan::{CreateSandbox, Outcome, Step},
+    plan::{CreateSandbox, Outcome, Step, Taken},
     podspec::{hostname, pod_cgroup_name},
 };
 
 pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbox) -> Outcome {
     let step = Step::Sandbox { attempt: create.attempt };
-    let failed = |message: String, reserved: Option<String>| {
+    let failed = |message: String, taken: Option<Taken>| {
         let message = format!("Failed to create pod sandbox: {message}");
         host.record(request, EventKind::Warning, "FailedCreatePodSandBox", message.clone());
         let mut failure = request.failure(step.clone(), "FailedCreatePodSandBox", message);
-        failure.reserved_for = reserved;
+        failure.taken = taken;
         Outcome::Failed(failure)
     };
     let Some(pod) = request.pod.as_deref() else {
@@ -31,7 +31,12 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let made = Box::pin(request.awaited_in_turn(host, "RunPodSandbox", deadline, call)).await;
     let id = match made {
         Ok(id) => id,
-        Err(error) => return failed(error.to_string(), reserved_for(&error)),
+        Err(error) => {
+            let mut message = error.to_string();
+            let holder = Holder::of_sandbox(host, &error).await;
+            message.extend(holder.iter().map(|holder| holder.note.as_str()));
+            return failed(message, holder.map(|holder| holder.taken));
+        }
     };
     match host.runtime.sandbox_status(&id).await {
         Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),

@@ -1,9 +1,9 @@
 //! `StartContainer`: image, configuration, create, start.
 
-use super::{Host, Request, blocking, chain, reserved_for, sandbox};
+use super::{Host, Request, blocking, chain, holder::Holder, sandbox};
 use crate::{
     clock,
-    cri::{ContainerInputs, ImageFound, ImageInputs, MountInput, to_cri, v1},
+    cri::{ContainerInputs, CriError, ImageFound, ImageInputs, MountInput, to_cri, v1},
     hostfiles::EtcHosts,
     image::{ImageEvent, PullPolicy, PullRequest},
     model::{
@@ -111,17 +111,23 @@ impl Start<'_> {
         let call =
             self.host.runtime.create_container(&sandbox.id, container_config, sandbox_config);
         let made = self.request.awaited_in_turn(self.host, "CreateContainer", deadline, call).await;
-        let id = made.map_err(|error| {
-            let step = Step::Create {
-                container: self.action.name.clone(),
-                restart_count: self.restart_count,
-            };
-            let mut failure = self.failed(step, "CreateContainerError", error.message());
-            failure.reserved_for = reserved_for(&error);
-            failure
-        })?;
+        let id = match made {
+            Ok(id) => id,
+            Err(error) => return Err(self.not_created(&error).await),
+        };
         self.event(EventKind::Normal, "Created", "Container created".to_owned());
         Ok(self.observed(id, image, termination_log, log_path))
+    }
+
+    async fn not_created(&self, error: &CriError) -> Box<Failure> {
+        let holder = Holder::of_container(self.host, self.request, error).await;
+        let mut message = error.message();
+        message.extend(holder.iter().map(|holder| holder.note.as_str()));
+        let (container, restart_count) = (self.action.name.clone(), self.restart_count);
+        let step = Step::Create { container, restart_count };
+        let mut failure = self.failed(step, "CreateContainerError", message);
+        failure.taken = holder.map(|holder| holder.taken);
+        failure
     }
 
     fn sandbox(&self) -> Result<&ObservedSandbox, Box<Failure>> {
