@@ -63,6 +63,7 @@ fn main() {
         at_a_time = measure_floor(&plan);
         plan.floor_at_a_time = best(&at_a_time);
     }
+    let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
     let mut figures = Figures::default();
     for round in 0..plan.rounds.max(plan.idle_rounds) {
         // Nobody always goes first.
@@ -79,9 +80,9 @@ fn main() {
                 measure::idleness(*candidate, &plan, kubelet.as_deref(), &mut figures);
             }
         }
+        // After each round: a run that is cut short leaves what it has.
+        report::write(&figures, &plan, &facts, &directory());
     }
-    let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
-    report::write(&figures, &plan, &facts, &directory());
 }
 
 fn measure_floor(plan: &Plan) -> Vec<(usize, f64)> {
