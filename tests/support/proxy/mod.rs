@@ -167,6 +167,11 @@ impl Proxy {
         self.shared.state().calls.iter().filter(matches).count()
     }
 
+    /// How many mutating calls have no answer yet.
+    pub fn calls_under_way(&self) -> usize {
+        self.mutating_calls().iter().filter(|call| call.answered.is_none()).count()
+    }
+
     /// Forgets what was recorded; mutating calls are counted from 0 again.
     pub fn forget_calls(&self) {
         let mut state = self.shared.state();
