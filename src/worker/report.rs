@@ -22,8 +22,8 @@ pub(super) struct Report {
     pub recorded: Vec<PodUid>,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
-    /// The input that it answers.
-    pub sequence: u64,
+    /// The input that it answers; `None` while something is done, or was done that no listing has confirmed.
+    pub answers: Option<u64>,
 }
 
 /// Makes reports, and sends those that differ from the last.
@@ -33,7 +33,7 @@ pub(super) struct Reporter {
     reports: mpsc::Sender<Report>,
     /// The last statuses by incarnation: transition times are taken over from them.
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-    last: Option<(Arc<PodView>, u64)>,
+    last: Option<(Arc<PodView>, Option<u64>)>,
     /// Which call on the pod is past its soft deadline.
     pub hung: Option<String>,
 }
@@ -82,13 +82,15 @@ impl Reporter {
         self.statuses.get(uid)
     }
 
-    /// Reports what there is to see now; nothing when it is what was reported last.
+    /// Reports what there is to see now; nothing when it is what was reported last. `answers` is for
+    /// [`Report::answers`].
     pub(super) async fn report(
         &mut self,
         input: &Input,
         observed: &ObservedPod,
         records: &Records,
-        plan: Option<&PodPlan>,
+        plan: &PodPlan,
+        answers: Option<u64>,
     ) {
         let subject = subject(input, observed, records, &self.host.settings.owner);
         let nothing_left = subject.is_none() && records.is_empty();
@@ -97,18 +99,17 @@ impl Reporter {
         }
         let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
-        if let (Some(view), Some((last, sequence))) = (&view, &self.last)
+        if let (Some(view), Some((last, answered))) = (&view, &self.last)
             && same(view, last)
-            && *sequence == input.sequence
+            && *answered == answers
         {
             return;
         }
         let view = view.map(Arc::new);
-        self.last = view.clone().map(|view| (view, input.sequence));
+        self.last = view.clone().map(|view| (view, answers));
         let key = self.key.clone();
         let recorded = records.all().iter().map(|record| record.uid.clone()).collect();
-        let report =
-            Report { key, view, running, recorded, nothing_left, sequence: input.sequence };
+        let report = Report { key, view, running, recorded, nothing_left, answers };
         // The set outlives its workers; when it is gone there is nobody left to tell.
         if self.reports.send(report).await.is_err() {
             tracing::debug!(pod = %self.key, "nobody listens to reports any more");
@@ -121,13 +122,13 @@ impl Reporter {
         input: &Input,
         observed: &ObservedPod,
         records: &Records,
-        plan: Option<&PodPlan>,
+        plan: &PodPlan,
     ) -> PodView {
         let record = records.of(&subject.uid);
         let status = match &subject.pod {
             None => Arc::new(k8s::PodStatus::default()),
             Some(pod) => {
-                let plan = plan.filter(|_| subject.wished);
+                let plan = Some(plan).filter(|_| subject.wished);
                 let ended = record.and_then(|record| record.terminal.as_ref());
                 let status = pod_status(
                     &StatusInput {
@@ -162,7 +163,7 @@ impl Reporter {
             origin: subject.origin.clone(),
             terminating: subject.terminating,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
-            waiting: plan.and_then(|plan| plan.blocked.clone()),
+            waiting: plan.blocked.clone(),
         }
     }
 }

@@ -323,7 +323,7 @@ impl WorkerSet {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
         handle.running.clone_from(&report.running);
         handle.recorded.clone_from(&report.recorded);
-        let idle = report.nothing_left && report.sequence == handle.input.borrow().sequence;
+        let idle = report.nothing_left && report.answers == Some(handle.input.borrow().sequence);
         if idle {
             // Dropping the input ends the worker.
             self.state.workers.remove(&report.key);

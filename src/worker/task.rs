@@ -137,7 +137,9 @@ impl Worker {
         for event in self.memory.announce(&plan) {
             self.host.events.record(event);
         }
-        self.reporter.report(input, &observed, &self.records, Some(&plan)).await;
+        // A worker that left before a listing has shown its pod gone would leave one behind that shows it.
+        let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
+        self.reporter.report(input, &observed, &self.records, &plan, answers).await;
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
             let status = self.reporter.status(uid).cloned();
             self.records.end(&self.host.store, uid, terminal, status).await;
@@ -239,10 +241,7 @@ impl Worker {
                 return None;
             }
             if let Some(observed) = self.picture.shared() {
-                // The input counts as answered only after a pass that plans from it.
-                let answered =
-                    Input { sequence: input.sequence.saturating_sub(1), ..input.clone() };
-                self.reporter.report(&answered, &observed, &self.records, Some(plan)).await;
+                self.reporter.report(&input, &observed, &self.records, plan, None).await;
             }
         }
     }

@@ -44,6 +44,25 @@ pub fn replaced_in_order(world: &World, old: &str, new: &str, grace_seconds: i64
     assert!(begin.at >= stopped_at, "the new pod began before the old one was gone: {calls:#?}");
 }
 
+/// Its manifest comes back before any listing has shown that the pod is gone.
+pub fn a_pod_that_comes_back_at_once_begins_anew(kind: Kind) {
+    let world = World::start(kind);
+    let web = Pod::running("web");
+    world.drop_pod(&web);
+    let uid = world.wait_running("web").pod("web").unwrap().uid.clone();
+    world.remove("web.yaml");
+    world.proxy.on("ListPodSandbox").delay(Duration::from_secs(1));
+    world.wait_gone("web");
+    world.proxy.forget_calls();
+    world.drop_pod(&web);
+    let status = world.wait_running("web");
+    assert_eq!(status.pod("web").unwrap().uid, uid, "the same manifest");
+    assert_eq!(status.restarts("web", "main"), 0);
+    assert_eq!(world.proxy.count("CreateContainer", "web"), 1, "{:#?}", world.proxy.calls());
+    world.proxy.lift_all();
+    world.finish();
+}
+
 pub fn an_edit_of_comments_changes_nothing(kind: Kind) {
     let world = World::start(kind);
     let pod = Pod::running("web");

@@ -43,6 +43,7 @@ macro_rules! shared_scenarios {
             lifecycle::nothing_is_done_when_nothing_changes,
             lifecycle::many_pods_at_once,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
+            edits::a_pod_that_comes_back_at_once_begins_anew,
             edits::an_edit_of_comments_changes_nothing,
             edits::bad_edits_keep_the_pod,
             edits::a_vanished_directory_keeps_its_pods,
