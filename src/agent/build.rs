@@ -26,7 +26,7 @@ use crate::{
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     volume::Volumes,
-    worker::{Host, HostSettings, SetInputs, WorkerSet},
+    worker::{Host, HostPaths, HostSettings, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{
@@ -157,6 +157,7 @@ fn host(
         }),
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         starts: Semaphore::new(start_turns(config)),
+        host_paths: HostPaths::default(),
         runtime: links.runtime,
         store: links.store,
         pleg: links.pleg,

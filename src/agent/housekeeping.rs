@@ -133,8 +133,11 @@ impl Housekeeping {
             Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
             Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
         };
-        let known = Arc::clone(&self.known.borrow());
-        for uid in listed.into_iter().filter(|uid| !known.uids.contains(uid)) {
+        for uid in listed {
+            // Known by now, perhaps: the removal of the one before may have taken long.
+            if self.known.borrow().uids.contains(&uid) {
+                continue;
+            }
             tracing::info!(%uid, "removing what is left of a pod that is no more");
             if let Err(sentence) = self.remove_leftovers(&uid).await {
                 tracing::warn!(%uid, "{sentence}");
@@ -142,6 +145,7 @@ impl Housekeeping {
             }
         }
         let files = self.host.files.clone();
+        let known = Arc::clone(&self.known.borrow());
         let links = blocking(move || files.remove_dead_links(|id| known.containers.contains(id)));
         if let Ok(Err(error)) = links.await {
             trouble.push(format!("cannot remove dead log links: {error}"));

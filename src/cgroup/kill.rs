@@ -5,7 +5,7 @@ use super::{
     core::parse_procs,
     files::write_file,
     names::{self, DRIVERS, PARENTS},
-    tree::Place,
+    tree::{Place, blocking},
 };
 use nix::{
     errno::Errno,
@@ -81,7 +81,9 @@ impl Cgroups {
         }
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
-            self.kill_pod(name)?;
+            let (this, places) = (self.clone(), self.places(name));
+            blocking(move || places.iter().try_for_each(|place| this.kill_place(place).map(drop)))
+                .await?;
             match self.remove_places(name).await {
                 Err(CgroupError::Busy { .. }) if attempt < ATTEMPTS => {}
                 result => return result,
@@ -133,13 +135,15 @@ impl Cgroups {
     /// One attempt at removing a cgroup. systemd would wait for processes: its slice is stopped
     /// when there are none.
     pub(super) async fn remove_place(&self, place: &Place) -> Result<(), CgroupError> {
-        let pids = self.processes_in(place)?;
+        let (this, here) = (self.clone(), place.clone());
+        let pids = blocking(move || this.processes_in(&here)).await?;
         if !pids.is_empty() {
             let path = self.all_paths(place).next().unwrap_or_default();
             return Err(CgroupError::Busy { path, pids: pids.into_iter().collect() });
         }
         self.stop_slice(place).await?;
-        self.remove_directories(place)
+        let (this, here) = (self.clone(), place.clone());
+        blocking(move || this.remove_directories(&here)).await
     }
 
     /// One attempt at removing directories, bottom-up.

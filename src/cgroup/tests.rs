@@ -200,7 +200,7 @@ fn populate(directory: &Path, controllers: Option<&str>) {
 }
 
 #[tokio::test]
-async fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
+async fn v2_enables_controllers_down_the_chain_and_writes_values_while_nothing_runs() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let all = "cpuset cpu io memory hugetlb pids";
@@ -232,9 +232,14 @@ async fn v2_enables_controllers_down_the_chain_and_writes_values_once() {
     assert_eq!(read("own/kubepods/burstable/pod1/hugetlb.2MB.max"), "4194304");
     assert_eq!(read("own/kubepods/burstable/pod1/hugetlb.1GB.max"), "0");
 
+    // One that is there and empty may be what an agent began that was killed.
     populate(&pod, Some(all));
     assert!(cgroups.pod_exists(&name));
-    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "values are written only once");
+    assert!(cgroups.ensure_pod(&name, &values()).await.unwrap());
+    assert_eq!(read("own/kubepods/burstable/pod1/memory.max"), "67108864");
+    populate(&pod, Some(all));
+    fs::write(pod.join("cgroup.procs"), "4242\n").unwrap();
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "something runs in it");
     assert_eq!(read("own/kubepods/burstable/pod1/memory.max"), "");
     let found = cgroups.list_pods().unwrap();
     assert_eq!(found, [FoundPod { uid: "1".into(), name: name.to_vec() }]);
@@ -312,7 +317,9 @@ async fn slices_are_made_through_systemd_and_finished_by_hand() {
     assert_eq!(enabled, "+cpuset +cpu +io +memory +hugetlb +pids");
 
     assert!(cgroups.pod_exists(&name));
-    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "values are written only once");
+    fs::write(pod.join("cgroup.procs"), "4242\n").unwrap();
+    assert!(!cgroups.ensure_pod(&name, &values()).await.unwrap(), "something runs in it");
+    fs::remove_file(pod.join("cgroup.procs")).unwrap();
     cgroups.ensure_shared(&limits, 2048).await.unwrap();
     assert_eq!(
         fake.calls()[4..],
@@ -489,7 +496,6 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
     let name = burstable("0123");
     let pod = PodCgroup { hugepage_limits: Vec::new(), ..values() };
     assert!(cgroups.ensure_pod(&name, &pod).await.unwrap());
-    assert!(!cgroups.ensure_pod(&name, &pod).await.unwrap());
     assert!(cgroups.pod_exists(&name));
 
     let file = |controller: &str, file: &str| {
@@ -509,6 +515,7 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
     let containers = root.paths("kubepods/burstable/pod0123/container");
     root.spawn_in(&containers);
     root.spawn_in(&containers);
+    assert!(!cgroups.ensure_pod(&name, &pod).await.unwrap(), "something runs in it");
     for path in containers.iter().filter(|path| path.join("freezer.state").exists()) {
         fs::write(path.join("freezer.state"), "FROZEN").unwrap();
     }

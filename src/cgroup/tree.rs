@@ -157,8 +157,8 @@ impl Cgroups {
         .await
     }
 
-    /// Makes the cgroup of a pod with its values. One that exists is left as it is: values are
-    /// written only at creation. Returns whether it was made.
+    /// Makes the cgroup of a pod with its values. One in which something runs is left as it is; an empty one may
+    /// be what was begun and not finished, and gets its values again. Returns whether they were written.
     ///
     /// `name` is the path below `cgroupRoot`, `kubepods` first.
     ///
@@ -181,13 +181,13 @@ impl Cgroups {
         let driver = self.driver().await?;
         let here = self.place(driver, name);
         let (this, places) = (self.clone(), self.places(name));
-        let (place, exists) = blocking(move || {
-            let place = this.inhabited(places)?.unwrap_or(here);
-            let exists = this.exists(&place);
-            Ok((place, exists))
+        let (place, runs) = blocking(move || {
+            let inhabited = this.inhabited(places)?;
+            let runs = inhabited.as_ref().is_some_and(|place| this.exists(place));
+            Ok((inhabited.unwrap_or(here), runs))
         })
         .await?;
-        if exists {
+        if runs {
             return Ok(false);
         }
         let done = self.make_pod(name, &place, values).await;
@@ -393,7 +393,7 @@ impl Cgroups {
 
 /// Runs file operations off the event loop: the kernel may take its time with them under memory
 /// pressure.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
 ) -> Result<T, CgroupError> {
     tokio::task::spawn_blocking(work).await.map_err(|_| CgroupError::Crashed)?

@@ -44,7 +44,10 @@ where
         Ok(runtime) => runtime,
         Err(error) => return super::fail(&error),
     };
-    match runtime.block_on(agent(config)) {
+    let ended = runtime.block_on(agent(config));
+    // A thread that hangs on a dead file system must not keep the process, and with it the lock, for ever.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

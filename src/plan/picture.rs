@@ -34,8 +34,12 @@ impl Picture {
         self.refresh();
     }
 
-    /// Takes the outcome of an action in. Failures count too: they may leave a container.
+    /// Takes the outcome of an action in. Failures count too: they may leave a container. Of those that
+    /// change nothing the last is enough: while the runtime is away they come without end, and no listing.
     pub fn record(&mut self, outcome: Outcome, now: Now) {
+        if changes_nothing(&outcome) {
+            self.outcomes.retain(|(_, earlier)| !changes_nothing(earlier));
+        }
         self.outcomes.push((now, outcome));
         self.refresh();
     }
@@ -70,6 +74,22 @@ impl Picture {
             }
             Arc::new(pod)
         });
+    }
+}
+
+/// Whether folding it in changes nothing; that it was recorded asks for a listing all the same.
+fn changes_nothing(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => true,
+        Outcome::Failed(Failure { left, step, .. }) => {
+            left.is_none() && !matches!(step, Step::Start { .. })
+        }
+        Outcome::SandboxCreated(_)
+        | Outcome::ContainerStarted(_)
+        | Outcome::ContainerKilled { .. }
+        | Outcome::PodKilled { .. }
+        | Outcome::ContainerRemoved { .. }
+        | Outcome::SandboxRemoved { .. } => false,
     }
 }
 

@@ -21,7 +21,7 @@ mod report;
 mod set;
 mod task;
 
-pub use execute::{Host, HostSettings};
+pub use execute::{Host, HostPaths, HostSettings};
 pub(crate) use execute::{blocking, chain};
 pub(crate) use set::any_changed;
 pub use set::{Known, PodViews, SetInputs, SetView, WorkerSet};
@@ -56,6 +56,15 @@ impl Intent {
             Self::Run(pod) => Wish::Run(pod),
             Self::Gone => Wish::Gone,
             Self::Undecided => Wish::Undecided,
+        }
+    }
+
+    /// Whether the sources are known not to want this incarnation.
+    fn is_without(&self, uid: &crate::model::PodUid) -> bool {
+        match self {
+            Self::Run(pod) => pod.uid != *uid,
+            Self::Gone => true,
+            Self::Undecided => false,
         }
     }
 

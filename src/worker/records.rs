@@ -82,13 +82,16 @@ impl Records {
                 | KillPurpose::Terminal
                 | KillPurpose::Surplus => false,
             },
+            // One that had ended by itself is not killed. Should it be wished again from here on, it begins
+            // anew once its remains are gone.
+            Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
+                let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
+                intent.is_without(uid) && self.retire(uid, at_once, now)
+            }
             Action::CreateSandbox(_)
             | Action::StartContainer(_)
             | Action::KillContainer(_)
-            | Action::RemoveContainer(_)
-            | Action::RemoveSandbox(_)
-            | Action::Release { .. }
-            | Action::CleanUp { .. } => false,
+            | Action::Release { .. } => false,
         };
         if changed {
             self.write(store).await;

@@ -20,6 +20,10 @@ use tokio_util::sync::CancellationToken;
 /// A sleep that outlasts any plan.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// A plan's moment is looked at again after this long: it is of boot time, and sleeps stand still while
+/// the machine does.
+const RESYNC: Duration = Duration::from_secs(60);
+
 /// What a worker is made from.
 pub(super) struct WorkerStart {
     pub key: PodKey,
@@ -248,7 +252,7 @@ impl Worker {
 
     /// Sleeps until the input changes or `wake_at`; `false` when the worker is to end.
     async fn wait(&mut self, wake_at: Option<Duration>) -> bool {
-        let delay = wake_at.map_or(FOREVER, |at| at.saturating_sub(clock::now().boot));
+        let delay = wake_at.map_or(FOREVER, |at| at.saturating_sub(clock::now().boot).min(RESYNC));
         // Each arm only waits; none loses anything when dropped.
         tokio::select! {
             () = self.shutdown.cancelled() => false,

@@ -14,6 +14,17 @@ use tonic::Code;
 /// Soft deadline of calls in these worlds.
 const IMPATIENT: &str = "runtimeRequestTimeout: 2s\n";
 
+/// An image may name a stop signal that containerd does not know.
+pub fn a_container_that_cannot_be_stopped_ends_with_its_sandbox(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    world.proxy.on("StopContainer").pod("web").fail(Code::Unknown, "unknown signal \"SIGNONE\"");
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    world.finish();
+}
+
 pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
     for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
         let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(IMPATIENT));

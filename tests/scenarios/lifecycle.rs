@@ -7,6 +7,7 @@ use crate::support::{
 };
 use nodelet::{cri::v1, model::OWNER_LABEL};
 use std::time::Duration;
+use tonic::Code;
 
 pub fn a_dropped_manifest_runs(kind: Kind) {
     let world = World::start(kind);
@@ -83,6 +84,32 @@ pub fn jobs_run_to_their_end(kind: Kind) {
     let starts =
         || world.proxy.count("StartContainer", "good") + world.proxy.count("StartContainer", "bad");
     stays("ended jobs are not started again", Duration::from_secs(2), starts, |n| *n == 2);
+    world.finish();
+}
+
+/// A job has ended by itself, so nothing is killed when its manifest goes; it comes back before the last of it is gone.
+pub fn a_job_that_comes_back_during_its_removal_runs_again(kind: Kind) {
+    let world = World::start(kind);
+    let job = Pod::with_main("job", "exit 0").set("restartPolicy", "Never");
+    world.drop_pod(&job);
+    world.wait("it has ended", |status| status.phase("job") == "Succeeded");
+    let refusal =
+        world.proxy.on("RemovePodSandbox").pod("job").fail(Code::Internal, "not just now");
+    world.proxy.forget_calls();
+    world.remove("job.yaml");
+    let attempts = || world.proxy.count("RemovePodSandbox", "job");
+    world.wait_until("its sandbox is to be removed", attempts, |n| *n > 0);
+    world.drop_pod(&job);
+    let accepted = || world.agent.log().matches("manifest accepted").count();
+    world.wait_until("its manifest is back", accepted, |n| *n == 2);
+    // The agent may die in between and knows it all the same.
+    world.agent.kill();
+    world.agent.start();
+    world.proxy.lift(refusal);
+    let starts = || world.proxy.count("StartContainer", "job");
+    world.wait_until("it runs again", starts, |n| *n == 1);
+    let status = world.wait("it has ended", |status| status.phase("job") == "Succeeded");
+    assert_eq!(status.restarts("job", "main"), 0, "it began anew");
     world.finish();
 }
 

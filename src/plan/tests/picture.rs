@@ -1,7 +1,7 @@
 use super::world::{World, container};
 use crate::{
     model::{ContainerState, Now, ObservedContainer, ObservedPod, SandboxState},
-    plan::{Outcome, Picture},
+    plan::{Failure, Outcome, Picture, Step},
 };
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
@@ -42,6 +42,27 @@ fn an_outcome_holds_until_a_listing_that_began_after_it() {
     // An older one that arrives late changes nothing.
     picture.observe(listing(&pod, later(now, 7)));
     assert_eq!(picture.current().unwrap().containers, []);
+}
+
+#[test]
+fn failures_without_end_take_no_room() {
+    let (pod, now) = running();
+    let mut picture = Picture::default();
+    picture.observe(listing(&pod, now));
+    let failed = || {
+        Outcome::Failed(Failure {
+            uid: pod.sandboxes[0].uid.clone(),
+            step: Step::KillPod,
+            reason: "FailedKillPod".to_owned(),
+            message: "the runtime is away".to_owned(),
+            taken: None,
+            left: None,
+        })
+    };
+    picture.record(failed(), later(now, 1));
+    picture.record(failed(), later(now, 2));
+    assert_eq!(format!("{picture:?}").matches("FailedKillPod").count(), 1);
+    assert_eq!(picture.unconfirmed_since(), Some(later(now, 2).boot), "a listing is asked for");
 }
 
 #[test]

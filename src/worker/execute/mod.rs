@@ -2,11 +2,14 @@
 //! messages for the runtime, paths, the environment) is made here from the pod and the host.
 
 mod holder;
+mod host_paths;
 mod prepare;
 mod remove;
 mod sandbox;
 mod start;
 mod stop;
+
+pub use host_paths::HostPaths;
 
 use crate::{
     cgroup::Cgroups,
@@ -49,6 +52,8 @@ pub struct Host {
     pub images: Images,
     /// Turns for starting sandboxes and containers.
     pub starts: Semaphore,
+    /// Looks at host paths.
+    pub host_paths: HostPaths,
     /// Constants.
     pub settings: HostSettings,
 }
@@ -162,8 +167,8 @@ impl Request {
         &self,
         call: &str,
         deadline: Duration,
-        answer: impl Future<Output = Result<T, CriError>>,
-    ) -> Result<T, CriError> {
+        answer: impl Future<Output = T>,
+    ) -> T {
         // On the heap: a call is large, and there only while it lasts.
         let mut answer = Box::pin(answer);
         if let Ok(answer) = tokio::time::timeout(deadline, &mut answer).await {

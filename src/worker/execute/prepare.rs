@@ -1,6 +1,6 @@
 //! `PreparePod`: the record on disk first, then what the pod needs on the host.
 
-use super::{Host, Request, blocking, chain};
+use super::{Host, Request, chain, host_paths::with_volumes};
 use crate::{
     model::{EventKind, k8s},
     plan::{Outcome, Step},
@@ -44,7 +44,7 @@ async fn set_up_volumes(
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let memory_limit =
         pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
-    let done = blocking(move || volumes.setup(&pod, &uid, memory_limit))
+    let done = with_volumes(host, request, move || volumes.setup(&pod, &uid, memory_limit))
         .await
         .map_err(|error| ("FailedMount", error))?;
     done.map_err(|failed| {

@@ -1,6 +1,6 @@
 //! `StartContainer`: image, configuration, create, start.
 
-use super::{Host, Request, blocking, chain, holder::Holder, sandbox};
+use super::{Host, Request, blocking, chain, holder::Holder, host_paths::with_volumes, sandbox};
 use crate::{
     clock,
     cri::{ContainerInputs, CriError, ImageFound, ImageInputs, MountInput, to_cri, v1},
@@ -257,7 +257,7 @@ impl Start<'_> {
         let (pod, uid, container) =
             (Arc::clone(&self.pod), self.request.uid.clone(), self.container.clone());
         let key = self.request.key.clone();
-        blocking(move || {
+        with_volumes(self.host, self.request, move || {
             files
                 .ensure_container_log_dir(&key, &uid, &container.name)
                 .map_err(|error| chain(&error))?;

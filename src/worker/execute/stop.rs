@@ -41,24 +41,35 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
     }
 }
 
-/// Every container of a group is asked to stop, also when one of them fails; the first error ends
-/// the action after its group.
+/// Every container and sandbox is asked to stop, also when one of them fails, as the kubelet does: the end of
+/// the sandbox ends what is left in it. A runtime that is away ends the action.
 async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
     let begun = Instant::now();
+    let mut result = Ok(());
     for group in &kill.groups {
         let elapsed = begun.elapsed();
         for kill in group {
             host.events.record(kill.event.clone());
         }
         let stops = group.iter().map(|kill| stop(host, request, kill, elapsed));
-        all(stops.collect()).await.into_iter().collect::<Result<(), _>>()?;
+        for stopped in all(stops.collect()).await {
+            result = result.and(present(stopped)?);
+        }
     }
     let deadline = host.settings.request_timeout;
     for id in &kill.sandboxes {
         let call = host.runtime.stop_sandbox(id);
-        request.awaited("StopPodSandbox", deadline, call).await?;
+        result = result.and(present(request.awaited("StopPodSandbox", deadline, call).await)?);
     }
-    Ok(())
+    result
+}
+
+/// An error that says that the runtime is away ends an action, every other one is an answer.
+fn present(answer: Result<(), CriError>) -> Result<Result<(), CriError>, CriError> {
+    match answer {
+        Err(CriError::Unavailable { .. }) => answer.map(Ok),
+        Ok(()) | Err(_) => Ok(answer),
+    }
 }
 
 async fn stop(

@@ -64,6 +64,7 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
     if let Some(call) = recorded(&mut shared.state(), number) {
         call.reached = true;
     }
+    let mut execution = Execution { shared, is_over: !MUTATING.contains(&&*method) };
     let response = pass_on(upstream, Request::from_parts(parts, Full::new(body))).await;
     let response = match response {
         Ok(response) if is_events => {
@@ -72,11 +73,14 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
         Ok(response) => response,
         Err(message) => {
+            execution.is_over = true;
             return answer(shared, number, Code::Unavailable, error(Code::Unavailable, &message));
         }
     };
     let (head, body) = response.into_parts();
-    let Ok(body) = body.collect().await else {
+    let body = body.collect().await;
+    execution.is_over = true;
+    let Ok(body) = body else {
         return answer(
             shared,
             number,
@@ -112,6 +116,21 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
     };
     answer(shared, number, code, Response::from_parts(head, body))
+}
+
+/// The runtime's work on a call.
+struct Execution<'a> {
+    shared: &'a Shared,
+    is_over: bool,
+}
+
+impl Drop for Execution<'_> {
+    /// Nobody waits for an answer any more, and the runtime drops what it is doing.
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.shared.state().cut_short = true;
+        }
+    }
 }
 
 /// A call that was recorded, and what is to happen to it.

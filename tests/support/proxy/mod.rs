@@ -86,6 +86,8 @@ struct State {
     calls: Vec<Call>,
     next_call: usize,
     mutating_calls: usize,
+    /// A caller died while the runtime was at work for it.
+    cut_short: bool,
     rules: Vec<Rule>,
     next_rule: u64,
     hook: Option<Hook>,
@@ -167,6 +169,11 @@ impl Proxy {
     pub fn count(&self, method: &str, pod: &str) -> usize {
         let matches = |call: &&Call| call.method == method && call.is_for(pod);
         self.shared.state().calls.iter().filter(matches).count()
+    }
+
+    /// Whether a caller ever died while the runtime was at work for it.
+    pub fn has_cut_short(&self) -> bool {
+        self.shared.state().cut_short
     }
 
     /// How many mutating calls have no answer yet.
