@@ -26,7 +26,7 @@ use crate::{
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     volume::Volumes,
-    worker::{Host, HostPaths, HostSettings, SetInputs, WorkerSet},
+    worker::{Host, HostPaths, HostSettings, SetInputs, WorkerSet, chain},
 };
 use anyhow::Context as _;
 use std::{
@@ -141,7 +141,8 @@ fn host(
     let owner: Box<str> = links.store.owner(config.paths.owner.as_deref())?.into();
     let cgroups = Cgroups::detect(&cgroup_settings(config))?;
     let memory = capacity.minus(&reserved(config)).memory_bytes;
-    let volumes = Volumes::open(&config.paths.root_dir, Some(memory))?;
+    let volumes = Volumes::open(&config.paths.root_dir, Some(memory))
+        .map_err(|error| anyhow::anyhow!(chain(&error)))?;
     if let Err(error) = volumes.share_root() {
         // Only Bidirectional propagation needs it.
         tracing::warn!(err = %error, "cannot share the mounts of the root directory");

@@ -19,10 +19,10 @@ pub struct Hierarchy {
     pub unified: bool,
 }
 
-/// Finds the cgroup hierarchies in the text of `/proc/<pid>/mountinfo`. A hierarchy mounted more
+/// Finds the cgroup hierarchies in what is in `/proc/<pid>/mountinfo`. A hierarchy mounted more
 /// than once counts once, at its first place.
 #[must_use]
-pub fn hierarchies(mountinfo: &str) -> Vec<Hierarchy> {
+pub fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
     let mut found: Vec<Hierarchy> = Vec::new();
     for mount in parse_mountinfo(mountinfo) {
         let unified = match mount.fs_type.as_str() {

@@ -53,12 +53,12 @@ fn values() -> PodCgroup {
 
 #[test]
 fn finds_the_mounted_hierarchies() {
-    let found = hierarchies(HYBRID);
+    let found = hierarchies(HYBRID.as_bytes());
     let names: Vec<String> = found.iter().map(|h| h.controllers.join(",")).collect();
     assert_eq!(names, ["cpu,cpuacct", "memory", "pids", "name=systemd", ""]);
     assert!(found[4].unified && !found[0].unified);
     assert_eq!(found[2].mount_point, Path::new("/sys/fs/cgroup/pids"));
-    let v2 = hierarchies("30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n");
+    let v2 = hierarchies(b"30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n");
     assert_eq!(v2.len(), 1);
     assert!(v2[0].unified);
 }
@@ -478,7 +478,7 @@ fn loud(text: &str) {
 }
 
 fn mounted() -> Vec<Hierarchy> {
-    hierarchies(&fs::read_to_string("/proc/self/mountinfo").unwrap())
+    hierarchies(&fs::read("/proc/self/mountinfo").unwrap())
 }
 
 #[tokio::test]

@@ -71,12 +71,12 @@ impl Cgroups {
     /// When no usable tree is mounted, or `cgroupRoot` is no name.
     pub fn detect(settings: &CgroupSettings) -> Result<Self, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
-        let text = fs::read_to_string(path).map_err(|source| CgroupError::Io {
+        let mounts = fs::read(path).map_err(|source| CgroupError::Io {
             operation: "read",
             path: path.to_owned(),
             source,
         })?;
-        Self::on_hierarchies(core::hierarchies(&text), settings)
+        Self::on_hierarchies(core::hierarchies(&mounts), settings)
     }
 
     /// The same on given hierarchies.

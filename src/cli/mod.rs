@@ -9,7 +9,7 @@ mod run;
 mod run_args;
 mod status;
 
-use crate::config::Config;
+use crate::{config::Config, serve::ClientError};
 use args::{CheckArgs, ForgetArgs, LogsArgs, StatusArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -199,10 +199,14 @@ fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::from(EXIT_FAILURE)
 }
 
-/// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure.
+/// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure. An agent that
+/// went away is one.
 fn broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(inner) = cause {
+        if inner.is::<ClientError>() {
+            return false;
+        }
         if inner.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
         {
             return true;

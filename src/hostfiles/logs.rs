@@ -213,8 +213,9 @@ impl HostFiles {
         let real =
             directory.canonicalize().map_err(|source| io_error("resolve", &directory, source))?;
         let table = Path::new("/proc/self/mountinfo");
-        let text = fs::read_to_string(table).map_err(|source| io_error("read", table, source))?;
-        let inside = parse_mountinfo(&text).into_iter().find(|m| m.mount_point.starts_with(&real));
+        let mounts = fs::read(table).map_err(|source| io_error("read", table, source))?;
+        let inside =
+            parse_mountinfo(&mounts).into_iter().find(|m| m.mount_point.starts_with(&real));
         if let Some(mount) = inside {
             return Err(HostFileError::StillMounted { path: mount.mount_point });
         }

@@ -29,7 +29,9 @@ impl HostFiles {
     ) -> Result<PathBuf, HostFileError> {
         let node_hosts = if host_network {
             let path = &self.paths.node_hosts;
-            Some(fs::read_to_string(path).map_err(|source| io_error("read", path, source))?)
+            // Comments may be in any encoding.
+            let bytes = fs::read(path).map_err(|source| io_error("read", path, source))?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
         } else {
             None
         };

@@ -1,6 +1,6 @@
 //! The kernel's table of mounts, `/proc/<pid>/mountinfo`, as data.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,28 +17,29 @@ pub struct MountEntry {
     pub super_options: String,
 }
 
-/// Reads the text of `/proc/<pid>/mountinfo`, in its order: a later entry with the same mount point
-/// lies on top. Lines that are none are left out.
+/// Reads what is in `/proc/<pid>/mountinfo`, in its order: a later entry with the same mount point
+/// lies on top. Lines that are none are left out. Names are bytes: anybody may mount on one that is no UTF-8.
 #[must_use]
-pub fn parse_mountinfo(text: &str) -> Vec<MountEntry> {
-    text.lines().filter_map(parse_line).collect()
+pub fn parse_mountinfo(table: &[u8]) -> Vec<MountEntry> {
+    table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-fn parse_line(line: &str) -> Option<MountEntry> {
-    let (mount, filesystem) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(3);
-    let (root, mount_point) = (unescape(mount.next()?)?, unescape(mount.next()?)?);
-    let shared = mount.skip(1).any(|tag| tag.starts_with("shared:"));
-    let mut filesystem = filesystem.split(' ');
-    let fs_type = filesystem.next()?.to_owned();
-    let super_options = filesystem.nth(1).unwrap_or("").to_owned();
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let separator = fields.iter().position(|field| *field == b"-")?;
+    let (mount, filesystem) = (&fields[..separator], &fields[separator + 1..]);
+    let (root, mount_point) = (unescape(mount.get(3)?)?, unescape(mount.get(4)?)?);
+    let shared = mount.get(6..).is_some_and(|tags| tags.iter().any(|t| t.starts_with(b"shared:")));
+    let text =
+        |field: Option<&&[u8]>| String::from_utf8_lossy(field.unwrap_or(&&b""[..])).into_owned();
+    let (fs_type, super_options) = (text(filesystem.first()), text(filesystem.get(2)));
     Some(MountEntry { root, mount_point, shared, fs_type, super_options })
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.
-fn unescape(field: &str) -> Option<PathBuf> {
+fn unescape(field: &[u8]) -> Option<PathBuf> {
     let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
+    let mut rest = field;
     while let Some((&first, after)) = rest.split_first() {
         rest = after;
         if first == b'\\' {
@@ -49,7 +50,7 @@ fn unescape(field: &str) -> Option<PathBuf> {
             bytes.push(first);
         }
     }
-    String::from_utf8(bytes).ok().map(|path| PathBuf::from(OsString::from(path)))
+    Some(PathBuf::from(OsString::from_vec(bytes)))
 }
 
 #[cfg(test)]
@@ -58,14 +59,16 @@ mod tests {
 
     #[test]
     fn reads_the_kernels_lines() {
-        let text = "\
+        let text = b"\
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices
 50 27 0:44 /a\\040b /mnt/x\\134y rw master:3 propagate_from:2 - tmpfs none rw,size=64k
+51 27 0:45 / /mnt/b\xffd rw - tmpfs none rw
 not a mount
 ";
         let mounts = parse_mountinfo(text);
-        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts.len(), 4);
+        assert_eq!(mounts[3].mount_point.as_os_str().as_encoded_bytes(), b"/mnt/b\xffd");
         assert!(mounts[0].shared && !mounts[1].shared && !mounts[2].shared);
         assert_eq!(mounts[1].super_options, "rw,devices");
         assert_eq!(mounts[2].root, PathBuf::from("/a b"));

@@ -122,6 +122,12 @@ pub enum ContainerState {
 }
 
 impl ContainerState {
+    /// Whether a process ran and ended.
+    #[must_use]
+    pub fn is_exited(&self) -> bool {
+        matches!(self, Self::Exited { .. })
+    }
+
     /// Whether a process runs.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -80,7 +80,10 @@ impl Loop {
 
     /// Something ended: waits until the runtime's view shows it, then has its pod looked at.
     fn ended(&mut self, id: String, now: Instant) {
-        self.hints.later.remove(&id);
+        // That it ran out of memory is written down after its end, by and by.
+        if self.hints.later.get(&id).is_some_and(|(_, expect)| *expect == Expect::Running) {
+            self.hints.later.remove(&id);
+        }
         let Some((key, known)) = self.picture.find(&id) else {
             // It ended before it was ever seen. A list that shows it running is behind the times.
             if self.hints.early.len() >= MOST_EARLY {

@@ -97,7 +97,11 @@ pub(super) async fn until_ended(client: &RuntimeClient, object: &Object, pause: 
             }
             Object::Container(id) => {
                 let status = client.container_status(id).await;
-                status.map_or(true, |s| s.state() != v1::ContainerState::ContainerRunning)
+                let has_ended = |state| {
+                    use v1::ContainerState::{ContainerCreated, ContainerRunning};
+                    !matches!(state, ContainerCreated | ContainerRunning)
+                };
+                status.map_or(true, |s| has_ended(s.state()))
             }
         };
         if ended {

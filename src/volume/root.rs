@@ -61,8 +61,8 @@ pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), VolumeError> {
 /// All mounts that this process sees.
 pub(super) fn mount_table() -> Result<Vec<MountEntry>, VolumeError> {
     let path = Path::new("/proc/self/mountinfo");
-    fs::read_to_string(path)
-        .map(|text| parse_mountinfo(&text))
+    fs::read(path)
+        .map(|table| parse_mountinfo(&table))
         .map_err(|source| io_error("read", path, source))
 }
 

@@ -32,14 +32,8 @@ pub(super) async fn follow(
     mut position: Position,
     printer: &mut Printer<impl Write>,
 ) -> io::Result<()> {
-    let inotify = Inotify::init()?;
-    let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE_SELF;
-    match inotify.watches().add(container, mask) {
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return printer.finish(),
-        Err(e) => return Err(e),
-    }
-    let mut hints = inotify.into_event_stream(vec![0; 4096])?;
+    // Without inotify (a machine has so many watches) the look once a second is all there is.
+    let mut hints = hints(container).ok();
     loop {
         position.log.print(printer)?;
         printer.flush()?;
@@ -58,13 +52,22 @@ pub(super) async fn follow(
             return printer.finish();
         }
         // Running out of time is a reason to look, like a hint.
-        if let Ok(hint) = timeout(LOOK_AGAIN, hints.next()).await {
-            match hint {
-                Some(hint) => drop(hint?),
-                None => sleep(LOOK_AGAIN).await,
-            }
+        match &mut hints {
+            None => sleep(LOOK_AGAIN).await,
+            Some(stream) => match timeout(LOOK_AGAIN, stream.next()).await {
+                Ok(Some(Ok(_))) | Err(_) => {}
+                Ok(Some(Err(_)) | None) => hints = None,
+            },
         }
     }
+}
+
+/// Changes of the log directory.
+fn hints(container: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
+    let inotify = Inotify::init()?;
+    let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE_SELF;
+    inotify.watches().add(container, mask)?;
+    inotify.into_event_stream(vec![0; 4096])
 }
 
 /// The file to go on with: what a rotation put in place of this one, or the first file of the next run.

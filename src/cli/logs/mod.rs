@@ -145,7 +145,12 @@ fn starts(files: &[PathBuf], tail: Option<u64>) -> io::Result<Vec<(PathBuf, u64)
     };
     let mut starts = Vec::new();
     for path in files.iter().rev() {
-        let (from, still_missing) = read::last_lines(path, missing)?;
+        let (from, still_missing) = match read::last_lines(path, missing) {
+            Ok(found) => found,
+            // Compressed or removed by a rotation a moment ago.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
         starts.push((path.clone(), from));
         missing = still_missing;
         if missing == 0 {

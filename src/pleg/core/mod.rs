@@ -234,7 +234,8 @@ impl Picture {
             let known = match (container, sandbox) {
                 (Some(container), _) => Known {
                     object: Object::Container(container.id.clone()),
-                    alive: container.state.is_running(),
+                    // A created one may have been started and ended since it was seen.
+                    alive: !container.state.is_exited(),
                 },
                 (None, Some(sandbox)) => Known {
                     object: Object::Sandbox(sandbox.id.clone()),
@@ -310,6 +311,10 @@ impl Picture {
             put_back(&mut pod, &record.observed, object);
         }
         if let Some(next) = &mut record.next {
+            // It says that it is as new as this listing, so it has nothing that is not in it.
+            let listed = &next.pod;
+            pod.sandboxes.retain(|s| listed.sandboxes.iter().any(|other| other.id == s.id));
+            pod.containers.retain(|c| listed.containers.iter().any(|other| other.id == c.id));
             pod.listed_at = next.pod.listed_at;
             next.asked = false;
         }

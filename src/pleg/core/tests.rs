@@ -232,6 +232,20 @@ fn a_hanging_inspection_marks_its_pod_and_nobody_else_waits() {
 }
 
 #[test]
+fn what_is_removed_while_its_inspection_hangs_is_gone() {
+    let mut picture = seen(&[("a", running())]);
+    let pods = [("a", exited(0))];
+    let (hangs, subject) =
+        picture.apply(listing(2, &pods), &Scope::All, &BTreeSet::new()).remove(0);
+    picture.overdue(&hangs, &subject.object());
+    assert_eq!(picture.take_news().unwrap().pods[0].1.containers.len(), 1);
+    picture.apply(listing(3, &[]), &Scope::Asked, &asked("a"));
+    let news = picture.take_news().unwrap();
+    let pod = &news.pods[0].1;
+    assert_eq!((pod.containers.len(), pod.sandboxes.len(), pod.listed_at), (0, 0, SECOND * 3));
+}
+
+#[test]
 fn a_failed_inspection_is_made_again() {
     let mut picture = seen(&[("a", running())]);
     let pods = [("a", exited(0))];
