@@ -14,14 +14,7 @@ use std::{
 pub(super) fn lock(state_dir: &Path, root: &Path) -> Result<Flock<File>, StoreError> {
     let path = state_dir.join("lock");
     let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| failed("open", error))?;
+    let file = open_lock(&path).map_err(|error| failed("open", error))?;
     let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
         Err((mut file, nix::Error::EWOULDBLOCK)) => {
@@ -34,10 +27,25 @@ pub(super) fn lock(state_dir: &Path, root: &Path) -> Result<Flock<File>, StoreEr
     };
     let pid = format!("{}\n", std::process::id());
     if let Err(err) = lock.set_len(0).and_then(|()| lock.write_all(pid.as_bytes())) {
-        // The lock holds without its text; a full disk must not keep the agent from starting.
+        // The lock holds without its text; a full or read-only disk must not keep the agent from starting.
         tracing::warn!(%err, "cannot write the pid to {path:?}");
     }
     Ok(lock)
+}
+
+/// On a read-only disk the lock holds without being writable: what runs must be found there, too.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let writable = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    match writable {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        opened => opened,
+    }
 }
 
 /// The owner id: given, else as kept, else made up and kept; and what a person should know about it.

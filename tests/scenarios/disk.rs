@@ -1,4 +1,4 @@
-//! A disk is full, of bytes or of inodes: the agent's root directory's, containerd's, and /run.
+//! A disk is full, of bytes or of inodes, or read-only: the agent's root directory's, containerd's, and /run.
 
 use crate::support::{
     agent::Settings,
@@ -57,6 +57,13 @@ impl SmallDisk {
         }
     }
 
+    /// Takes nothing that is new, or does again. Refused while somebody has a file open for writing.
+    fn read_only(&self, read_only: bool) {
+        let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+        let nothing = None::<&str>;
+        mount(nothing, &self.dir, nothing, MsFlags::MS_REMOUNT | flags, nothing).unwrap();
+    }
+
     fn empty(&self) {
         fs::remove_dir_all(self.ballast()).unwrap();
     }
@@ -68,11 +75,13 @@ fn ran_out(mut attempts: impl Iterator<Item = io::Result<()>>) {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
 }
 
-fn warned(status: &Status) -> bool {
-    let said =
-        |w: &String| w.starts_with("cannot write state files") && w.contains("No space left");
+fn warned(status: &Status, why: &str) -> bool {
+    let said = |w: &String| w.starts_with("cannot write state files") && w.contains(why);
     status.node.warnings.iter().any(said)
 }
+
+const NO_SPACE: &str = "No space left";
+const READ_ONLY: &str = "Read-only file system";
 
 /// With a volume, so that it needs a place of its own on the disk.
 fn with_volume(name: &str) -> Pod {
@@ -99,8 +108,8 @@ fn disk_is_full(kind: Kind, full: Full) {
     world.drop_pod(&with_volume("new"));
     let status = world.wait("the disk is named, and the new pod runs or says why", |status| {
         let why = ["FailedMount", "Failed"];
-        let said = || why.iter().any(|reason| status.has_event(reason, "No space left"));
-        warned(status) && (status.runs("new") || said())
+        let said = || why.iter().any(|reason| status.has_event(reason, NO_SPACE));
+        warned(status, NO_SPACE) && (status.runs("new") || said())
     });
     assert!(status.runs("web") && status.runs("rich"), "{status:?}");
     let new_ids = world.running_ids("new");
@@ -130,7 +139,8 @@ fn disk_is_full(kind: Kind, full: Full) {
 
     disk.empty();
     world.wait_for(Duration::from_secs(60), "all is well again without help", |status| {
-        !warned(status) && ["web", "rich", "quiet", "new"].iter().all(|pod| status.runs(pod))
+        !warned(status, NO_SPACE)
+            && ["web", "rich", "quiet", "new"].iter().all(|pod| status.runs(pod))
     });
     assert_eq!(world.running_ids("web"), web);
     let record = world.agent.root_dir().join("nodelet/pods/default_new-node1.json");
@@ -144,6 +154,51 @@ pub fn a_disk_without_space_stops_nothing(kind: Kind) {
 
 pub fn a_disk_without_inodes_stops_nothing(kind: Kind) {
     disk_is_full(kind, Full::Inodes);
+}
+
+/// An agent that dies on a disk that has become read-only starts on it, finds everything, says what is wrong, and makes
+/// up for all of it when the disk can be written again.
+pub fn a_read_only_disk_stops_nothing(kind: Kind) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    let disk = SmallDisk::over(world.agent.root_dir(), "size=1m,nr_inodes=256");
+    world.agent.start();
+    for pod in [with_volume("web"), Pod::running("crashes"), Pod::running("leaves")] {
+        world.drop_pod(&pod);
+    }
+    for pod in ["web", "crashes", "leaves"] {
+        world.wait_running(pod);
+    }
+    let web = world.running_ids("web");
+    world.agent.kill();
+    disk.read_only(true);
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("everything is found", |status| {
+        ["web", "crashes", "leaves"].iter().all(|pod| status.runs(pod))
+    });
+
+    world.drop_pod(&with_volume("new"));
+    world.kill_container(&world.running_id("crashes", "main"));
+    world.remove("leaves.yaml");
+    let status = world.wait("the disk is named, and why what needs it does not run", |status| {
+        let crashed = status.waiting_reason("crashes", "main");
+        warned(status, READ_ONLY)
+            && status.has_event("FailedMount", READ_ONLY)
+            && (crashed == "CreateContainerConfigError" || status.runs("crashes"))
+    });
+    assert!(status.runs("web") && !status.runs("new"), "{status:?}");
+    world.wait_until("what was removed ends", || world.running_ids("leaves"), |ids| ids.is_empty());
+    assert_eq!(world.proxy.count("StopContainer", "web"), 0);
+
+    disk.read_only(false);
+    world.wait_for(Duration::from_secs(60), "all is well again without help", |status| {
+        !warned(status, READ_ONLY)
+            && status.restarts("crashes", "main") == 1
+            && ["web", "crashes", "new"].iter().all(|pod| status.runs(pod))
+            && status.pod("leaves").is_none()
+    });
+    assert_eq!(world.running_ids("web"), web);
+    world.finish();
 }
 
 /// A world whose containerd has a small disk of its own under one of its directories.

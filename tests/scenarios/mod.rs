@@ -113,6 +113,7 @@ macro_rules! real_scenarios {
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
             disk::a_disk_without_space_stops_nothing,
             disk::a_disk_without_inodes_stops_nothing,
+            disk::a_read_only_disk_stops_nothing,
         }
     };
 }
