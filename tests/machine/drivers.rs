@@ -16,8 +16,15 @@ fn huge_pages(node: &Node) -> String {
     node.sh("find /sys/fs/cgroup/kubepods.slice -name '*pod[0-9a-f][0-9a-f][0-9a-f]*.slice' -exec cat {}/hugetlb.2MB.max ';'")
 }
 
-fn slices(node: &Node) -> usize {
-    node.sh("systemctl list-units --all --plain --no-legend 'kubepods*pod*.slice'").lines().count()
+/// How many slices of pods systemd has; `None` while it does not answer because it executes itself anew.
+fn slices(node: &Node) -> Option<usize> {
+    let answer = node.run("systemctl list-units --all --plain --no-legend 'kubepods*pod*.slice'");
+    (answer.code == 0).then(|| answer.output.lines().count())
+}
+
+#[track_caller]
+fn wait_for_slices(node: &Node, what: &str, count: usize) {
+    wait_until(what, SOON * 2, || slices(node), |slices| *slices == Some(count));
 }
 
 pub fn slices_hold_what_manifests_ask() {
@@ -26,6 +33,7 @@ pub fn slices_hold_what_manifests_ask() {
     let node = Node::start(&Options { driver, kubelet, ..Options::default() });
     node.drop_pods(&cgroups::pods());
     let status = node.wait_running(&PODS);
+    node.note("three pods run");
     assert_eq!(status.node["cgroupDriver"], "systemd");
     cgroups::check(&node, driver);
     assert_eq!(huge_pages(&node), "0\n0\n0\n");
@@ -36,15 +44,16 @@ pub fn slices_hold_what_manifests_ask() {
         "systemctl restart nodelet",
         "systemctl kill -s KILL nodelet",
     ] {
-        println!("{what}");
         node.sh(what);
         node.wait_running(&PODS);
         // What runc wrote to its scopes without telling systemd is gone after the first reload.
         cgroups::check_with(&node, driver, "0");
         assert_eq!(huge_pages(&node), "0\n0\n0\n", "{what}");
         assert_eq!(node.running(), running, "{what}");
+        node.note(what);
     }
     over_the_bus_and_without_one(&node);
+    node.note("over the bus, and without one");
     systemd_executes_itself_anew_all_the_time(&node);
     node.finish();
 }
@@ -57,7 +66,7 @@ fn over_the_bus_and_without_one(node: &Node) {
     node.sh("mv /run/systemd/private.away /run/systemd/private");
     node.sh(&format!("systemctl stop dbus.socket dbus.service; rm {MANIFESTS}/late.yaml"));
     node.wait_running(&PODS);
-    wait_until("its slice goes with it", SOON, || slices(node), |slices| *slices == 3);
+    wait_for_slices(node, "its slice goes with it", PODS.len());
 }
 
 fn systemd_executes_itself_anew_all_the_time(node: &Node) {
@@ -66,10 +75,10 @@ fn systemd_executes_itself_anew_all_the_time(node: &Node) {
     node.drop_pods(&names.iter().map(|name| Pod::running(name)).collect::<Vec<_>>());
     let all: Vec<&str> = names.iter().map(String::as_str).chain(PODS).collect();
     node.wait_running(&all);
-    assert_eq!(slices(node), all.len());
+    wait_for_slices(node, "each has a slice", all.len());
     node.sh("(for i in 1 2 3 4 5 6; do systemctl daemon-reexec; sleep 1; done) >/dev/null 2>&1 &");
     node.sh(&format!("rm {MANIFESTS}/*.yaml"));
-    wait_until("every slice goes", SOON * 2, || slices(node), |slices| *slices == 0);
+    wait_for_slices(node, "every slice goes", 0);
 }
 
 pub fn two_drivers_are_told_apart_and_changed() {
