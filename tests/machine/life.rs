@@ -7,7 +7,7 @@ use crate::{
     support::manifest::{FOREVER, Pod},
 };
 use serde_json::json;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// One machine, from its first start to the removal of the last pod.
 pub fn a_node_through_its_life() {

@@ -12,8 +12,9 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// From power on to a shell. Twelve seconds on an idle machine with two cores.
 pub const BOOT: Duration = Duration::from_secs(240);
@@ -73,8 +74,8 @@ impl Machine {
         let at = self.slot.dir().display();
         let mut command = Command::new("qemu-system-x86_64");
         // Software emulation unless somebody knows that the hardware's works here.
-        let accel = std::env::var("NODELET_MACHINE_ACCEL").unwrap_or("tcg,thread=multi".to_owned());
-        command.args(["-accel", &accel, "-cpu", "max", "-smp", "2", "-machine", "q35"]);
+        let accel = std::env::var_os("NODELET_MACHINE_ACCEL").unwrap_or("tcg,thread=multi".into());
+        command.arg("-accel").arg(accel).args(["-cpu", "max", "-smp", "2", "-machine", "q35"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
         command.args(["-m", &self.hardware.memory_mib.to_string()]);
         command.args(["-rtc", &format!("base={}", self.hardware.clock)]);

@@ -26,7 +26,8 @@
     unreachable_pub,
     clippy::unwrap_used,
     clippy::missing_panics_doc,
-    reason = "a panic is how a test fails"
+    clippy::print_stdout,
+    reason = "a panic is how a test fails; how far it came before is printed"
 )]
 
 #[path = "../support/mod.rs"]

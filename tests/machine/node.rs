@@ -13,8 +13,9 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// Where manifests lie.
 pub const MANIFESTS: &str = "/etc/nodelet/static-pods";

@@ -17,7 +17,8 @@ const VARIABLE: &str = "VERSION";
 
 /// `NODELET_POWER_CUTS` (2) losses of power.
 pub fn power_losses_in_a_churn() {
-    let cuts = std::env::var("NODELET_POWER_CUTS").ok().and_then(|text| text.parse().ok());
+    let cuts = std::env::var_os("NODELET_POWER_CUTS");
+    let cuts = cuts.and_then(|text| text.to_str()?.parse().ok());
     let mut random = Random::from_environment();
     let node = Node::start(&Options::default());
     node.drop_pods(&[pod("ant", 0), pod("bee", 0)]);

@@ -7,8 +7,9 @@ use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// How a script ended.
 #[derive(Clone, Debug)]
