@@ -34,6 +34,7 @@
 mod support;
 
 mod cgroups;
+mod disk;
 mod drift;
 mod drivers;
 mod life;
@@ -61,6 +62,7 @@ on_machines! {
     drivers::slices_hold_what_manifests_ask,
     drivers::two_drivers_are_told_apart_and_changed,
     power::power_losses_in_a_churn,
+    disk::a_disk_that_takes_nothing_stops_nothing,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 
