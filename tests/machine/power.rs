@@ -4,11 +4,12 @@
 //! was not synced. What the agent, containerd and the kernel have must agree with it.
 
 use crate::{
+    disk::state_files_are_whole,
     machine::SOON,
-    node::{MANIFESTS, Node, Options},
+    node::{MANIFESTS, Node, Options, Status},
     support::{manifest::Pod, pause, random::Random},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Names that come and go.
@@ -63,46 +64,78 @@ fn churn(node: &Node, random: &mut Random) {
     ));
 }
 
+/// What the directory holds of a pod.
+#[derive(Debug, PartialEq)]
+enum Written {
+    /// A manifest with this version.
+    Whole(String),
+    /// A file without content: its name was synced, and what it holds was not, when the power went. That is a manifest
+    /// which has become invalid: the pod of its last good revision runs on, where one was ever accepted.
+    Empty,
+}
+
 /// Waits until exactly what is written runs, once, and looks at what lies on the disk.
 fn all_agree(node: &Node) {
-    let wished = wished(node);
-    let agree = |status: &crate::node::Status| {
-        status.pods.len() == wished.len()
-            && wished.iter().all(|(name, version)| {
-                let spec = status.pod(name).and_then(|pod| pod.spec.as_ref());
-                let variables = spec.and_then(|spec| spec.containers[0].env.as_ref());
-                let runs = variables.and_then(|list| list[0].value.as_ref()) == Some(version);
-                runs && status.runs(name)
-            })
+    let written = written(node);
+    let agree = |status: &Status| {
+        let mut wished = 0;
+        let as_written = written.iter().all(|(name, state)| {
+            let right = match (state, last_good(status, name)) {
+                (Written::Whole(wanted), _) => version(status, name).as_ref() == Some(wanted),
+                (Written::Empty, Some(true)) => true,
+                (Written::Empty, Some(false)) => return status.pod(name).is_none(),
+                (Written::Empty, None) => return false,
+            };
+            wished += 1;
+            right && status.runs(name)
+        });
+        as_written && status.pods.len() == wished
     };
-    let what = format!("what is written runs: {wished:?}");
+    let what = format!("what is written runs: {written:?}");
     let status = node.wait_for(SOON * 2, &what, agree);
-    assert_eq!(status.node["warnings"], serde_json::json!([]), "{status:?}");
+    assert_eq!(status.node["warnings"], json!([]), "{status:?}");
+    let versions: BTreeMap<&String, String> =
+        written.keys().filter_map(|name| Some((name, version(&status, name)?))).collect();
     let (running, sandboxes) = (node.running(), node.ready_sandboxes());
-    let names: Vec<String> = wished.keys().map(|name| format!("{name}/main")).collect();
+    let names: Vec<String> = versions.keys().map(|name| format!("{name}/main")).collect();
     assert_eq!(running.keys().cloned().collect::<Vec<_>>(), names, "one container for each");
-    assert_eq!(sandboxes.len(), wished.len(), "one sandbox for each: {sandboxes:?}");
-    for (name, version) in &wished {
+    assert_eq!(sandboxes.len(), versions.len(), "one sandbox for each: {sandboxes:?}");
+    for (name, version) in &versions {
         let pid = node.cri.container_pid(&running[&format!("{name}/main")].id);
         let environment = node.sh(&format!("tr '\\0' '\\n' </proc/{pid}/environ"));
         assert!(environment.contains(&format!("{VARIABLE}={version}\n")), "{name}: {environment}");
     }
-    let listing = node.sh("find /var/lib/nodelet/nodelet -type f");
-    assert!(!listing.contains(".damaged"), "{listing}");
-    for file in listing.lines().filter(|file| file.ends_with(".json")) {
-        let text = node.sh(&format!("cat {file}"));
-        assert!(serde_json::from_str::<Value>(&text).is_ok(), "{file} is torn: {text:?}");
-    }
+    state_files_are_whole(node);
 }
 
-/// The version of every pod that is written, read from the directory.
-fn wished(node: &Node) -> BTreeMap<String, String> {
-    let text = node.sh(&format!("cd {MANIFESTS}; for f in *.yaml; do [ ! -e $f ] || cat $f; done"));
-    let manifests = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-    let entry = |manifest: Value| {
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let version = text(&manifest["spec"]["containers"][0]["env"][0]["value"]);
-        (text(&manifest["metadata"]["name"]), version)
+/// The version of a pod that is there.
+fn version(status: &Status, name: &str) -> Option<String> {
+    let spec = status.pod(name)?.spec.as_ref()?;
+    spec.containers[0].env.as_ref()?[0].value.clone()
+}
+
+/// Whether the agent keeps an earlier revision of a file that it rejects; `None` for one that it has not looked at or accepts.
+fn last_good(status: &Status, name: &str) -> Option<bool> {
+    let sources = status.node["sources"].as_array()?;
+    let mut files = sources.iter().filter_map(|source| source["files"].as_array()).flatten();
+    let file = files.find(|file| file["location"] == format!("{MANIFESTS}/{name}.yaml"))?;
+    file["verdicts"][0]["lastGood"].as_bool()
+}
+
+/// Every file of the directory.
+fn written(node: &Node) -> BTreeMap<String, Written> {
+    let list = format!(
+        "cd {MANIFESTS}; for f in *.yaml; do [ ! -e $f ] || {{ echo \"== ${{f%.yaml}}\"; cat $f; }}; done"
+    );
+    let text = node.sh(&list);
+    let entry = |file: &str| {
+        let (name, content) = file.split_once('\n').unwrap();
+        if content.is_empty() {
+            return (name.to_owned(), Written::Empty);
+        }
+        let manifest: Value = serde_json::from_str(content).unwrap();
+        let version = manifest["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap();
+        (name.to_owned(), Written::Whole(version.to_owned()))
     };
-    manifests.map(|manifest| entry(manifest.unwrap())).collect()
+    text.split("== ").skip(1).map(entry).collect()
 }
