@@ -8,6 +8,7 @@ use super::{
         LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig, Reserved,
         SourceConfig,
     },
+    shutdown,
     tree::{Mistake, Place, Tree},
 };
 use crate::model::{CgroupDriver, Quantity};
@@ -40,6 +41,7 @@ pub(super) fn build(
         health: health(kubelet),
         logging: logging(kubelet),
         process: process(kubelet),
+        shutdown: shutdown::periods(kubelet),
         notices: Vec::new(),
     }
 }
@@ -376,6 +378,7 @@ fn process(r: &mut Reader<'_>) -> ProcessConfig {
         max_open_files: files.unwrap_or(default.max_open_files),
         notify_socket: None,
         watchdog: None,
+        system_bus: default.system_bus,
     }
 }
 

@@ -10,7 +10,6 @@ const PRESSURE: &str = "this version does not watch for pressure and evicts noth
 const IMAGES: &str = "this version never removes images";
 const ROTATION: &str = "this version does not rotate container logs";
 const PINNING: &str = "no CPUs, memory nodes or devices are set apart for containers";
-const SHUTDOWN: &str = "this version does not delay a shutdown of the machine";
 const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
 const IPTABLES: &str = "nothing in the kubelet uses it any more";
 const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
@@ -209,9 +208,21 @@ pub(super) const KUBELET: &[Field] = &[
     yes("logging", Object(LOGGING), "the agent's own log"),
     ignored("enableSystemLogHandler", Bool, SERVER),
     ignored("enableSystemLogQuery", Bool, SERVER),
-    ignored("shutdownGracePeriod", Duration, SHUTDOWN),
-    ignored("shutdownGracePeriodCriticalPods", Duration, SHUTDOWN),
-    ignored("shutdownGracePeriodByPodPriority", List(&Object(SHUTDOWN_BY_PRIORITY)), SHUTDOWN),
+    differs(
+        "shutdownGracePeriod",
+        Duration,
+        "how long a shutdown of the machine waits for pods to end, at most; `0s`: it does not wait. Not set (nor the other two): 30s under systemd, where the kubelet waits for nothing",
+    ),
+    differs(
+        "shutdownGracePeriodCriticalPods",
+        Duration,
+        "the part of shutdownGracePeriod that is kept for critical pods (`priority` of 2000000000 and more), which end last. Where none of the three is set: 10s under systemd",
+    ),
+    yes(
+        "shutdownGracePeriodByPodPriority",
+        List(&Object(SHUTDOWN_BY_PRIORITY)),
+        "in place of the other two: the time of each group of pods, the lowest `priority` ends first",
+    ),
     yes("crashLoopBackOff", Object(CRASH_LOOP), "waiting between restarts of a container"),
     ignored("reservedMemory", List(&Object(RESERVED_MEMORY)), PINNING),
     ignored("enableProfilingHandler", Bool, SERVER),
@@ -295,7 +306,7 @@ const LOGGING: &[Field] = &[
     ),
 ];
 const SHUTDOWN_BY_PRIORITY: &[Field] =
-    &[ignored("priority", Int32, SHUTDOWN), ignored("shutdownGracePeriodSeconds", Int64, SHUTDOWN)];
+    &[yes("priority", Int32, ""), yes("shutdownGracePeriodSeconds", Int64, "")];
 const CRASH_LOOP: &[Field] = &[yes(
     "maxContainerRestartPeriod",
     Duration,

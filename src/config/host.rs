@@ -1,7 +1,7 @@
 //! What the configuration has to know of the host and of the environment: the only place that reads
 //! the environment.
 
-use super::Config;
+use super::{Config, shutdown};
 use std::{
     env,
     ffi::OsString,
@@ -68,12 +68,21 @@ pub struct Environment {
     pub notify_socket: Option<OsString>,
     /// `WATCHDOG_USEC`, when `WATCHDOG_PID` names this process: systemd wants a sign of life this often.
     pub watchdog: Option<Duration>,
+    /// `DBUS_SYSTEM_BUS_ADDRESS`, when it is the path of a socket.
+    pub system_bus: Option<PathBuf>,
     /// `JOURNAL_STREAM`: device and inode of the stream that the journal reads.
     pub journal_stream: Option<(u64, u64)>,
     /// `NO_COLOR` is set, or `TERM` is `dumb`.
     pub no_color: bool,
     /// `HOME`, when it is absolute.
     pub home_dir: Option<PathBuf>,
+}
+
+/// The path out of `unix:path=/run/bus,guid=...`, the first of several addresses.
+fn bus_path(address: &str) -> Option<PathBuf> {
+    let keys = address.split(';').next()?.strip_prefix("unix:")?;
+    let path = keys.split(',').find_map(|key| key.strip_prefix("path="))?;
+    (path.starts_with('/') && !path.contains('%')).then(|| path.into())
 }
 
 impl Environment {
@@ -91,6 +100,8 @@ impl Environment {
         Self {
             notify_socket: set("NOTIFY_SOCKET"),
             watchdog: watchdog.map(Duration::from_micros),
+            system_bus: set("DBUS_SYSTEM_BUS_ADDRESS")
+                .and_then(|address| bus_path(address.to_str()?)),
             journal_stream,
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
             home_dir: set("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
@@ -101,6 +112,49 @@ impl Environment {
     pub fn complete(&self, config: &mut Config) {
         config.process.notify_socket.clone_from(&self.notify_socket);
         config.process.watchdog = self.watchdog;
+        if let Some(bus) = &self.system_bus {
+            config.process.system_bus.clone_from(bus);
+        }
+        if self.notify_socket.is_some() {
+            config.shutdown.get_or_insert_with(shutdown::under_systemd);
+        }
         config.paths.home_dir.clone_from(&self.home_dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::ShutdownPeriods;
+
+    #[test]
+    fn the_address_of_a_bus_may_be_a_path() {
+        for (address, path) in [
+            ("unix:path=/run/dbus/system_bus_socket", Some("/run/dbus/system_bus_socket")),
+            ("unix:guid=1,path=/a/b;unix:path=/c", Some("/a/b")),
+            ("unix:path=a", None),
+            ("unix:abstract=/a", None),
+            ("unix:path=/a%20b", None),
+            ("tcp:host=localhost,port=1", None),
+            ("", None),
+        ] {
+            assert_eq!(bus_path(address), path.map(PathBuf::from), "{address}");
+        }
+    }
+
+    #[test]
+    fn pods_have_time_under_systemd_unless_the_configuration_says_something_else() {
+        let systemd = Environment { notify_socket: Some("/n".into()), ..Environment::default() };
+        let after = |environment: &Environment, configured: Option<ShutdownPeriods>| {
+            let mut config = Config { shutdown: configured, ..Config::default() };
+            environment.complete(&mut config);
+            config.shutdown.map(|periods| periods.total().as_secs())
+        };
+        assert_eq!(after(&Environment::default(), None), None);
+        assert_eq!(after(&systemd, None), Some(30));
+        assert_eq!(after(&systemd, Some(ShutdownPeriods::default())), Some(0));
+        assert_eq!(systemd.notify_socket.as_deref().unwrap(), "/n");
     }
 }

@@ -23,6 +23,7 @@ mod host;
 mod names;
 mod read;
 mod settings;
+mod shutdown;
 mod tree;
 
 pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};

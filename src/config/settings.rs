@@ -1,7 +1,7 @@
 //! What the agent is told to do: one sub-struct per subsystem. `Default` is what an agent does
 //! that is started on a fresh machine with no file and no flag.
 
-use crate::model::CgroupDriver;
+use crate::model::{CgroupDriver, ShutdownPeriods};
 use std::{
     ffi::OsString,
     fmt,
@@ -33,6 +33,10 @@ pub struct Config {
     pub logging: LoggingConfig,
     /// The agent's own process.
     pub process: ProcessConfig,
+    /// How long pods have when the machine goes down: `shutdownGracePeriod`,
+    /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`. Default: no time; under systemd
+    /// 30 s, the last 10 of them for critical pods.
+    pub shutdown: Option<ShutdownPeriods>,
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
     /// what the agent logs at start, and `check` and `status` show.
     pub notices: Vec<String>,
@@ -342,10 +346,19 @@ pub struct ProcessConfig {
     pub notify_socket: Option<OsString>,
     /// `WATCHDOG_USEC` of the environment: systemd wants a sign of life this often.
     pub watchdog: Option<Duration>,
+    /// The system bus: `DBUS_SYSTEM_BUS_ADDRESS` of the environment, where it is a socket's path. Default
+    /// `/run/dbus/system_bus_socket`.
+    pub system_bus: PathBuf,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { oom_score_adj: -999, max_open_files: 1_000_000, notify_socket: None, watchdog: None }
+        Self {
+            oom_score_adj: -999,
+            max_open_files: 1_000_000,
+            notify_socket: None,
+            watchdog: None,
+            system_bus: "/run/dbus/system_bus_socket".into(),
+        }
     }
 }

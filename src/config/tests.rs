@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     document::{Support, Type},
-    model::CgroupDriver,
+    model::{CgroupDriver, ShutdownPeriods},
 };
 use std::{collections::HashSet, fs, time::Duration};
 
@@ -347,6 +347,8 @@ fn kubeadms_file_starts_the_agent() {
     want.pods.dns.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
     want.pods.dns.cluster_domain = "cluster.local".to_owned();
     want.cgroup.driver = CgroupDriver::Systemd;
+    // It writes 0s: a shutdown does not wait.
+    want.shutdown = Some(ShutdownPeriods::default());
     want.notices = loaded.config.notices.clone();
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =

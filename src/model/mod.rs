@@ -13,6 +13,7 @@ mod mountinfo;
 mod observed;
 mod problem;
 mod quantity;
+mod shutdown;
 mod time;
 mod view;
 
@@ -28,6 +29,9 @@ pub use observed::{
 };
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
+pub use shutdown::{
+    SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
+};
 pub use time::Now;
 pub use view::{
     FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView, RuntimeView,

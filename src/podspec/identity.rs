@@ -1,11 +1,9 @@
 //! Names that are made from a pod: host name, log paths, the form used in messages; and the few
 //! yes/no questions that several modules ask of a specification.
 
-use crate::model::{PodKey, PodUid, k8s};
+use crate::model::{PodKey, PodUid, SYSTEM_CRITICAL_PRIORITY, k8s};
 use thiserror::Error;
 
-/// Priority from which on a pod is critical to the system.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 /// What Linux takes as host name.
 const MAX_HOSTNAME: usize = 63;
 const MAX_FQDN: usize = 64;
