@@ -6,6 +6,7 @@ use super::{
     node_ip::host_ips,
     node_view::NodeViewTask,
     remembered::{remembered, save},
+    shutdown::{Places, ShutdownTask, Stage},
     systemd::{Pulse, SystemdTask},
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
-    model::{NodeView, Quantity, SourceKind},
+    model::{NodeView, Quantity, Shutdown, SourceKind},
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
@@ -26,7 +27,7 @@ use crate::{
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     volume::Volumes,
-    worker::{Host, HostPaths, HostSettings, SetInputs, WorkerSet, chain},
+    worker::{Ending, Host, HostPaths, HostSettings, SetInputs, WorkerSet, chain},
 };
 use anyhow::Context as _;
 use std::{
@@ -48,12 +49,18 @@ const COMMANDS: usize = 8;
 
 type Tasks = JoinSet<Ended>;
 
-/// Makes everything and spawns its tasks; returns the node's name.
+/// What the rest of the agent has to know of what was made.
+pub(super) struct Built {
+    pub node_name: String,
+    pub shutdown_stage: watch::Receiver<Stage>,
+}
+
+/// Makes everything and spawns its tasks.
 pub(super) fn spawn_all(
     config: &Config,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Built> {
     let (store, writer, mut loaded) = Store::open(&config.paths.root_dir, &config.paths.run_dir)?;
     spawn(tasks, "store", writer.run());
     let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
@@ -69,24 +76,30 @@ pub(super) fn spawn_all(
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
     let health = pleg_handle.health();
     let relists = pleg_handle.heartbeat();
-    let links = Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder };
+    let links =
+        Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder.clone() };
     let host = Arc::new(host(config, &node_name, &capacity, links)?);
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
         sources.iter().map(|source| source.snapshots.clone()).collect();
+    let node_shutdown = watch::Sender::default();
     let inputs = SetInputs {
         sources: snapshots.clone(),
         updates,
         health: health.clone(),
+        node_shutdown: node_shutdown.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
     };
     let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
     let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
-    let known = set.known();
+    let (known, ending) = (set.known(), set.ending());
     tasks.spawn(named("workers", set.run()));
 
+    let conducted = Conducted { shutdown: node_shutdown, ending: ending.clone() };
+    let (shutdown_stage, trouble_of_shutdown) =
+        spawn_shutdown(config, conducted, recorder, tasks, shutdown);
     let (trouble_sender, trouble) = watch::channel(Vec::new());
     let cgroup_driver = host.cgroups.driver_state();
     let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
@@ -98,6 +111,8 @@ pub(super) fn spawn_all(
         sources: snapshots,
         set: set_view,
         trouble,
+        trouble_of_shutdown,
+        ending,
         cgroup_driver,
         store_warnings: store.warnings(),
         published,
@@ -121,7 +136,36 @@ pub(super) fn spawn_all(
     if let Some(systemd) = systemd {
         spawn(tasks, "systemd", systemd.run(shutdown.clone()));
     }
-    Ok(node_name)
+    Ok(Built { node_name, shutdown_stage })
+}
+
+/// Where the workers are told of a shutdown of the machine, and where they answer.
+struct Conducted {
+    shutdown: watch::Sender<Option<Shutdown>>,
+    ending: watch::Receiver<Ending>,
+}
+
+/// Gives how far a shutdown of the machine is, and what is wrong about waiting for pods.
+fn spawn_shutdown(
+    config: &Config,
+    conducted: Conducted,
+    events: Recorder,
+    tasks: &mut Tasks,
+    stop: &CancellationToken,
+) -> (watch::Receiver<Stage>, watch::Receiver<Vec<String>>) {
+    let (stage, stages) = watch::channel(Stage::default());
+    let (trouble, troubles) = watch::channel(Vec::new());
+    let task = ShutdownTask {
+        places: Places::new(config.process.system_bus.clone()),
+        periods: config.shutdown.clone().unwrap_or_default(),
+        shutdown: conducted.shutdown,
+        ending: conducted.ending,
+        stage,
+        trouble,
+        events,
+    };
+    spawn(tasks, "shutdown of the machine", task.run(stop.clone()));
+    (stages, troubles)
 }
 
 /// The parts that the workers' host shares with others.

@@ -16,13 +16,15 @@ mod node_ip;
 mod node_view;
 mod process;
 mod remembered;
+mod shutdown;
 mod signals;
 mod systemd;
 
-use crate::config::Config;
+use crate::{config::Config, notify};
 use anyhow::{Context as _, bail};
+use shutdown::Stage;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// How long workers may take to finish the calls that they are in when the agent is asked to stop.
@@ -46,24 +48,65 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = signals::Signals::install().context("cannot handle signals")?;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let version = env!("CARGO_PKG_VERSION");
-    let node = build::spawn_all(&config, &mut tasks, &shutdown)?;
+    let built = build::spawn_all(&config, &mut tasks, &shutdown)?;
+    let node = built.node_name;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
-    supervise(tasks, signals, shutdown).await
+    let machine = Machine { stage: built.shutdown_stage, config: &config };
+    supervise(tasks, signals, shutdown, machine).await
+}
+
+/// What is known of a shutdown of the machine.
+struct Machine<'a> {
+    stage: watch::Receiver<Stage>,
+    config: &'a Config,
+}
+
+impl Machine<'_> {
+    /// Lets pods have their time when the machine goes down sooner than it was asked to. It never begins a
+    /// shutdown: an agent that is stopped leaves pods alone.
+    async fn let_pods_end(&mut self) {
+        if *self.stage.borrow() != Stage::Ending {
+            return;
+        }
+        let time = self.config.shutdown.as_ref().map(|periods| periods.total()).unwrap_or_default();
+        tracing::info!("the machine goes down: stopping when pods had their time");
+        if let Some(socket) = &self.config.process.notify_socket {
+            let micros = (time + STOP_PATIENCE).as_micros();
+            if let Err(err) = notify::send(socket, &format!("EXTEND_TIMEOUT_USEC={micros}\n")) {
+                tracing::warn!(%err, "cannot ask systemd for time");
+            }
+        }
+        let over = self.stage.wait_for(|stage| *stage != Stage::Ending);
+        if tokio::time::timeout(time, over).await.is_err() {
+            tracing::warn!("pods have not ended in time");
+        }
+    }
 }
 
 async fn supervise(
     mut tasks: JoinSet<Ended>,
     mut signals: signals::Signals,
     shutdown: CancellationToken,
+    mut machine: Machine<'_>,
 ) -> anyhow::Result<()> {
     // Both arms only wait: a signal or the end of a task is not lost when the other comes first.
     let unexpected = tokio::select! {
         signal = signals.next() => {
-            tracing::info!(signal, "stopping; containers keep running");
+            match *machine.stage.borrow() {
+                Stage::Up => tracing::info!(signal, "stopping; containers keep running"),
+                Stage::Ending | Stage::Over => tracing::info!(signal, "stopping"),
+            }
             None
         }
         ended = tasks.join_next() => Some(ended),
     };
+    if unexpected.is_none() {
+        // A second signal means now.
+        tokio::select! {
+            () = machine.let_pods_end() => {}
+            _ = signals.next() => {}
+        }
+    }
     shutdown.cancel();
     let stopped = tokio::time::timeout(STOP_PATIENCE, async {
         while let Some(ended) = tasks.join_next().await {

@@ -7,7 +7,7 @@ use crate::{
     desired::SourceSnapshot,
     model::{FileVerdict, NodeView, PlegView, Position, Problem, SourceView},
     pleg::Health,
-    worker::SetView,
+    worker::{Ending, SetView},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -24,6 +24,9 @@ pub(super) struct NodeViewTask {
     pub set: watch::Receiver<Arc<SetView>>,
     /// Node-wide trouble of the parts that run in the background.
     pub trouble: watch::Receiver<Vec<String>>,
+    pub trouble_of_shutdown: watch::Receiver<Vec<String>>,
+    /// How far a shutdown of the machine is.
+    pub ending: watch::Receiver<Ending>,
     pub cgroup_driver: watch::Receiver<DriverState>,
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
     pub published: watch::Sender<Arc<NodeView>>,
@@ -41,6 +44,8 @@ impl NodeViewTask {
                 changed = self.health.changed() => changed?,
                 changed = self.set.changed() => changed?,
                 changed = self.trouble.changed() => changed?,
+                changed = self.trouble_of_shutdown.changed() => changed?,
+                changed = self.ending.changed() => changed?,
                 changed = self.cgroup_driver.changed() => changed?,
                 changed = self.store_warnings.changed() => changed?,
                 () = super::build::any_changed(&mut self.sources) => {}
@@ -54,12 +59,15 @@ impl NodeViewTask {
         let set = Arc::clone(&self.set.borrow_and_update());
         let cgroup_driver = self.cgroup_driver.borrow_and_update().clone();
         let mut warnings = self.trouble.borrow_and_update().clone();
+        warnings.extend(self.trouble_of_shutdown.borrow_and_update().iter().cloned());
         warnings.extend(cgroup_driver.warnings().cloned());
         warnings.extend(self.store_warnings.borrow_and_update().iter().cloned());
         let mut sources: Vec<SourceView> =
             self.sources.iter_mut().map(|s| s.borrow_and_update().view.clone()).collect();
         mark_duplicates(&mut sources, &set);
+        let shutdown = going_down(&self.ending.borrow_and_update());
         NodeView {
+            shutdown,
             runtime: health.runtime.clone(),
             cgroup_driver: cgroup_driver.driver,
             pleg: PlegView {
@@ -77,6 +85,17 @@ impl NodeViewTask {
             ..self.base.clone()
         }
     }
+}
+
+/// What a shutdown of the machine is waiting for.
+fn going_down(ending: &Ending) -> Option<String> {
+    let shutdown = ending.shutdown.as_ref()?;
+    let rest = match (shutdown.turn + 1 < shutdown.periods.groups().len(), ending.left.len()) {
+        (true, left) => format!("pods end in the order of their priority, waiting for {left}"),
+        (false, 0) => "all pods have ended".to_owned(),
+        (false, left) => format!("waiting for {left} more pods to end"),
+    };
+    Some(format!("the machine is going down; {rest}"))
 }
 
 /// A manifest that is fine by itself but gives way to another of the same name is shown as

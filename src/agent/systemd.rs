@@ -67,7 +67,9 @@ impl SystemdTask {
             // Every arm only waits, and what it waited for is looked at anew after it.
             tokio::select! {
                 () = shutdown.cancelled() => {
-                    self.tell("STOPPING=1\nSTATUS=stopping; containers keep running\n");
+                    let down = self.node.borrow().shutdown.is_some();
+                    let containers = if down { "" } else { "; containers keep running" };
+                    self.tell(&format!("STOPPING=1\nSTATUS=stopping{containers}\n"));
                     return;
                 }
                 Ok(()) = self.node.changed() => {
@@ -117,7 +119,9 @@ impl SystemdTask {
             pods.values().filter(|pod| pod.status.phase.as_deref() == Some("Running")).count();
         let mut line = format!("{running} of {} pods running", pods.len());
         let node = self.node.borrow_and_update();
-        for trouble in node.runtime.not_ready.iter().chain(&node.runtime.network_not_ready) {
+        let node_troubles =
+            [&node.shutdown, &node.runtime.not_ready, &node.runtime.network_not_ready];
+        for trouble in node_troubles.into_iter().flatten() {
             line.push_str("; ");
             line.push_str(trouble);
         }

@@ -43,6 +43,9 @@ pub struct NodeView {
     /// The cgroup driver in use; `None` until the runtime was asked for its own.
     #[serde(default)]
     pub cgroup_driver: Option<CgroupDriver>,
+    /// The machine is going down, and what it waits for.
+    #[serde(default)]
+    pub shutdown: Option<String>,
     /// The relist loop.
     pub pleg: PlegView,
     /// Each configured source.

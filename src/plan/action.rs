@@ -154,6 +154,8 @@ pub enum KillPurpose {
     Terminal,
     /// A second sandbox of the same incarnation, left by an interrupted start.
     Surplus,
+    /// The machine goes down; it runs again after the next boot.
+    Shutdown,
 }
 
 /// Remove a dead (or never started) container.
@@ -252,6 +254,7 @@ impl fmt::Display for Action {
                     KillPurpose::RestartAll { .. } => "restart all",
                     KillPurpose::Terminal => "end",
                     KillPurpose::Surplus => "surplus",
+                    KillPurpose::Shutdown => "shutdown",
                 };
                 write!(f, "kill pod ({purpose})")?;
                 for group in &a.groups {

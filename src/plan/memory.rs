@@ -209,7 +209,8 @@ impl PodMemory {
                     KillPurpose::Restart
                     | KillPurpose::Retire { .. }
                     | KillPurpose::Terminal
-                    | KillPurpose::Surplus => {}
+                    | KillPurpose::Surplus
+                    | KillPurpose::Shutdown => {}
                 }
                 for container in kill.containers().filter(|container| container.restart) {
                     self.container(&kill.uid, &container.name).forced = Some(container.id.clone());

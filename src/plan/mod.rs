@@ -29,6 +29,7 @@ mod pod;
 mod regular;
 mod restart;
 mod sandbox;
+mod shutdown;
 mod types;
 
 pub use action::{

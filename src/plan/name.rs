@@ -5,6 +5,7 @@ use super::{
     kill::{is_alive, plan_retire},
     memory::{Recollection, Stage},
     pod::plan_pod,
+    shutdown::plan_undecided,
 };
 use crate::model::{
     DesiredPod, Event, EventKind, EventTarget, Now, ObservedContainer, ObservedSandbox, PodUid,
@@ -22,6 +23,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     for uid in &retiring {
         plan_retire(input, uid, now, &mut plan);
     }
+    plan_undecided(input, now, &mut plan);
     let Wish::Run(desired) = input.wish else { return plan };
     if !retiring.is_empty() {
         if plan.blocked.is_none() {

@@ -10,6 +10,7 @@ use super::{
     regular::plan_regular,
     restart::{Verdict, is_init_failure, plan_restart_all, verdict},
     sandbox::{self, current, plan_sandbox},
+    shutdown::plan_shutdown,
 };
 use crate::model::{ContainerState, EventKind, SandboxState};
 use crate::plan::backoff::Moment;
@@ -21,6 +22,9 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         // What is shown of it is not what is. Starting or restarting anything now could be wrong.
         plan.terminal = cx.input.incarnation(cx.uid).and_then(|known| known.terminal.clone());
         plan.block(&format!("the runtime does not tell its state: {error}"));
+        return;
+    }
+    if plan_shutdown(cx, plan) {
         return;
     }
     if let Some(terminal) = plan_end(cx, plan) {

@@ -1,5 +1,6 @@
 mod picture;
 mod properties;
 mod scenarios;
+mod shutdown;
 mod tables;
 mod world;

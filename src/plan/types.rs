@@ -1,7 +1,7 @@
 //! What a plan is made from, and the plan itself.
 
 use super::{Action, PodMemory};
-use crate::model::{DesiredPod, Event, ObservedPod, PodKey, PodUid, RuntimeView, k8s};
+use crate::model::{DesiredPod, Event, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -24,6 +24,8 @@ pub struct NameInput<'a> {
     pub settings: &'a PlanSettings,
     /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them last.
     pub runtime: &'a RuntimeView,
+    /// The machine is going down.
+    pub shutdown: Option<&'a Shutdown>,
 }
 
 /// What the sources want of a name.
@@ -92,6 +94,9 @@ pub struct PodPlan {
     /// The wished incarnation has ended for good: to be kept in its record and given back in
     /// [`Incarnation::terminal`], so that it is not run again, whatever becomes of its containers.
     pub terminal: Option<Terminal>,
+    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be kept. It runs again
+    /// after the next boot.
+    pub interrupted: Option<Terminal>,
 }
 
 /// Why a container waits: `state.waiting` of its status.
@@ -121,6 +126,28 @@ pub struct Terminal {
     pub reason: Option<String>,
     /// `status.message`.
     pub message: Option<String>,
+}
+
+impl Terminal {
+    /// `status.reason` of a pod that ended because the machine goes down.
+    pub(crate) const SHUTDOWN: &'static str = "Terminated";
+
+    /// The machine goes down.
+    #[must_use]
+    pub fn by_shutdown() -> Self {
+        let message = "Pod was terminated in response to imminent node shutdown.";
+        Self {
+            phase: TerminalPhase::Failed,
+            reason: Some(Self::SHUTDOWN.to_owned()),
+            message: Some(message.to_owned()),
+        }
+    }
+
+    /// Whether it ended because the machine goes down.
+    #[must_use]
+    pub fn is_by_shutdown(&self) -> bool {
+        self.reason.as_deref() == Some(Self::SHUTDOWN)
+    }
 }
 
 /// A phase that is never left.

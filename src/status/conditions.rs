@@ -7,17 +7,18 @@ use super::{
 };
 use crate::{
     model::{ContainerState, Now, SandboxState, k8s},
-    plan::serves,
+    plan::{Terminal, serves},
     podspec::is_sidecar,
 };
 
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
     "AllContainersRestarting",
+    "DisruptionTarget",
 ];
 
 /// A condition before it has times.
@@ -63,6 +64,10 @@ pub(super) fn conditions(
     if restarting {
         let reason = Some("RestartAllContainersStarted");
         findings.push(("AllContainersRestarting", Finding { status: true, reason, message: None }));
+    }
+    if let Some(terminal) = input.terminal.filter(|terminal| Terminal::is_by_shutdown(terminal)) {
+        let (reason, message) = (Some("TerminationByKubelet"), terminal.message.clone());
+        findings.push(("DisruptionTarget", Finding { status: true, reason, message }));
     }
     let mut conditions: Vec<_> = findings
         .into_iter()

@@ -4,15 +4,19 @@ use super::{
     StatusInput,
     containers::{Statuses, has_regular, init_of},
 };
-use crate::{model::k8s, podspec::is_sidecar};
+use crate::{model::k8s, plan::Terminal, podspec::is_sidecar};
 
 /// The phase. A terminal one comes from the plan and is never left; a pod whose containers ended without it
-/// being terminal will have them restarted, and counts as running, as does one that is being removed.
+/// being terminal will have them restarted, and counts as running, as does one that is being removed. Only a pod that
+/// ended for a shutdown runs again, when that is called off.
 pub(super) fn phase(input: &StatusInput<'_>, statuses: &Statuses) -> &'static str {
     if let Some(terminal) = input.terminal {
         return terminal.phase.as_str();
     }
-    match input.previous.and_then(|previous| previous.phase.as_deref()) {
+    let by_shutdown =
+        |status: &&k8s::PodStatus| status.reason.as_deref() == Some(Terminal::SHUTDOWN);
+    let previous = input.previous.filter(|previous| !by_shutdown(previous));
+    match previous.and_then(|previous| previous.phase.as_deref()) {
         Some("Succeeded") => return "Succeeded",
         Some("Failed") => return "Failed",
         Some(_) | None => {}

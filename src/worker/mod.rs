@@ -24,10 +24,10 @@ mod task;
 pub use execute::{Host, HostPaths, HostSettings};
 pub(crate) use execute::{blocking, chain};
 pub(crate) use set::any_changed;
-pub use set::{Known, PodViews, SetInputs, SetView, WorkerSet};
+pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
 
 use crate::{
-    model::{DesiredPod, ObservedPod, RuntimeView},
+    model::{DesiredPod, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},
     plan::Wish,
 };
 use std::sync::Arc;
@@ -38,8 +38,18 @@ struct Input {
     intent: Intent,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,
+    /// The machine is going down.
+    shutdown: Option<Shutdown>,
     /// Counts the inputs, so that the set knows whether a report answers the latest.
     sequence: u64,
+}
+
+impl Input {
+    /// Whether the wished pod is to end because the machine goes down.
+    fn ends(&self, pod: &DesiredPod) -> bool {
+        let priority = priority_of(&pod.pod);
+        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.seconds_for(priority).is_some())
+    }
 }
 
 /// What the sources want of a name, owned. The plan's [`Wish`] borrows from it.
@@ -69,7 +79,7 @@ impl Intent {
     }
 
     /// The wished pod, when it is this incarnation.
-    fn desired(&self, uid: &crate::model::PodUid) -> Option<Arc<DesiredPod>> {
+    fn desired(&self, uid: &PodUid) -> Option<Arc<DesiredPod>> {
         match self {
             Self::Run(pod) if pod.uid == *uid => Some(Arc::clone(pod)),
             Self::Run(_) | Self::Gone | Self::Undecided => None,

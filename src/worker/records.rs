@@ -80,7 +80,8 @@ impl Records {
                 KillPurpose::Restart
                 | KillPurpose::RestartAll { .. }
                 | KillPurpose::Terminal
-                | KillPurpose::Surplus => false,
+                | KillPurpose::Surplus
+                | KillPurpose::Shutdown => false,
             },
             // One that had ended by itself is not killed. Should it be wished again from here on, it begins
             // anew once its remains are gone.

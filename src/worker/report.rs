@@ -3,7 +3,9 @@
 use super::{Input, Intent, execute::Host, records::Records};
 use crate::{
     clock,
-    model::{ObservedPod, Origin, PodKey, PodUid, PodView, k8s},
+    model::{
+        ContainerState, ObservedPod, Origin, PodKey, PodUid, PodView, SandboxId, SandboxState, k8s,
+    },
     plan::PodPlan,
     status::{StatusContext, StatusInput, pod_status},
 };
@@ -20,6 +22,8 @@ pub(super) struct Report {
     pub running: Option<PodUid>,
     /// Those that have a record.
     pub recorded: Vec<PodUid>,
+    /// Something of ours runs under the name: a sandbox, a container.
+    pub alive: bool,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
     /// The input that it answers; `None` while something is done, or was done that no listing has confirmed.
@@ -33,7 +37,7 @@ pub(super) struct Reporter {
     reports: mpsc::Sender<Report>,
     /// The last statuses by incarnation: transition times are taken over from them.
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-    last: Option<(Arc<PodView>, Option<u64>)>,
+    last: Option<(Arc<PodView>, Option<u64>, bool)>,
     /// Which call on the pod is past its soft deadline.
     pub hung: Option<String>,
 }
@@ -99,17 +103,18 @@ impl Reporter {
         }
         let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
-        if let (Some(view), Some((last, answered))) = (&view, &self.last)
+        let alive = is_alive(observed, &self.host.settings.owner);
+        if let (Some(view), Some((last, answered, was_alive))) = (&view, &self.last)
             && same(view, last)
-            && *answered == answers
+            && (*answered, *was_alive) == (answers, alive)
         {
             return;
         }
         let view = view.map(Arc::new);
-        self.last = view.clone().map(|view| (view, answers));
+        self.last = view.clone().map(|view| (view, answers, alive));
         let key = self.key.clone();
         let recorded = records.all().iter().map(|record| record.uid.clone()).collect();
-        let report = Report { key, view, running, recorded, nothing_left, answers };
+        let report = Report { key, view, running, recorded, alive, nothing_left, answers };
         // The set outlives its workers; when it is gone there is nobody left to tell.
         if self.reports.send(report).await.is_err() {
             tracing::debug!(pod = %self.key, "nobody listens to reports any more");
@@ -136,7 +141,9 @@ impl Reporter {
                         uid: &subject.uid,
                         observed,
                         plan,
-                        terminal: plan.and_then(|plan| plan.terminal.as_ref()).or(ended),
+                        terminal: plan
+                            .and_then(|plan| plan.terminal.as_ref().or(plan.interrupted.as_ref()))
+                            .or(ended),
                         started_at: record.and_then(|record| record.started_at),
                         terminating: subject.terminating,
                         previous: self.statuses.get(&subject.uid).map(|status| &**status),
@@ -209,6 +216,24 @@ fn subject(
         wished: false,
         terminating: input.intent == Intent::Gone,
     })
+}
+
+/// Whether a sandbox of this owner is up, or a container may run that is not in somebody else's.
+fn is_alive(observed: &ObservedPod, owner: &str) -> bool {
+    let foreign = |id: &SandboxId| {
+        observed.sandboxes.iter().any(|s| s.id == *id && s.owner.as_deref() != Some(owner))
+    };
+    let sandbox = observed
+        .sandboxes
+        .iter()
+        .any(|s| s.state == SandboxState::Ready && s.owner.as_deref() == Some(owner));
+    sandbox
+        || observed.containers.iter().any(|container| match container.state {
+            ContainerState::Running { .. } | ContainerState::Unknown => {
+                !foreign(&container.sandbox_id)
+            }
+            ContainerState::Created | ContainerState::Exited { .. } => false,
+        })
 }
 
 /// Whether two views look the same.

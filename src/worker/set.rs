@@ -12,6 +12,7 @@ use crate::{
     desired::{Desired, Duplicate, SourceSnapshot, merge},
     model::{
         ContainerId, ForeignPod, ObservedPod, PodKey, PodUid, PodView, RuntimeView, SandboxState,
+        Shutdown, priority_of,
     },
     pleg::{Health, PlegUpdate},
     podspec::burstable_shares,
@@ -59,15 +60,26 @@ pub struct Known {
     pub burstable_shares: u64,
 }
 
+/// How far a shutdown of the machine is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// The last that the workers were told.
+    pub shutdown: Option<Shutdown>,
+    /// Pods whose turn to end has come and that have not ended yet.
+    pub left: BTreeSet<PodKey>,
+}
+
 /// Routes inputs to workers and publishes their views.
 pub struct WorkerSet {
     host: Arc<Host>,
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     updates: mpsc::Receiver<PlegUpdate>,
     health: watch::Receiver<Arc<Health>>,
+    node_shutdown: watch::Receiver<Option<Shutdown>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
     known: watch::Sender<Arc<Known>>,
+    ending: watch::Sender<Ending>,
     heartbeat: watch::Sender<Duration>,
     reports: mpsc::Receiver<Report>,
     report_sender: mpsc::Sender<Report>,
@@ -85,6 +97,7 @@ struct State {
     kept: BTreeMap<PodKey, Box<RawValue>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
+    shutdown: Option<Shutdown>,
     listed: bool,
 }
 
@@ -94,6 +107,12 @@ struct Handle {
     running: Option<PodUid>,
     /// Those that it has records of.
     recorded: Vec<PodUid>,
+    /// Priority of its pod.
+    priority: i32,
+    /// Whether anything ran by its last report.
+    alive: bool,
+    /// The input that its last report answered.
+    answered: Option<u64>,
 }
 
 /// What the set is made from.
@@ -104,6 +123,8 @@ pub struct SetInputs {
     pub updates: mpsc::Receiver<PlegUpdate>,
     /// Readiness of runtime and network.
     pub health: watch::Receiver<Arc<Health>>,
+    /// The machine is going down.
+    pub node_shutdown: watch::Receiver<Option<Shutdown>>,
     /// Records that an earlier run of the agent left.
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What its workers kept.
@@ -120,9 +141,11 @@ impl WorkerSet {
             sources: inputs.sources,
             updates: inputs.updates,
             health: inputs.health,
+            node_shutdown: inputs.node_shutdown,
             views: watch::Sender::default(),
             set_view: watch::Sender::default(),
             known: watch::Sender::default(),
+            ending: watch::Sender::default(),
             heartbeat: watch::Sender::default(),
             reports,
             report_sender,
@@ -148,6 +171,12 @@ impl WorkerSet {
     #[must_use]
     pub fn known(&self) -> watch::Receiver<Arc<Known>> {
         self.known.subscribe()
+    }
+
+    /// How far a shutdown of the machine is.
+    #[must_use]
+    pub fn ending(&self) -> watch::Receiver<Ending> {
+        self.ending.subscribe()
     }
 
     /// Boot time at which the loop last came round.
@@ -191,6 +220,10 @@ impl WorkerSet {
                 changed = self.health.changed() => {
                     changed?;
                     self.take_health();
+                }
+                changed = self.node_shutdown.changed() => {
+                    changed?;
+                    self.take_shutdown();
                 }
                 Some(ended) = self.tasks.join_next() => {
                     // A worker ends only after the set has dropped its input.
@@ -285,6 +318,19 @@ impl WorkerSet {
         }
     }
 
+    /// Tells the workers that the machine goes down, whose turn it is, or that it stays up.
+    fn take_shutdown(&mut self) {
+        let shutdown = self.node_shutdown.borrow_and_update().clone();
+        self.state.shutdown = shutdown;
+        for handle in self.state.workers.values() {
+            handle.input.send_modify(|input| {
+                input.shutdown.clone_from(&self.state.shutdown);
+                input.sequence += 1;
+            });
+        }
+        self.publish_ending();
+    }
+
     fn begin_if_ours(&mut self, key: &PodKey) {
         let ours = self.state.records.contains_key(key)
             || self.state.running_uid(key, &self.host.settings.owner).is_some();
@@ -298,10 +344,14 @@ impl WorkerSet {
             intent: self.state.intent(key),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
+            shutdown: self.state.shutdown.clone(),
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
         let recorded = records.iter().map(|record| record.uid.clone()).collect();
+        let wished = self.state.desired.pods.get(key).map(|desired| &desired.pod);
+        let pod = records.first().map(|record| &record.pod).or(wished);
+        let priority = pod.map(|pod| priority_of(pod)).unwrap_or_default();
         let worker = Worker::new(WorkerStart {
             key: key.clone(),
             host: Arc::clone(&self.host),
@@ -316,13 +366,20 @@ impl WorkerSet {
             worker.run().await;
             key_of_task
         });
-        self.state.workers.insert(key.clone(), Handle { input, running: None, recorded });
+        let (alive, answered) = (false, None);
+        let handle = Handle { input, running: None, recorded, priority, alive, answered };
+        self.state.workers.insert(key.clone(), handle);
     }
 
     fn fold(&mut self, report: Report) {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
         handle.running.clone_from(&report.running);
         handle.recorded.clone_from(&report.recorded);
+        handle.alive = report.alive;
+        handle.answered = report.answers;
+        if let Some(pod) = report.view.as_ref().and_then(|view| view.pod.as_ref()) {
+            handle.priority = priority_of(pod);
+        }
         let idle = report.nothing_left && report.answers == Some(handle.input.borrow().sequence);
         if idle {
             // Dropping the input ends the worker.
@@ -339,6 +396,7 @@ impl WorkerSet {
                 None => views.remove(&report.key).is_some(),
             }
         });
+        self.publish_ending();
         if !self.state.desired.duplicates.is_empty() {
             // Which of two manifests of one name runs may have changed with it.
             self.merge_sources();
@@ -371,6 +429,18 @@ impl WorkerSet {
         });
     }
 
+    fn publish_ending(&self) {
+        let shutdown = self.state.shutdown.clone();
+        let ending = Ending { left: self.state.left(), shutdown };
+        self.ending.send_if_modified(|published| {
+            let changed = *published != ending;
+            if changed {
+                *published = ending;
+            }
+            changed
+        });
+    }
+
     fn publish_set_view(&self) {
         let owner = &self.host.settings.owner;
         let foreign = self
@@ -397,6 +467,19 @@ impl State {
             None if self.desired.complete => Intent::Gone,
             None => Intent::Undecided,
         }
+    }
+
+    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in yet.
+    fn left(&self) -> BTreeSet<PodKey> {
+        let Some(shutdown) = &self.shutdown else { return BTreeSet::new() };
+        let ending = self
+            .workers
+            .iter()
+            .filter(|(_, handle)| shutdown.seconds_for(handle.priority).is_some());
+        let left = ending.filter(|(_, handle)| {
+            handle.alive || handle.answered != Some(handle.input.borrow().sequence)
+        });
+        left.map(|(key, _)| key.clone()).collect()
     }
 
     /// The incarnation of ours that runs, or has a record.

@@ -135,6 +135,7 @@ impl Worker {
                 memory: &self.memory,
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
+                shutdown: input.shutdown.as_ref(),
             },
             now,
         );
@@ -156,7 +157,8 @@ impl Worker {
         Pass::Again
     }
 
-    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was.
+    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was (and the machine
+    /// up).
     async fn act(&mut self, input: &Input, mut plan: PodPlan) {
         let actions = std::mem::take(&mut plan.actions);
         for action in actions {
@@ -182,9 +184,11 @@ impl Worker {
                 );
             }
             self.picture.record(outcome, now);
-            let wish_changed =
-                self.input.has_changed().is_err() || self.input.borrow().intent != input.intent;
-            if failed && ends_pass || wish_changed {
+            let overtaken = self.input.has_changed().is_err() || {
+                let latest = self.input.borrow();
+                latest.intent != input.intent || latest.shutdown != input.shutdown
+            };
+            if failed && ends_pass || overtaken {
                 return;
             }
         }
@@ -225,14 +229,15 @@ impl Worker {
                 }
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
-                    let wished = self.input.borrow().intent.desired(&uid);
+                    let latest = self.input.borrow().clone();
+                    let wished = latest.intent.desired(&uid).filter(|pod| !latest.ends(pod));
                     // The same uid may be wished with another image: the manifest names the uid.
                     let pod = wished.as_deref().map(|wished| &*wished.pod);
                     if !listening || pod.is_none() || image_of(pod, &action) != image {
                         cancel_pull.cancel();
                     }
                     if listening {
-                        input = self.input.borrow().clone();
+                        input = latest;
                         self.picture.observe(Arc::clone(&input.observed));
                     }
                 }

@@ -26,6 +26,7 @@ pub mod lifecycle;
 pub mod people;
 pub mod registry;
 pub mod runtime;
+pub mod shutdown;
 pub mod stuck;
 pub mod versions;
 pub mod writes;
@@ -74,6 +75,8 @@ macro_rules! shared_scenarios {
             faults::lost_events_are_made_up_for_by_relisting,
             faults::doubled_events_change_nothing,
             faults::reordered_events_change_nothing,
+            shutdown::pods_end_by_priority_and_come_back_when_the_machine_stays_up,
+            shutdown::an_agent_that_is_stopped_during_a_shutdown_lets_pods_end,
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,

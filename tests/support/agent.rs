@@ -94,6 +94,9 @@ impl Agent {
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
         command.stdin(Stdio::null());
+        // Never the host's.
+        let bus = format!("unix:path={}", self.system_bus().display());
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", bus);
         if let Some(writes) = self.writes.get() {
             writes.watch(&mut command);
         }
@@ -233,6 +236,11 @@ impl Agent {
     /// Its `runDir`.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.join("run")
+    }
+
+    /// Where it looks for the system bus; nothing listens there unless a test does.
+    pub fn system_bus(&self) -> PathBuf {
+        self.dir.join("bus")
     }
 
     fn socket(&self) -> PathBuf {

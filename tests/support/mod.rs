@@ -24,6 +24,7 @@ pub mod cri;
 pub mod fake;
 pub mod gate;
 pub mod images;
+pub mod logind;
 pub mod manifest;
 pub mod process;
 pub mod proxy;

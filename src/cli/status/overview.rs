@@ -108,6 +108,9 @@ fn node(page: &mut Page, document: &StatusDocument, now: Timestamp) {
     let up = node.started_at.parse::<Timestamp>().ok();
     let up = up.map(|then| format!(", up {}", text::age_at(then, now))).unwrap_or_default();
     page.field(INDENT, "Agent", &format!("nodelet {}, pid {}{up}", node.version, node.pid));
+    if let Some(shutdown) = &node.shutdown {
+        page.field(INDENT, "Shutdown", &text::one_line(shutdown));
+    }
     page.field(INDENT, "Runtime", &runtime(node));
     let network = match &node.runtime.network_not_ready {
         None => "ready".to_owned(),

@@ -4,7 +4,8 @@
 use crate::{
     model::{
         ContainerId, ContainerState, DesiredPod, NetworkMode, Now, ObservedContainer, ObservedPod,
-        ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, SourceKind, k8s,
+        ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, Shutdown, SourceKind,
+        k8s,
     },
     plan::{
         Action, ContainerKind, Failure, Incarnation, KillPurpose, NameInput, Outcome, Picture,
@@ -69,6 +70,7 @@ pub(super) struct World {
     /// What really is in the runtime.
     pub(super) truth: ObservedPod,
     pub(super) runtime: RuntimeView,
+    pub(super) shutdown: Option<Shutdown>,
     pub(super) programs: BTreeMap<String, VecDeque<Program>>,
     pub(super) faults: VecDeque<Fault>,
     pub(super) records: BTreeMap<PodUid, Incarnation>,
@@ -129,6 +131,7 @@ impl World {
             now: Now { boot: START, wall: "2026-11-20T10:00:00Z".parse().unwrap() },
             truth: ObservedPod::default(),
             runtime: RuntimeView::default(),
+            shutdown: None,
             programs: BTreeMap::new(),
             faults: VecDeque::new(),
             records: BTreeMap::new(),
@@ -212,6 +215,7 @@ impl World {
             memory: &self.memory,
             settings: &self.settings,
             runtime: &self.runtime,
+            shutdown: self.shutdown.as_ref(),
         };
         let plan = plan_name(&input, self.now);
         if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)
@@ -385,7 +389,7 @@ impl World {
             uid: &pod.uid,
             observed: self.picture.current().expect("listed"),
             plan: Some(&self.plan),
-            terminal: self.plan.terminal.as_ref(),
+            terminal: self.plan.terminal.as_ref().or(self.plan.interrupted.as_ref()),
             started_at: self.records.get(&pod.uid).and_then(|record| record.started_at),
             terminating: false,
             previous: self.status.as_ref(),

@@ -1,0 +1,329 @@
+//! A shutdown of the machine waits for pods to end: logind is told to wait, and asked to say when
+//! it is about to begin.
+//!
+//! ```text
+//! listen:  connect ─► find logind ─► long enough a delay? ─► lock ─► hear ─┬─► the bus is lost: once more, after 1 s
+//!            ▲                             │ drop-in, reload             │
+//!            └──────── another logind ◄────┴─────────────────────────────┘
+//! conduct: going down ─► group by group: tell the workers, wait for its pods or its time ─► release the lock
+//!          stays up   ─► tell the workers, take a new lock
+//! ```
+//!
+//! Only logind's word begins a shutdown: that the agent itself is told to stop says nothing about
+//! the machine, and leaves pods alone. Nothing of a shutdown is kept, and the lock is a file
+//! descriptor: both are gone with the agent.
+
+mod logind;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    event::Recorder,
+    model::{Event, EventKind, EventTarget, Shutdown, ShutdownPeriods, format_duration},
+    worker::{Ending, blocking},
+};
+use logind::{Heard, Logind, LogindError, write_drop_in};
+use std::{convert::Infallible, path::PathBuf, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use zbus::OwnedFd;
+
+/// Before a lost bus is connected to again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// What the listener may have to say at a time.
+const TOLD: usize = 4;
+/// Longer than any shutdown.
+const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
+/// Read by logind after its own configuration.
+const DROP_IN: &str = "/etc/systemd/logind.conf.d/99-nodelet.conf";
+
+/// Where logind is reached and configured.
+pub(super) struct Places {
+    pub bus: PathBuf,
+    pub drop_in: PathBuf,
+}
+
+impl Places {
+    pub(super) fn new(bus: PathBuf) -> Self {
+        Self { bus, drop_in: DROP_IN.into() }
+    }
+}
+
+/// How far a shutdown is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The machine stays up.
+    #[default]
+    Up,
+    /// Pods end.
+    Ending,
+    /// They had their time.
+    Over,
+}
+
+pub(super) struct ShutdownTask {
+    pub places: Places,
+    pub periods: ShutdownPeriods,
+    /// Tells the workers.
+    pub shutdown: watch::Sender<Option<Shutdown>>,
+    /// Their answer.
+    pub ending: watch::Receiver<Ending>,
+    pub stage: watch::Sender<Stage>,
+    /// What people should know.
+    pub trouble: watch::Sender<Vec<String>>,
+    pub events: Recorder,
+}
+
+/// What the listener tells the conductor.
+enum Told {
+    Lock(OwnedFd),
+    GoingDown,
+    StaysUp,
+}
+
+impl ShutdownTask {
+    /// Runs until the agent stops. Without any time for pods it does nothing.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        if self.periods.total().is_zero() {
+            stop.cancelled().await;
+            return;
+        }
+        let (tell, told) = mpsc::channel(TOLD);
+        let Self { places, periods, shutdown, ending, stage, trouble, events } = self;
+        let listener = Listener { places, wanted: periods.total(), tell, trouble };
+        let conductor = Conductor {
+            periods,
+            shutdown,
+            ending,
+            stage,
+            events,
+            told,
+            lock: None,
+            deadline: None,
+        };
+        // Nothing in either has to come to its end: a lock is released by dropping it.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = Box::pin(listener.run()) => {}
+            () = conductor.run() => {}
+        }
+    }
+}
+
+/// Speaks to logind.
+struct Listener {
+    places: Places,
+    wanted: Duration,
+    tell: mpsc::Sender<Told>,
+    trouble: watch::Sender<Vec<String>>,
+}
+
+impl Listener {
+    async fn run(self) -> Infallible {
+        let mut was_there = false;
+        loop {
+            let error = match Logind::connect(&self.places.bus).await {
+                Ok(logind) => {
+                    was_there = true;
+                    match self.listen(logind).await {
+                        Ok(never) => match never {},
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            if let (LogindError::NoBus { .. }, false) = (&error, was_there) {
+                tracing::info!("a shutdown of the machine will not wait for pods: {error}");
+                std::future::pending::<()>().await;
+            }
+            tracing::debug!(err = %error, "listening to logind again");
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn listen(&self, mut logind: Logind) -> Result<Infallible, LogindError> {
+        loop {
+            match logind.find().await {
+                // Its lock is not to be had any more.
+                Ok(true) => self.tell(Told::GoingDown).await,
+                Ok(false) => {
+                    self.tell(Told::StaysUp).await;
+                    self.lock(&logind).await?;
+                }
+                Err(LogindError::NoLogind) => {
+                    let error = LogindError::NoLogind;
+                    tracing::info!("a shutdown of the machine will not wait for pods: {error}");
+                }
+                Err(error) => return Err(error),
+            }
+            loop {
+                match logind.hear().await? {
+                    Heard::GoingDown => self.tell(Told::GoingDown).await,
+                    Heard::StaysUp => {
+                        self.tell(Told::StaysUp).await;
+                        self.lock(&logind).await?;
+                    }
+                    Heard::NewLogind => break,
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, what: Told) {
+        // The conductor lives as long as this.
+        if self.tell.send(what).await.is_err() {
+            tracing::debug!("nobody conducts a shutdown any more");
+        }
+    }
+
+    /// Takes the lock. A logind that does not wait long enough is better than none.
+    async fn lock(&self, logind: &Logind) -> Result<(), LogindError> {
+        let mut trouble = Vec::new();
+        if let Err(why) = self.lengthen(logind).await? {
+            tracing::warn!("{why}");
+            trouble.push(why);
+        }
+        match logind.lock().await {
+            Ok(lock) => {
+                let wanted = format_duration(self.wanted);
+                tracing::info!("a shutdown of the machine waits for pods, up to {wanted}");
+                self.tell(Told::Lock(lock)).await;
+            }
+            Err(LogindError::Refused { call, message }) => {
+                let error = LogindError::Refused { call, message };
+                tracing::warn!("a shutdown of the machine will not wait for pods: {error}");
+                trouble.push(format!("a shutdown of the machine will not wait for pods: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+        self.trouble.send_if_modified(|published| {
+            let changed = *published != trouble;
+            *published = trouble;
+            changed
+        });
+        Ok(())
+    }
+
+    /// Sees to it that logind waits long enough; says why it does not in the end.
+    async fn lengthen(&self, logind: &Logind) -> Result<Result<(), String>, LogindError> {
+        let wanted = self.wanted;
+        let mut delay = logind.longest_delay().await?;
+        if delay >= wanted {
+            return Ok(Ok(()));
+        }
+        let path = self.places.drop_in.clone();
+        let written = blocking(move || write_drop_in(&path, wanted)).await;
+        let mut why = match written {
+            Ok(Ok(())) => "another of its settings is stronger".to_owned(),
+            Ok(Err(error)) => format!("{}: {error}", self.places.drop_in.display()),
+            Err(error) => error,
+        };
+        match logind.reload(wanted).await {
+            Ok(now) => delay = now,
+            Err(LogindError::Refused { call, message }) => why = format!("{call}: {message}"),
+            Err(error) => return Err(error),
+        }
+        if delay >= wanted {
+            return Ok(Ok(()));
+        }
+        let (wanted, delay) = (format_duration(wanted), format_duration(delay));
+        Ok(Err(format!(
+            "pods are to have {wanted} when the machine goes down, and logind's InhibitDelayMaxSec is {delay}: {why}"
+        )))
+    }
+}
+
+/// Ends the pods of one group after the other.
+struct Conductor {
+    periods: ShutdownPeriods,
+    shutdown: watch::Sender<Option<Shutdown>>,
+    ending: watch::Receiver<Ending>,
+    stage: watch::Sender<Stage>,
+    events: Recorder,
+    told: mpsc::Receiver<Told>,
+    lock: Option<OwnedFd>,
+    /// When the time of the present group is over; `None` when no group has its turn.
+    deadline: Option<Instant>,
+}
+
+impl Conductor {
+    async fn run(mut self) {
+        loop {
+            let far = Instant::now() + NEVER;
+            // Every arm only waits or receives (cancel-safe); what there is to do is done afterwards.
+            tokio::select! {
+                Some(told) = self.told.recv() => match told {
+                    // The new one before the old one goes.
+                    Told::Lock(lock) => self.lock = Some(lock),
+                    Told::GoingDown => self.go_down(),
+                    Told::StaysUp => self.stay_up(),
+                },
+                Ok(()) = self.ending.changed() => {}
+                () = sleep_until(self.deadline.unwrap_or(far)) => {}
+                else => return,
+            }
+            self.go_on();
+        }
+    }
+
+    fn go_down(&mut self) {
+        if self.shutdown.borrow().is_some() {
+            return;
+        }
+        self.tell("Shutdown manager detected shutdown event");
+        self.stage.send_replace(Stage::Ending);
+        self.take_turn(0);
+    }
+
+    fn stay_up(&mut self) {
+        if self.shutdown.borrow().is_none() {
+            return;
+        }
+        self.tell("Shutdown manager detected shutdown cancellation");
+        self.deadline = None;
+        self.shutdown.send_replace(None);
+        self.stage.send_replace(Stage::Up);
+    }
+
+    fn take_turn(&mut self, turn: usize) {
+        let seconds = self.periods.groups().get(turn).map_or(0, |group| group.seconds);
+        self.deadline = Some(Instant::now() + Duration::from_secs(seconds.into()));
+        self.shutdown.send_replace(Some(Shutdown { periods: self.periods.clone(), turn }));
+    }
+
+    /// The next group, when the present one has ended or its time is over; the end, when it was the last one.
+    fn go_on(&mut self) {
+        let Some(deadline) = self.deadline else { return };
+        let shutdown = self.shutdown.borrow().clone();
+        let ending = self.ending.borrow_and_update().clone();
+        let ended = ending.shutdown == shutdown && ending.left.is_empty();
+        if !ended && Instant::now() < deadline {
+            return;
+        }
+        if !ended && !ending.left.is_empty() {
+            let left: Vec<String> = ending.left.iter().map(ToString::to_string).collect();
+            tracing::warn!(pods = left.join(", "), "not ended within the time of their priority");
+        }
+        let next = shutdown.map_or(0, |shutdown| shutdown.turn + 1);
+        if next < self.periods.groups().len() {
+            self.take_turn(next);
+            return;
+        }
+        self.deadline = None;
+        self.stage.send_replace(Stage::Over);
+        tracing::info!("pods had their time, the machine may go down");
+        self.lock = None;
+    }
+
+    fn tell(&self, message: &str) {
+        self.events.record(Event {
+            target: EventTarget::Node,
+            kind: EventKind::Normal,
+            reason: "Shutdown",
+            message: message.to_owned(),
+        });
+    }
+}

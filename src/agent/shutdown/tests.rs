@@ -1,0 +1,246 @@
+//! The real listener and conductor against a logind of the test's own.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../../../tests/support/logind.rs"]
+mod fake;
+
+use super::*;
+use crate::{event, model::ShutdownPeriod};
+use fake::{FakeLogind, LOGIND, OWNER};
+use std::{collections::BTreeSet, fs, sync::Arc};
+use tokio::task::JoinSet;
+
+/// The task between a fake logind and workers that the test plays.
+struct Bench {
+    logind: FakeLogind,
+    shutdown: watch::Receiver<Option<Shutdown>>,
+    ending: watch::Sender<Ending>,
+    stage: watch::Receiver<Stage>,
+    trouble: watch::Receiver<Vec<String>>,
+    log: watch::Receiver<Arc<event::EventLog>>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    dir: tempfile::TempDir,
+}
+
+/// Times of the groups with priorities 0, 1, 2, ...
+fn bench(seconds: &[u32], prepare: impl FnOnce(&FakeLogind)) -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    let (bus, drop_in) = (dir.path().join("bus"), dir.path().join("logind.conf.d/99-nodelet.conf"));
+    let logind = FakeLogind::start(&bus, &drop_in);
+    prepare(&logind);
+    let groups = seconds.iter().zip(0..);
+    let groups = groups.map(|(&seconds, priority)| ShutdownPeriod { priority, seconds });
+    let (recorder, events, log) = event::channel();
+    let (ending, endings) = watch::channel(Ending::default());
+    let task = ShutdownTask {
+        places: Places { bus, drop_in },
+        periods: ShutdownPeriods::new(groups.collect()),
+        shutdown: watch::Sender::default(),
+        ending: endings,
+        stage: watch::Sender::default(),
+        trouble: watch::Sender::default(),
+        events: recorder,
+    };
+    let (shutdown, stage) = (task.shutdown.subscribe(), task.stage.subscribe());
+    let trouble = task.trouble.subscribe();
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    tasks.spawn(events.run(stop.clone()));
+    tasks.spawn(task.run(stop.clone()));
+    Bench { logind, shutdown, ending, stage, trouble, log, stop, tasks, dir }
+}
+
+impl Bench {
+    /// Waits until something is so.
+    async fn until<T: PartialEq + std::fmt::Debug>(&self, wanted: T, look: impl Fn(&Self) -> T) {
+        for _ in 0..1000 {
+            if look(self) == wanted {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(look(self), wanted);
+    }
+
+    fn turn(&self) -> Option<usize> {
+        self.shutdown.borrow().as_ref().map(|shutdown| shutdown.turn)
+    }
+
+    /// The workers have taken in what they were told last, and these pods are left.
+    fn left(&self, pods: &[&str]) {
+        let left: BTreeSet<_> =
+            pods.iter().map(|name| crate::model::PodKey::new("default", name)).collect();
+        let shutdown = self.shutdown.borrow().clone();
+        self.ending.send_replace(Ending { shutdown, left });
+    }
+
+    fn events(&self) -> Vec<String> {
+        let log = self.log.borrow();
+        let mut told: Vec<_> =
+            log.entries.iter().map(|entry| entry.event.message.clone()).collect();
+        told.sort();
+        told
+    }
+}
+
+#[tokio::test]
+async fn groups_end_in_order_and_then_the_lock_is_released() {
+    let bench = bench(&[60, 60], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    assert_eq!(bench.turn(), None);
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+    assert_eq!(*bench.stage.borrow(), Stage::Ending);
+    // An answer to nothing: the workers have not been told yet.
+    bench.ending.send_replace(Ending::default());
+    bench.left(&["a", "b"]);
+    sleep(Duration::from_millis(50)).await;
+    bench.left(&["b"]);
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(bench.turn(), Some(0), "one is left");
+    bench.left(&[]);
+    bench.until(Some(1), Bench::turn).await;
+    assert_eq!(bench.logind.locks(), (1, 1), "held while the last ones end");
+    bench.left(&[]);
+    bench.until((1, 0), |bench| bench.logind.locks()).await;
+    assert_eq!(*bench.stage.borrow(), Stage::Over);
+    assert_eq!(bench.turn(), Some(1), "nobody starts anything again");
+    bench.until(vec!["Shutdown manager detected shutdown event".to_owned()], Bench::events).await;
+}
+
+#[tokio::test]
+async fn a_group_has_its_time_and_no_more() {
+    let bench = bench(&[1, 0, 1], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    let begun = Instant::now();
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+    bench.left(&["stubborn"]);
+    bench.until(Some(2), Bench::turn).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert_eq!(bench.logind.locks(), (1, 1));
+    bench.until((1, 0), |bench| bench.logind.locks()).await;
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    assert_eq!(*bench.stage.borrow(), Stage::Over);
+}
+
+#[tokio::test]
+async fn a_shutdown_that_is_called_off_takes_a_new_lock() {
+    let bench = bench(&[60], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+    bench.left(&[]);
+    bench.until((1, 0), |bench| bench.logind.locks()).await;
+    bench.logind.prepare_for_shutdown(false).await;
+    bench.until(None, Bench::turn).await;
+    bench.until((2, 1), |bench| bench.logind.locks()).await;
+    assert_eq!(*bench.stage.borrow(), Stage::Up);
+    let cancelled = "Shutdown manager detected shutdown cancellation".to_owned();
+    let begun = "Shutdown manager detected shutdown event".to_owned();
+    bench.until(vec![cancelled, begun], Bench::events).await;
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+}
+
+#[tokio::test]
+async fn logind_is_told_to_wait_longer_where_it_has_to() {
+    let bench = bench(&[20, 10], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    let calls = ["KillUnit systemd-logind.service all 1", "Inhibit shutdown nodelet delay"];
+    assert_eq!(bench.logind.calls(), calls);
+    let dir = bench.dir.path().join("logind.conf.d");
+    let text = fs::read_to_string(dir.join("99-nodelet.conf")).unwrap();
+    assert!(text.ends_with("[Login]\nInhibitDelayMaxSec=30\n"), "{text}");
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 1, "nothing beside it");
+    assert!(bench.trouble.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_written_where_logind_waits_long_enough() {
+    let bench = bench(&[20, 10], |logind| logind.set(|s| s.delay = Duration::from_secs(30)));
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    assert_eq!(bench.logind.calls(), ["Inhibit shutdown nodelet delay"]);
+    assert!(!bench.dir.path().join("logind.conf.d").exists());
+}
+
+#[tokio::test]
+async fn a_delay_that_stays_too_short_is_told_and_used() {
+    let bench = bench(&[30], |logind| logind.set(|state| state.drop_in = None));
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    let told = "pods are to have 30s when the machine goes down, and logind's InhibitDelayMaxSec is 5s: \
+                another of its settings is stronger";
+    assert_eq!(*bench.trouble.borrow(), [told]);
+}
+
+#[tokio::test]
+async fn a_bus_that_comes_back_is_listened_to_again_and_the_lock_is_held_meanwhile() {
+    let mut bench = bench(&[60], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    bench.logind.restart_bus().await;
+    assert_eq!(bench.logind.locks(), (1, 1));
+    bench.until((2, 1), |bench| bench.logind.locks()).await;
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+    bench.left(&["a"]);
+    bench.logind.restart_bus().await;
+    sleep(AGAIN * 2).await;
+    assert_eq!(bench.turn(), Some(0), "the machine still goes down");
+    assert_eq!(bench.logind.locks(), (2, 1), "and waits");
+    bench.left(&[]);
+    bench.until((2, 0), |bench| bench.logind.locks()).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_during_a_shutdown_goes_on_with_it() {
+    let bench = bench(&[60], |logind| logind.set(|state| state.preparing = true));
+    bench.until(Some(0), Bench::turn).await;
+    assert_eq!(bench.logind.locks(), (0, 0));
+    bench.left(&[]);
+    bench.until(Stage::Over, |bench| *bench.stage.borrow()).await;
+}
+
+#[tokio::test]
+async fn only_logind_is_believed() {
+    let bench = bench(&[60], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    let manager = "org.freedesktop.login1.Manager";
+    bench.logind.signal(":1.66", manager, "PrepareForShutdown", &true).await;
+    bench.logind.signal(OWNER, "org.example.Manager", "PrepareForShutdown", &true).await;
+    bench.logind.signal(OWNER, manager, "PrepareForSleep", &true).await;
+    let changed = (LOGIND, OWNER, ":1.66");
+    bench.logind.signal(":1.66", "org.freedesktop.DBus", "NameOwnerChanged", &changed).await;
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!((bench.turn(), bench.logind.locks()), (None, (1, 1)));
+    bench.logind.prepare_for_shutdown(true).await;
+    bench.until(Some(0), Bench::turn).await;
+}
+
+#[tokio::test]
+async fn a_logind_that_comes_later_is_used() {
+    let bench = bench(&[60], |logind| logind.set(|state| state.away = true));
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(bench.logind.locks(), (0, 0));
+    bench.logind.set(|state| state.away = false);
+    let changed = (LOGIND, "", OWNER);
+    let bus = "org.freedesktop.DBus";
+    bench.logind.signal(bus, bus, "NameOwnerChanged", &changed).await;
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_lets_go_and_ends_nothing() {
+    let mut bench = bench(&[60], |_| {});
+    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    bench.stop.cancel();
+    while bench.tasks.join_next().await.is_some() {}
+    assert_eq!((bench.turn(), bench.logind.locks()), (None, (1, 0)));
+}
+
+#[tokio::test]
+async fn without_time_for_pods_nobody_is_asked() {
+    let bench = bench(&[0, 0], |_| {});
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(bench.logind.connections(), 0);
+}

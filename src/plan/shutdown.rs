@@ -1,0 +1,76 @@
+//! The machine goes down: pods end, those of the lowest priority first. Nothing of that is written down, so that
+//! they run again after the next boot, or when the shutdown is called off.
+
+use super::{
+    Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,
+    kill::{Stop, grace_seconds, is_alive},
+    memory::Stage,
+    name::Cx,
+};
+use crate::model::{EventKind, Now, PodUid, SandboxState, Shutdown, k8s, priority_of};
+
+/// Plans the wished pod's part in a shutdown; `false` when it just goes on.
+pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    let Some(shutdown) = cx.input.shutdown else { return false };
+    let known = cx.input.incarnation(cx.uid);
+    if known.is_some_and(|known| known.terminal.is_some()) {
+        return false;
+    }
+    let nothing_there = cx.own.sandboxes.is_empty() && cx.own.containers.is_empty();
+    if known.is_none() && nothing_there {
+        let message = "Pod was rejected as the node is shutting down.".to_owned();
+        plan.block("the node is shutting down: no pod is started any more");
+        plan.notice("shutdown", cx.event(None, EventKind::Warning, "NodeShutdown", message));
+        return true;
+    }
+    let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };
+    plan.interrupted = Some(Terminal::by_shutdown());
+    plan_stop(cx.input, cx.uid, Some(cx.pod), (seconds, cx.now), plan);
+    true
+}
+
+/// Ends what runs under a name about which no source has said anything yet.
+pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan) {
+    let (Some(shutdown), Wish::Undecided) = (input.shutdown, input.wish) else { return };
+    let staying = input.known.iter().filter(|known| known.kill.is_none());
+    for known in staying {
+        let pod = known.pod.as_deref();
+        if let Some(seconds) = seconds(shutdown, pod) {
+            plan_stop(input, &known.uid, pod, (seconds, now), plan);
+        }
+    }
+}
+
+/// How long the pod has, now that its turn has come.
+fn seconds(shutdown: &Shutdown, pod: Option<&k8s::Pod>) -> Option<u32> {
+    let seconds = shutdown.seconds_for(pod.map(priority_of).unwrap_or_default())?;
+    Some(seconds.min(grace_seconds(pod)))
+}
+
+/// Stops everything, unless the last try has failed just now. What is stopped counts as stopped in order to run again.
+fn plan_stop(
+    input: &NameInput<'_>,
+    uid: &PodUid,
+    pod: Option<&k8s::Pod>,
+    (grace_seconds, now): (u32, Now),
+    plan: &mut PodPlan,
+) {
+    let own = input.own(uid);
+    let ready = own.sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready);
+    let sandboxes: Vec<_> = ready.map(|sandbox| sandbox.id.clone()).collect();
+    if sandboxes.is_empty() && !own.containers.iter().any(|container| is_alive(container)) {
+        return;
+    }
+    if let Some((retry, due)) = input.memory.of(uid).held_back(Stage::Kill, now) {
+        plan.block(&retry.message);
+        plan.wake(due);
+        return;
+    }
+    let stop = Stop { key: input.key, pod, grace_seconds, restart: true };
+    plan.actions.push(Action::KillPod(KillPod {
+        uid: uid.clone(),
+        purpose: KillPurpose::Shutdown,
+        groups: stop.groups(&own.containers),
+        sandboxes,
+    }));
+}
