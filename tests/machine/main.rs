@@ -42,6 +42,7 @@ mod machine;
 mod node;
 mod power;
 mod shell;
+mod shutdown;
 mod small;
 
 macro_rules! on_machines {
@@ -59,6 +60,7 @@ macro_rules! on_machines {
 
 on_machines! {
     life::a_node_through_its_life,
+    shutdown::a_reboot_waits_for_pods,
     drivers::slices_hold_what_manifests_ask,
     drivers::two_drivers_are_told_apart_and_changed,
     power::power_losses_in_a_churn,
