@@ -1,6 +1,10 @@
 //! The set of workers: routes what is wished and what was observed to the worker of each name,
 //! publishes their views, and lets a worker go when nothing of its name is left.
 
+mod publish;
+
+pub use publish::{Ending, Known, PodViews, SetView};
+
 use super::{
     Input, Intent,
     execute::Host,
@@ -9,13 +13,9 @@ use super::{
 };
 use crate::{
     clock,
-    desired::{Desired, Duplicate, SourceSnapshot, merge},
-    model::{
-        ContainerId, ForeignPod, ObservedPod, PodKey, PodUid, PodView, RuntimeView, SandboxState,
-        Shutdown, priority_of,
-    },
+    desired::{Desired, SourceSnapshot, merge},
+    model::{ObservedPod, PodKey, PodUid, RuntimeView, SandboxState, Shutdown, priority_of},
     pleg::{Health, PlegUpdate},
-    podspec::burstable_shares,
     store::PodRecord,
 };
 use serde_json::value::RawValue;
@@ -34,40 +34,6 @@ use tokio_util::sync::CancellationToken;
 const REPORTS: usize = 64;
 /// The loop comes round at least this often, so that a health check can tell it from a hung one.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-
-/// Every pod's view by full name.
-pub type PodViews = BTreeMap<PodKey, Arc<PodView>>;
-
-/// What the set knows besides the pods' views.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SetView {
-    /// Pods of other owners on the same runtime.
-    pub foreign: Vec<ForeignPod>,
-    /// Manifests left out because their name is taken.
-    pub duplicates: Vec<Duplicate>,
-}
-
-/// What must not be taken for a leftover.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Every source has said everything, and the runtime was listed.
-    pub complete: bool,
-    /// Pods that are wished, recorded or found in the runtime, whoever made them.
-    pub uids: BTreeSet<PodUid>,
-    /// Containers found in the runtime.
-    pub containers: BTreeSet<ContainerId>,
-    /// `cpu.shares` of the tier of burstable pods.
-    pub burstable_shares: u64,
-}
-
-/// How far a shutdown of the machine is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
-    /// The last that the workers were told.
-    pub shutdown: Option<Shutdown>,
-    /// Pods whose turn to end has come and that have not ended yet.
-    pub left: BTreeSet<PodKey>,
-}
 
 /// Routes inputs to workers and publishes their views.
 pub struct WorkerSet {
@@ -402,62 +368,6 @@ impl WorkerSet {
             self.merge_sources();
         }
     }
-
-    fn publish_known(&self) {
-        let state = &self.state;
-        let observed = state.observed.values();
-        let in_runtime = observed.clone().flat_map(|pod| {
-            let sandboxes = pod.sandboxes.iter().map(|sandbox| &sandbox.uid);
-            sandboxes.chain(pod.containers.iter().map(|container| &container.uid))
-        });
-        let wished = state.desired.pods.values().map(|pod| &pod.uid);
-        let recorded = state.records.values().flatten().map(|record| &record.uid);
-        let handled = state.workers.values().flat_map(|h| h.running.iter().chain(&h.recorded));
-        let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
-        let known = Known {
-            complete: state.listed && state.desired.complete,
-            uids: wished.chain(recorded).chain(handled).chain(in_runtime).cloned().collect(),
-            containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
-            burstable_shares: burstable_shares(specs),
-        };
-        self.known.send_if_modified(|published| {
-            let changed = **published != known;
-            if changed {
-                *published = Arc::new(known);
-            }
-            changed
-        });
-    }
-
-    fn publish_ending(&self) {
-        let shutdown = self.state.shutdown.clone();
-        let ending = Ending { left: self.state.left(), shutdown };
-        self.ending.send_if_modified(|published| {
-            let changed = *published != ending;
-            if changed {
-                *published = ending;
-            }
-            changed
-        });
-    }
-
-    fn publish_set_view(&self) {
-        let owner = &self.host.settings.owner;
-        let foreign = self
-            .state
-            .observed
-            .iter()
-            .flat_map(|(key, pod)| foreign_pods(key, pod, owner))
-            .collect();
-        let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
-        self.set_view.send_if_modified(|published| {
-            let changed = **published != view;
-            if changed {
-                *published = Arc::new(view);
-            }
-            changed
-        });
-    }
 }
 
 impl State {
@@ -467,19 +377,6 @@ impl State {
             None if self.desired.complete => Intent::Gone,
             None => Intent::Undecided,
         }
-    }
-
-    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in yet.
-    fn left(&self) -> BTreeSet<PodKey> {
-        let Some(shutdown) = &self.shutdown else { return BTreeSet::new() };
-        let ending = self
-            .workers
-            .iter()
-            .filter(|(_, handle)| shutdown.seconds_for(handle.priority).is_some());
-        let left = ending.filter(|(_, handle)| {
-            handle.alive || handle.answered != Some(handle.input.borrow().sequence)
-        });
-        left.map(|(key, _)| key.clone()).collect()
     }
 
     /// The incarnation of ours that runs, or has a record.
@@ -502,26 +399,6 @@ fn kept_of(saved: &RawValue) -> Kept {
     serde_json::from_str(saved.get())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()
-}
-
-/// The incarnations under one name that belong to somebody else.
-fn foreign_pods(key: &PodKey, pod: &ObservedPod, owner: &str) -> Vec<ForeignPod> {
-    let mut found: BTreeMap<PodUid, ForeignPod> = BTreeMap::new();
-    for sandbox in pod.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner)) {
-        let running = sandbox.state == SandboxState::Ready;
-        let entry = found.entry(sandbox.uid.clone()).or_insert_with(|| ForeignPod {
-            key: key.clone(),
-            uid: sandbox.uid.clone(),
-            owner: sandbox.owner.as_deref().map(str::to_owned),
-            running,
-            ips: Vec::new(),
-        });
-        entry.running |= running;
-        if running {
-            entry.ips.clone_from(&sandbox.ips);
-        }
-    }
-    found.into_values().collect()
 }
 
 /// Waits until one of the receivers has a new value; for ever when there are none, or when the

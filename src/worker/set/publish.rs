@@ -1,0 +1,141 @@
+//! What the set publishes: the pods of others, what must not be taken for a leftover, how far a shutdown is.
+
+use super::{State, WorkerSet};
+use crate::{
+    desired::Duplicate,
+    model::{
+        ContainerId, ForeignPod, ObservedPod, PodKey, PodUid, PodView, SandboxState, Shutdown,
+    },
+    podspec::burstable_shares,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Every pod's view by full name.
+pub type PodViews = BTreeMap<PodKey, Arc<PodView>>;
+
+/// What the set knows besides the pods' views.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SetView {
+    /// Pods of other owners on the same runtime.
+    pub foreign: Vec<ForeignPod>,
+    /// Manifests left out because their name is taken.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// What must not be taken for a leftover.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Every source has said everything, and the runtime was listed.
+    pub complete: bool,
+    /// Pods that are wished, recorded or found in the runtime, whoever made them.
+    pub uids: BTreeSet<PodUid>,
+    /// Containers found in the runtime.
+    pub containers: BTreeSet<ContainerId>,
+    /// `cpu.shares` of the tier of burstable pods.
+    pub burstable_shares: u64,
+}
+
+/// How far a shutdown of the machine is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// The last that the workers were told.
+    pub shutdown: Option<Shutdown>,
+    /// Pods whose turn to end has come and that have not ended yet.
+    pub left: BTreeSet<PodKey>,
+}
+
+impl WorkerSet {
+    pub(super) fn publish_known(&self) {
+        let state = &self.state;
+        let observed = state.observed.values();
+        let in_runtime = observed.clone().flat_map(|pod| {
+            let sandboxes = pod.sandboxes.iter().map(|sandbox| &sandbox.uid);
+            sandboxes.chain(pod.containers.iter().map(|container| &container.uid))
+        });
+        let wished = state.desired.pods.values().map(|pod| &pod.uid);
+        let recorded = state.records.values().flatten().map(|record| &record.uid);
+        let handled = state.workers.values().flat_map(|h| h.running.iter().chain(&h.recorded));
+        let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
+        let known = Known {
+            complete: state.listed && state.desired.complete,
+            uids: wished.chain(recorded).chain(handled).chain(in_runtime).cloned().collect(),
+            containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
+            burstable_shares: burstable_shares(specs),
+        };
+        self.known.send_if_modified(|published| {
+            let changed = **published != known;
+            if changed {
+                *published = Arc::new(known);
+            }
+            changed
+        });
+    }
+
+    pub(super) fn publish_ending(&self) {
+        let shutdown = self.state.shutdown.clone();
+        let ending = Ending { left: self.state.left(), shutdown };
+        self.ending.send_if_modified(|published| {
+            let changed = *published != ending;
+            if changed {
+                *published = ending;
+            }
+            changed
+        });
+    }
+
+    pub(super) fn publish_set_view(&self) {
+        let owner = &self.host.settings.owner;
+        let foreign = self
+            .state
+            .observed
+            .iter()
+            .flat_map(|(key, pod)| foreign_pods(key, pod, owner))
+            .collect();
+        let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
+        self.set_view.send_if_modified(|published| {
+            let changed = **published != view;
+            if changed {
+                *published = Arc::new(view);
+            }
+            changed
+        });
+    }
+}
+
+impl State {
+    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in yet.
+    fn left(&self) -> BTreeSet<PodKey> {
+        let Some(shutdown) = &self.shutdown else { return BTreeSet::new() };
+        let ending = self
+            .workers
+            .iter()
+            .filter(|(_, handle)| shutdown.seconds_for(handle.priority).is_some());
+        let left = ending.filter(|(_, handle)| {
+            handle.alive || handle.answered != Some(handle.input.borrow().sequence)
+        });
+        left.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+/// The incarnations under one name that belong to somebody else.
+fn foreign_pods(key: &PodKey, pod: &ObservedPod, owner: &str) -> Vec<ForeignPod> {
+    let mut found: BTreeMap<PodUid, ForeignPod> = BTreeMap::new();
+    for sandbox in pod.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner)) {
+        let running = sandbox.state == SandboxState::Ready;
+        let entry = found.entry(sandbox.uid.clone()).or_insert_with(|| ForeignPod {
+            key: key.clone(),
+            uid: sandbox.uid.clone(),
+            owner: sandbox.owner.as_deref().map(str::to_owned),
+            running,
+            ips: Vec::new(),
+        });
+        entry.running |= running;
+        if running {
+            entry.ips.clone_from(&sandbox.ips);
+        }
+    }
+    found.into_values().collect()
+}
