@@ -54,7 +54,7 @@ const TROUBLES: [Trouble; 3] = [
 pub fn a_disk_that_takes_nothing_stops_nothing() {
     let node = Node::boot(&Options::default());
     node.sh(MAKE);
-    node.sh("systemctl enable --quiet --now nodelet");
+    node.start_agent();
     node.drop_pods(&[with_volume("web"), Pod::running("quiet")]);
     node.wait_running(&["web", "quiet"]);
     let mut pods = vec!["web".to_owned(), "quiet".to_owned()];

@@ -16,7 +16,7 @@ pub fn a_clock_that_jumps_a_name_that_changes_and_no_network() {
     let node = Node::boot(&Options { hardware, ..Options::default() });
     // systemd sets a clock that is older than itself, so the last of it has to be done by hand.
     node.sh("systemctl stop containerd; ip route del default; date -s @1000; systemctl start containerd");
-    node.sh("systemctl enable --quiet --now nodelet");
+    node.start_agent();
     node.wait_for_runtime();
     node.drop_pods(&[
         Pod::running("web"),
