@@ -31,8 +31,8 @@ pub const OWNER: &str = ":1.3";
 
 /// What a test may set.
 pub struct State {
-    /// Nobody has its name.
-    pub away: bool,
+    /// What is answered in its place.
+    pub away: Option<&'static str>,
     /// `PreparingForShutdown`
     pub preparing: bool,
     /// `InhibitDelayMaxUSec`
@@ -57,7 +57,7 @@ impl FakeLogind {
     /// Listens on `bus`; goes by the drop-in when it is told to read its configuration.
     pub fn start(bus: &Path, drop_in: &Path) -> Self {
         let state = State {
-            away: false,
+            away: None,
             preparing: false,
             delay: Duration::from_secs(5),
             drop_in: Some(drop_in.to_owned()),
@@ -167,12 +167,11 @@ fn answer(message: &Message, state: &Mutex<State>) -> Message {
     let mut state = state.lock().unwrap();
     let method = header.member().unwrap().as_str();
     let to_logind = header.destination().is_some_and(|to| to.as_str() == LOGIND);
-    if state.away && (to_logind || method == "GetNameOwner") {
-        let unknown = "org.freedesktop.DBus.Error.ServiceUnknown";
-        return Message::error(&header, unknown)
-            .sender("org.freedesktop.DBus")
-            .build(&"nobody")
-            .unwrap();
+    if let Some(error) = state.away
+        && (to_logind || method == "GetNameOwner")
+    {
+        let refusal = Message::error(&header, error).sender("org.freedesktop.DBus");
+        return refusal.build(&"nobody").unwrap();
     }
     match method {
         "Hello" => reply().build(&":1.7"),

@@ -224,7 +224,14 @@ fn refused(call: &'static str, error: zbus::Error) -> LogindError {
     if NOBODY.contains(&name.as_str()) {
         return LogindError::NoLogind;
     }
-    LogindError::Refused { call, message: format!("{name}: {message}") }
+    let message = format!("{name}: {message}");
+    // The bus about a logind that is just being started anew.
+    let away = ["Disconnected", "NoReply", "TimedOut", "Timeout"];
+    let standard = name.strip_prefix("org.freedesktop.DBus.Error.");
+    if standard.is_some_and(|error| away.contains(&error)) {
+        return LogindError::Broken(message);
+    }
+    LogindError::Refused { call, message }
 }
 
 /// Writes the drop-in with which logind lets itself be held up so long: whole or not at all.

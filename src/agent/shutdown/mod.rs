@@ -108,7 +108,7 @@ impl ShutdownTask {
         tokio::select! {
             () = stop.cancelled() => {}
             _ = Box::pin(listener.run()) => {}
-            () = conductor.run() => {}
+            _ = conductor.run() => {}
         }
     }
 }
@@ -123,7 +123,7 @@ struct Listener {
 
 impl Listener {
     async fn run(self) -> Infallible {
-        let mut was_there = false;
+        let (mut was_there, mut lost) = (false, false);
         loop {
             let error = match Logind::connect(&self.places.bus).await {
                 Ok(logind) => {
@@ -139,7 +139,12 @@ impl Listener {
                 tracing::info!("a shutdown of the machine will not wait for pods: {error}");
                 std::future::pending::<()>().await;
             }
-            tracing::debug!(err = %error, "listening to logind again");
+            // A lock that is held stays held. A bus that comes and goes is told of once.
+            if std::mem::replace(&mut lost, true) {
+                tracing::debug!(err = %error, "logind is not heard");
+            } else {
+                tracing::info!(err = %error, "logind is not heard any more, trying again");
+            }
             sleep(AGAIN).await;
         }
     }
@@ -153,8 +158,8 @@ impl Listener {
                     self.tell(Told::StaysUp).await;
                     self.lock(&logind).await?;
                 }
-                Err(LogindError::NoLogind) => {
-                    let error = LogindError::NoLogind;
+                // Looked for again when it comes.
+                Err(error @ (LogindError::NoLogind | LogindError::Refused { .. })) => {
                     tracing::info!("a shutdown of the machine will not wait for pods: {error}");
                 }
                 Err(error) => return Err(error),
@@ -250,7 +255,7 @@ struct Conductor {
 }
 
 impl Conductor {
-    async fn run(mut self) {
+    async fn run(mut self) -> Infallible {
         loop {
             let far = Instant::now() + NEVER;
             // Every arm only waits or receives (cancel-safe); what there is to do is done afterwards.
@@ -263,7 +268,6 @@ impl Conductor {
                 },
                 Ok(()) = self.ending.changed() => {}
                 () = sleep_until(self.deadline.unwrap_or(far)) => {}
-                else => return,
             }
             self.go_on();
         }

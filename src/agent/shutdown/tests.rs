@@ -219,14 +219,18 @@ async fn only_logind_is_believed() {
 
 #[tokio::test]
 async fn a_logind_that_comes_later_is_used() {
-    let bench = bench(&[60], |logind| logind.set(|state| state.away = true));
-    sleep(Duration::from_millis(300)).await;
-    assert_eq!(bench.logind.locks(), (0, 0));
-    bench.logind.set(|state| state.away = false);
-    let changed = (LOGIND, "", OWNER);
-    let bus = "org.freedesktop.DBus";
-    bench.logind.signal(bus, bus, "NameOwnerChanged", &changed).await;
-    bench.until((1, 1), |bench| bench.logind.locks()).await;
+    for error in ["ServiceUnknown", "Spawn.ChildExited", "AccessDenied"] {
+        let error: &'static str = format!("org.freedesktop.DBus.Error.{error}").leak();
+        let bench = bench(&[60], |logind| logind.set(|state| state.away = Some(error)));
+        sleep(AGAIN + AGAIN / 5).await;
+        assert_eq!(bench.logind.locks(), (0, 0));
+        assert_eq!(bench.logind.connections(), 1, "nobody asks again and again: {error}");
+        bench.logind.set(|state| state.away = None);
+        let changed = (LOGIND, "", OWNER);
+        let bus = "org.freedesktop.DBus";
+        bench.logind.signal(bus, bus, "NameOwnerChanged", &changed).await;
+        bench.until((1, 1), |bench| bench.logind.locks()).await;
+    }
 }
 
 #[tokio::test]
