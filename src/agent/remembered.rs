@@ -76,6 +76,7 @@ mod tests {
             started_at: None,
             kill: None,
             terminal: None,
+            interrupted: Vec::new(),
             status: None,
         }
     }

@@ -154,7 +154,7 @@ pub enum KillPurpose {
     Terminal,
     /// A second sandbox of the same incarnation, left by an interrupted start.
     Surplus,
-    /// The machine goes down; it runs again after the next boot.
+    /// The machine goes down. Which containers it ends is written down first ([`super::Incarnation::interrupted`]).
     Shutdown,
 }
 

@@ -8,7 +8,7 @@ use super::{
     memory::{Leftover, Stage},
     name::Cx,
     regular::plan_regular,
-    restart::{Verdict, is_init_failure, plan_restart_all, verdict},
+    restart::{Verdict, exit_code, is_init_failure, plan_restart_all, verdict},
     sandbox::{self, current, plan_sandbox},
     shutdown::plan_shutdown,
 };
@@ -79,9 +79,9 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     for container in cx.regular {
         match cx.own.newest(&container.name) {
             Some(instance) => match &instance.state {
-                ContainerState::Exited { exit_code, .. } => {
+                ContainerState::Exited { .. } => {
                     any_started = true;
-                    succeeded &= *exit_code == 0;
+                    succeeded &= exit_code(cx, instance) == Some(0);
                     let stays = verdict(cx, container, instance) == Verdict::Stay;
                     all_ended &= stays;
                     any_goes_on |= !stays;

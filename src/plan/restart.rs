@@ -32,7 +32,7 @@ pub(crate) fn verdict(
     container: &k8s::Container,
     instance: &ObservedContainer,
 ) -> Verdict {
-    let ContainerState::Exited { exit_code, .. } = instance.state else { return Verdict::Stay };
+    let Some(exit_code) = exit_code(cx, instance) else { return Verdict::Stay };
     if cx.memory.container(&container.name).forced.as_ref() == Some(&instance.id) {
         return Verdict::Restart;
     }
@@ -52,6 +52,16 @@ pub(crate) fn verdict(
         "OnFailure" if exit_code == 0 => Verdict::Stay,
         _ => Verdict::Restart,
     }
+}
+
+/// The exit code that counts. A container that a shutdown of the machine ended has not succeeded, whatever it made of
+/// SIGTERM.
+pub(crate) fn exit_code(cx: &Cx<'_>, instance: &ObservedContainer) -> Option<i32> {
+    const SIGTERM: i32 = 143;
+    let ContainerState::Exited { exit_code, .. } = instance.state else { return None };
+    let known = cx.input.incarnation(cx.uid);
+    let interrupted = known.is_some_and(|known| known.interrupted.contains(&instance.id));
+    Some(if interrupted && exit_code == 0 { SIGTERM } else { exit_code })
 }
 
 fn matches(rule: &k8s::ContainerRestartRule, exit_code: i32) -> bool {

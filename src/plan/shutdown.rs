@@ -1,5 +1,6 @@
-//! The machine goes down: pods end, those of the lowest priority first. Nothing of that is written down, so that
-//! they run again after the next boot, or when the shutdown is called off.
+//! The machine goes down: pods end, those of the lowest priority first. All that is written down is which containers
+//! were ended, so that none of them counts as having done its work: what runs again after the next boot is what would
+//! after a loss of power. When the shutdown is called off, everything does.
 
 use super::{
     Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,

@@ -1,7 +1,9 @@
 //! What a plan is made from, and the plan itself.
 
 use super::{Action, PodMemory};
-use crate::model::{DesiredPod, Event, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s};
+use crate::model::{
+    ContainerId, DesiredPod, Event, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -55,6 +57,8 @@ pub struct Incarnation {
     pub kill: Option<KillDeadline>,
     /// How it ended, from an earlier [`PodPlan::terminal`].
     pub terminal: Option<Terminal>,
+    /// Its containers that a shutdown of the machine ended: they had not done their work, whatever their exit code.
+    pub interrupted: Vec<ContainerId>,
 }
 
 /// Until when an incarnation has time to stop.
@@ -94,8 +98,7 @@ pub struct PodPlan {
     /// The wished incarnation has ended for good: to be kept in its record and given back in
     /// [`Incarnation::terminal`], so that it is not run again, whatever becomes of its containers.
     pub terminal: Option<Terminal>,
-    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be kept. It runs again
-    /// after the next boot.
+    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be kept.
     pub interrupted: Option<Terminal>,
 }
 

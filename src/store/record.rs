@@ -1,7 +1,7 @@
 //! What is kept of an admitted pod.
 
 use crate::{
-    model::{Origin, PodKey, PodUid, k8s},
+    model::{ContainerId, Origin, PodKey, PodUid, k8s},
     plan::Terminal,
 };
 use jiff::Timestamp;
@@ -33,6 +33,9 @@ pub struct PodRecord {
     /// How it ended for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
+    /// Its containers that a shutdown of the machine ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interrupted: Vec<ContainerId>,
     /// The status reported last: transition times, last states, IPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Arc<k8s::PodStatus>>,

@@ -15,6 +15,7 @@ fn record(key: &PodKey, uid: &str) -> PodRecord {
         started_at: None,
         kill: None,
         terminal: None,
+        interrupted: Vec::new(),
         status: None,
     }
 }

@@ -9,7 +9,7 @@ use super::{Input, Intent};
 use crate::{
     clock,
     model::{Now, ObservedPod, PodKey, PodUid, k8s},
-    plan::{Action, Incarnation, KillDeadline, KillPurpose, Outcome, Terminal},
+    plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal},
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
@@ -77,11 +77,11 @@ impl Records {
             Action::PreparePod { .. } => self.admit(uid, intent, now),
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
+                KillPurpose::Shutdown => self.interrupt(uid, kill),
                 KillPurpose::Restart
                 | KillPurpose::RestartAll { .. }
                 | KillPurpose::Terminal
-                | KillPurpose::Surplus
-                | KillPurpose::Shutdown => false,
+                | KillPurpose::Surplus => false,
             },
             // One that had ended by itself is not killed. Should it be wished again from here on, it begins
             // anew once its remains are gone.
@@ -118,7 +118,7 @@ impl Records {
         self.write(store).await;
     }
 
-    /// Forgets an incarnation that was cleaned up, on disk as well.
+    /// Forgets an incarnation that was cleaned up and a container that was removed, on disk as well.
     pub(super) async fn take(&mut self, store: &Store, outcome: &Outcome) {
         if let Outcome::CleanedUp { uid } = outcome {
             let before = self.records.len();
@@ -126,6 +126,13 @@ impl Records {
             if self.records.len() != before {
                 self.write(store).await;
             }
+        }
+        if let Outcome::ContainerRemoved { uid, id } = outcome
+            && let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid)
+            && record.interrupted.contains(id)
+        {
+            record.interrupted.retain(|interrupted| interrupted != id);
+            self.write(store).await;
         }
     }
 
@@ -172,11 +179,26 @@ impl Records {
                     started_at: Some(now.wall),
                     kill: None,
                     terminal: None,
+                    interrupted: Vec::new(),
                     status: None,
                 });
                 true
             }
         }
+    }
+
+    /// Added to those that an earlier try, or an earlier shutdown, has ended.
+    fn interrupt(&mut self, uid: &PodUid, kill: &KillPod) -> bool {
+        let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
+            return false;
+        };
+        let known = record.interrupted.len();
+        for container in kill.containers() {
+            if !record.interrupted.contains(&container.id) {
+                record.interrupted.push(container.id.clone());
+            }
+        }
+        record.interrupted.len() > known
     }
 
     /// An incarnation without a record is one that only the runtime knows; its deadline is not kept.
@@ -220,5 +242,6 @@ fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
                     .min(Duration::from_secs(kill.grace_seconds.into())),
         }),
         terminal: record.terminal.clone(),
+        interrupted: record.interrupted.clone(),
     }
 }

@@ -66,7 +66,7 @@ fn sidecars_end_last() {
 }
 
 #[test]
-fn an_ended_pod_says_why_and_is_not_restarted_and_its_record_does_not_say_so() {
+fn an_ended_pod_says_why_and_is_not_restarted_and_runs_again_after_the_next_boot() {
     let mut world = running(&web());
     world.shutdown = shutdown(0);
     world.run();
@@ -113,6 +113,34 @@ fn a_shutdown_that_is_called_off_brings_every_pod_back_at_once_whatever_its_poli
         assert_eq!((status.reason, status.message), (None, None));
         let conditions = status.conditions.unwrap();
         assert!(conditions.iter().all(|c| c.type_ != "DisruptionTarget"), "{conditions:?}");
+    }
+}
+
+#[test]
+fn after_a_boot_what_was_interrupted_counts_as_not_done_whatever_it_made_of_sigterm() {
+    for (policy, exit_code, expected) in [
+        ("Always", 0, "Running"),
+        ("OnFailure", 0, "Running"),
+        ("OnFailure", 143, "Running"),
+        ("Never", 0, "Failed"),
+        ("Never", 143, "Failed"),
+    ] {
+        let mut spec = web();
+        spec["restartPolicy"] = json!(policy);
+        let mut world = running(&spec);
+        world.on_term = exit_code;
+        world.shutdown = shutdown(0);
+        world.run();
+        world.shutdown = None;
+        world.reboot();
+        world.run();
+        let phase = world.status.clone().unwrap().phase;
+        assert_eq!(
+            phase.as_deref(),
+            Some(expected),
+            "{policy} {exit_code}: {}",
+            world.take_trace()
+        );
     }
 }
 

@@ -71,6 +71,8 @@ pub(super) struct World {
     pub(super) truth: ObservedPod,
     pub(super) runtime: RuntimeView,
     pub(super) shutdown: Option<Shutdown>,
+    /// With what containers end that are stopped.
+    pub(super) on_term: i32,
     pub(super) programs: BTreeMap<String, VecDeque<Program>>,
     pub(super) faults: VecDeque<Fault>,
     pub(super) records: BTreeMap<PodUid, Incarnation>,
@@ -132,6 +134,7 @@ impl World {
             truth: ObservedPod::default(),
             runtime: RuntimeView::default(),
             shutdown: None,
+            on_term: 137,
             programs: BTreeMap::new(),
             faults: VecDeque::new(),
             records: BTreeMap::new(),
@@ -452,8 +455,14 @@ impl World {
                         started_at: None,
                         kill: None,
                         terminal: None,
+                        interrupted: Vec::new(),
                     });
                     record.kill = Some(*deadline);
+                }
+                if let (KillPurpose::Shutdown, Some(record)) =
+                    (&kill.purpose, self.records.get_mut(&uid))
+                {
+                    record.interrupted.extend(kill.containers().map(|c| c.id.clone()));
                 }
                 if self.fails(&[Fault::Kill]).is_some() {
                     Self::failed(&uid, Step::KillPod, "FailedKillPod", "cannot kill")
@@ -513,8 +522,8 @@ impl World {
             container.state = ContainerState::Exited {
                 started_at: None,
                 finished_at: at,
-                exit_code: 137,
-                reason: "Error".into(),
+                exit_code: self.on_term,
+                reason: if self.on_term == 0 { "Completed" } else { "Error" }.into(),
                 message: "".into(),
             };
         }
@@ -530,6 +539,7 @@ impl World {
             started_at,
             kill: None,
             terminal: None,
+            interrupted: Vec::new(),
         });
         if self.fails(&[Fault::Prepare]).is_some() {
             return Self::failed(uid, Step::Prepare, "FailedMount", "no such device");
