@@ -8,8 +8,8 @@ use crate::{
         k8s,
     },
     plan::{
-        Action, ContainerKind, Failure, Incarnation, KillPurpose, NameInput, Outcome, Picture,
-        PlanSettings, PodMemory, PodPlan, StartContainer, Step, Taken, Wish, plan_name,
+        Action, ContainerKind, Failure, Incarnation, KillPod, KillPurpose, NameInput, Outcome,
+        Picture, PlanSettings, PodMemory, PodPlan, StartContainer, Step, Taken, Wish, plan_name,
     },
     podspec::container_hash,
     status::{StatusContext, StatusInput, display_status, pod_status, ready_column, restarts},
@@ -429,6 +429,38 @@ impl World {
         format!("{prefix}{}", self.next_id)
     }
 
+    fn kill_pod(&mut self, uid: PodUid, kill: &KillPod) -> Outcome {
+        if let KillPurpose::Retire { deadline } = &kill.purpose {
+            let pod = None;
+            let record = self.records.entry(uid.clone()).or_insert_with(|| Incarnation {
+                uid: uid.clone(),
+                pod,
+                started_at: None,
+                kill: None,
+                terminal: None,
+                interrupted: Vec::new(),
+            });
+            record.kill = Some(*deadline);
+        }
+        if let (KillPurpose::Shutdown, Some(record)) = (&kill.purpose, self.records.get_mut(&uid)) {
+            record.interrupted.extend(kill.containers().map(|c| c.id.clone()));
+        }
+        if self.fails(&[Fault::Kill]).is_some() {
+            Self::failed(&uid, Step::KillPod, "FailedKillPod", "cannot kill")
+        } else {
+            for container in kill.containers() {
+                self.end_or_settle(&container.id);
+            }
+            for sandbox in &mut self.truth.sandboxes {
+                if kill.sandboxes.contains(&sandbox.id) {
+                    sandbox.state = SandboxState::NotReady;
+                }
+            }
+            let containers = kill.containers().map(|c| c.id.clone()).collect();
+            Outcome::PodKilled { uid, containers, sandboxes: kill.sandboxes.clone() }
+        }
+    }
+
     fn execute(&mut self, action: &Action) -> Outcome {
         self.pass_time(STEP);
         let uid = action.uid().clone();
@@ -446,39 +478,7 @@ impl World {
                     Outcome::ContainerKilled { uid, id: kill.id.clone(), inspected: None }
                 }
             }
-            Action::KillPod(kill) => {
-                if let KillPurpose::Retire { deadline } = &kill.purpose {
-                    let pod = None;
-                    let record = self.records.entry(uid.clone()).or_insert_with(|| Incarnation {
-                        uid: uid.clone(),
-                        pod,
-                        started_at: None,
-                        kill: None,
-                        terminal: None,
-                        interrupted: Vec::new(),
-                    });
-                    record.kill = Some(*deadline);
-                }
-                if let (KillPurpose::Shutdown, Some(record)) =
-                    (&kill.purpose, self.records.get_mut(&uid))
-                {
-                    record.interrupted.extend(kill.containers().map(|c| c.id.clone()));
-                }
-                if self.fails(&[Fault::Kill]).is_some() {
-                    Self::failed(&uid, Step::KillPod, "FailedKillPod", "cannot kill")
-                } else {
-                    for container in kill.containers() {
-                        self.end_or_settle(&container.id);
-                    }
-                    for sandbox in &mut self.truth.sandboxes {
-                        if kill.sandboxes.contains(&sandbox.id) {
-                            sandbox.state = SandboxState::NotReady;
-                        }
-                    }
-                    let containers = kill.containers().map(|c| c.id.clone()).collect();
-                    Outcome::PodKilled { uid, containers, sandboxes: kill.sandboxes.clone() }
-                }
-            }
+            Action::KillPod(kill) => self.kill_pod(uid, kill),
             Action::RemoveContainer(remove) => {
                 let id = remove.id.clone();
                 if self.fails(&[Fault::Remove]).is_some() {
