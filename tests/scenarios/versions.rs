@@ -10,12 +10,13 @@ use crate::support::{
     world::{Kind, World},
 };
 use nodelet::cri::v1;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Well below the time between two listings of everything while events arrive.
-const LISTED_LATELY: Duration = Duration::from_secs(5);
+/// Well below the time between two listings of everything while events arrive, and above that of listings that follow one
+/// another after a connection.
+const LISTED_LATELY: Range<Duration> = Duration::from_secs(2)..Duration::from_secs(6);
 
 pub fn the_version_is_told(kind: Kind) {
     let Kind::Debian(suite) = kind else { panic!("for a Debian release") };
@@ -49,7 +50,7 @@ pub fn restarted_by_an_event(world: &World, pod: &str) {
     let id = world.running_id(pod, "main");
     let restarts = world.agent.status().unwrap().restarts(pod, "main");
     let last_listing = || world.proxy.calls().into_iter().rfind(lists_everything).map(|c| c.at);
-    let lately = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < LISTED_LATELY);
+    let lately = |at: &Option<Instant>| at.is_some_and(|at| LISTED_LATELY.contains(&at.elapsed()));
     world.wait_until("everything was listed a moment ago", last_listing, lately);
     let killed = Instant::now();
     world.kill_container(&id);
@@ -112,18 +113,22 @@ fn sandbox_ids(world: &World) -> Vec<String> {
 pub fn upgraded_in_place(suites: [Suite; 3]) {
     const PODS: usize = 20;
     let world = World::start(Kind::Debian(suites[0]));
-    let quiet: Vec<String> = (0..PODS - 1).map(|n| format!("pod{n:02}")).collect();
+    let quiet: Vec<String> = (0..PODS - 2).map(|n| format!("pod{n:02}")).collect();
     for name in &quiet {
         world.drop_pod(&Pod::running(name));
     }
-    world.drop_pod(&Pod::running("dies"));
+    // One for each upgrade: a second restart would have to wait for its back-off, and listings go on meanwhile.
+    let dying = ["dies1", "dies2"];
+    for name in dying {
+        world.drop_pod(&Pod::running(name));
+    }
     let all_run = |status: &Status| {
         quiet.iter().all(|pod| status.runs(pod) && status.restarts(pod, "main") == 0)
-            && status.runs("dies")
+            && dying.iter().all(|pod| status.runs(pod))
     };
     world.wait("all run", all_run);
     let (containers, sandboxes) = (running(&world, &quiet), sandbox_ids(&world));
-    for (step, suite) in suites.into_iter().enumerate().skip(1) {
+    for (suite, dies) in suites.into_iter().skip(1).zip(dying) {
         world.proxy.forget_calls();
         world.runtime.containerd().upgrade(suite);
         world.wait("the new version is seen, and events arrive", |status| {
@@ -135,11 +140,9 @@ pub fn upgraded_in_place(suites: [Suite; 3]) {
         });
         assert_eq!(running(&world, &quiet), containers, "after {suite:?}");
         assert_eq!(sandbox_ids(&world), sandboxes, "after {suite:?}");
-        restarted_by_an_event(&world, "dies");
-        let status = world.agent.status().unwrap();
-        assert_eq!(status.restarts("dies", "main"), i32::try_from(step).unwrap());
+        restarted_by_an_event(&world, dies);
         let calls = world.proxy.mutating_calls();
-        let others: Vec<_> = calls.iter().filter(|call| !call.is_for("dies")).collect();
+        let others: Vec<_> = calls.iter().filter(|call| !call.is_for(dies)).collect();
         assert!(others.is_empty(), "{others:#?}");
     }
     // What the oldest one made, the newest one ends; and what the newest one makes runs beside it.
