@@ -199,6 +199,7 @@ fn host(
             pod_logs_dir: config.paths.pod_logs_dir.clone(),
             links_dir: config.paths.container_links_dir.clone(),
             node_hosts: "/etc/hosts".into(),
+            network_results_dir: "/var/lib/cni/results".into(),
         }),
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         starts: Semaphore::new(start_turns(config)),

@@ -2,13 +2,14 @@
 //! termination log, and log directories with their links for log shippers.
 //!
 //! `core` computes contents and names; `pod_files` writes below `<root>/pods/<uid>`; `logs` keeps
-//! `<podLogsDir>` and `/var/log/containers`. Log directories can be mounted into containers (log
+//! `<podLogsDir>` and `/var/log/containers`; `network_results` mends what CNI remembers. Log directories can be mounted into containers (log
 //! shippers do), so a symlink or a file where a directory should be is refused, never followed.
 //! All functions that touch the disk block.
 
 mod core;
 mod dns;
 mod logs;
+mod network_results;
 mod pod_files;
 #[cfg(test)]
 mod tests;
@@ -79,6 +80,8 @@ pub struct HostFilePaths {
     pub links_dir: PathBuf,
     /// The node's own `/etc/hosts`.
     pub node_hosts: PathBuf,
+    /// Where the runtime's CNI library remembers networks, `/var/lib/cni/results`.
+    pub network_results_dir: PathBuf,
 }
 
 /// The host files of pods. Cheap to clone.

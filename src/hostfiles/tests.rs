@@ -11,6 +11,7 @@ fn host_files() -> (TempDir, HostFiles) {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let paths = HostFilePaths {
+        network_results_dir: at("results"),
         root_dir: at("root"),
         pod_logs_dir: at("log/pods"),
         links_dir: at("log/containers"),
@@ -343,4 +344,25 @@ fn symlinks_in_log_directories_are_refused() {
     // Removing the pod's logs removes the link, not what it points to.
     files.remove_pod_logs(&key(), &uid()).unwrap();
     assert!(target.join("web/0.log").exists());
+}
+
+#[test]
+fn only_what_cni_cannot_read_of_this_sandbox_is_removed() {
+    let (dir, files) = host_files();
+    let sandbox = crate::model::SandboxId::from("5a5a");
+    assert_eq!(files.remove_damaged_network_results(&sandbox).unwrap(), Vec::<PathBuf>::new());
+    let results = dir.path().join("results");
+    fs::create_dir(&results).unwrap();
+    for (name, content) in [
+        ("net-5a5a-eth0", ""),
+        ("cni-loopback-5a5a-lo", "{\"kind\": \"cniCacheV1\"}"),
+        ("net-5a5a-eth1", "{\"kind\": "),
+        ("net-5b5b-eth0", ""),
+    ] {
+        fs::write(results.join(name), content).unwrap();
+    }
+    let mut removed = files.remove_damaged_network_results(&sandbox).unwrap();
+    removed.sort();
+    assert_eq!(removed, [results.join("net-5a5a-eth0"), results.join("net-5a5a-eth1")]);
+    assert_eq!(fs::read_dir(&results).unwrap().count(), 2);
 }

@@ -143,9 +143,13 @@ fn nothing_that_happens_to_daemons_restarts_a_container(node: &Node) {
     let before = node.running();
     let pods = ["solid", "elastic", "free", "keeper", "witness"];
     assert_eq!(before.len(), pods.len());
-    let happens: [(&str, &str); 4] = [
+    let happens: [(&str, &str); 5] = [
         ("stopped and started", "systemctl stop nodelet; sleep 2; systemctl start nodelet"),
         ("restarted", "systemctl restart nodelet"),
+        (
+            "upgraded",
+            "cd /usr/local/bin && cp -p nodelet .new && mv .new nodelet && systemctl restart nodelet",
+        ),
         ("stopped in its tracks", "systemctl kill -s STOP nodelet"),
         ("containerd restarted", "systemctl restart containerd"),
     ];

@@ -158,3 +158,22 @@ pub fn a_lost_owner_id_restarts_nothing(kind: Kind) {
     }
     world.finish();
 }
+
+/// The runtime's CNI library does not sync what it remembers of networks. An empty file is what a loss of power leaves of it.
+pub fn what_cni_forgot_keeps_no_pod(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let sandbox = world.sandboxes("web").remove(0).id;
+    let remembered: Vec<PathBuf> = fs::read_dir("/var/lib/cni/results")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains(&format!("-{sandbox}-eth0")))
+        .collect();
+    assert_eq!(remembered.len(), 1, "{remembered:?}");
+    fs::write(&remembered[0], "").unwrap();
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    assert!(world.agent.log().contains("which CNI could not read any more"));
+    world.finish();
+}

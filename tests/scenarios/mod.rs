@@ -117,6 +117,7 @@ macro_rules! real_scenarios {
             disk::a_disk_without_space_stops_nothing,
             disk::a_disk_without_inodes_stops_nothing,
             disk::a_read_only_disk_stops_nothing,
+            damage::what_cni_forgot_keeps_no_pod,
         }
     };
 }

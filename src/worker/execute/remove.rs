@@ -37,8 +37,7 @@ pub(super) async fn sandbox(host: &Host, request: &Request, remove: &RemoveSandb
         let step = Step::RemoveSandbox { id: remove.id.clone() };
         Outcome::Failed(request.failure(step, "RemovePodSandboxError", message))
     };
-    let call = host.runtime.stop_sandbox(&remove.id);
-    if let Err(error) = request.awaited("StopPodSandbox", deadline, call).await {
+    if let Err(error) = host.stop_sandbox(request, &remove.id).await {
         return failed(error.message());
     }
     let call = host.runtime.remove_sandbox(&remove.id);

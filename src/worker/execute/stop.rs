@@ -1,9 +1,9 @@
 //! `KillContainer` and `KillPod`.
 
-use super::{Host, Request};
+use super::{Host, Request, blocking, chain};
 use crate::{
     cri::CriError,
-    model::EventKind,
+    model::{EventKind, SandboxId},
     plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Step},
 };
 use std::time::Duration;
@@ -56,12 +56,39 @@ async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<
             result = result.and(present(stopped)?);
         }
     }
-    let deadline = host.settings.request_timeout;
     for id in &kill.sandboxes {
-        let call = host.runtime.stop_sandbox(id);
-        result = result.and(present(request.awaited("StopPodSandbox", deadline, call).await)?);
+        result = result.and(present(host.stop_sandbox(request, id).await)?);
     }
     result
+}
+
+impl Host {
+    /// Stops a sandbox. Where a loss of power has damaged what CNI remembers of its network, no try would ever succeed: that
+    /// is removed, and the next try goes without.
+    pub(super) async fn stop_sandbox(
+        &self,
+        request: &Request,
+        id: &SandboxId,
+    ) -> Result<(), CriError> {
+        let deadline = self.settings.request_timeout;
+        let call = self.runtime.stop_sandbox(id);
+        let answer = request.awaited("StopPodSandbox", deadline, call).await;
+        if let Err(error) = &answer
+            && error.message().contains("cached result")
+        {
+            let (files, sandbox) = (self.files.clone(), id.clone());
+            match blocking(move || files.remove_damaged_network_results(&sandbox)).await {
+                Ok(Ok(removed)) => {
+                    for path in removed {
+                        tracing::warn!(pod = %request.key, "removed {path:?}, which CNI could not read any more");
+                    }
+                }
+                Ok(Err(error)) => tracing::warn!(pod = %request.key, "{}", chain(&error)),
+                Err(error) => tracing::warn!(pod = %request.key, "{error}"),
+            }
+        }
+        answer
+    }
 }
 
 /// An error that says that the runtime is away ends an action, every other one is an answer.
