@@ -3,6 +3,7 @@
 //! The crate is one program; it is a library as well so that its tests and benchmarks can name its
 //! parts. ARCHITECTURE.md has the flow, the code map and the invariants.
 
+pub mod admission;
 pub mod agent;
 pub mod cgroup;
 pub mod cli;
@@ -21,7 +22,9 @@ pub mod notify;
 pub mod plan;
 pub mod pleg;
 pub mod podspec;
+pub mod pressure;
 pub mod serve;
+pub mod signals;
 pub mod source;
 pub mod status;
 pub mod store;

@@ -15,11 +15,15 @@ const CORE: &[(&str, &[&str])] = &[
     ("podspec", &["model"]),
     ("manifest", &["model", "document", "podspec"]),
     ("desired", &["model"]),
+    ("admission", &["model", "podspec"]),
     ("plan", &["model", "podspec"]),
     ("status", &["model", "podspec", "plan"]),
     ("event/core", &["model"]),
     ("pleg/core", &["model"]),
+    ("pressure/core", &["model", "podspec"]),
     ("source/core", &["model", "desired", "manifest"]),
+    ("signals/core", &["model"]),
+    ("image/gc/core", &["model"]),
 ];
 
 /// SHELL leaves and the modules they may name besides every CORE module and `clock`.
@@ -29,12 +33,13 @@ const SHELL: &[(&str, &[&str])] = &[
     ("source", &[]),
     ("store", &[]),
     ("cgroup", &[]),
+    ("signals", &[]),
     ("volume", &[]),
     ("hostfiles", &[]),
     ("image", &["cri"]),
     ("event", &[]),
     ("serve", &["event"]),
-    ("config", &[]),
+    ("config", &["pressure"]),
 ];
 
 /// Never named inside the pure core.

@@ -23,7 +23,10 @@ fn fixtures(directory: &str) -> Vec<PathBuf> {
 
 /// What is said about a text, a line each.
 fn said_about(text: &str) -> Vec<String> {
-    let settings = Settings { allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()] };
+    let settings = Settings {
+        allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
+        priority_classes: [("batch".to_owned(), -5)].into(),
+    };
     let context = Context {
         node_name: "node1",
         source: SourceKind::File,

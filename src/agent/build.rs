@@ -3,8 +3,11 @@
 use super::{
     Ended,
     housekeeping::Housekeeping,
+    image_gc::{self, ImageGcTask},
+    node_facts::node_facts,
     node_ip::host_ips,
     node_view::NodeViewTask,
+    pressure::{self, DiskTask, PressureInputs, PressureTask},
     remembered::{remembered, save},
     shutdown::{Places, ShutdownTask, Stage},
     systemd::{Pulse, SystemdTask},
@@ -19,15 +22,16 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
-    model::{NodeView, Quantity, Shutdown, SourceKind},
+    model::{NodeView, PressureOrders, PressureView, Quantity, Shutdown, SourceKind},
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
+    pressure::core::Evictions,
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     volume::Volumes,
-    worker::{Ending, Host, HostPaths, HostSettings, SetInputs, WorkerSet, chain},
+    worker::{Ending, Host, HostPaths, HostSettings, Known, PodViews, SetInputs, WorkerSet, chain},
 };
 use anyhow::Context as _;
 use std::{
@@ -44,6 +48,8 @@ use tokio_util::sync::CancellationToken;
 /// Starts of sandboxes and containers at a time, where the configuration names no number: what makes
 /// a batch fastest on small machines (see docs/performance.md).
 const START_CONCURRENCY: usize = 4;
+/// Between two readings of file systems, before anybody has said otherwise.
+const DISK_PERIOD: Duration = Duration::from_secs(10);
 /// Commands of people that may wait.
 const COMMANDS: usize = 8;
 
@@ -84,11 +90,16 @@ pub(super) fn spawn_all(
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
         sources.iter().map(|source| source.snapshots.clone()).collect();
     let node_shutdown = watch::Sender::default();
+    let evictions = pressure::restored(loaded.evictions.take());
+    let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions)));
+    let (pressure_view, pressure) = watch::channel(Arc::default());
     let inputs = SetInputs {
         sources: snapshots.clone(),
         updates,
         health: health.clone(),
         node_shutdown: node_shutdown.subscribe(),
+        node: node_facts(config, &node_name, &capacity)?,
+        pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
     };
@@ -97,6 +108,16 @@ pub(super) fn spawn_all(
     let (known, ending) = (set.known(), set.ending());
     tasks.spawn(named("workers", set.run()));
 
+    let watched = Watched {
+        orders,
+        view: pressure_view,
+        pods: pods.clone(),
+        known: known.clone(),
+        evictions,
+        sources: snapshots.clone(),
+        images: loaded.images.take(),
+    };
+    spawn_pressure(config, &host, watched, tasks, shutdown)?;
     let conducted = Conducted { shutdown: node_shutdown, ending: ending.clone() };
     let (shutdown_stage, trouble_of_shutdown) =
         spawn_shutdown(config, conducted, recorder, tasks, shutdown);
@@ -115,28 +136,105 @@ pub(super) fn spawn_all(
         ending,
         cgroup_driver,
         store_warnings: store.warnings(),
+        pressure,
         published,
     };
     tasks.spawn(named("node view", view.run(shutdown.clone())));
 
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
-    let loops = vec![Pulse::new("workers", heartbeat.clone()), Pulse::new("relist", relists)];
+    let views = Views { pods, node, events: event_log, heartbeat };
+    serve(config, views, commands, relists, (tasks, shutdown))?;
+    Ok(Built { node_name, shutdown_stage })
+}
+
+/// Who asks how the agent is: the local socket, the health port, systemd. The last that can fail.
+fn serve(
+    config: &Config,
+    views: Views,
+    commands: mpsc::Sender<serve::Command>,
+    relists: watch::Receiver<Duration>,
+    (tasks, shutdown): (&mut Tasks, &CancellationToken),
+) -> anyhow::Result<()> {
+    let heartbeat = views.heartbeat.clone();
+    let loops = vec![Pulse::new("workers", heartbeat), Pulse::new("relist", relists)];
     let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
         socket,
         watchdog: config.process.watchdog,
-        node: node.clone(),
-        pods: pods.clone(),
+        node: views.node.clone(),
+        pods: views.pods.clone(),
         loops,
     });
-    let views = Views { pods, node, events: event_log, heartbeat };
     let server = Server::bind(serve_settings(config), views, commands)?;
     spawn(tasks, "server", server.run(shutdown.clone()));
     // Everything was made that can fail.
     if let Some(systemd) = systemd {
         spawn(tasks, "systemd", systemd.run(shutdown.clone()));
     }
-    Ok(Built { node_name, shutdown_stage })
+    Ok(())
+}
+
+/// What the pressure loop reads and writes.
+struct Watched {
+    orders: watch::Sender<Arc<PressureOrders>>,
+    view: watch::Sender<Arc<PressureView>>,
+    pods: watch::Receiver<Arc<PodViews>>,
+    known: watch::Receiver<Arc<Known>>,
+    evictions: Evictions,
+    sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    /// What is known of images.
+    images: Option<serde_json::Value>,
+}
+
+fn spawn_pressure(
+    config: &Config,
+    host: &Arc<Host>,
+    watched: Watched,
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let settings = config.eviction.clone();
+    if let Err(too_large) = settings.check_against(&pressure::capacities(host, &settings)) {
+        let all: Vec<String> = too_large.iter().map(ToString::to_string).collect();
+        anyhow::bail!("{}", all.join("; "));
+    }
+    let (disk_period, period) = watch::channel(DISK_PERIOD);
+    let (published, disks) = watch::channel(Arc::default());
+    let (images, requests) = mpsc::channel(1);
+    let saved = image_gc::resumed(watched.images);
+    let gc = ImageGcTask {
+        host: Arc::clone(host),
+        settings: (&config.images.gc).into(),
+        sources: watched.sources,
+        disks: disks.clone(),
+        requests,
+        history: saved.clone(),
+        saved,
+        failures: 0,
+    };
+    tasks.spawn(named("images", gc.run(shutdown.clone())));
+    let disk_task = DiskTask {
+        runtime: host.runtime.clone(),
+        root_dir: config.paths.root_dir.clone(),
+        period,
+        published,
+    };
+    spawn(tasks, "disks", disk_task.run(shutdown.clone()));
+    let task = PressureTask::new(PressureInputs {
+        host: Arc::clone(host),
+        root_dir: config.paths.root_dir.clone(),
+        settings,
+        disks,
+        disk_period,
+        pods: watched.pods,
+        known: watched.known,
+        orders: watched.orders,
+        view: watched.view,
+        evictions: watched.evictions,
+        images,
+    });
+    tasks.spawn(named("pressure", task.run(shutdown.clone())));
+    Ok(())
 }
 
 /// Where the workers are told of a shutdown of the machine, and where they answer.
@@ -382,6 +480,7 @@ fn spawn_sources(
         node_name: node_name.to_owned(),
         settings: manifest::Settings {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+            priority_classes: config.pods.priority_classes.clone(),
         },
         check_every,
         saved: remembered(loaded, kind),

@@ -12,8 +12,11 @@
 
 mod build;
 mod housekeeping;
+mod image_gc;
+mod node_facts;
 mod node_ip;
 mod node_view;
+mod pressure;
 mod process;
 mod remembered;
 mod shutdown;

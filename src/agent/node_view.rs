@@ -5,7 +5,7 @@ use crate::{
     cgroup::DriverState,
     clock,
     desired::SourceSnapshot,
-    model::{FileVerdict, NodeView, PlegView, Position, Problem, SourceView},
+    model::{FileVerdict, NodeView, PlegView, Position, PressureView, Problem, SourceView},
     pleg::Health,
     worker::{Ending, SetView},
 };
@@ -29,6 +29,8 @@ pub(super) struct NodeViewTask {
     pub ending: watch::Receiver<Ending>,
     pub cgroup_driver: watch::Receiver<DriverState>,
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
+    /// What may run short.
+    pub pressure: watch::Receiver<Arc<PressureView>>,
     pub published: watch::Sender<Arc<NodeView>>,
 }
 
@@ -48,6 +50,7 @@ impl NodeViewTask {
                 changed = self.ending.changed() => changed?,
                 changed = self.cgroup_driver.changed() => changed?,
                 changed = self.store_warnings.changed() => changed?,
+                changed = self.pressure.changed() => changed?,
                 () = super::build::any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
@@ -68,6 +71,7 @@ impl NodeViewTask {
         let shutdown = going_down(&self.ending.borrow_and_update());
         NodeView {
             shutdown,
+            pressure: PressureView::clone(&self.pressure.borrow_and_update()),
             runtime: health.runtime.clone(),
             cgroup_driver: cgroup_driver.driver,
             pleg: PlegView {

@@ -21,6 +21,7 @@ mod systemd;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod usage;
 
 pub use core::{Hierarchy, hierarchies, node_limits};
 pub use driver::DriverState;

@@ -596,3 +596,39 @@ async fn v2_pod_is_killed_and_removed_for_real() {
     cgroups.remove_pod(&name).await.unwrap();
     assert!(!pod.exists());
 }
+
+#[test]
+fn the_use_of_a_cgroup_is_read_where_it_is() {
+    let root = tempfile::TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let hierarchy = |name: &str, unified| Hierarchy {
+        mount_point: at(name),
+        controllers: if unified { Vec::new() } else { vec![name.to_owned()] },
+        unified,
+    };
+    let v1 = ["memory", "cpu", "pids"].map(|name| hierarchy(name, false)).to_vec();
+    let cgroups = Cgroups::on_hierarchies(v1, &settings("/demo")).unwrap();
+    let dirs = cgroups.root_dirs().unwrap();
+    assert_eq!((dirs.memory, dirs.pids), (at("memory"), at("pids")));
+    assert_eq!(cgroups.kubepods_dirs(), None, "the driver is not known");
+    cgroups.runtime_tells(ToldDriver::NotOffered);
+    assert_eq!(cgroups.kubepods_dirs(), None, "it is not there");
+    fs::create_dir_all(at("memory/demo/kubepods/burstable/pod1")).unwrap();
+    let dirs = cgroups.kubepods_dirs().unwrap();
+    assert_eq!(dirs.pids, at("pids/demo/kubepods"));
+    let dirs = cgroups.pod_dirs(&burstable("1")).unwrap();
+    assert_eq!(dirs.memory, at("memory/demo/kubepods/burstable/pod1"));
+    assert_eq!(cgroups.pod_dirs(&burstable("2")), None);
+    assert_eq!(cgroups.kubepods_names(), ["/demo/kubepods", "/demo.slice/demo-kubepods.slice"]);
+
+    let v2 = Cgroups::on_hierarchies(vec![hierarchy("unified", true)], &settings("/")).unwrap();
+    let slice = "unified/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice";
+    fs::create_dir_all(at(slice)).unwrap();
+    let dirs = v2.pod_dirs(&burstable("1")).unwrap();
+    assert_eq!((&dirs.memory, &dirs.pids), (&at(slice), &at(slice)));
+    // Of two, the one with processes.
+    let plain = at("unified/kubepods/burstable/pod1");
+    fs::create_dir_all(&plain).unwrap();
+    fs::write(at(slice).join("cgroup.procs"), "4711\n").unwrap();
+    assert_eq!(v2.pod_dirs(&burstable("1")).unwrap().memory, at(slice));
+}

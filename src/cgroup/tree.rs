@@ -33,7 +33,7 @@ pub struct Cgroups {
 pub(super) struct Inner {
     version: CgroupVersion,
     /// Hierarchies in which cgroups are made; one for v2.
-    own: Vec<Hierarchy>,
+    pub(super) own: Vec<Hierarchy>,
     /// Every mounted hierarchy, for listing, killing and removal.
     all: Vec<Hierarchy>,
     /// `cgroupRoot` as components.

@@ -89,8 +89,10 @@ impl Report {
         report.main = args.config.clone().map(|file| (file, report.wrong == 0));
         let config = config.unwrap_or_default();
         report.options.node_name = node_name(&config);
-        report.options.settings =
-            Settings { allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone() };
+        report.options.settings = Settings {
+            allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+            priority_classes: config.pods.priority_classes.clone(),
+        };
         report
     }
 

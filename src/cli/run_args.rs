@@ -68,7 +68,7 @@ fn heading(name: &str) -> &'static str {
     match name {
         "config" | "config-dir" => "Configuration files",
         "root-dir" | "run-dir" => "Directories",
-        "hostname-override" | "node-ip" => "Node",
+        "hostname-override" | "node-ip" | "node-labels" => "Node",
         "v" | "logging-format" => "Log",
         "container-runtime-endpoint" | "image-service-endpoint" | "runtime-request-timeout" => {
             "Container runtime"
@@ -85,7 +85,9 @@ fn heading(name: &str) -> &'static str {
         | "enforce-node-allocatable"
         | "system-reserved"
         | "kube-reserved" => "Cgroups",
-        "pod-max-pids"
+        "max-pods"
+        | "pods-per-core"
+        | "pod-max-pids"
         | "cpu-cfs-quota"
         | "cpu-cfs-quota-period"
         | "seccomp-default"

@@ -1,7 +1,7 @@
 //! From the texts of files and the values of flags to a [`Config`]: pure, everything wrong at once.
 
 use super::{
-    build,
+    build, eviction,
     fields::{KUBELET, NODELET},
     flags::{Effect, Flag},
     guards,
@@ -101,14 +101,15 @@ pub(super) fn assemble(
     let nowhere = Place { location: "".into(), position: Position::default(), layer: Layer::Main };
     let mut gathering = Gathering {
         kubelet: Tree::empty(nowhere.clone()),
-        nodelet: Tree::empty(nowhere),
+        nodelet: Tree::empty(nowhere.clone()),
         mistakes: Vec::new(),
         unknown: Vec::new(),
         notices: Vec::new(),
     };
-    for file in files {
-        gathering.file(file);
-    }
+    let (main, drop_ins): (Vec<_>, Vec<_>) = files.iter().partition(|f| f.layer == Layer::Main);
+    main.into_iter().for_each(|file| gathering.file(file));
+    eviction::set_default(&mut gathering.kubelet, &nowhere);
+    drop_ins.into_iter().for_each(|file| gathering.file(file));
     let mut own = Own { node: NodeConfig::default(), root_dir: None };
     for given in flags {
         gathering.flag(given, &mut own);
@@ -119,7 +120,7 @@ pub(super) fn assemble(
     let mut nodelet = Reader::new(&nodelet, bases);
     let mut config = build::build(&mut kubelet, &mut nodelet, &mut notices);
     guards::guards(&mut kubelet, host);
-    config.node = own.node;
+    config.node = NodeConfig { labels: config.node.labels, ..own.node };
     if let Some((text, place)) = own.root_dir {
         config.paths.root_dir =
             kubelet.absolute(&text, &place, "").unwrap_or(config.paths.root_dir);
@@ -227,7 +228,7 @@ impl Gathering {
                     }
                     return;
                 }
-                match flag_value(field, &given.values) {
+                match flag_value(field, given.flag.separator(), &given.values) {
                     Err(message) => self.mistakes.push(place.mistake("", message)),
                     Ok(Json::Bool(true)) if field.support == Support::No => {
                         let message = format!("Unsupported: {}", field.note);
@@ -296,8 +297,8 @@ fn identify(document: &Document) -> Result<(&'static str, &'static str), Problem
     }
 }
 
-/// The value of a flag as its field would hold it.
-fn flag_value(field: &Field, values: &[String]) -> Result<Json, String> {
+/// The value of a flag as its field would hold it; `separator` stands between keys and values.
+fn flag_value(field: &Field, separator: char, values: &[String]) -> Result<Json, String> {
     let last = values.last().map_or("", String::as_str);
     let invalid = |must: &str| Err(format!("Invalid value: {last:?}: must be {must}"));
     match field.ty {
@@ -338,8 +339,8 @@ fn flag_value(field: &Field, values: &[String]) -> Result<Json, String> {
         Type::Map(_) => {
             let mut map = json!({});
             for part in parts(values) {
-                let Some((key, value)) = part.split_once('=') else {
-                    return Err(format!("Invalid value: {part:?}: must be KEY=VALUE"));
+                let Some((key, value)) = part.split_once(separator) else {
+                    return Err(format!("Invalid value: {part:?}: must be KEY{separator}VALUE"));
                 };
                 map[key.trim()] = value.trim().into();
             }

@@ -1,12 +1,12 @@
 //! What was merged, validated into a [`Config`].
 
 use super::{
-    names,
+    admission, eviction, image_gc, names,
     read::{Reader, Zero, texts},
     settings::{
         CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
-        LogFormat, LoggingConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig, Reserved,
-        SourceConfig,
+        LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
+        Reserved, SourceConfig,
     },
     shutdown,
     tree::{Mistake, Place, Tree},
@@ -30,14 +30,16 @@ pub(super) fn build(
     nodelet: &mut Reader<'_>,
     notices: &mut Vec<Mistake>,
 ) -> Config {
+    let cgroup = cgroup(kubelet, notices);
     Config {
-        node: super::NodeConfig::default(),
+        node: NodeConfig { labels: admission::node_labels(nodelet), ..NodeConfig::default() },
         paths: paths(kubelet, nodelet),
         source: source(kubelet),
         cri: cri(kubelet),
         pods: pods(kubelet, nodelet),
-        cgroup: cgroup(kubelet, notices),
-        images: images(kubelet),
+        eviction: eviction::settings(kubelet, nodelet, cgroup.enforce, notices),
+        cgroup,
+        images: images(kubelet, nodelet),
         health: health(kubelet),
         logging: logging(kubelet),
         process: process(kubelet),
@@ -172,6 +174,9 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         seccomp_default: r.bool("seccompDefault").unwrap_or(default.seccomp_default),
         single_process_oom_kill: r.bool("singleProcessOOMKill"),
         allowed_unsafe_sysctls: sysctls(r),
+        priority_classes: eviction::priority_classes(nodelet),
+        max_pods: r.count("maxPods", Zero::Unset).unwrap_or(default.max_pods),
+        pods_per_core: r.count("podsPerCore", Zero::Unset).unwrap_or(default.pods_per_core),
     }
 }
 
@@ -245,8 +250,8 @@ fn cgroup(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> CgroupConfig {
         per_qos,
         driver,
         enforce: enforce(r, per_qos, notices),
-        system_reserved: reserved(r, "systemReserved", notices),
-        kube_reserved: reserved(r, "kubeReserved", notices),
+        system_reserved: reserved(r, "systemReserved"),
+        kube_reserved: reserved(r, "kubeReserved"),
     }
 }
 
@@ -282,7 +287,7 @@ fn enforce(r: &mut Reader<'_>, per_qos: bool, notices: &mut Vec<Mistake>) -> Enf
     enforce
 }
 
-fn reserved(r: &mut Reader<'_>, path: &str, notices: &mut Vec<Mistake>) -> Reserved {
+fn reserved(r: &mut Reader<'_>, path: &str) -> Reserved {
     let mut reserved = Reserved::default();
     for (key, tree) in r.entries(path) {
         let at = format!("{path}[{key}]");
@@ -300,11 +305,7 @@ fn reserved(r: &mut Reader<'_>, path: &str, notices: &mut Vec<Mistake>) -> Reser
         match key {
             "cpu" => reserved.cpu_milli = amount.milli_value(),
             "memory" => reserved.memory_bytes = amount.value(),
-            "ephemeral-storage" if amount == Quantity::ZERO => {}
-            "ephemeral-storage" => {
-                let message = "not acted on: the use of local storage is not measured";
-                notices.push(place.mistake(&at, message));
-            }
+            "ephemeral-storage" => reserved.ephemeral_storage_bytes = amount.value(),
             "pid" => reserved.pids = amount.value(),
             _ => {
                 let message = format!(
@@ -317,7 +318,7 @@ fn reserved(r: &mut Reader<'_>, path: &str, notices: &mut Vec<Mistake>) -> Reser
     reserved
 }
 
-fn images(r: &mut Reader<'_>) -> ImagesConfig {
+fn images(r: &mut Reader<'_>, nodelet: &Reader<'_>) -> ImagesConfig {
     let default = ImagesConfig::default();
     let path = "maxParallelImagePulls";
     let most =
@@ -338,6 +339,7 @@ fn images(r: &mut Reader<'_>) -> ImagesConfig {
         parallel,
         qps: r.count("registryPullQPS", Zero::Value).unwrap_or(default.qps),
         burst: r.count("registryBurst", Zero::Unset).unwrap_or(default.burst),
+        gc: image_gc::settings(r, nodelet),
     }
 }
 

@@ -6,14 +6,11 @@ use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity
 
 const API: &str = "this version does not talk to an API server";
 const SERVER: &str = "this version serves no kubelet API on TCP";
-const PRESSURE: &str = "this version does not watch for pressure and evicts nothing";
-const IMAGES: &str = "this version never removes images";
 const ROTATION: &str = "this version does not rotate container logs";
 const PINNING: &str = "no CPUs, memory nodes or devices are set apart for containers";
 const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
 const IPTABLES: &str = "nothing in the kubelet uses it any more";
 const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
-const ADMISSION: &str = "this version runs every pod that it is given";
 const EVENTS: &str = "this version writes no events to an API server";
 
 /// A field that is acted on, with its effect.
@@ -92,12 +89,24 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("nodeStatusUpdateFrequency", Duration, API),
     ignored("nodeStatusReportFrequency", Duration, API),
     ignored("nodeLeaseDurationSeconds", Int32, API),
-    ignored("imageMinimumGCAge", Duration, IMAGES),
-    ignored("imageMaximumGCAge", Duration, IMAGES),
-    ignored("imageGCHighThresholdPercent", Int32, IMAGES),
-    ignored("imageGCLowThresholdPercent", Int32, IMAGES),
+    yes("imageMinimumGCAge", Duration, "images that have not been there for this long stay"),
+    differs(
+        "imageMaximumGCAge",
+        Duration,
+        "images that nobody has used for longer go without any need; `0s`: they stay. When an image was last used is kept over restarts, which the kubelet forgets",
+    ),
+    yes(
+        "imageGCHighThresholdPercent",
+        Int32,
+        "percent in use of the images' file system from which on unused images are removed; `100`: only under disk pressure",
+    ),
+    yes("imageGCLowThresholdPercent", Int32, "percent in use down to which they are removed"),
     // Text, because a negative duration is allowed here.
-    ignored("volumeStatsAggPeriod", String, "the use of volumes is not measured"),
+    ignored(
+        "volumeStatsAggPeriod",
+        String,
+        "the use of volumes is measured when a decision needs it",
+    ),
     ignored("kubeletCgroups", String, CGROUP_OTHERS),
     ignored("systemCgroups", String, CGROUP_OTHERS),
     yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
@@ -126,7 +135,11 @@ pub(super) const KUBELET: &[Field] = &[
         "deadline of calls to the runtime that read; calls that change something are shown as hung after it",
     ),
     ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
-    ignored("maxPods", Int32, ADMISSION),
+    yes(
+        "maxPods",
+        Int32,
+        "pods that the node takes; those that are too many wait until there is room",
+    ),
     ignored("podCIDR", String, "the network belongs to the CNI plugin"),
     differs(
         "podPidsLimit",
@@ -153,14 +166,46 @@ pub(super) const KUBELET: &[Field] = &[
         Int32,
         "pulls at a time; more than 1 turns serializeImagePulls off where that is not set",
     ),
-    ignored("evictionHard", Map(&String), PRESSURE),
-    ignored("evictionSoft", Map(&String), PRESSURE),
-    ignored("evictionSoftGracePeriod", Map(&String), PRESSURE),
-    ignored("evictionPressureTransitionPeriod", Duration, PRESSURE),
-    ignored("evictionMaxPodGracePeriod", Int32, PRESSURE),
-    ignored("evictionMinimumReclaim", Map(&String), PRESSURE),
-    ignored("mergeDefaultEvictionSettings", Bool, PRESSURE),
-    ignored("podsPerCore", Int32, ADMISSION),
+    differs(
+        "evictionHard",
+        Map(&String),
+        "thresholds by signal, a quantity or a percentage of the capacity (`0%`, `100%`: off), at which pods are evicted at once. A map replaces the default, `{}` switches all off. The kubelet has the default only with a file, and never evicts static pods",
+    ),
+    yes(
+        "evictionSoft",
+        Map(&String),
+        "thresholds at which pods are evicted when they were met for the grace period; the node's condition shows it at once",
+    ),
+    yes(
+        "evictionSoftGracePeriod",
+        Map(&String),
+        "how long each threshold of evictionSoft has to be met: each one needs an entry",
+    ),
+    yes(
+        "evictionPressureTransitionPeriod",
+        Duration,
+        "how long a condition of pressure holds after it was last seen, and evicted pods stay away",
+    ),
+    differs(
+        "evictionMaxPodGracePeriod",
+        Int32,
+        "seconds that a pod has to end when a soft threshold is met, at most, one at least; negative: its own grace period, which the kubelet says and does not do",
+    ),
+    yes(
+        "evictionMinimumReclaim",
+        Map(&String),
+        "how much more than the threshold has to be free, by signal, before evicting stops",
+    ),
+    yes(
+        "mergeDefaultEvictionSettings",
+        Bool,
+        "the signals that evictionHard does not name keep their default",
+    ),
+    yes(
+        "podsPerCore",
+        Int32,
+        "pods that the node takes for each of its CPUs, up to maxPods; 0: no matter",
+    ),
     ignored("enableControllerAttachDetach", Bool, API),
     yes(
         "protectKernelDefaults",
@@ -182,12 +227,12 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("containerLogMaxWorkers", Int32, ROTATION),
     ignored("containerLogMonitorInterval", Duration, ROTATION),
     ignored("configMapAndSecretChangeDetectionStrategy", String, API),
-    differs(
+    yes(
         "systemReserved",
         Map(&String),
-        "what pods do not get of cpu, memory and pid; ephemeral-storage is accepted and not acted on",
+        "what pods do not get of cpu, memory, ephemeral-storage and pid",
     ),
-    differs("kubeReserved", Map(&String), "what pods do not get on top of systemReserved"),
+    yes("kubeReserved", Map(&String), "what pods do not get on top of systemReserved"),
     ignored("reservedSystemCPUs", String, PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
     ignored("systemReservedCgroup", String, CGROUP_OTHERS),
@@ -204,7 +249,11 @@ pub(super) const KUBELET: &[Field] = &[
     ),
     ignored("volumePluginDir", String, "there are no volume plugins"),
     ignored("providerID", String, API),
-    ignored("kernelMemcgNotification", Bool, PRESSURE),
+    ignored(
+        "kernelMemcgNotification",
+        Bool,
+        "signals are read the more often the nearer they are to a threshold",
+    ),
     yes("logging", Object(LOGGING), "the agent's own log"),
     ignored("enableSystemLogHandler", Bool, SERVER),
     ignored("enableSystemLogQuery", Bool, SERVER),
@@ -237,7 +286,11 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("registerWithTaints", List(&Object(TAINT)), API),
     ignored("registerNode", Bool, API),
     ignored("tracing", Object(TRACING), "no traces are sent"),
-    ignored("localStorageCapacityIsolation", Bool, "the use of local storage is not measured"),
+    yes(
+        "localStorageCapacityIsolation",
+        Bool,
+        "evict pods that use more local storage than they may: sizeLimit of emptyDir volumes, limits on ephemeral-storage",
+    ),
     yes("containerRuntimeEndpoint", String, "the runtime's socket, `unix:///...`"),
     yes(
         "imageServiceEndpoint",
@@ -342,8 +395,35 @@ pub(super) const NODELET: &[Field] = &[
         String,
         "directory of links to the containers' logs, named for pod and container, where log shippers look",
     ),
+    yes(
+        "nodeLabels",
+        Map(&String),
+        "labels of the node besides `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`: what the nodeSelector and the node affinity of a pod ask for",
+    ),
     yes("startConcurrency", Int32, "pods that are started at a time; 0: chosen for the machine"),
+    yes(
+        "memorySignal",
+        String,
+        "what memory.available goes by: `workingSet`, the kubelet's formula, or `memAvailable`, the kernel's estimate",
+    ),
+    yes(
+        "staticPodEviction",
+        String,
+        "`ranked`: static pods are evicted in their turn like any pod; `never`: none is, as the kubelet does",
+    ),
+    yes(
+        "priorityClasses",
+        Map(&Int32),
+        "priority of pods that have a priorityClassName and no priority, by class, at most 1000000000; the two of the system are known",
+    ),
+    yes("imageGC", Object(IMAGE_GC), "which images may be removed"),
 ];
+
+const IMAGE_GC: &[Field] = &[yes(
+    "includeForeign",
+    Bool,
+    "also images that the agent did not pull itself, as the kubelet does; imported ones can't be had again on a machine without a registry",
+)];
 
 /// Defaults of the fields that are acted on, as text for the documentation and `--help`; a field
 /// that is not listed is empty unless set.
@@ -355,6 +435,10 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("httpCheckFrequency", "20s"),
     ("registryPullQPS", "5"),
     ("registryBurst", "10"),
+    ("imageMinimumGCAge", "2m"),
+    ("imageMaximumGCAge", "0s"),
+    ("imageGCHighThresholdPercent", "85"),
+    ("imageGCLowThresholdPercent", "80"),
     ("healthzPort", "10248"),
     ("healthzBindAddress", "127.0.0.1"),
     ("oomScoreAdj", "-999"),
@@ -363,6 +447,8 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("cgroupDriver", "cgroupfs"),
     ("singleProcessOOMKill", "false on cgroup v2, true on v1"),
     ("runtimeRequestTimeout", "2m"),
+    ("maxPods", "110"),
+    ("podsPerCore", "0"),
     ("podPidsLimit", "the larger of 1024 and an eighth of the host's pids"),
     ("resolvConf", "/etc/resolv.conf"),
     ("runOnce", "false"),
@@ -383,6 +469,17 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("runDir", "/run/nodelet"),
     ("containerLogLinksDir", "/var/log/containers"),
     ("startConcurrency", "0"),
+    (
+        "evictionHard",
+        "{memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}",
+    ),
+    ("evictionPressureTransitionPeriod", "5m"),
+    ("evictionMaxPodGracePeriod", "0"),
+    ("mergeDefaultEvictionSettings", "false"),
+    ("localStorageCapacityIsolation", "true"),
+    ("memorySignal", "workingSet"),
+    ("staticPodEviction", "ranked"),
+    ("imageGC.includeForeign", "false"),
 ];
 
 /// The field at a path (`logging.format`).

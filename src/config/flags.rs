@@ -83,6 +83,19 @@ impl Flag {
         }
     }
 
+    /// What stands between a key and its value.
+    #[must_use]
+    pub fn separator(&self) -> char {
+        match self.effect {
+            Effect::Kubelet("evictionHard" | "evictionSoft") => '<',
+            Effect::Kubelet(_)
+            | Effect::Nodelet(_)
+            | Effect::Own(..)
+            | Effect::Ignored(..)
+            | Effect::Refused(..) => '=',
+        }
+    }
+
     /// What stands for its value in `--help`.
     #[must_use]
     pub fn value_name(&self) -> &'static str {
@@ -102,6 +115,7 @@ impl Flag {
             (_, Some(Type::Int32 | Type::Int64)) => "N",
             (_, Some(Type::List(_))) => "A,B,...",
             (_, Some(Type::Map(Type::List(_)))) => "NAME:VALUE",
+            (Effect::Kubelet("evictionHard" | "evictionSoft"), _) => "SIGNAL<VALUE,...",
             (_, Some(Type::Map(_))) => "K=V,...",
             (_, _) => "TEXT",
         }
@@ -172,6 +186,7 @@ pub static FLAGS: &[Flag] = &[
     Flag { name: "run-dir", effect: Effect::Nodelet("runDir") },
     own("hostname-override", "NAME", "the node's name, with which pod names end"),
     own("node-ip", "IP[,IP]", "the node's address, or one of each family"),
+    Flag { name: "node-labels", effect: Effect::Nodelet("nodeLabels") },
     field("v", "logging.verbosity"),
     field("logging-format", "logging.format"),
     field("container-runtime-endpoint", "containerRuntimeEndpoint"),
@@ -183,6 +198,8 @@ pub static FLAGS: &[Flag] = &[
     field("file-check-frequency", "fileCheckFrequency"),
     field("http-check-frequency", "httpCheckFrequency"),
     field("sync-frequency", "syncFrequency"),
+    field("max-pods", "maxPods"),
+    field("pods-per-core", "podsPerCore"),
     field("pod-max-pids", "podPidsLimit"),
     field("cpu-cfs-quota", "cpuCFSQuota"),
     field("cpu-cfs-quota-period", "cpuCFSQuotaPeriod"),
@@ -202,6 +219,13 @@ pub static FLAGS: &[Flag] = &[
     field("registry-burst", "registryBurst"),
     field("healthz-port", "healthzPort"),
     field("healthz-bind-address", "healthzBindAddress"),
+    field("eviction-hard", "evictionHard"),
+    field("eviction-soft", "evictionSoft"),
+    field("eviction-soft-grace-period", "evictionSoftGracePeriod"),
+    field("eviction-minimum-reclaim", "evictionMinimumReclaim"),
+    field("eviction-pressure-transition-period", "evictionPressureTransitionPeriod"),
+    field("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod"),
+    field("local-storage-capacity-isolation", "localStorageCapacityIsolation"),
     field("oom-score-adj", "oomScoreAdj"),
     field("max-open-files", "maxOpenFiles"),
     field("fail-swap-on", "failSwapOn"),
@@ -231,12 +255,6 @@ pub static FLAGS: &[Flag] = &[
     field("enable-server", "enableServer"),
     field("event-burst", "eventBurst"),
     field("event-qps", "eventRecordQPS"),
-    field("eviction-hard", "evictionHard"),
-    field("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod"),
-    field("eviction-minimum-reclaim", "evictionMinimumReclaim"),
-    field("eviction-pressure-transition-period", "evictionPressureTransitionPeriod"),
-    field("eviction-soft", "evictionSoft"),
-    field("eviction-soft-grace-period", "evictionSoftGracePeriod"),
     field("feature-gates", "featureGates"),
     field("hairpin-mode", "hairpinMode"),
     field("image-gc-high-threshold", "imageGCHighThresholdPercent"),
@@ -249,20 +267,17 @@ pub static FLAGS: &[Flag] = &[
     field("kube-api-qps", "kubeAPIQPS"),
     field("kube-reserved-cgroup", "kubeReservedCgroup"),
     field("kubelet-cgroups", "kubeletCgroups"),
-    field("local-storage-capacity-isolation", "localStorageCapacityIsolation"),
     field("log-flush-frequency", "logging.flushFrequency"),
     field("log-json-info-buffer-size", "logging.options.json.infoBufferSize"),
     field("log-json-split-stream", "logging.options.json.splitStream"),
     field("log-text-info-buffer-size", "logging.options.text.infoBufferSize"),
     field("log-text-split-stream", "logging.options.text.splitStream"),
     field("make-iptables-util-chains", "makeIPTablesUtilChains"),
-    field("max-pods", "maxPods"),
     field("memory-manager-policy", "memoryManagerPolicy"),
     field("minimum-image-ttl-duration", "imageMinimumGCAge"),
     field("node-status-max-images", "nodeStatusMaxImages"),
     field("node-status-update-frequency", "nodeStatusUpdateFrequency"),
     field("pod-cidr", "podCIDR"),
-    field("pods-per-core", "podsPerCore"),
     field("port", "port"),
     field("provider-id", "providerID"),
     field("qos-reserved", "qosReserved"),
@@ -290,7 +305,6 @@ pub static FLAGS: &[Flag] = &[
     // The kubelet's flags that no field mirrors.
     ignored("cert-dir", "this version serves no kubelet API on TCP"),
     ignored("cloud-provider", API),
-    ignored("node-labels", API),
     ignored(
         "image-credential-provider-bin-dir",
         "credentials come from docker's configuration files only",
@@ -319,7 +333,7 @@ pub static FLAGS: &[Flag] = &[
     ),
     ignored_switch(
         "experimental-allocatable-ignore-eviction",
-        "this version does not watch for pressure and evicts nothing",
+        "what hard thresholds keep free is never for pods to request",
     ),
     ignored("housekeeping-interval", STATS),
     ignored("max-housekeeping-interval", STATS),

@@ -13,13 +13,16 @@
 //! This is the only module that reads the environment. It decides nothing about pods, and touches
 //! nothing on the machine.
 
+mod admission;
 mod assemble;
 mod build;
+mod eviction;
 mod fields;
 mod files;
 mod flags;
 mod guards;
 mod host;
+mod image_gc;
 mod names;
 mod read;
 mod settings;
@@ -31,9 +34,9 @@ pub use files::load;
 pub use flags::{Effect, FLAGS, Flag, Takes, flag};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
-    CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
-    LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
-    Reserved, SourceConfig,
+    CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImageGcConfig,
+    ImagesConfig, LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig,
+    ProcessConfig, Reserved, SourceConfig,
 };
 pub use tree::Mistake;
 

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 const SUBDOMAIN: &str = "must be lower case letters, digits, '-' and '.', begin and end with a \
      letter or digit, and be at most 253 characters long";
+const KEY: &str = "must be a name of letters, digits, '-', '_' and '.', at most 63 characters long, \
+     alone or after a DNS name and '/', like example.com/rack";
 const VALUE: &str = "must be letters, digits, '-', '_' and '.', begin and end with a letter or \
      digit, and be at most 63 characters long";
 
@@ -24,6 +26,15 @@ pub(super) fn label_value(text: &str) -> Result<(), &'static str> {
         || text.len() <= 63
             && framed(text, |b| b.is_ascii_alphanumeric(), |b| matches!(b, b'-' | b'_' | b'.'));
     if good { Ok(()) } else { Err(VALUE) }
+}
+
+/// Checks the key of a label: a name, after a DNS subdomain and a slash or alone.
+pub(super) fn label_key(text: &str) -> Result<(), &'static str> {
+    let (prefix, name) = text.rsplit_once('/').map_or((None, text), |(p, name)| (Some(p), name));
+    let good = !name.is_empty()
+        && label_value(name).is_ok()
+        && prefix.is_none_or(|prefix| subdomain(prefix).is_ok());
+    if good { Ok(()) } else { Err(KEY) }
 }
 
 fn framed(text: &str, ends: impl Fn(u8) -> bool, inside: impl Fn(u8) -> bool) -> bool {

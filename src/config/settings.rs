@@ -1,8 +1,12 @@
 //! What the agent is told to do: one sub-struct per subsystem. `Default` is what an agent does
 //! that is started on a fresh machine with no file and no flag.
 
-use crate::model::{CgroupDriver, ShutdownPeriods};
+use crate::{
+    model::{CgroupDriver, ShutdownPeriods},
+    pressure::core::EvictionSettings,
+};
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -25,7 +29,9 @@ pub struct Config {
     pub pods: PodsConfig,
     /// The cgroup tree of pods.
     pub cgroup: CgroupConfig,
-    /// Image pulls.
+    /// What is done when the node runs short of something.
+    pub eviction: EvictionSettings,
+    /// Images.
     pub images: ImagesConfig,
     /// The health server on TCP.
     pub health: HealthConfig,
@@ -50,6 +56,8 @@ pub struct NodeConfig {
     pub name_override: Option<String>,
     /// `--node-ip`: one address, or one of each family. Default none: taken from the host.
     pub ips: Vec<IpAddr>,
+    /// `nodeLabels`: the node's labels besides those that every node has. Default none.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Where things lie on the host. All absolute.
@@ -193,6 +201,13 @@ pub struct PodsConfig {
     pub single_process_oom_kill: Option<bool>,
     /// `allowedUnsafeSysctls`: names, or prefixes with `*` at the end. Default none.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// `priorityClasses`: the priority of pods that name a class and no priority. Default none; the system's own
+    /// classes are not among them.
+    pub priority_classes: BTreeMap<String, i32>,
+    /// `maxPods`: how many pods the node takes. Default 110.
+    pub max_pods: u32,
+    /// `podsPerCore`: no more than this for each CPU; 0: no matter. Default 0.
+    pub pods_per_core: u32,
 }
 
 impl Default for PodsConfig {
@@ -207,6 +222,9 @@ impl Default for PodsConfig {
             seccomp_default: false,
             single_process_oom_kill: None,
             allowed_unsafe_sysctls: Vec::new(),
+            priority_classes: BTreeMap::new(),
+            max_pods: 110,
+            pods_per_core: 0,
         }
     }
 }
@@ -279,11 +297,13 @@ pub struct Reserved {
     pub cpu_milli: i64,
     /// Bytes.
     pub memory_bytes: i64,
+    /// Bytes of the file system with the root directory.
+    pub ephemeral_storage_bytes: i64,
     /// Tasks.
     pub pids: i64,
 }
 
-/// Image pulls.
+/// Images: pulls, and which are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagesConfig {
     /// `serializeImagePulls` and `maxParallelImagePulls` together: how many pulls run at a time,
@@ -293,11 +313,40 @@ pub struct ImagesConfig {
     pub qps: u32,
     /// `registryBurst`: pulls that may begin at once while below `qps` on average. Default 10.
     pub burst: u32,
+    /// Which images are removed, and when.
+    pub gc: ImageGcConfig,
 }
 
 impl Default for ImagesConfig {
     fn default() -> Self {
-        Self { parallel: Some(1), qps: 5, burst: 10 }
+        Self { parallel: Some(1), qps: 5, burst: 10, gc: ImageGcConfig::default() }
+    }
+}
+
+/// Which images are removed, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageGcConfig {
+    /// `imageGCHighThresholdPercent`, 0..=100: of the images' file system in use. Default 85.
+    pub high_percent: u8,
+    /// `imageGCLowThresholdPercent`, below the high one. Default 80.
+    pub low_percent: u8,
+    /// `imageMinimumGCAge`. Default 2 min.
+    pub minimum_age: Duration,
+    /// `imageMaximumGCAge`; `None` (set to 0s): there is none. Default `None`.
+    pub maximum_age: Option<Duration>,
+    /// `imageGC.includeForeign`: also images that the agent did not pull itself. Default false.
+    pub include_foreign: bool,
+}
+
+impl Default for ImageGcConfig {
+    fn default() -> Self {
+        Self {
+            high_percent: 85,
+            low_percent: 80,
+            minimum_age: Duration::from_secs(120),
+            maximum_age: None,
+            include_foreign: false,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     document::{Support, Type},
-    model::{CgroupDriver, ShutdownPeriods},
+    model::{CgroupDriver, ShutdownPeriods, Signal},
 };
 use std::{collections::HashSet, fs, time::Duration};
 
@@ -110,7 +110,7 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
     want.source.url = Some("https://example.com/pods".to_owned());
     want.source.headers =
         vec![("X-A".to_owned(), "b".to_owned()), ("X-A".to_owned(), "c".to_owned())];
-    want.images = ImagesConfig { parallel: Some(4), qps: 0, burst: 3 };
+    want.images = ImagesConfig { parallel: Some(4), qps: 0, burst: 3, ..ImagesConfig::default() };
     want.health.address = None;
     want.process.oom_score_adj = 0;
     want.process.max_open_files = 1024;
@@ -122,7 +122,9 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
     want.cgroup.root = "/demo".to_owned();
     want.cgroup.driver = CgroupDriver::Systemd;
     want.cgroup.enforce = Enforce::Nothing;
-    want.cgroup.system_reserved = Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 10 };
+    want.eviction.thresholds.retain(|t| t.signal != Signal::AllocatableMemoryAvailable);
+    want.cgroup.system_reserved =
+        Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 10, ..Reserved::default() };
     want.cgroup.kube_reserved = Reserved { cpu_milli: 1000, ..Reserved::default() };
     want.pods.single_process_oom_kill = Some(true);
     want.cri.request_timeout = Duration::from_secs(10);
@@ -325,14 +327,13 @@ fn unknown_fields_are_told_and_do_not_stop_a_start() {
 
 #[test]
 fn what_is_known_and_not_acted_on_is_told() {
-    let main = "maxPods: 40\nsystemReserved: {cpu: '1', ephemeral-storage: 1Gi}\neventBurst: 0\n";
+    let main = "eventBurst: 0\nnodeStatusMaxImages: 7\nqosReserved: {memory: 50%}\n";
     let config = try_load(main, &[], &[], &HostFacts::default()).unwrap().config;
-    assert_eq!(config.cgroup.system_reserved.cpu_milli, 1000);
     assert_eq!(
         config.notices,
         [
-            "main.yaml: line 3, column 1: maxPods: not acted on: this version runs every pod that it is given",
-            "main.yaml: line 4, column 47: systemReserved[ephemeral-storage]: not acted on: the use of local storage is not measured",
+            "main.yaml: line 4, column 1: nodeStatusMaxImages: not acted on: this version does not talk to an API server",
+            "main.yaml: line 5, column 1: qosReserved: not acted on: requests of Guaranteed pods are not set apart",
         ]
     );
 }
@@ -401,14 +402,12 @@ fn the_kubelets_other_flags_have_an_answer() {
             ("cert-dir", &["/x"]),
             ("read-only-port", &["10255"]),
             ("register-node", &["false"]),
-            ("max-pods", &["40"]),
-            ("node-labels", &["rack=a1"]),
+            ("cloud-provider", &["external"]),
         ]),
         [
             "--cert-dir: not acted on: this version serves no kubelet API on TCP",
             "--read-only-port: not acted on: this version serves no kubelet API on TCP",
-            "--max-pods: not acted on: this version runs every pod that it is given",
-            "--node-labels: not acted on: this version does not talk to an API server",
+            "--cloud-provider: not acted on: this version does not talk to an API server",
         ]
     );
     for (name, part) in [

@@ -21,7 +21,7 @@ const API_VERSION: &str = "0.1.0";
 #[derive(Clone, Debug)]
 pub struct RuntimeClient {
     pub(super) channel: Channel,
-    runtime: RuntimeServiceClient<Channel>,
+    pub(super) runtime: RuntimeServiceClient<Channel>,
     pub(super) images: ImageServiceClient<Channel>,
     pub(super) endpoint: Arc<str>,
     pub(super) image_endpoint: Arc<str>,
@@ -351,14 +351,14 @@ pub(super) async fn within<T>(
     }
 }
 
-fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {
+pub(super) fn gone_is_done<T>(result: Result<T, CriError>) -> Result<(), CriError> {
     match result {
         Ok(_) | Err(CriError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-fn empty(call: &str) -> CriError {
+pub(super) fn empty(call: &str) -> CriError {
     CriError::Other { code: "Internal".to_owned(), message: format!("{call}: empty answer") }
 }
 

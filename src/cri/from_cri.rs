@@ -189,7 +189,7 @@ fn text<'a>(map: &'a BTreeMap<String, String>, key: &str) -> &'a str {
 }
 
 /// A time of the protocol, nanoseconds since 1970.
-fn time(nanos: i64) -> Timestamp {
+pub(super) fn time(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 

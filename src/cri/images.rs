@@ -1,7 +1,11 @@
 //! Calls of the image service.
 
-use super::{CriError, RuntimeClient, client::within, v1};
-use std::{collections::BTreeMap, future::Future};
+use super::{
+    CriError, RuntimeClient,
+    client::{gone_is_done, within},
+    v1,
+};
+use std::{collections::BTreeMap, future::Future, path::PathBuf};
 use tonic::{Response, Status};
 
 /// An image that is present.
@@ -17,7 +21,60 @@ pub struct ImageFound {
     pub username: String,
 }
 
+/// Where images and writable layers lie: a directory on each of their file systems, as the runtime tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageFilesystems {
+    /// Of images.
+    pub images: Vec<PathBuf>,
+    /// Of writable layers; runtimes that don't tell have them with the images.
+    pub containers: Vec<PathBuf>,
+}
+
 impl RuntimeClient {
+    /// Every image that is present.
+    ///
+    /// # Errors
+    /// As every read: see [`CriError`].
+    pub async fn list_images(&self) -> Result<Vec<v1::Image>, CriError> {
+        let mut images = self.images.clone();
+        let call = images.list_images(v1::ListImagesRequest::default());
+        Ok(self.read_image("ListImages", call).await?.images)
+    }
+
+    /// Removes an image with every name that it has. Removing an unknown one succeeds.
+    ///
+    /// # Errors
+    /// See [`CriError`].
+    ///
+    /// # Cancel safety
+    /// None: dropping it cancels the call half-way inside the runtime.
+    pub async fn remove_image(&self, id: &str) -> Result<(), CriError> {
+        let request = v1::RemoveImageRequest { image: Some(image_spec(id, None)) };
+        let mut images = self.images.clone();
+        let error = |s: Status| CriError::from_status(&s, "RemoveImage", &self.image_endpoint);
+        gone_is_done(images.remove_image(request).await.map_err(error))
+    }
+
+    /// Where images and writable layers lie.
+    ///
+    /// # Errors
+    /// As every read: see [`CriError`].
+    pub async fn image_filesystems(&self) -> Result<ImageFilesystems, CriError> {
+        let mut images = self.images.clone();
+        let call = images.image_fs_info(v1::ImageFsInfoRequest {});
+        let answer = self.read_image("ImageFsInfo", call).await?;
+        let paths = |all: Vec<v1::FilesystemUsage>| -> Vec<PathBuf> {
+            let named = all.into_iter().filter_map(|one| Some(one.fs_id?.mountpoint));
+            named.filter(|path| path.starts_with('/')).map(PathBuf::from).collect()
+        };
+        let images = paths(answer.image_filesystems);
+        let containers = paths(answer.container_filesystems);
+        Ok(ImageFilesystems {
+            containers: if containers.is_empty() { images.clone() } else { containers },
+            images,
+        })
+    }
+
     /// Looks for an image; `None` when it is not present.
     ///
     /// # Errors

@@ -15,12 +15,14 @@ mod error;
 mod events;
 pub mod from_cri;
 mod images;
+mod stats;
 pub mod to_cri;
 
 pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
-pub use images::ImageFound;
+pub use images::{ImageFilesystems, ImageFound};
+pub use stats::{Layer, Layers};
 pub use to_cri::{
     Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
     Propagation, SandboxInputs,

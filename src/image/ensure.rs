@@ -190,6 +190,7 @@ where
                     found.size_bytes
                 );
                 self.event(EventKind::Normal, "Pulled", message);
+                self.images.note_pull(&found.id);
                 Ok(found)
             }
             Err(error) => self.pull_failed(name, &error).await,

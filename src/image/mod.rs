@@ -3,11 +3,12 @@
 //!
 //! `reference` (names), `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
 //! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
-//! attempts is not kept here: `plan` decides when to try again.
+//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that nobody uses.
 
 mod core;
 mod credentials;
 mod ensure;
+pub mod gc;
 mod keyring;
 mod limit;
 mod reference;
@@ -19,8 +20,10 @@ pub use credentials::CredentialPaths;
 pub use ensure::{ImageEvent, PullRequest, Record};
 pub use reference::{NameError, normalize, repository};
 
-use crate::cri::RuntimeClient;
+use crate::{clock, cri::RuntimeClient, model::Now};
+use std::{collections::BTreeMap, sync::Arc};
 use thiserror::Error;
+use tokio::sync::watch;
 
 /// How pulls are bounded, and where credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,14 +44,31 @@ pub struct Images {
     client: RuntimeClient,
     limits: limit::PullLimits,
     credentials: CredentialPaths,
+    pulled: watch::Sender<Pulled>,
 }
+
+/// The images that this process has pulled, by the runtime's id, with the time of the last pull.
+pub type Pulled = Arc<BTreeMap<String, Now>>;
 
 impl Images {
     /// Pulls through `client` within the limits of `settings`.
     #[must_use]
     pub fn new(client: RuntimeClient, settings: ImageSettings) -> Self {
         let limits = limit::PullLimits::new(settings.parallel, settings.qps, settings.burst);
-        Self { client, limits, credentials: settings.credentials }
+        Self { client, limits, credentials: settings.credentials, pulled: watch::Sender::default() }
+    }
+
+    /// What was pulled so far, the latest: what [`gc::ImageHistory::pulled`] is to be told.
+    #[must_use]
+    pub fn pulled(&self) -> watch::Receiver<Pulled> {
+        self.pulled.subscribe()
+    }
+
+    fn note_pull(&self, id: &str) {
+        let now = clock::now();
+        self.pulled.send_modify(|pulled| {
+            Arc::make_mut(pulled).insert(id.to_owned(), now);
+        });
     }
 }
 

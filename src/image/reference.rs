@@ -75,6 +75,25 @@ pub fn repository(image: &str) -> Result<String, NameError> {
     Ok(format!("{domain}/{prefix}{}", parts.path))
 }
 
+/// Every name in full under which a runtime may list what `image` names: `docker.io/library/busybox:latest` for
+/// `busybox`. An id, and what is no name, is itself among them.
+pub(super) fn full_names(image: &str) -> Vec<String> {
+    let mut names = vec![image.to_owned()];
+    match (parse(image), repository(image)) {
+        (Ok(parts), Ok(repository)) => {
+            let tag = match (parts.tag, parts.digest) {
+                (None, None) => Some("latest"),
+                (tag, _) => tag,
+            };
+            names.extend(tag.map(|tag| format!("{repository}:{tag}")));
+            names.extend(parts.digest.map(|digest| format!("{repository}@{digest}")));
+        }
+        (Err(NameError::LooksLikeId { name }), _) => names.push(format!("sha256:{name}")),
+        (Ok(_) | Err(_), _) => {}
+    }
+    names
+}
+
 /// The tag, if any; `None` also for what is no image name.
 pub(super) fn tag_and_digest(image: &str) -> (Option<&str>, Option<&str>) {
     parse(image).map_or((None, None), |parts| (parts.tag, parts.digest))

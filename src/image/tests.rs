@@ -9,6 +9,26 @@ use crate::{cri::ImageFound, model::k8s};
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, time::Duration};
 
 #[test]
+fn a_name_stands_for_all_that_runtimes_list() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    for (image, full) in [
+        ("busybox", vec!["busybox", "docker.io/library/busybox:latest"]),
+        ("reg.example.com/a:v1", vec!["reg.example.com/a:v1", "reg.example.com/a:v1"]),
+        ("sha256:12", vec!["sha256:12", "docker.io/library/sha256:12"]),
+        ("no name", vec!["no name"]),
+    ] {
+        assert_eq!(reference::full_names(image), full);
+    }
+    let id = "b".repeat(64);
+    assert_eq!(reference::full_names(&id), [id.clone(), format!("sha256:{id}")]);
+    let both = reference::full_names(&format!("a:1@{digest}"));
+    assert_eq!(
+        both[1..],
+        ["docker.io/library/a:1".to_owned(), format!("docker.io/library/a@{digest}")]
+    );
+}
+
+#[test]
 fn names_get_a_tag_or_a_reason() {
     let digest = format!("sha256:{}", "a".repeat(64));
     for (image, normal, repo) in [
@@ -283,6 +303,8 @@ struct World {
     present: RefCell<BTreeMap<String, u64>>,
     answers: RefCell<Vec<Result<String, PullError>>>,
     pulls: RefCell<Vec<(String, Option<String>)>>,
+    /// What is known to have been pulled.
+    noted: RefCell<Vec<String>>,
     inspect_error: Option<String>,
     credentials: CredentialPaths,
     qps: u32,
@@ -351,6 +373,7 @@ impl World {
         let ensure =
             Ensure { images: &images, request: &request, inspect, pull, record: &mut record };
         let result = ensure.run().await;
+        self.noted.borrow_mut().extend(images.pulled().borrow().keys().cloned());
         (result, events)
     }
 }
@@ -375,7 +398,7 @@ async fn a_present_image_is_used() {
     // In back-off, whatever the policy.
     let waiting = PullRequest { pull_allowed: false, ..request(PullPolicy::Always) };
     assert!(world.ensure(waiting).await.0.is_ok());
-    assert!(world.pulls.borrow().is_empty());
+    assert!(world.pulls.borrow().is_empty() && world.noted.borrow().is_empty());
 }
 
 #[tokio::test]
@@ -394,6 +417,7 @@ async fn a_missing_image_is_pulled_and_looked_at() {
     }
     let pull = ("app:latest".to_owned(), None);
     assert_eq!(*world.pulls.borrow(), [pull.clone(), pull]);
+    assert_eq!(*world.noted.borrow(), ["id of app:latest", "id of app:latest"]);
 }
 
 #[tokio::test]

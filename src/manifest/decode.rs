@@ -228,7 +228,7 @@ fn pod(
             return (Err(problems), warnings);
         }
     };
-    defaults::apply(&mut pod);
+    defaults::apply(&mut pod, cx.settings);
     let report = validate(&pod, cx);
     add_report(root, report, &mut problems, &mut warnings);
     if !problems.is_empty() {

@@ -3,11 +3,15 @@
 //! Applied to what runs, never to what is hashed: the identity of a pod is made of what was written,
 //! and a later version with another default must not replace everything that runs.
 
-use crate::model::{Quantity, k8s};
+use super::Settings;
+use crate::{
+    model::{Quantity, k8s},
+    podspec::resolve_priority,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 /// Applies the defaults to a decoded pod.
-pub(super) fn apply(pod: &mut k8s::Pod) {
+pub(super) fn apply(pod: &mut k8s::Pod, settings: &Settings) {
     let Some(spec) = &mut pod.spec else { return };
     or(&mut spec.restart_policy, "Always");
     or(&mut spec.dns_policy, "ClusterFirst");
@@ -15,6 +19,7 @@ pub(super) fn apply(pod: &mut k8s::Pod) {
     spec.termination_grace_period_seconds.get_or_insert(30);
     spec.enable_service_links.get_or_insert(true);
     spec.security_context.get_or_insert_default();
+    resolve_priority(spec, &settings.priority_classes);
     let host_network = spec.host_network == Some(true);
     let init = spec.init_containers.iter_mut().flatten();
     for container in init.chain(&mut spec.containers) {

@@ -22,6 +22,7 @@ pub use fields::POD;
 
 use crate::model::{DesiredPod, Origin, PodKey, Position, Problem, SourceKind};
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 
 /// What decoding depends on beside the text.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub struct Context<'a> {
 pub struct Settings {
     /// `allowedUnsafeSysctls`: names, or prefixes with `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// `priorityClasses`: the system's own are not among them.
+    pub priority_classes: BTreeMap<String, i32>,
 }
 
 /// What a file says. A file without any document (empty, or only comments) has none here, which is not an error.

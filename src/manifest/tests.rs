@@ -14,7 +14,10 @@ fn decode_here(text: &str) -> DecodedFile {
 }
 
 fn decode_on(node_name: &str, text: &str) -> DecodedFile {
-    let settings = Settings { allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()] };
+    let settings = Settings {
+        allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
+        priority_classes: [("batch".to_owned(), -5)].into(),
+    };
     decode(text.as_bytes(), &context(node_name, &settings)).unwrap()
 }
 

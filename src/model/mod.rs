@@ -11,10 +11,12 @@ mod event;
 mod ids;
 mod mountinfo;
 mod observed;
+mod pressure;
 mod problem;
 mod quantity;
 mod shutdown;
 mod time;
+mod usage;
 mod view;
 
 pub use cgroup::{CgroupDriver, ToldDriver};
@@ -27,15 +29,17 @@ pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };
+pub use pressure::{Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{
     SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
 };
 pub use time::Now;
+pub use usage::{CgroupDirs, ContainerUse, DiskLayout, PodUse, Space, VolumePlace, VolumeUse};
 pub use view::{
-    FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView, RuntimeView,
-    SourceView,
+    EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView,
+    PressureCondition, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
 };
 
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.

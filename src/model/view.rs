@@ -1,7 +1,9 @@
 //! What is published for readers: the local socket, the command line and, later, the API reporter
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
-use super::{CgroupDriver, Origin, PodKey, PodUid, Position, Problem, SourceKind, k8s};
+use super::{
+    CgroupDriver, Origin, PodKey, PodUid, Position, Pressure, Problem, Signal, SourceKind, k8s,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, sync::Arc};
@@ -46,6 +48,9 @@ pub struct NodeView {
     /// The machine is going down, and what it waits for.
     #[serde(default)]
     pub shutdown: Option<String>,
+    /// What may run short.
+    #[serde(default)]
+    pub pressure: PressureView,
     /// The relist loop.
     pub pleg: PlegView,
     /// Each configured source.
@@ -71,6 +76,84 @@ pub struct RuntimeView {
     pub not_ready: Option<String>,
     /// `None` when the pod network is ready; else why not.
     pub network_not_ready: Option<String>,
+}
+
+/// What may run short, and what was done about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PressureView {
+    /// Each signal that a threshold watches.
+    pub signals: Vec<SignalView>,
+    /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
+    pub conditions: Vec<PressureCondition>,
+    /// Pods that were evicted and are not back yet.
+    pub evicted: Vec<EvictedView>,
+    /// What was done last, oldest first.
+    pub steps: Vec<ReliefView>,
+    /// What can't be read or done, one sentence each.
+    pub trouble: Vec<String>,
+}
+
+/// A signal and its thresholds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalView {
+    /// Which.
+    pub signal: Signal,
+    /// What is left when it was read last: bytes, inodes or process ids. `None`: it can't be read.
+    pub available: Option<u64>,
+    /// What there is altogether.
+    pub capacity: Option<u64>,
+    /// Its thresholds, as people read them: `100Mi`, `10% (soft, 1m0s)`.
+    pub thresholds: Vec<String>,
+    /// A threshold is crossed.
+    pub crossed: bool,
+    /// Since when it is crossed, or is not.
+    pub since: Option<Timestamp>,
+}
+
+/// A node condition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PressureCondition {
+    /// Which.
+    pub condition: Pressure,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Since when.
+    pub since: Option<Timestamp>,
+}
+
+/// A pod that was evicted and is not back yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictedView {
+    /// Which.
+    pub key: PodKey,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub message: String,
+    /// When it may come back at the earliest, where no pressure keeps it away.
+    pub back_at: Option<Timestamp>,
+    /// What it waits for.
+    pub waits_for: String,
+}
+
+/// One step against pressure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReliefView {
+    /// When.
+    pub at: Timestamp,
+    /// What ran short.
+    pub signal: Signal,
+    /// What was done: `evicted default/hog`, `removed unused images`.
+    pub what: String,
+    /// How much more was available afterwards, in the signal's unit; `None` when it could not be measured.
+    pub freed: Option<u64>,
+    /// How much it was expected to free.
+    pub expected: Option<u64>,
 }
 
 /// The relist loop.

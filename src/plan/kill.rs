@@ -5,8 +5,8 @@ use super::{
     PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, name::Own,
 };
 use crate::model::{
-    ContainerState, Event, EventKind, EventTarget, Now, ObservedContainer, PodKey, PodUid,
-    SandboxState, k8s,
+    ContainerState, Event, EventKind, EventTarget, HoldStop, Now, ObservedContainer, PodKey,
+    PodUid, SandboxState, k8s,
 };
 use crate::podspec::is_sidecar;
 use std::time::Duration;
@@ -118,11 +118,14 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
             return;
         }
     }
-    if let Some(kill) =
-        retire_kill(input.key, &own, pod, known.and_then(|known| known.kill), uid, now)
-    {
-        plan.actions.push(Action::KillPod(kill));
-    }
+    let kill = Retirement {
+        key: input.key,
+        uid,
+        pod,
+        begun: known.and_then(|known| known.kill),
+        hold: input.hold.filter(|(held, _)| *held == uid).map(|(_, hold)| hold.stop),
+    };
+    plan.actions.extend(kill.kill(&own, now).map(Action::KillPod));
     for container in &own.containers {
         plan.actions.push(remove(container, false));
     }
@@ -141,34 +144,54 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
     plan.actions.push(Action::CleanUp { uid: uid.clone() });
 }
 
-fn retire_kill(
-    key: &PodKey,
-    own: &Own<'_>,
-    pod: Option<&k8s::Pod>,
+/// The end of one incarnation.
+struct Retirement<'a> {
+    key: &'a PodKey,
+    uid: &'a PodUid,
+    pod: Option<&'a k8s::Pod>,
+    /// From when it was begun.
     begun: Option<KillDeadline>,
-    uid: &PodUid,
-    now: Now,
-) -> Option<KillPod> {
-    let ready = own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
-    let sandboxes: Vec<_> = ready.map(|s| s.id.clone()).collect();
-    if sandboxes.is_empty() && !own.containers.iter().any(|c| is_alive(c)) {
-        return None;
+    /// It ends because it is held.
+    hold: Option<HoldStop>,
+}
+
+impl Retirement<'_> {
+    /// What has to be stopped; `None` when nothing has.
+    fn kill(&self, own: &Own<'_>, now: Now) -> Option<KillPod> {
+        let ready = own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
+        let sandboxes: Vec<_> = ready.map(|s| s.id.clone()).collect();
+        if sandboxes.is_empty() && !own.containers.iter().any(|c| is_alive(c)) {
+            return None;
+        }
+        let deadline = self.deadline(now);
+        let left = deadline.at.saturating_sub(now.boot);
+        let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        let left = u32::try_from(whole).unwrap_or(u32::MAX).min(deadline.grace_seconds);
+        let stop = Stop { key: self.key, pod: self.pod, grace_seconds: left, restart: false };
+        Some(KillPod {
+            uid: self.uid.clone(),
+            purpose: KillPurpose::Retire { deadline },
+            groups: stop.groups(&own.containers),
+            sandboxes,
+        })
     }
-    let deadline = begun.unwrap_or_else(|| {
-        let grace_seconds = grace_seconds(pod);
-        let at = now.boot + Duration::from_secs(u64::from(grace_seconds));
-        KillDeadline { grace_seconds, at }
-    });
-    let left = deadline.at.saturating_sub(now.boot);
-    let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-    let left = u32::try_from(whole).unwrap_or(u32::MAX).min(deadline.grace_seconds);
-    let stop = Stop { key, pod, grace_seconds: left, restart: false };
-    Some(KillPod {
-        uid: uid.clone(),
-        purpose: KillPurpose::Retire { deadline },
-        groups: stop.groups(&own.containers),
-        sandboxes,
-    })
+
+    /// The time that it was given first, unless a hold leaves it less.
+    fn deadline(&self, now: Now) -> KillDeadline {
+        let of = |grace_seconds: u32| KillDeadline {
+            grace_seconds,
+            at: now.boot + Duration::from_secs(u64::from(grace_seconds)),
+        };
+        let own = self.begun.unwrap_or_else(|| of(grace_seconds(self.pod)));
+        match self.hold {
+            None => own,
+            Some(HoldStop::AtOnce) => of(0),
+            Some(HoldStop::Within(seconds)) => {
+                let held = of(seconds.min(own.grace_seconds));
+                if held.at < own.at { held } else { own }
+            }
+        }
+    }
 }
 
 /// The removal of a container.

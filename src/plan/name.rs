@@ -8,8 +8,8 @@ use super::{
     shutdown::plan_undecided,
 };
 use crate::model::{
-    DesiredPod, Event, EventKind, EventTarget, Now, ObservedContainer, ObservedSandbox, PodUid,
-    SandboxId, SandboxState, k8s,
+    DesiredPod, Event, EventKind, EventTarget, Hold, Now, ObservedContainer, ObservedSandbox,
+    PodUid, SandboxId, SandboxState, k8s,
 };
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
@@ -25,6 +25,11 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     }
     plan_undecided(input, now, &mut plan);
     let Wish::Run(desired) = input.wish else { return plan };
+    if let Some(hold) = input.hold_of(&desired.uid) {
+        plan.block(&hold.message);
+        plan.held = retiring.is_empty();
+        return plan;
+    }
     if !retiring.is_empty() {
         if plan.blocked.is_none() {
             let uids: Vec<&str> = retiring.iter().map(PodUid::as_str).collect();
@@ -33,7 +38,11 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         }
         return plan;
     }
-    plan_pod(&Cx::new(input, desired, now), &mut plan);
+    let cx = Cx::new(input, desired, now);
+    match input.waits.filter(|_| cx.is_new()) {
+        Some(why) => plan.blocked = Some(why.to_owned()),
+        None => plan_pod(&cx, &mut plan),
+    }
     plan
 }
 
@@ -44,6 +53,7 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
     uids.retain(|uid| {
         let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
         killed
+            || input.hold_of(uid).is_some()
             || match input.wish {
                 Wish::Run(desired) => desired.uid != *uid,
                 Wish::Gone => true,
@@ -79,6 +89,13 @@ impl<'a> NameInput<'a> {
     /// The record of an incarnation.
     pub(crate) fn incarnation(&self, uid: &PodUid) -> Option<&'a Incarnation> {
         self.known.iter().find(|known| known.uid == *uid)
+    }
+
+    /// Why an incarnation is not to run for now. One that had ended for good already is not held.
+    pub(crate) fn hold_of(&self, uid: &PodUid) -> Option<&'a Hold> {
+        let (_, hold) = self.hold.filter(|(held, _)| *held == uid)?;
+        let ended = self.incarnation(uid).is_some_and(|known| known.terminal.is_some());
+        (!ended).then_some(hold)
     }
 
     /// What of `uid` is this agent's in the runtime.
@@ -148,6 +165,12 @@ impl<'a> Cx<'a> {
             memory: input.memory.of(&desired.uid),
             now,
         }
+    }
+
+    /// Whether nothing was done for it yet.
+    fn is_new(&self) -> bool {
+        let nothing_there = self.own.sandboxes.is_empty() && self.own.containers.is_empty();
+        nothing_there && self.input.incarnation(self.uid).is_none()
     }
 
     /// `<name>_<namespace>(<uid>)`, as messages call the pod.

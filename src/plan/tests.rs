@@ -1,3 +1,4 @@
+mod hold;
 mod picture;
 mod properties;
 mod scenarios;

@@ -2,7 +2,7 @@
 
 use super::{Action, PodMemory};
 use crate::model::{
-    ContainerId, DesiredPod, Event, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s,
+    ContainerId, DesiredPod, Event, Hold, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,10 @@ pub struct NameInput<'a> {
     pub runtime: &'a RuntimeView,
     /// The machine is going down.
     pub shutdown: Option<&'a Shutdown>,
+    /// This incarnation is not to run for now.
+    pub hold: Option<(&'a PodUid, &'a Hold)>,
+    /// The wished incarnation has to wait before it begins, and why.
+    pub waits: Option<&'a str>,
 }
 
 /// What the sources want of a name.
@@ -100,6 +104,8 @@ pub struct PodPlan {
     pub terminal: Option<Terminal>,
     /// The wished incarnation is ended because the machine goes down: to be shown, and not to be kept.
     pub interrupted: Option<Terminal>,
+    /// Nothing of the held incarnation is left, and nothing of it runs until the hold is lifted.
+    pub held: bool,
 }
 
 /// Why a container waits: `state.waiting` of its status.

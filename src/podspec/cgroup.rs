@@ -2,7 +2,9 @@
 //! shares, weights and quotas.
 
 use super::resources::{pod_level, with_overhead};
-use super::{Amounts, QosClass, container_limits, pod_limits, pod_requests, qos_class, uid_of};
+use super::{
+    Amounts, QosClass, container_limits, effective_requests, pod_limits, qos_class, uid_of,
+};
 use crate::model::{Quantity, k8s};
 
 const MIN_SHARES: u64 = 2;
@@ -54,7 +56,7 @@ pub struct CgroupOptions {
 /// otherwise the containers without a limit would share what the others reserved.
 #[must_use]
 pub fn pod_cgroup(spec: &k8s::PodSpec, options: &CgroupOptions) -> PodCgroup {
-    let requests = with_overhead(pod_requests(spec), spec, false);
+    let requests = effective_requests(spec);
     let limits = with_overhead(pod_limits(spec), spec, true);
     let class = qos_class(spec);
     let limited = |resource: &str| match class {
@@ -110,7 +112,7 @@ pub fn burstable_shares<'a>(specs: impl IntoIterator<Item = &'a k8s::PodSpec>) -
     let requested: i64 = specs
         .into_iter()
         .filter(|spec| qos_class(spec) == QosClass::Burstable)
-        .filter_map(|spec| with_overhead(pod_requests(spec), spec, false).get("cpu"))
+        .filter_map(|spec| effective_requests(spec).get("cpu"))
         .map(Quantity::milli_value)
         .fold(0, i64::saturating_add);
     cpu_shares(requested)

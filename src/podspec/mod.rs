@@ -14,7 +14,9 @@ mod expand;
 mod hash;
 mod identity;
 mod oom;
+mod priority;
 mod resources;
+mod sysctl;
 
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
@@ -29,8 +31,13 @@ pub use identity::{
     is_node_critical, is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
 };
 pub use oom::oom_score_adj;
+pub use priority::{priority_of_class, resolve_priority};
 pub use resources::{
-    Amounts, QosClass, container_limits, container_requests, pod_limits, pod_requests, qos_class,
+    Amounts, QosClass, container_limits, container_requests, effective_requests, pod_limits,
+    pod_requests, qos_class,
+};
+pub use sysctl::{
+    SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };
 
 #[cfg(test)]

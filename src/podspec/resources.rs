@@ -102,6 +102,12 @@ pub fn pod_requests(spec: &k8s::PodSpec) -> Amounts {
     aggregate(spec, container_requests, pod_level(spec, |r| r.requests.as_ref()))
 }
 
+/// What the pod takes of the node: [`pod_requests`] and its overhead.
+#[must_use]
+pub fn effective_requests(spec: &k8s::PodSpec) -> Amounts {
+    with_overhead(pod_requests(spec), spec, false)
+}
+
 /// What limits the pod as a whole, summed like [`pod_requests`].
 #[must_use]
 pub fn pod_limits(spec: &k8s::PodSpec) -> Amounts {

@@ -12,7 +12,7 @@ mod phase;
 pub use display::{Ready, display_status, ready_column, restarts};
 
 use crate::{
-    model::{Now, ObservedPod, PodUid, SandboxState, k8s},
+    model::{Hold, Now, ObservedPod, PodUid, SandboxState, k8s},
     plan::{PodPlan, Terminal},
     podspec::{is_host_network, qos_class},
 };
@@ -88,6 +88,41 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
         qos_class: qos,
         start_time: Some(start_time),
+        ..Default::default()
+    }
+}
+
+/// The status of a pod that is held, once nothing of it is left: it takes the place of the former one, as the kubelet's does
+/// for a pod that it rejects. `started_at` is taken from `previous`, or is now.
+#[must_use]
+pub fn held_status(
+    pod: &k8s::Pod,
+    hold: &Hold,
+    previous: Option<&k8s::PodStatus>,
+    now: Now,
+) -> k8s::PodStatus {
+    let disruption = hold.disruption.as_ref().map(|(reason, message)| {
+        let before = previous.and_then(|previous| previous.conditions.as_ref()?.first().cloned());
+        vec![k8s::PodCondition {
+            type_: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: Some(reason.clone()),
+            message: Some(message.clone()),
+            last_transition_time: before
+                .and_then(|condition| condition.last_transition_time)
+                .or_else(|| Some(time(now.wall))),
+            ..Default::default()
+        }]
+    });
+    k8s::PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(hold.reason.clone()),
+        message: Some(hold.message.clone()),
+        conditions: disruption,
+        qos_class: pod.spec.as_ref().map(|spec| qos_class(spec).as_str().to_owned()),
+        start_time: previous
+            .and_then(|previous| previous.start_time.clone())
+            .or_else(|| Some(time(now.wall))),
         ..Default::default()
     }
 }

@@ -13,9 +13,16 @@ pub struct Loaded {
     pub pods: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What [`super::Store::put_source`] saved last.
     pub sources: BTreeMap<SourceKind, LoadedSource>,
+    /// What [`super::Store::put_evictions`] saved last.
+    pub evictions: Option<serde_json::Value>,
     /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a tenth of the values.
     pub memory: BTreeMap<PodKey, Box<RawValue>>,
+    /// What [`super::Store::put_images`] saved last.
+    pub images: Option<serde_json::Value>,
 }
+
+/// Name of both files with the pods that were evicted.
+pub(super) const EVICTIONS: &str = "evictions.json";
 
 /// The saved state of a source.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +52,9 @@ pub(super) fn source_file(kind: SourceKind) -> &'static str {
     }
 }
 
+/// Name of the file with what is remembered of images.
+pub(super) const IMAGES_FILE: &str = "images.json";
+
 /// Reads all state files; the sentences tell what could not be used.
 pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) {
     let mut loaded = Loaded::default();
@@ -70,6 +80,21 @@ pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) 
             files::Read::Content(state) => LoadedSource::Saved(state),
         };
         loaded.sources.insert(kind, source);
+    }
+    // The one that a reboot takes away is the newer one, where there is one.
+    for path in [memory_dir.with_file_name(EVICTIONS), state_dir.join(EVICTIONS)] {
+        match files::read(&path) {
+            files::Read::Missing => {}
+            files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Content(evictions) => {
+                loaded.evictions.get_or_insert(evictions);
+            }
+        }
+    }
+    match files::read(&state_dir.join(IMAGES_FILE)) {
+        files::Read::Missing => {}
+        files::Read::Damaged(sentence) => found.push(sentence),
+        files::Read::Content(images) => loaded.images = Some(images),
     }
     for path in files::json_files(memory_dir) {
         match files::read::<Memory<Box<RawValue>>>(&path) {

@@ -6,6 +6,9 @@
 //! <root>/nodelet/node-name          kept from the first start
 //! <root>/nodelet/pods/NS_NAME.json  every incarnation of a name that is admitted or being stopped
 //! <root>/nodelet/sources.json       last good manifests of the directory; sources-http.json: of the URL
+//! <root>/nodelet/evictions.json     pods that were evicted and are not back
+//! <run>/evictions.json              the same, written first: the disk may be the reason
+//! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
 //! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
 //! ```
 //!
@@ -173,6 +176,15 @@ impl Store {
         self.write(path, Some(files::encode(state)), Durability::Synced).await
     }
 
+    /// Saves what is remembered of images.
+    ///
+    /// # Errors
+    /// It is not on disk (yet).
+    pub async fn put_images<T: Serialize + Sync>(&self, images: &T) -> Result<(), NotSaved> {
+        let path = self.inner.state_dir.join(load::IMAGES_FILE);
+        self.write(path, Some(files::encode(images)), Durability::Synced).await
+    }
+
     /// Saves what a reboot may take away; `None` removes it.
     ///
     /// # Errors
@@ -186,6 +198,25 @@ impl Store {
         let content =
             memory.map(|memory| files::encode(&load::Memory { key: key.clone(), memory }));
         self.write(path, content, Durability::Cached).await
+    }
+
+    /// Saves which pods were evicted. Returns when it will survive the agent; what has to survive a loss of power is written
+    /// behind its back, and tried again for as long as the disk takes nothing.
+    ///
+    /// # Errors
+    /// It would not survive the agent (yet).
+    pub async fn put_evictions<T: Serialize + Sync>(&self, evictions: &T) -> Result<(), NotSaved> {
+        let content = files::encode(evictions);
+        let (done, _) = oneshot::channel();
+        let path = self.inner.state_dir.join(load::EVICTIONS);
+        let job =
+            Job { path, content: Some(content.clone()), durability: Durability::Synced, done };
+        if self.inner.synced.try_send(job).is_err() {
+            // Its disk holds the writer up, and is perhaps the reason for the eviction: nothing waits for it.
+            tracing::debug!("which pods were evicted is not safe from a loss of power yet");
+        }
+        let run = self.inner.memory_dir.with_file_name(load::EVICTIONS);
+        self.write(run, Some(content), Durability::Cached).await
     }
 
     /// What a person should know: files set aside, files that can't be written, a changed host name.

@@ -41,6 +41,14 @@ pub struct PodRecord {
     pub status: Option<Arc<k8s::PodStatus>>,
 }
 
+impl PodRecord {
+    /// Whether it has ended for good and stays so: one that is being removed may be wished again and begins anew.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.terminal.is_some() && self.kill.is_none()
+    }
+}
+
 /// Until when an incarnation has time to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -42,6 +42,32 @@ impl Life {
 }
 
 #[tokio::test]
+async fn evictions_survive_the_agent_and_a_reboot() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.evictions, None);
+    life.store.put_evictions(&serde_json::json!(["a"])).await.unwrap();
+    life.end().await;
+
+    let (run, root) = (dir.path().join("run/evictions.json"), "root/nodelet/evictions.json");
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a"])));
+    // As if the disk had taken nothing: the file on /run is the newer one.
+    let older = fs::read(dir.path().join(root)).unwrap();
+    life.store.put_evictions(&serde_json::json!(["a", "b"])).await.unwrap();
+    life.end().await;
+    fs::write(dir.path().join(root), older).unwrap();
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a", "b"])));
+    life.end().await;
+
+    fs::remove_file(run).unwrap();
+    let life = Life::begin(dir.path());
+    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a"])), "after a reboot");
+    life.end().await;
+}
+
+#[tokio::test]
 async fn what_is_saved_is_there_in_the_next_life() {
     let dir = tempfile::tempdir().unwrap();
     let key = PodKey::new("default", "web-n1");
@@ -50,6 +76,8 @@ async fn what_is_saved_is_there_in_the_next_life() {
     life.store.put_pods(&key, &[record(&key, "a"), record(&key, "b")]).await.unwrap();
     life.store.put_memory(&key, Some(&serde_json::json!({"delay": 20}))).await.unwrap();
     life.store.put_source(SourceKind::Http, &serde_json::json!(["x"])).await.unwrap();
+    assert_eq!(life.loaded.images, None);
+    life.store.put_images(&serde_json::json!({"a": 1})).await.unwrap();
     life.end().await;
 
     let life = Life::begin(dir.path());
@@ -59,6 +87,7 @@ async fn what_is_saved_is_there_in_the_next_life() {
     let saved = &life.loaded.sources[&SourceKind::Http];
     assert_eq!(*saved, LoadedSource::Saved(serde_json::json!(["x"])));
     assert_eq!(life.loaded.sources[&SourceKind::File], LoadedSource::None);
+    assert_eq!(life.loaded.images, Some(serde_json::json!({"a": 1})));
     let path = dir.path().join("root/nodelet/pods/default_web-n1.json");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 

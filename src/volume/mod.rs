@@ -23,7 +23,7 @@ mod tests;
 
 pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
 
-use crate::model::{PodUid, k8s};
+use crate::model::{PodUid, VolumePlace, k8s};
 use std::{
     fmt, io,
     path::{Path, PathBuf},
@@ -243,6 +243,34 @@ impl Volumes {
             }
         }
         if failures.is_empty() { Ok(()) } else { Err(SetupFailed { failures, wanted }) }
+    }
+
+    /// The emptyDirs that a container of the pod mounts: what the pod uses there is measured in their directories.
+    ///
+    /// # Errors
+    /// For names that are no plain file names.
+    pub fn empty_dirs(
+        &self,
+        pod: &k8s::Pod,
+        uid: &PodUid,
+    ) -> Result<Vec<VolumePlace>, VolumeError> {
+        let pod_dir = self.pod_dir(uid)?;
+        let mut found = Vec::new();
+        let Some(spec) = &pod.spec else { return Ok(found) };
+        for volume in spec.volumes.iter().flatten() {
+            check_name(&volume.name)?;
+            let in_memory = match core::kind_of_volume(volume) {
+                Ok(core::VolumeKind::Disk) => false,
+                Ok(core::VolumeKind::Memory { .. }) => true,
+                // One that was refused is not there.
+                Ok(core::VolumeKind::HostPath { .. }) | Err(_) => continue,
+            };
+            if core::is_mounted(spec, &volume.name) {
+                let path = empty_dir::Place::new(&pod_dir, &volume.name).directory();
+                found.push(VolumePlace { name: volume.name.as_str().into(), in_memory, path });
+            }
+        }
+        Ok(found)
     }
 
     fn setup_one(

@@ -522,3 +522,26 @@ fn a_uid_is_never_a_path() {
     root.volumes.setup(&dots, &uid(), None).unwrap();
     assert!(!root.pod_dir().exists(), "a volume that nobody mounts");
 }
+
+#[test]
+fn empty_dirs_are_found_where_they_are_made() {
+    if !is_root() {
+        return;
+    }
+    let root = TestRoot::new();
+    let volumes = json!([
+        { "name": "disk", "emptyDir": {} },
+        { "name": "memory", "emptyDir": { "medium": "Memory" } },
+        { "name": "unused", "emptyDir": {} },
+        { "name": "host", "hostPath": { "path": "/tmp" } },
+    ]);
+    let mount = |name: &str| json!({ "name": name, "mountPath": format!("/{name}") });
+    let mounts = json!([mount("disk"), mount("memory"), mount("host")]);
+    let pod = pod(&volumes, &mounts, None);
+    let found = root.volumes.empty_dirs(&pod, &uid()).unwrap();
+    let names: Vec<(&str, bool)> = found.iter().map(|v| (&*v.name, v.in_memory)).collect();
+    assert_eq!(names, [("disk", false), ("memory", true)]);
+    assert!(found.iter().all(|volume| !volume.path.exists()));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    assert!(found.iter().all(|volume| volume.path.is_dir()));
+}

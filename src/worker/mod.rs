@@ -27,7 +27,7 @@ pub(crate) use set::any_changed;
 pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
 
 use crate::{
-    model::{DesiredPod, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},
+    model::{DesiredPod, Hold, HoldStop, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},
     plan::Wish,
 };
 use std::sync::Arc;
@@ -40,11 +40,32 @@ struct Input {
     runtime: Arc<RuntimeView>,
     /// The machine is going down.
     shutdown: Option<Shutdown>,
+    /// This incarnation is not to run for now.
+    hold: Option<Held>,
+    /// The wished incarnation has to wait before it begins, and why.
+    waits: Option<Arc<str>>,
     /// Counts the inputs, so that the set knows whether a report answers the latest.
     sequence: u64,
 }
 
+/// An incarnation that is not to run for now, and why.
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    uid: PodUid,
+    hold: Arc<Hold>,
+}
+
 impl Input {
+    /// The incarnation that is to be killed without asking the runtime.
+    fn killed_at_once(&self) -> Option<&Held> {
+        self.hold.as_ref().filter(|held| held.hold.stop == HoldStop::AtOnce)
+    }
+
+    /// Whether this incarnation is not to run for now.
+    fn holds(&self, uid: &PodUid) -> bool {
+        self.hold.as_ref().is_some_and(|held| held.uid == *uid)
+    }
+
     /// Whether the wished pod is to end because the machine goes down.
     fn ends(&self, pod: &DesiredPod) -> bool {
         let priority = priority_of(&pod.pod);

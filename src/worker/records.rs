@@ -65,16 +65,10 @@ impl Records {
     }
 
     /// Writes down what has to be known before `action` is carried out.
-    pub(super) async fn begin(
-        &mut self,
-        store: &Store,
-        action: &Action,
-        intent: &Intent,
-        now: Now,
-    ) {
+    pub(super) async fn begin(&mut self, store: &Store, action: &Action, input: &Input, now: Now) {
         let uid = action.uid();
         let changed = match action {
-            Action::PreparePod { .. } => self.admit(uid, intent, now),
+            Action::PreparePod { .. } => self.admit(uid, &input.intent, now),
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
                 KillPurpose::Shutdown => self.interrupt(uid, kill),
@@ -87,7 +81,7 @@ impl Records {
             // anew once its remains are gone.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
-                intent.is_without(uid) && self.retire(uid, at_once, now)
+                (input.intent.is_without(uid) || input.holds(uid)) && self.retire(uid, at_once, now)
             }
             Action::CreateSandbox(_)
             | Action::StartContainer(_)

@@ -7,13 +7,13 @@ use crate::{
         ContainerState, ObservedPod, Origin, PodKey, PodUid, PodView, SandboxId, SandboxState, k8s,
     },
     plan::PodPlan,
-    status::{StatusContext, StatusInput, pod_status},
+    status::{StatusContext, StatusInput, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
 
 /// A worker's view, and whether it still has a reason to be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Report {
     pub key: PodKey,
     /// `None` once nothing of the name is left.
@@ -22,12 +22,24 @@ pub(super) struct Report {
     pub running: Option<PodUid>,
     /// Those that have a record.
     pub recorded: Vec<PodUid>,
+    /// The incarnation that is shown, when it has ended for good.
+    pub ended: Option<PodUid>,
     /// Something of ours runs under the name: a sandbox, a container.
     pub alive: bool,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
     /// The input that it answers; `None` while something is done, or was done that no listing has confirmed.
     pub answers: Option<u64>,
+}
+
+impl Report {
+    /// Whether another one has nothing new. One without a view is always news: the worker may have to go.
+    fn says_the_same(&self, other: &Self) -> bool {
+        let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
+        same(view, last)
+            && (&self.recorded, &self.ended) == (&other.recorded, &other.ended)
+            && (self.answers, self.alive) == (other.answers, other.alive)
+    }
 }
 
 /// Makes reports, and sends those that differ from the last.
@@ -37,7 +49,7 @@ pub(super) struct Reporter {
     reports: mpsc::Sender<Report>,
     /// The last statuses by incarnation: transition times are taken over from them.
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-    last: Option<(Arc<PodView>, Option<u64>, bool)>,
+    last: Option<Report>,
     /// Which call on the pod is past its soft deadline.
     pub hung: Option<String>,
 }
@@ -63,7 +75,10 @@ impl Reporter {
         records: &Records,
         kept: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
     ) {
-        self.statuses.clone_from(kept);
+        // The status of an incarnation without a record tells only that it was held.
+        let of_record = |uid: &PodUid| records.of(uid).is_some();
+        let kept = kept.iter().filter(|(uid, _)| of_record(uid));
+        self.statuses = kept.map(|(uid, status)| (uid.clone(), Arc::clone(status))).collect();
         for record in records.all() {
             if let Some(status) = &record.status {
                 self.statuses.entry(record.uid.clone()).or_insert_with(|| Arc::clone(status));
@@ -103,18 +118,21 @@ impl Reporter {
         }
         let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
-        let alive = is_alive(observed, &self.host.settings.owner);
-        if let (Some(view), Some((last, answered, was_alive))) = (&view, &self.last)
-            && same(view, last)
-            && (*answered, *was_alive) == (answers, alive)
-        {
+        let over = running.as_ref().and_then(|uid| records.of(uid)).filter(|r| r.has_ended());
+        let report = Report {
+            key: self.key.clone(),
+            ended: over.map(|record| record.uid.clone()),
+            view: view.map(Arc::new),
+            running,
+            recorded: records.all().iter().map(|record| record.uid.clone()).collect(),
+            alive: is_alive(observed, &self.host.settings.owner),
+            nothing_left,
+            answers,
+        };
+        if self.last.as_ref().is_some_and(|last| last.says_the_same(&report)) {
             return;
         }
-        let view = view.map(Arc::new);
-        self.last = view.clone().map(|view| (view, answers, alive));
-        let key = self.key.clone();
-        let recorded = records.all().iter().map(|record| record.uid.clone()).collect();
-        let report = Report { key, view, running, recorded, alive, nothing_left, answers };
+        self.last = Some(report.clone());
         // The set outlives its workers; when it is gone there is nobody left to tell.
         if self.reports.send(report).await.is_err() {
             tracing::debug!(pod = %self.key, "nobody listens to reports any more");
@@ -133,27 +151,35 @@ impl Reporter {
         let status = match &subject.pod {
             None => Arc::new(k8s::PodStatus::default()),
             Some(pod) => {
+                let held = input.hold.as_ref().filter(|_| subject.wished && plan.held);
                 let plan = Some(plan).filter(|_| subject.wished);
+                let previous = self.statuses.get(&subject.uid).map(|status| &**status);
                 let ended = record.and_then(|record| record.terminal.as_ref());
-                let status = pod_status(
-                    &StatusInput {
-                        pod,
-                        uid: &subject.uid,
-                        observed,
-                        plan,
-                        terminal: plan
-                            .and_then(|plan| plan.terminal.as_ref().or(plan.interrupted.as_ref()))
-                            .or(ended),
-                        started_at: record.and_then(|record| record.started_at),
-                        terminating: subject.terminating,
-                        previous: self.statuses.get(&subject.uid).map(|status| &**status),
-                    },
-                    &StatusContext {
-                        runtime_name: input.runtime.name.clone(),
-                        host_ips: self.host.settings.host_ips.clone(),
-                    },
-                    clock::now(),
-                );
+                let status = if let Some(held) = held {
+                    held_status(pod, &held.hold, previous, clock::now())
+                } else {
+                    pod_status(
+                        &StatusInput {
+                            pod,
+                            uid: &subject.uid,
+                            observed,
+                            plan,
+                            terminal: plan
+                                .and_then(|plan| {
+                                    plan.terminal.as_ref().or(plan.interrupted.as_ref())
+                                })
+                                .or(ended),
+                            started_at: record.and_then(|record| record.started_at),
+                            terminating: subject.terminating,
+                            previous,
+                        },
+                        &StatusContext {
+                            runtime_name: input.runtime.name.clone(),
+                            host_ips: self.host.settings.host_ips.clone(),
+                        },
+                        clock::now(),
+                    )
+                };
                 match self.statuses.get(&subject.uid) {
                     Some(last) if **last == status => Arc::clone(last),
                     Some(_) | None => Arc::new(status),

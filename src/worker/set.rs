@@ -1,20 +1,26 @@
 //! The set of workers: routes what is wished and what was observed to the worker of each name,
 //! publishes their views, and lets a worker go when nothing of its name is left.
 
+mod admit;
 mod publish;
 
+use admit::{Admitted, Kept};
 pub use publish::{Ending, Known, PodViews, SetView};
 
 use super::{
     Input, Intent,
     execute::Host,
     report::Report,
-    task::{Kept, Worker, WorkerStart},
+    task::{Kept as KeptMemory, Worker, WorkerStart},
 };
 use crate::{
+    admission::NodeFacts,
     clock,
     desired::{Desired, SourceSnapshot, merge},
-    model::{ObservedPod, PodKey, PodUid, RuntimeView, SandboxState, Shutdown, priority_of},
+    model::{
+        ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView, SandboxState, Shutdown, k8s,
+        priority_of,
+    },
     pleg::{Health, PlegUpdate},
     store::PodRecord,
 };
@@ -38,10 +44,12 @@ const HEARTBEAT: Duration = Duration::from_secs(60);
 /// Routes inputs to workers and publishes their views.
 pub struct WorkerSet {
     host: Arc<Host>,
+    node: NodeFacts,
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     updates: mpsc::Receiver<PlegUpdate>,
     health: watch::Receiver<Arc<Health>>,
     node_shutdown: watch::Receiver<Option<Shutdown>>,
+    pressure: watch::Receiver<Arc<PressureOrders>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
     known: watch::Sender<Arc<Known>>,
@@ -64,6 +72,8 @@ struct State {
     desired: Desired,
     runtime: Arc<RuntimeView>,
     shutdown: Option<Shutdown>,
+    pressure: Arc<PressureOrders>,
+    admitted: Admitted,
     listed: bool,
 }
 
@@ -75,6 +85,10 @@ struct Handle {
     recorded: Vec<PodUid>,
     /// Priority of its pod.
     priority: i32,
+    /// The incarnation that its last report showed, with its specification.
+    pod: Option<(PodUid, Arc<k8s::Pod>)>,
+    /// That incarnation, when it has ended for good.
+    ended: Option<PodUid>,
     /// Whether anything ran by its last report.
     alive: bool,
     /// The input that its last report answered.
@@ -91,6 +105,10 @@ pub struct SetInputs {
     pub health: watch::Receiver<Arc<Health>>,
     /// The machine is going down.
     pub node_shutdown: watch::Receiver<Option<Shutdown>>,
+    /// What pods are admitted by.
+    pub node: NodeFacts,
+    /// What runs short, and who has to go because of it.
+    pub pressure: watch::Receiver<Arc<PressureOrders>>,
     /// Records that an earlier run of the agent left.
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What its workers kept.
@@ -100,14 +118,18 @@ pub struct SetInputs {
 impl WorkerSet {
     /// A set without workers; they begin with the first listing.
     #[must_use]
-    pub fn new(host: Arc<Host>, inputs: SetInputs, shutdown: CancellationToken) -> Self {
+    pub fn new(host: Arc<Host>, mut inputs: SetInputs, shutdown: CancellationToken) -> Self {
         let (report_sender, reports) = mpsc::channel(REPORTS);
+        // Those that were evicted in an earlier life are held from the beginning.
+        let pressure = Arc::clone(&inputs.pressure.borrow_and_update());
         Self {
             host,
+            node: inputs.node,
             sources: inputs.sources,
             updates: inputs.updates,
             health: inputs.health,
             node_shutdown: inputs.node_shutdown,
+            pressure: inputs.pressure,
             views: watch::Sender::default(),
             set_view: watch::Sender::default(),
             known: watch::Sender::default(),
@@ -115,7 +137,12 @@ impl WorkerSet {
             heartbeat: watch::Sender::default(),
             reports,
             report_sender,
-            state: State { records: inputs.records, kept: inputs.kept, ..State::default() },
+            state: State {
+                pressure,
+                records: inputs.records,
+                kept: inputs.kept,
+                ..State::default()
+            },
             tasks: JoinSet::new(),
             shutdown,
         }
@@ -191,6 +218,10 @@ impl WorkerSet {
                     changed?;
                     self.take_shutdown();
                 }
+                changed = self.pressure.changed() => {
+                    changed?;
+                    self.take_pressure();
+                }
                 Some(ended) = self.tasks.join_next() => {
                     // A worker ends only after the set has dropped its input.
                     let key = ended?;
@@ -228,6 +259,9 @@ impl WorkerSet {
                 self.begin_if_ours(&key);
             }
         }
+        if self.somebody_waits() {
+            self.hold();
+        }
         self.publish_set_view();
     }
 
@@ -241,18 +275,21 @@ impl WorkerSet {
         let state = &self.state;
         let desired = merge(&snapshots, &|key| state.running_uid(key, &self.host.settings.owner));
         self.state.desired = desired;
+        self.admit();
+        let state = &self.state;
         for (key, handle) in &self.state.workers {
             let intent = self.state.intent(key);
+            let Kept { hold, waits } = state.kept_back(key);
             handle.input.send_if_modified(|input| {
-                let changed = input.intent != intent;
+                let changed =
+                    (&input.intent, &input.hold, &input.waits) != (&intent, &hold, &waits);
                 if changed {
-                    input.intent = intent;
+                    (input.intent, input.hold, input.waits) = (intent, hold, waits);
                     input.sequence += 1;
                 }
                 changed
             });
         }
-        let state = &self.state;
         // An agent that died right after a pod was gone has left what it kept for it; a worker lets it go.
         let left = state.kept.keys().filter(|_| state.desired.complete);
         let new: BTreeSet<PodKey> = state
@@ -297,6 +334,28 @@ impl WorkerSet {
         self.publish_ending();
     }
 
+    /// Tells the workers whose pods are not to run for now.
+    fn take_pressure(&mut self) {
+        self.state.pressure = Arc::clone(&self.pressure.borrow_and_update());
+        self.hold();
+    }
+
+    /// Decides anew who may run, and tells the workers.
+    fn hold(&mut self) {
+        self.admit();
+        for (key, handle) in &self.state.workers {
+            let Kept { hold, waits } = self.state.kept_back(key);
+            handle.input.send_if_modified(|input| {
+                let changed = (&input.hold, &input.waits) != (&hold, &waits);
+                if changed {
+                    (input.hold, input.waits) = (hold, waits);
+                    input.sequence += 1;
+                }
+                changed
+            });
+        }
+    }
+
     fn begin_if_ours(&mut self, key: &PodKey) {
         let ours = self.state.records.contains_key(key)
             || self.state.running_uid(key, &self.host.settings.owner).is_some();
@@ -306,11 +365,14 @@ impl WorkerSet {
     }
 
     fn begin(&mut self, key: &PodKey) {
+        let Kept { hold, waits } = self.state.kept_back(key);
         let (input, receiver) = watch::channel(Input {
             intent: self.state.intent(key),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
             shutdown: self.state.shutdown.clone(),
+            hold,
+            waits,
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
@@ -318,6 +380,9 @@ impl WorkerSet {
         let wished = self.state.desired.pods.get(key).map(|desired| &desired.pod);
         let pod = records.first().map(|record| &record.pod).or(wished);
         let priority = pod.map(|pod| priority_of(pod)).unwrap_or_default();
+        let shown = records.first().map(|record| (record.uid.clone(), Arc::clone(&record.pod)));
+        let over = records.first().filter(|record| record.has_ended());
+        let ended = over.map(|record| record.uid.clone());
         let worker = Worker::new(WorkerStart {
             key: key.clone(),
             host: Arc::clone(&self.host),
@@ -333,19 +398,26 @@ impl WorkerSet {
             key_of_task
         });
         let (alive, answered) = (false, None);
-        let handle = Handle { input, running: None, recorded, priority, alive, answered };
+        let pod = shown;
+        let handle =
+            Handle { input, running: None, recorded, priority, pod, ended, alive, answered };
         self.state.workers.insert(key.clone(), handle);
     }
 
     fn fold(&mut self, report: Report) {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
+        let before = (handle.recorded.clone(), handle.alive, handle.ended.clone());
         handle.running.clone_from(&report.running);
         handle.recorded.clone_from(&report.recorded);
         handle.alive = report.alive;
+        handle.ended.clone_from(&report.ended);
         handle.answered = report.answers;
         if let Some(pod) = report.view.as_ref().and_then(|view| view.pod.as_ref()) {
             handle.priority = priority_of(pod);
         }
+        handle.pod =
+            report.view.as_ref().and_then(|view| Some((view.uid.clone(), view.pod.clone()?)));
+        let moved = before != (handle.recorded.clone(), handle.alive, handle.ended.clone());
         let idle = report.nothing_left && report.answers == Some(handle.input.borrow().sequence);
         if idle {
             // Dropping the input ends the worker.
@@ -363,6 +435,9 @@ impl WorkerSet {
             }
         });
         self.publish_ending();
+        if (moved || idle) && self.somebody_waits() {
+            self.hold();
+        }
         if !self.state.desired.duplicates.is_empty() {
             // Which of two manifests of one name runs may have changed with it.
             self.merge_sources();
@@ -395,7 +470,7 @@ impl State {
 }
 
 /// What a worker kept; what another version of the agent wrote is worth no more than a new start.
-fn kept_of(saved: &RawValue) -> Kept {
+fn kept_of(saved: &RawValue) -> KeptMemory {
     serde_json::from_str(saved.get())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()

@@ -1,7 +1,7 @@
 //! One worker: observe, decide, act, publish, for one namespace/name.
 
 use super::{
-    Input,
+    Held, Input,
     execute::{Host, Progress, Request, execute},
     records::Records,
     report::{Report, Reporter},
@@ -61,6 +61,10 @@ pub(super) struct Worker {
     reporter: Reporter,
     /// Something was done since the relist loop was last asked to look.
     acted: bool,
+    /// The incarnation that was held at the last pass.
+    held: Option<PodUid>,
+    /// The hold for which everything was killed last.
+    at_once: Option<Held>,
 }
 
 /// How a pass ended.
@@ -88,6 +92,8 @@ impl Worker {
             shutdown: start.shutdown,
             picture: Picture::default(),
             acted: false,
+            held: None,
+            at_once: None,
         }
     }
 
@@ -115,11 +121,21 @@ impl Worker {
 
     /// One round: plan from the latest, publish, and execute what is planned.
     async fn pass(&mut self, input: &Input) -> Pass {
+        self.kill_at_once(input).await;
         self.picture.observe(Arc::clone(&input.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         let host = &self.host;
         self.records.adopt(&host.store, &input.intent, &observed, &host.settings.owner).await;
         self.records.share(&input.intent);
+        let held = input.hold.as_ref().map(|held| held.uid.clone());
+        if held != self.held
+            && let Some(uid) = std::mem::replace(&mut self.held, held)
+        {
+            // It begins anew, unless it had ended before it was held.
+            if self.records.of(&uid).is_none_or(|record| record.terminal.is_none()) {
+                self.reporter.forget(&uid);
+            }
+        }
         let now = clock::now();
         let wished = match &input.intent {
             super::Intent::Run(pod) => Some(&pod.uid),
@@ -136,6 +152,8 @@ impl Worker {
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
                 shutdown: input.shutdown.as_ref(),
+                hold: input.hold.as_ref().map(|held| (&held.uid, &*held.hold)),
+                waits: input.waits.as_deref(),
             },
             now,
         );
@@ -186,7 +204,10 @@ impl Worker {
             self.picture.record(outcome, now);
             let overtaken = self.input.has_changed().is_err() || {
                 let latest = self.input.borrow();
-                latest.intent != input.intent || latest.shutdown != input.shutdown
+                latest.intent != input.intent
+                    || latest.shutdown != input.shutdown
+                    || latest.hold != input.hold
+                    || latest.waits != input.waits
             };
             if failed && ends_pass || overtaken {
                 return;
@@ -198,10 +219,15 @@ impl Worker {
     /// in the view, and a call past its soft deadline is named. `None` when the agent stops before
     /// the action has begun to change anything.
     async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
-        let now = clock::now();
-        self.memory.begin(&action, &self.host.settings.plan, now);
+        if matches!(action, Action::KillPod(_)) {
+            // Something may have been started since.
+            self.at_once = None;
+            self.kill_at_once(input).await;
+        }
+        let (now, host) = (clock::now(), Arc::clone(&self.host));
+        self.memory.begin(&action, &host.settings.plan, now);
         self.keep().await;
-        self.records.begin(&self.host.store, &action, &input.intent, now).await;
+        self.records.begin(&host.store, &action, input, now).await;
         let uid: PodUid = action.uid().clone();
         let cancel_pull = CancellationToken::new();
         let (sender, mut progress) = watch::channel(Progress::default());
@@ -215,7 +241,7 @@ impl Worker {
             progress: sender,
         };
         // On the heap: it is large, and there only while something is done.
-        let mut running = Box::pin(execute(&self.host, &request, &action));
+        let mut running = Box::pin(execute(&host, &request, &action));
         let mut listening = true;
         let mut input = input.clone();
         // `running` is pinned outside and polled again when another arm wins; a watch's `changed`
@@ -230,7 +256,8 @@ impl Worker {
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
                     let latest = self.input.borrow().clone();
-                    let wished = latest.intent.desired(&uid).filter(|pod| !latest.ends(pod));
+                    let wished = latest.intent.desired(&uid);
+                    let wished = wished.filter(|pod| !latest.ends(pod) && !latest.holds(&uid));
                     // The same uid may be wished with another image: the manifest names the uid.
                     let pod = wished.as_deref().map(|wished| &*wished.pod);
                     if !listening || pod.is_none() || image_of(pod, &action) != image {
@@ -239,6 +266,7 @@ impl Worker {
                     if listening {
                         input = latest;
                         self.picture.observe(Arc::clone(&input.observed));
+                        self.kill_at_once(&input).await;
                     }
                 }
                 Ok(()) = progress.changed() => {
@@ -252,6 +280,18 @@ impl Worker {
             if let Some(observed) = self.picture.shared() {
                 self.reporter.report(&input, &observed, &self.records, plan, None).await;
             }
+        }
+    }
+
+    /// Kills what is to be killed at once, once: whatever call the worker is in, and however long the next one has to wait.
+    async fn kill_at_once(&mut self, input: &Input) {
+        if self.at_once.as_ref() == input.killed_at_once() {
+            return;
+        }
+        self.at_once = input.killed_at_once().cloned();
+        let pod = self.at_once.as_ref().and_then(|held| self.records.pod_for(&held.uid, input));
+        if let Some(pod) = pod {
+            self.host.kill_at_once(&self.key, &pod).await;
         }
     }
 

@@ -338,9 +338,14 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     let containerd =
         source.join(format!("tests/machine/guest/etc/containerd/config-{driver}.toml"));
     fs::copy(containerd, place("etc/containerd/config.toml")).unwrap();
+    // What fits into a small emulated machine is not what the other tests are about.
+    let eviction = match options.kubelet.contains("evictionHard") {
+        true => "",
+        false => "evictionHard: {}\n",
+    };
     let config = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-         cgroupDriver: {driver}\n{}\n",
+         cgroupDriver: {driver}\n{eviction}{}\n",
         options.kubelet
     );
     fs::write(place("etc/nodelet/config.d/10-test.conf"), config).unwrap();

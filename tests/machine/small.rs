@@ -31,7 +31,8 @@ pub fn thirty_pods_on_a_small_machine() {
     let uptime = node.sh("cut -d' ' -f1 /proc/uptime");
     println!("kernel start -> {PODS} pods run: {} s (emulated)", uptime.trim());
     for (name, now) in node.running() {
-        assert_eq!(now.restarts, before[&name].restarts + 1, "{name}");
+        // A start that the runtime failed in the crowd counts as well.
+        assert!(now.restarts > before[&name].restarts, "{name}: {now:?}");
     }
     node.sh("rm -f /etc/nodelet/static-pods/*.yaml");
     node.wait_for(LONG, "every pod is gone", |status| status.pods.is_empty());

@@ -24,10 +24,12 @@ pub mod fields;
 pub mod images;
 pub mod lifecycle;
 pub mod people;
+pub mod pressure;
 pub mod registry;
 pub mod runtime;
 pub mod shutdown;
 pub mod stuck;
+pub mod usage;
 pub mod versions;
 pub mod writes;
 
@@ -81,6 +83,10 @@ macro_rules! shared_scenarios {
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
             chaos::whatever_happens_all_ends_as_written,
+            pressure::more_pods_than_the_node_takes_wait_for_room,
+            pressure::more_manifests_than_the_node_takes_at_its_start,
+            pressure::a_pod_that_requests_too_much_is_refused,
+            pressure::signals_are_shown,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
             writes::killed_around_every_state_file_write,
@@ -118,6 +124,11 @@ macro_rules! real_scenarios {
             disk::a_disk_without_inodes_stops_nothing,
             disk::a_read_only_disk_stops_nothing,
             damage::what_cni_forgot_keeps_no_pod,
+            pressure::a_memory_hog_goes_alone_and_comes_back_later,
+            pressure::a_shortage_that_no_pod_causes_evicts_nobody,
+            usage::what_a_pod_uses_is_measured,
+            usage::the_machine_and_its_images_are_read,
+            usage::a_stopped_shim_leaves_one_layer_unmeasured,
         }
     };
 }
@@ -163,6 +174,9 @@ macro_rules! core_scenarios {
             faults::lost_events_are_made_up_for_by_relisting,
             faults::reordered_events_change_nothing,
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+            usage::what_a_pod_uses_is_measured,
+            usage::the_machine_and_its_images_are_read,
+            usage::a_stopped_shim_leaves_one_layer_unmeasured,
         }
     };
 }

@@ -72,11 +72,16 @@ impl Agent {
             true => format!("cgroupRoot: {}\n", slot.cgroup_root()),
             false => "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n".to_owned(),
         };
+        // The machine of the test may be short of anything.
+        let eviction = match settings.kubelet.contains("evictionHard") {
+            true => "",
+            false => "evictionHard: {}\n",
+        };
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              staticPodPath: {at}/manifests\npodLogsDir: {at}/logs\nresolvConf: {at}/resolv.conf\n\
              containerRuntimeEndpoint: unix://{endpoint}\nhealthzPort: {port}\noomScoreAdj: 0\n\
-             logging: {{ verbosity: 3 }}\n{cgroups}{kubelet}\n\
+             logging: {{ verbosity: 3 }}\n{cgroups}{eviction}{kubelet}\n\
              ---\napiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n\
              runDir: {at}/run\ncontainerLogLinksDir: {at}/links\n{nodelet}\n",
             endpoint = endpoint.display(),

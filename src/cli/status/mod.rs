@@ -7,6 +7,7 @@ mod describe;
 mod objects;
 mod overview;
 mod pods;
+mod pressure;
 mod select;
 mod text;
 

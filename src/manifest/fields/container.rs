@@ -98,7 +98,7 @@ pub(super) static RESOURCES: &[Field] = &[
     Field::differs(
         "limits",
         QUANTITIES,
-        "`cpu`, `memory` and `hugepages-*`; `ephemeral-storage` is not enforced by this version; \
+        "`cpu`, `memory` and `hugepages-*`; a pod that uses more `ephemeral-storage` is evicted within seconds; \
          extended resources are rejected, there are no device plugins",
     ),
     Field::differs(

@@ -13,7 +13,7 @@ const NO_SERVICE_ACCOUNT: &str = "static pods may not reference serviceaccounts"
 
 pub(super) static POD_SPEC: &[Field] = &[
     Field::yes("activeDeadlineSeconds", Type::Int64),
-    Field::ignored("affinity", Type::Object(AFFINITY), NOT_SCHEDULED),
+    Field::yes("affinity", Type::Object(AFFINITY)),
     Field::ignored(
         "automountServiceAccountToken",
         Type::Bool,
@@ -42,7 +42,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     ),
     Field::yes("initContainers", Type::List(&Type::Object(CONTAINER))),
     Field::differs("nodeName", Type::String, "always set to this node's name"),
-    Field::ignored("nodeSelector", STRING_MAP, NOT_SCHEDULED),
+    Field::yes("nodeSelector", STRING_MAP),
     Field::differs("os", Type::Object(OS), "`linux` only"),
     Field::yes("overhead", QUANTITIES),
     Field::ignored("preemptionPolicy", Type::String, NOT_SCHEDULED),
@@ -50,7 +50,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::differs(
         "priorityClassName",
         Type::String,
-        "not resolved to a priority: write `priority` beside it",
+        "gives the pod its priority where none is written: one of the system's two classes, or one of `priorityClasses` in NodeletConfiguration",
     ),
     Field::differs(
         "readinessGates",
@@ -83,10 +83,10 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::yes("shareProcessNamespace", Type::Bool),
     Field::yes("subdomain", Type::String),
     Field::yes("terminationGracePeriodSeconds", Type::Int64),
-    Field::ignored(
+    Field::differs(
         "tolerations",
         Type::List(&Type::Object(TOLERATION)),
-        "a static pod runs whatever the node's taints are",
+        "a static pod runs whatever the node's taints are; one for `node.kubernetes.io/memory-pressure` lets a pod that requests nothing start while memory is short",
     ),
     Field::ignored(
         "topologySpreadConstraints",

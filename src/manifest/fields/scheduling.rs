@@ -1,18 +1,20 @@
-//! What only a scheduler acts on. Read, so that mistakes are found, and ignored as a whole.
+//! What is said about nodes. Which nodes a pod is for is looked at when it is admitted; what chooses among several is read, so
+//! that mistakes are found, and ignored.
 
-use super::{STRING_MAP, STRINGS};
+use super::{NOT_SCHEDULED, STRING_MAP, STRINGS};
 use crate::document::{Field, Type};
 
 pub(super) static AFFINITY: &[Field] = &[
     Field::yes("nodeAffinity", Type::Object(NODE_AFFINITY)),
-    Field::yes("podAffinity", Type::Object(POD_AFFINITY)),
-    Field::yes("podAntiAffinity", Type::Object(POD_AFFINITY)),
+    Field::ignored("podAffinity", Type::Object(POD_AFFINITY), NOT_SCHEDULED),
+    Field::ignored("podAntiAffinity", Type::Object(POD_AFFINITY), NOT_SCHEDULED),
 ];
 
 static NODE_AFFINITY: &[Field] = &[
-    Field::yes(
+    Field::ignored(
         "preferredDuringSchedulingIgnoredDuringExecution",
         Type::List(&Type::Object(PREFERRED_TERM)),
+        NOT_SCHEDULED,
     ),
     Field::yes("requiredDuringSchedulingIgnoredDuringExecution", Type::Object(NODE_SELECTOR)),
 ];

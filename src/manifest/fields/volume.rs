@@ -71,7 +71,7 @@ static EMPTY_DIR: &[Field] = &[
     Field::differs(
         "sizeLimit",
         Type::Quantity,
-        "the size of the tmpfs for `Memory`; on disk it is not enforced by this version",
+        "the size of the tmpfs for `Memory`; on disk, a pod that uses more is evicted within seconds",
     ),
 ];
 

@@ -1,4 +1,4 @@
-use super::{decode_on, only};
+use super::{Settings, context, decode, decode_on, only};
 
 const POD: &str = "\
 apiVersion: v1
@@ -125,4 +125,34 @@ fn a_uid_of_its_own_wins() {
     let edited = only(decode_on("node1", &text.replace("web:1.2", "web:1.3"))).result.unwrap();
     assert_eq!(edited.uid, pod.uid);
     assert_ne!(edited.revision, pod.revision);
+}
+
+/// What a class stands for is not written in the manifest: another table replaces no pod.
+#[test]
+fn a_class_gives_the_pod_its_priority_and_no_other_identity() {
+    let pod = |more: &str, classes: &[(&str, i32)]| {
+        let settings = Settings {
+            priority_classes: classes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+            ..Settings::default()
+        };
+        let text = format!("{POD}  {more}\n");
+        only(decode(text.as_bytes(), &context("node1", &settings)).unwrap()).result.unwrap()
+    };
+    let batch = "priorityClassName: batch";
+    let mut uids = Vec::new();
+    for (more, classes, priority) in [
+        (batch, &[("batch", -5)][..], Some(-5)),
+        (batch, &[("batch", 7)], Some(7)),
+        (batch, &[], None),
+        ("priorityClassName: system-node-critical", &[], Some(2_000_001_000)),
+        ("priorityClassName: system-cluster-critical", &[], Some(2_000_000_000)),
+        ("priorityClassName: batch\n  priority: 3", &[("batch", 7)], Some(3)),
+        ("priorityClassName: ''", &[("", 7)], None),
+    ] {
+        let pod = pod(more, classes);
+        assert_eq!(pod.pod.spec.as_ref().unwrap().priority, priority, "{more} {classes:?}");
+        uids.push(pod.uid);
+    }
+    assert!(uids[0] == uids[1] && uids[1] == uids[2]);
+    assert_ne!(uids[0], uids[3]);
 }

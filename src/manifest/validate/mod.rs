@@ -8,6 +8,7 @@ mod dns;
 mod env;
 mod metadata;
 mod names;
+mod placement;
 mod report;
 mod resources;
 mod security;

@@ -12,10 +12,6 @@ const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::Container) {
     let Some(resources) = &container.resources else { return };
     check(report, &format!("{path}.resources"), resources);
-    if resources.limits.as_ref().is_some_and(|a| a.contains_key("ephemeral-storage")) {
-        let path = format!("{path}.resources.limits[ephemeral-storage]");
-        report.warn(&path, "ignored: ephemeral storage is not limited by this version");
-    }
 }
 
 /// Requests and limits of the pod as a whole, and what they mean for its containers'.

@@ -1,28 +1,14 @@
 //! Security contexts of the pod and its containers, sysctls.
 
 use super::{Report, given, names};
-use crate::model::k8s;
+use crate::{
+    model::k8s,
+    podspec::{SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace},
+};
 use std::collections::HashSet;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
 const MAX_PROFILE_NAME: usize = 4095;
-
-/// Sysctls that concern only the pod's own namespaces and can't hurt its neighbours: the kubelet's
-/// list for a kernel of 4.15 or later.
-const SAFE_SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, allowed_unsafe: &[String]) {
     let Some(context) = &spec.security_context else { return };
@@ -152,63 +138,24 @@ fn sysctls(
         if names::sysctl_name(&sysctl.name).is_err() {
             continue;
         }
-        let name = with_dots(&sysctl.name);
+        let name = sysctl_name(&sysctl.name);
         if !seen.insert(name.clone()) {
             report.duplicate(&path, name.as_str());
         }
-        let namespace = namespace_of(&name);
-        if namespace == Some(Namespace::Net) && spec.host_network == Some(true) {
+        let namespace = sysctl_namespace(&name);
+        if namespace == Some(SysctlNamespace::Net) && spec.host_network == Some(true) {
             report.invalid(&path, name.as_str(), "may not be specified when 'hostNetwork' is true");
         }
-        if namespace == Some(Namespace::Ipc) && spec.host_ipc == Some(true) {
+        if namespace == Some(SysctlNamespace::Ipc) && spec.host_ipc == Some(true) {
             report.invalid(&path, name.as_str(), "may not be specified when 'hostIPC' is true");
         }
-        let allowed = allowed_unsafe.iter().any(|pattern| matches(pattern, &name));
+        let allowed = allowed_unsafe.iter().any(|pattern| is_allowed_sysctl(pattern, &name));
         if namespace.is_none() {
             let detail = format!("sysctl {name:?} is not a pod's own, it would change the node");
             report.forbidden(&path, &detail);
-        } else if !SAFE_SYSCTLS.contains(&name.as_str()) && !allowed {
+        } else if !is_safe_sysctl(&name, None) && !allowed {
             let detail = format!("sysctl {name:?} not allowlisted; see allowedUnsafeSysctls");
             report.forbidden(&path, &detail);
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Namespace {
-    Ipc,
-    Net,
-}
-
-/// The namespace that a sysctl belongs to; `None` for one of the whole machine.
-fn namespace_of(name: &str) -> Option<Namespace> {
-    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."];
-    if name == "kernel.sem" || ipc.iter().any(|prefix| name.starts_with(prefix)) {
-        return Some(Namespace::Ipc);
-    }
-    name.starts_with("net.").then_some(Namespace::Net)
-}
-
-/// `net/ipv4/conf/eth0.1/x` and `net.ipv4.conf.eth0/1.x` are the same: the first separator decides.
-fn with_dots(name: &str) -> String {
-    match name.find(['.', '/']).map(|at| name.as_bytes()[at]) {
-        Some(b'/') => name
-            .chars()
-            .map(|c| match c {
-                '/' => '.',
-                '.' => '/',
-                other => other,
-            })
-            .collect(),
-        Some(_) | None => name.to_owned(),
-    }
-}
-
-/// Whether an entry of `allowedUnsafeSysctls` (a name, or a prefix with `*`) covers `name`.
-fn matches(pattern: &str, name: &str) -> bool {
-    let pattern = with_dots(pattern);
-    match pattern.strip_suffix('*') {
-        Some(prefix) => name.starts_with(prefix),
-        None => pattern == name,
     }
 }

@@ -1,7 +1,8 @@
 //! `spec`: what concerns the pod as a whole.
 
-use super::{Report, container, dns, given, metadata, names, resources, security, volumes};
-use crate::{manifest::Context, model::k8s};
+use super::{Report, container, dns, given, names, placement, resources, security, volumes};
+use crate::{manifest::Context, model::k8s, podspec::priority_of_class};
+use std::collections::BTreeMap;
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) {
     report.one_of(
@@ -16,18 +17,13 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     security::check(report, spec, &cx.settings.allowed_unsafe_sysctls);
     dns::check(report, spec);
     namespaces(report, spec);
-    metadata::labels(report, "spec.nodeSelector", spec.node_selector.as_ref());
-    for (index, toleration) in spec.tolerations.iter().flatten().enumerate() {
-        check_toleration(report, &format!("spec.tolerations[{index}]"), toleration);
-    }
+    placement::check(report, spec);
     if spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
         let message =
             "without an API server nobody sets these conditions: the pod runs and is never Ready";
         report.warn("spec.readinessGates", message);
     }
-    if let Some(class) = given(spec.priority_class_name.as_ref()) {
-        report.name("spec.priorityClassName", class, names::dns_subdomain);
-    }
+    priority(report, spec, &cx.settings.priority_classes);
     report.one_of(
         "spec.preemptionPolicy",
         spec.preemption_policy.as_deref(),
@@ -38,6 +34,24 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
         Some("") => report.required("spec.os.name"),
         Some("windows") => report.not_honoured("spec.os.name", "this node runs Linux"),
         Some(name) => report.unsupported_value("spec.os.name", name, &["linux", "windows"]),
+    }
+}
+
+/// A class stands for a number; what is written beside it counts. (Priorities were resolved with the defaults.)
+fn priority(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<String, i32>) {
+    let path = "spec.priorityClassName";
+    let Some(class) = given(spec.priority_class_name.as_ref()) else { return };
+    report.name(path, class, names::dns_subdomain);
+    match (priority_of_class(class, classes), spec.priority) {
+        (Some(meant), Some(written)) if meant != written => {
+            let message = format!("the class has priority {meant}: `priority: {written}` counts");
+            report.warn(path, &message);
+        }
+        (None, None) => report.warn(
+            path,
+            "unknown, the pod has priority 0: name it in priorityClasses of NodeletConfiguration, or write `priority` beside it",
+        ),
+        (Some(_) | None, Some(_)) | (Some(_), None) => {}
     }
 }
 
@@ -69,33 +83,5 @@ fn namespaces(report: &mut Report, spec: &k8s::PodSpec) {
             "spec.hostUsers",
             "user namespaces are not made by this version; remove the field",
         );
-    }
-}
-
-fn check_toleration(report: &mut Report, path: &str, toleration: &k8s::Toleration) {
-    let key = given(toleration.key.as_ref());
-    let operator = given(toleration.operator.as_ref());
-    if let Some(key) = key
-        && let Err(detail) = names::qualified_name(key)
-    {
-        report.invalid(&format!("{path}.key"), key, &detail);
-    }
-    report.one_of(&format!("{path}.operator"), operator, &["Equal", "Exists"]);
-    if key.is_none() && operator != Some("Exists") {
-        let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-        report.invalid(&format!("{path}.operator"), operator.unwrap_or_default(), detail);
-    }
-    if operator == Some("Exists")
-        && let Some(value) = given(toleration.value.as_ref())
-    {
-        let detail = "value must be empty when `operator` is 'Exists'";
-        report.invalid(&format!("{path}.operator"), value, detail);
-    }
-    let effect = given(toleration.effect.as_ref());
-    let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-    report.one_of(&format!("{path}.effect"), effect, &effects);
-    if toleration.toleration_seconds.is_some() && effect != Some("NoExecute") {
-        let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        report.invalid(&format!("{path}.effect"), effect.unwrap_or_default(), detail);
     }
 }

@@ -49,8 +49,6 @@ fn check_empty_dir(report: &mut Report, path: &str, source: &k8s::EmptyDirVolume
     let path = format!("{path}.sizeLimit");
     if Quantity::parse(&limit.0).is_ok_and(Quantity::is_negative) {
         report.invalid(&path, limit.0.as_str(), "must be greater than or equal to 0");
-    } else if medium != "Memory" {
-        report.warn(&path, "ignored: on disk it is not enforced by this version");
     }
 }
 

@@ -3,16 +3,18 @@
 
 use crate::{
     model::{
-        ContainerId, ContainerState, DesiredPod, NetworkMode, Now, ObservedContainer, ObservedPod,
-        ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, Shutdown, SourceKind,
-        k8s,
+        ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, Now, ObservedContainer,
+        ObservedPod, ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, Shutdown,
+        SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, Incarnation, KillPod, KillPurpose, NameInput, Outcome,
         Picture, PlanSettings, PodMemory, PodPlan, StartContainer, Step, Taken, Wish, plan_name,
     },
     podspec::container_hash,
-    status::{StatusContext, StatusInput, display_status, pod_status, ready_column, restarts},
+    status::{
+        StatusContext, StatusInput, display_status, held_status, pod_status, ready_column, restarts,
+    },
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -71,6 +73,8 @@ pub(super) struct World {
     pub(super) truth: ObservedPod,
     pub(super) runtime: RuntimeView,
     pub(super) shutdown: Option<Shutdown>,
+    pub(super) hold: Option<(PodUid, Hold)>,
+    pub(super) waits: Option<&'static str>,
     /// With what containers end that are stopped.
     pub(super) on_term: i32,
     pub(super) programs: BTreeMap<String, VecDeque<Program>>,
@@ -134,6 +138,8 @@ impl World {
             truth: ObservedPod::default(),
             runtime: RuntimeView::default(),
             shutdown: None,
+            hold: None,
+            waits: None,
             on_term: 137,
             programs: BTreeMap::new(),
             faults: VecDeque::new(),
@@ -219,6 +225,8 @@ impl World {
             settings: &self.settings,
             runtime: &self.runtime,
             shutdown: self.shutdown.as_ref(),
+            hold: self.hold.as_ref().map(|(uid, hold)| (uid, hold)),
+            waits: self.waits,
         };
         let plan = plan_name(&input, self.now);
         if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)
@@ -274,6 +282,14 @@ impl World {
         panic!("no convergence:{}", self.take_trace());
     }
 
+    /// Carries one action out, outside of a pass.
+    pub(super) fn perform(&mut self, action: &Action) {
+        self.memory.begin(action, &self.settings, self.now);
+        let outcome = self.execute(action);
+        self.memory.record(&outcome, self.now);
+        self.picture.record(outcome, self.now);
+    }
+
     /// Lets time pass: programs end, the agent wakes when it asked to.
     pub(super) fn advance(&mut self, seconds: u64) {
         let target = self.now.boot + Duration::from_secs(seconds);
@@ -322,6 +338,12 @@ impl World {
         self.finished.insert(id.clone(), self.now.boot);
         let line = format!("-- {} ended with {code}", container.name);
         self.note(&line);
+    }
+
+    /// The pod may run again.
+    pub(super) fn lift(&mut self) {
+        self.hold = None;
+        self.status = None;
     }
 
     /// The pause container and everything in it dies.
@@ -387,6 +409,10 @@ impl World {
 
     fn publish(&mut self) {
         let Want::Run(pod) = &self.want else { return };
+        if let Some((_, hold)) = self.hold.as_ref().filter(|_| self.plan.held) {
+            self.status = Some(held_status(&pod.pod, hold, self.status.as_ref(), self.now));
+            return;
+        }
         let input = StatusInput {
             pod: &pod.pod,
             uid: &pod.uid,

@@ -280,6 +280,7 @@ impl RuntimeService for Fake {
         remove_container(RemoveContainerRequest) -> RemoveContainerResponse
         update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse
         reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse
+        container_stats(ContainerStatsRequest) -> ContainerStatsResponse
         exec_sync(ExecSyncRequest) -> ExecSyncResponse
     }
 }

@@ -3,8 +3,9 @@
 use super::{Host, Request, blocking, chain};
 use crate::{
     cri::CriError,
-    model::{EventKind, SandboxId},
+    model::{EventKind, PodKey, SandboxId, k8s},
     plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Step},
+    podspec::pod_cgroup_name,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,6 +38,22 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
             let message = format!("error killing pod: {error}");
             host.record(request, EventKind::Warning, "FailedKillPod", message.clone());
             Outcome::Failed(request.failure(Step::KillPod, "FailedKillPod", message))
+        }
+    }
+}
+
+impl Host {
+    /// Every process of the pod gets SIGKILL, without asking the runtime. What can't be killed so is left to whoever asks the
+    /// runtime next.
+    pub(in crate::worker) async fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
+        let (cgroups, name) = (self.cgroups.clone(), pod_cgroup_name(pod));
+        match blocking(move || cgroups.kill_pod(&name)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                let err = chain(&error);
+                tracing::warn!(pod = %key, err, "cannot kill its cgroup");
+            }
+            Err(err) => tracing::warn!(pod = %key, err, "cannot kill its cgroup"),
         }
     }
 }

@@ -269,6 +269,13 @@ impl RuntimeService for CriService {
         Err(Status::unimplemented("the fake runtime keeps no log open"))
     }
 
+    async fn container_stats(
+        &self,
+        _: Request<v1::ContainerStatsRequest>,
+    ) -> Answer<v1::ContainerStatsResponse> {
+        Err(Status::unimplemented("the fake runtime measures nothing"))
+    }
+
     async fn exec_sync(&self, _: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
         Err(Status::unimplemented("the fake runtime executes nothing"))
     }
@@ -324,7 +331,14 @@ impl ImageService for CriService {
         &self,
         _: Request<v1::ImageFsInfoRequest>,
     ) -> Answer<v1::ImageFsInfoResponse> {
-        Err(Status::unimplemented("the fake runtime has no image filesystem"))
+        let root = v1::FilesystemUsage {
+            fs_id: Some(v1::FilesystemIdentifier { mountpoint: "/".to_owned() }),
+            ..Default::default()
+        };
+        Ok(Response::new(v1::ImageFsInfoResponse {
+            image_filesystems: vec![root],
+            ..Default::default()
+        }))
     }
 }
 

@@ -1,0 +1,121 @@
+//! Who has which room: what stays, what is going, and what that leaves.
+
+use super::{
+    Allocatable,
+    ports::{HostPort, any_conflict},
+    preempt,
+    refusal::Refusal,
+    resources::{Needs, Shortage},
+};
+use crate::model::{PodKey, k8s};
+
+/// A pod with what it takes.
+pub(super) struct Occupant<'a> {
+    pub(super) key: &'a PodKey,
+    pub(super) pod: &'a k8s::Pod,
+    pub(super) needs: Needs,
+    ports: Vec<HostPort<'a>>,
+}
+
+impl<'a> Occupant<'a> {
+    pub(super) fn new(key: &'a PodKey, pod: &'a k8s::Pod) -> Self {
+        Self { key, pod, needs: Needs::of(pod), ports: HostPort::of(pod) }
+    }
+}
+
+/// The room of the node.
+pub(super) struct Board<'a> {
+    allocatable: &'a Allocatable,
+    staying: Vec<Occupant<'a>>,
+    going: Vec<Occupant<'a>>,
+    /// What those that stay take together.
+    taken: Needs,
+    preempted: Vec<(&'a PodKey, &'a k8s::Pod)>,
+}
+
+impl<'a> Board<'a> {
+    pub(super) fn new(allocatable: &'a Allocatable) -> Self {
+        Self {
+            allocatable,
+            staying: Vec::new(),
+            going: Vec::new(),
+            taken: Needs::default(),
+            preempted: Vec::new(),
+        }
+    }
+
+    /// Gives a pod its room.
+    pub(super) fn stays(&mut self, occupant: Occupant<'a>) {
+        self.taken.add(&occupant.needs);
+        self.staying.push(occupant);
+    }
+
+    /// Notes what a pod takes until it has stopped.
+    pub(super) fn goes(&mut self, occupant: Occupant<'a>) {
+        self.going.push(occupant);
+    }
+
+    /// What is missing for a pod, also once everything that is going has gone.
+    pub(super) fn shortages(&self, occupant: &Occupant<'_>) -> Vec<Shortage> {
+        occupant.needs.shortages(self.allocatable, &self.taken)
+    }
+
+    /// Whether its ports of the node are free, once everything that is going has gone.
+    pub(super) fn ports_free(&self, occupant: &Occupant<'_>) -> Result<(), Refusal> {
+        match self.staying.iter().any(|other| any_conflict(&occupant.ports, &other.ports)) {
+            true => Err(Refusal::node_ports()),
+            false => Ok(()),
+        }
+    }
+
+    /// What a pod, for which there will be room, waits for. Not for its own predecessor: the worker of its name
+    /// starts nothing before that is gone.
+    pub(super) fn waits_for(&self, occupant: &Occupant<'_>) -> Option<String> {
+        let mut others: Vec<&Occupant<'_>> =
+            self.going.iter().filter(|going| going.key != occupant.key).collect();
+        let mut now = self.taken.clone();
+        for going in &others {
+            // Where another one follows under its name, the room of both is that of the larger one.
+            let follows = self.staying.iter().find(|staying| staying.key == going.key);
+            let more = going.needs.clone();
+            now.add(&follows.map_or(more.clone(), |staying| more.without(&staying.needs)));
+        }
+        let full = !occupant.needs.shortages(self.allocatable, &now).is_empty();
+        let blocks = |going: &&Occupant<'_>| any_conflict(&occupant.ports, &going.ports);
+        if others.is_empty() || !full && !others.iter().any(blocks) {
+            return None;
+        }
+        others.sort_by_key(|going| going.key);
+        let names: Vec<String> = others.iter().map(|going| going.key.to_string()).collect();
+        Some(format!("it needs what others have that are being stopped: {}", names.join(", ")))
+    }
+
+    /// Chooses who has to make room, among those that may go.
+    pub(super) fn victims(
+        &self,
+        shortages: &[Shortage],
+        may_go: impl Fn(&k8s::Pod) -> bool,
+    ) -> Result<Vec<PodKey>, Refusal> {
+        let missing = shortages.iter().map(|s| (s.resource.clone(), s.missing())).collect();
+        let others = self.staying.iter().filter(|staying| may_go(staying.pod));
+        preempt::victims(&missing, others).map_err(|missing| Refusal::no_victims(&missing))
+    }
+
+    /// Has them stopped.
+    pub(super) fn preempt(&mut self, victims: &[PodKey]) {
+        let (going, staying): (Vec<_>, Vec<_>) = std::mem::take(&mut self.staying)
+            .into_iter()
+            .partition(|occupant| victims.contains(occupant.key));
+        self.staying = staying;
+        for occupant in going {
+            self.taken = std::mem::take(&mut self.taken).without(&occupant.needs);
+            self.preempted.push((occupant.key, occupant.pod));
+            self.going.push(occupant);
+        }
+    }
+
+    /// Who was told to make room.
+    pub(super) fn preempted(self) -> Vec<(&'a PodKey, &'a k8s::Pod)> {
+        self.preempted
+    }
+}

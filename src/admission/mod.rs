@@ -1,0 +1,293 @@
+//! May a pod run on this node? Decided for all wished pods at once, whenever something changes.
+//!
+//! ```text
+//! wished pods ─┐
+//! leaving pods ┤            ┌─► Admitted
+//! node facts ──┼─► admit ───┼─► Waits: there is room for it once others have stopped
+//! pressure ────┤            └─► Held: refused, evicted, or preempted; and the events that tell so
+//! decisions ───┘                (refused ones are asked about again with every call)
+//! ```
+//!
+//! The rules, their order, reasons and messages are the kubelet's. Three things are not:
+//!
+//! - What runs, or ran before the agent or the machine was started again, has its place: neither pressure nor a rule
+//!   nor other pods take it away, except for a critical pod that preempts it.
+//! - A pod that was refused is not lost: the next call considers it again, the most important one first.
+//! - Room that pods still take while they stop is waited for; it is no reason to refuse anybody.
+//!
+//! Critical is what has a priority of 2000000000 and more, static or not (see [`NodeFacts::spares_static_pods`]).
+//! The module keeps nothing and starts nothing: the caller gives the last decisions back with [`Input::before`].
+
+mod affinity;
+mod allocatable;
+mod board;
+mod node;
+mod ports;
+mod preempt;
+mod refusal;
+mod resources;
+mod rules;
+
+pub use allocatable::{
+    Allocatable, Capacity, OverReserved, Reserved, allocatable, percent_of, pod_capacity,
+};
+pub use node::{NodeFacts, kernel_version, node_labels};
+
+use crate::{
+    model::{DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, k8s, priority_of},
+    podspec::is_static,
+};
+use board::{Board, Occupant};
+use refusal::Refusal;
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
+
+/// A wished pod, as admission sees it.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The pod.
+    pub pod: Arc<DesiredPod>,
+    /// How far it has got.
+    pub standing: Standing,
+}
+
+/// How far a wished incarnation has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing of it is there.
+    New {
+        /// Boot time since when it wants to be let in; `None`: it has just come.
+        since: Option<Duration>,
+    },
+    /// It runs, or ran when the agent or the machine went down: it has a record or a sandbox. Also while it is stopped.
+    Running,
+    /// It has ended for good: it takes nothing, and is not run again.
+    Ended,
+}
+
+/// An incarnation that is not wished any more and that still runs: its manifest was removed or edited.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    /// Full name.
+    pub key: PodKey,
+    /// The pod as it runs.
+    pub pod: Arc<k8s::Pod>,
+}
+
+/// Everything that is decided from.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// Every wished pod, at most one of a name. In any order.
+    pub pods: &'a [Subject],
+    /// What still runs besides them. In any order.
+    pub leaving: &'a [Leaving],
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// What runs short, and who was evicted.
+    pub pressure: &'a PressureOrders,
+    /// What the last call said; empty at the first.
+    pub before: &'a Admissions,
+}
+
+impl Input<'_> {
+    /// The hold of an incarnation that was evicted; its event is told by who evicts.
+    fn evicted(&self, pod: &DesiredPod) -> Option<&Arc<Hold>> {
+        let evicted = self.pressure.evicted.get(&pod.key)?;
+        (evicted.uid == pod.uid).then_some(&evicted.hold)
+    }
+}
+
+/// What was decided about every wished pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admissions(BTreeMap<PodKey, Admission>);
+
+/// What was decided about one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// What.
+    pub decision: Decision,
+}
+
+/// Whether a pod may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It may.
+    Admitted,
+    /// Soon: what it waits for, in one sentence. Its status stays as it is.
+    Waits(String),
+    /// Not now. What runs of it is stopped, and it begins anew when it is admitted.
+    Held(Arc<Hold>),
+}
+
+impl Admissions {
+    /// What was decided about an incarnation.
+    #[must_use]
+    pub fn get(&self, key: &PodKey, uid: &PodUid) -> Option<&Decision> {
+        self.0.get(key).filter(|admission| admission.uid == *uid).map(|found| &found.decision)
+    }
+
+    /// Every decision, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Admission)> {
+        self.0.iter()
+    }
+
+    /// Why an incarnation was held.
+    fn hold(&self, pod: &DesiredPod) -> Option<&Arc<Hold>> {
+        match self.get(&pod.key, &pod.uid)? {
+            Decision::Held(hold) => Some(hold),
+            Decision::Admitted | Decision::Waits(_) => None,
+        }
+    }
+}
+
+/// Decides about every wished pod, and tells what is new since the last time.
+#[must_use]
+pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
+    let mut board = Board::new(&input.node.allocatable);
+    let mut decisions: BTreeMap<&PodKey, Decision> = BTreeMap::new();
+    for leaving in input.leaving {
+        board.goes(Occupant::new(&leaving.key, &leaving.pod));
+    }
+    let mut candidates = Vec::new();
+    for subject in input.pods {
+        let pod = &subject.pod;
+        let evicted = input.evicted(pod);
+        // What is being stopped is stopped to the end: it can't run on, and its room is counted on.
+        let hold = evicted.or_else(|| input.before.hold(pod));
+        let decision = match (subject.standing, hold) {
+            (Standing::Ended, _) => Decision::Admitted,
+            (Standing::Running, Some(hold)) => {
+                board.goes(Occupant::new(&pod.key, &pod.pod));
+                Decision::Held(Arc::clone(hold))
+            }
+            (Standing::Running, None) => {
+                board.stays(Occupant::new(&pod.key, &pod.pod));
+                Decision::Admitted
+            }
+            (Standing::New { .. }, Some(hold)) if evicted.is_some() => {
+                Decision::Held(Arc::clone(hold))
+            }
+            (Standing::New { since }, _) => {
+                candidates.push(Candidate::new(input, pod, since));
+                continue;
+            }
+        };
+        decisions.insert(&pod.key, decision);
+    }
+    candidates.sort_by_cached_key(Candidate::rank);
+    let mut refused = Vec::new();
+    for candidate in candidates {
+        match candidate.take_room(input, &mut board) {
+            Ok(decision) => drop(decisions.insert(&candidate.pod.key, decision)),
+            Err(refusal) => refused.push((candidate, refusal)),
+        }
+    }
+    for (candidate, refusal) in refused {
+        // Told is what stands in its way now that everybody has found room, not what did when its turn came.
+        let refusal = candidate.check(input, &board).err().unwrap_or(refusal);
+        decisions.insert(&candidate.pod.key, refusal.into_decision(&candidate.pod.pod));
+    }
+    for (key, pod) in board.preempted() {
+        decisions.insert(key, Decision::Held(Arc::new(refusal::preempted(pod))));
+    }
+    finish(input, decisions)
+}
+
+/// Puts the decisions together with the uids, and makes the events.
+fn finish(
+    input: &Input<'_>,
+    mut decisions: BTreeMap<&PodKey, Decision>,
+) -> (Admissions, Vec<Event>) {
+    let mut pods: Vec<&Arc<DesiredPod>> = input.pods.iter().map(|subject| &subject.pod).collect();
+    pods.sort_by_key(|pod| &pod.key);
+    let mut admissions = Admissions::default();
+    let mut events = Vec::new();
+    for pod in pods {
+        let Some(decision) = decisions.remove(&pod.key) else { continue };
+        if let Decision::Held(hold) = &decision
+            && input.evicted(pod).is_none()
+        {
+            events.extend(refusal::event(pod, hold, input.before.hold(pod).map(Arc::as_ref)));
+        }
+        let admission = Admission { uid: pod.uid.clone(), decision };
+        admissions.0.insert(pod.key.clone(), admission);
+    }
+    (admissions, events)
+}
+
+/// A pod that is not there and wants to run.
+struct Candidate<'a> {
+    pod: &'a Arc<DesiredPod>,
+    since: Option<Duration>,
+    critical: bool,
+    /// It was admitted before and has not begun, or follows on what runs under its name.
+    has_place: bool,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(input: &Input<'_>, pod: &'a Arc<DesiredPod>, since: Option<Duration>) -> Self {
+        let admitted = input.before.get(&pod.key, &pod.uid) == Some(&Decision::Admitted);
+        let follows = input.leaving.iter().any(|leaving| leaving.key == pod.key);
+        Self {
+            pod,
+            since,
+            critical: is_critical(&pod.pod, input.node),
+            has_place: admitted || follows,
+        }
+    }
+
+    /// Who is considered first: critical pods, then those that have a place; the most important, who waits longest.
+    fn rank(&self) -> (bool, bool, Reverse<i32>, Duration, PodKey) {
+        let since = self.since.unwrap_or(Duration::MAX);
+        let priority = Reverse(priority_of(&self.pod.pod));
+        (!self.critical, !self.critical && !self.has_place, priority, since, self.pod.key.clone())
+    }
+
+    /// Gives it its room, if need be that of others.
+    fn take_room(&self, input: &Input<'_>, board: &mut Board<'a>) -> Result<Decision, Refusal> {
+        if !self.critical && !self.has_place && !input.pressure.known {
+            let message = "the node was not looked at yet for pressure";
+            return Ok(Decision::Waits(message.to_owned()));
+        }
+        let victims = self.check(input, board)?;
+        board.preempt(&victims);
+        let occupant = Occupant::new(&self.pod.key, &self.pod.pod);
+        let waits = board.waits_for(&occupant);
+        board.stays(occupant);
+        Ok(waits.map_or(Decision::Admitted, Decision::Waits))
+    }
+
+    /// The rules, in the kubelet's order. Gives those that have to make room for a critical pod, where only that is missing.
+    fn check(&self, input: &Input<'_>, board: &Board<'_>) -> Result<Vec<PodKey>, Refusal> {
+        let (pod, node) = (&self.pod.pod, input.node);
+        if !self.critical && !self.has_place {
+            rules::pressure(pod, &input.pressure.conditions)?;
+        }
+        rules::sysctls(pod, node)?;
+        rules::operating_system(pod)?;
+        let occupant = Occupant::new(&self.pod.key, pod);
+        let shortages = board.shortages(&occupant);
+        if let Some(first) = shortages.first().filter(|_| !self.critical) {
+            return Err(Refusal::out_of(first));
+        }
+        rules::placement(pod, node)?;
+        board.ports_free(&occupant)?;
+        rules::app_armor(pod, node)?;
+        if shortages.is_empty() {
+            return Ok(Vec::new());
+        }
+        board.victims(&shortages, |other| {
+            !is_critical(other, node) || priority_of(other) < priority_of(pod)
+        })
+    }
+}
+
+/// Whether a pod goes before all others, and is never refused for pressure.
+fn is_critical(pod: &k8s::Pod, node: &NodeFacts) -> bool {
+    priority_of(pod) >= crate::model::SYSTEM_CRITICAL_PRIORITY
+        || node.spares_static_pods && is_static(pod)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Why a pod does not run, in the kubelet's words.
+
+use super::{
+    Decision,
+    resources::{Needs, Shortage},
+};
+use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, HoldStop, k8s};
+use std::{fmt::Write as _, sync::Arc};
+
+/// How the status of a refused pod begins.
+const REJECTED: &str = "Pod was rejected: ";
+const PREEMPTING: &str = "Preempting";
+const PREEMPTED: &str = "Preempted in order to admit critical pod";
+/// A pod's grace period, where it names none.
+const GRACE_SECONDS: i64 = 30;
+
+/// Every reason that is told.
+const REASONS: [&str; 24] = [
+    "Evicted",
+    PREEMPTING,
+    "SysctlForbidden",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "PodOSNotSupported",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "AppArmor",
+    "UnexpectedAdmissionError",
+    "OutOfpods",
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfephemeral-storage",
+    // The sizes of huge pages that Linux has, on one architecture or another.
+    "OutOfhugepages-64Ki",
+    "OutOfhugepages-1Mi",
+    "OutOfhugepages-2Mi",
+    "OutOfhugepages-4Mi",
+    "OutOfhugepages-16Mi",
+    "OutOfhugepages-32Mi",
+    "OutOfhugepages-512Mi",
+    "OutOfhugepages-1Gi",
+    "OutOfhugepages-2Gi",
+    "OutOfhugepages-16Gi",
+];
+
+/// A rule that a pod does not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    reason: String,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into() }
+    }
+
+    pub(super) fn out_of(shortage: &Shortage) -> Self {
+        let Shortage { resource, requested, used, capacity } = shortage;
+        Self::new(
+            &format!("OutOf{resource}"),
+            format!(
+                "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+            ),
+        )
+    }
+
+    pub(super) fn node_ports() -> Self {
+        let message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        Self::new("NodePorts", message)
+    }
+
+    /// Not even all pods that a critical one may preempt have as much as it needs.
+    pub(super) fn no_victims(missing: &Needs) -> Self {
+        let list = missing.iter().fold(String::new(), |mut list, (resource, amount)| {
+            // Writing to a String can't fail.
+            write!(list, "(res: {resource}, q: {amount}), ").ok();
+            list
+        });
+        let message = format!(
+            "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [{list}]"
+        );
+        Self::new("UnexpectedAdmissionError", message)
+    }
+
+    pub(super) fn into_decision(self, pod: &k8s::Pod) -> Decision {
+        Decision::Held(Arc::new(Hold {
+            reason: self.reason,
+            message: format!("{REJECTED}{}", self.message),
+            stop: within_grace(pod),
+            disruption: None,
+        }))
+    }
+}
+
+/// The hold of a pod that makes room for a critical one.
+pub(super) fn preempted(pod: &k8s::Pod) -> Hold {
+    let told = "Pod was preempted by Kubelet to accommodate a critical pod.";
+    Hold {
+        reason: PREEMPTING.to_owned(),
+        message: PREEMPTED.to_owned(),
+        stop: within_grace(pod),
+        disruption: Some(("TerminationByKubelet".to_owned(), told.to_owned())),
+    }
+}
+
+fn within_grace(pod: &k8s::Pod) -> HoldStop {
+    let seconds = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    HoldStop::Within(u32::try_from(seconds.unwrap_or(GRACE_SECONDS)).unwrap_or(u32::MAX))
+}
+
+/// The event of a hold, unless it was told before.
+pub(super) fn event(pod: &DesiredPod, hold: &Hold, before: Option<&Hold>) -> Option<Event> {
+    // An evicted pod has the same reason as one that is refused for pressure.
+    let occasion = |hold: &Hold| (hold.reason.clone(), hold.message.starts_with(REJECTED));
+    if before.map(occasion) == Some(occasion(hold)) {
+        return None;
+    }
+    let reason = REASONS.into_iter().find(|reason| *reason == hold.reason);
+    Some(Event {
+        target: EventTarget::Pod { key: pod.key.clone(), uid: pod.uid.clone(), field_path: None },
+        kind: EventKind::Warning,
+        reason: reason.unwrap_or("UnexpectedAdmissionError"),
+        message: hold.message.strip_prefix(REJECTED).unwrap_or(&hold.message).to_owned(),
+    })
+}

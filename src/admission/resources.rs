@@ -1,0 +1,146 @@
+//! What a pod takes of the node, in whole numbers: thousandths of a CPU, bytes, pods.
+
+use super::Allocatable;
+use crate::{model::k8s, podspec::effective_requests};
+use std::{collections::BTreeMap, fmt};
+
+/// What pods take of a node. The order is the one in which shortages are told.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Resource {
+    Pods,
+    /// In thousandths.
+    Cpu,
+    /// In bytes.
+    Memory,
+    /// In bytes.
+    EphemeralStorage,
+    /// In bytes; with the whole name, `hugepages-2Mi`.
+    HugePages(Box<str>),
+}
+
+impl Resource {
+    /// The resource of that name. Others (extended ones) no node here has, and the kubelet drops them.
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "cpu" => Some(Self::Cpu),
+            "memory" => Some(Self::Memory),
+            "ephemeral-storage" => Some(Self::EphemeralStorage),
+            pages if pages.starts_with("hugepages-") => Some(Self::HugePages(pages.into())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pods => "pods",
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::EphemeralStorage => "ephemeral-storage",
+            Self::HugePages(name) => name,
+        })
+    }
+}
+
+/// How much of each resource; what is not named is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs(BTreeMap<Resource, i64>);
+
+impl Needs {
+    /// What a pod takes: its place, and what it requests.
+    pub(super) fn of(pod: &k8s::Pod) -> Self {
+        let mut needs = BTreeMap::from([(Resource::Pods, 1)]);
+        let requests = pod.spec.as_ref().map(effective_requests).unwrap_or_default();
+        for (name, amount) in requests.iter() {
+            if let Some(resource) = Resource::from_name(name) {
+                let amount = match resource {
+                    Resource::Cpu => amount.milli_value(),
+                    Resource::Pods
+                    | Resource::Memory
+                    | Resource::EphemeralStorage
+                    | Resource::HugePages(_) => amount.value(),
+                };
+                needs.insert(resource, amount);
+            }
+        }
+        needs.retain(|_, amount| *amount > 0);
+        Self(needs)
+    }
+
+    pub(super) fn get(&self, resource: &Resource) -> i64 {
+        self.0.get(resource).copied().unwrap_or_default()
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (resource, amount) in &other.0 {
+            let sum = self.0.entry(resource.clone()).or_default();
+            *sum = sum.saturating_add(*amount);
+        }
+    }
+
+    /// What remains of it, resource by resource, once `other` is taken away.
+    pub(super) fn without(mut self, other: &Self) -> Self {
+        for (resource, amount) in &other.0 {
+            if let Some(rest) = self.0.get_mut(resource) {
+                *rest = rest.saturating_sub(*amount);
+            }
+        }
+        self.0.retain(|_, amount| *amount > 0);
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Resource, i64)> {
+        self.0.iter().map(|(resource, amount)| (resource, *amount))
+    }
+
+    /// What of it a node does not have left, in the order in which it is told.
+    pub(super) fn shortages(&self, allocatable: &Allocatable, used: &Self) -> Vec<Shortage> {
+        let short = |(resource, requested): (&Resource, i64)| {
+            let capacity = capacity(allocatable, resource)?;
+            let used = used.get(resource);
+            let shortage = Shortage { resource: resource.clone(), requested, used, capacity };
+            (shortage.missing() > 0).then_some(shortage)
+        };
+        self.iter().filter_map(short).collect()
+    }
+}
+
+impl FromIterator<(Resource, i64)> for Needs {
+    fn from_iter<I: IntoIterator<Item = (Resource, i64)>>(amounts: I) -> Self {
+        Self(amounts.into_iter().filter(|(_, amount)| *amount > 0).collect())
+    }
+}
+
+/// A resource of which too little is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shortage {
+    pub(super) resource: Resource,
+    pub(super) requested: i64,
+    pub(super) used: i64,
+    pub(super) capacity: i64,
+}
+
+impl Shortage {
+    /// How much more would have to be free.
+    pub(super) fn missing(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+}
+
+/// `None`: no bound is known.
+fn capacity(allocatable: &Allocatable, resource: &Resource) -> Option<i64> {
+    match resource {
+        Resource::Pods => Some(allocatable.pods),
+        Resource::Cpu => Some(allocatable.cpu_milli),
+        Resource::Memory => Some(allocatable.memory_bytes),
+        Resource::EphemeralStorage => allocatable.ephemeral_storage_bytes,
+        Resource::HugePages(name) => {
+            Some(allocatable.hugepages.get(&**name).copied().unwrap_or_default())
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The rules that concern one pod alone, each with the kubelet's reason and message.
+
+use super::{NodeFacts, affinity, refusal::Refusal};
+use crate::{
+    model::{Pressure, k8s},
+    podspec::{
+        QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, qos_class, sysctl_name,
+        sysctl_namespace,
+    },
+};
+use std::collections::BTreeSet;
+
+const OS_LABEL: &str = "kubernetes.io/os";
+const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
+const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// Memory pressure holds back pods that request nothing; a lack of disk or processes all of them.
+pub(super) fn pressure(pod: &k8s::Pod, conditions: &BTreeSet<Pressure>) -> Result<(), Refusal> {
+    if conditions.is_empty() {
+        return Ok(());
+    }
+    if conditions.iter().all(|condition| *condition == Pressure::Memory) {
+        let class = pod.spec.as_ref().map_or(QosClass::BestEffort, qos_class);
+        if class != QosClass::BestEffort || tolerates_memory_pressure(pod) {
+            return Ok(());
+        }
+    }
+    let names: Vec<&str> = conditions.iter().map(|condition| condition.as_str()).collect();
+    Err(Refusal::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
+}
+
+/// Whether the pod tolerates the taint (without a value, effect `NoSchedule`) of a node that is short of memory.
+fn tolerates_memory_pressure(pod: &k8s::Pod) -> bool {
+    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    tolerations.any(|toleration| {
+        let exists = toleration.operator.as_deref() == Some("Exists");
+        let key = given(&toleration.key);
+        let effect = given(&toleration.effect);
+        key.map_or(exists, |key| key == MEMORY_TAINT)
+            && effect.is_none_or(|effect| effect == "NoSchedule")
+            && (exists || given(&toleration.value).is_none())
+    })
+}
+
+/// A sysctl is one that can't hurt the neighbours or that the node's configuration allows, and one that the pod has its own of.
+pub(super) fn sysctls(pod: &k8s::Pod, node: &NodeFacts) -> Result<(), Refusal> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let context = spec.security_context.as_ref();
+    for sysctl in context.iter().flat_map(|context| context.sysctls.iter().flatten()) {
+        let name = sysctl_name(&sysctl.name);
+        let forbidden = |why: &str| {
+            Refusal::new("SysctlForbidden", format!("forbidden sysctl: {name:?} {why}"))
+        };
+        let allowed = node.allowed_unsafe_sysctls.iter().any(|p| is_allowed_sysctl(p, &name));
+        let namespace = sysctl_namespace(&name);
+        if namespace.is_none() || !allowed && !is_safe_sysctl(&name, node.kernel) {
+            return Err(forbidden("not allowlisted"));
+        }
+        if namespace == Some(SysctlNamespace::Net) && spec.host_network == Some(true) {
+            return Err(forbidden("not allowed with host net enabled"));
+        }
+        if namespace == Some(SysctlNamespace::Ipc) && spec.host_ipc == Some(true) {
+            return Err(forbidden("not allowed with host ipc enabled"));
+        }
+    }
+    Ok(())
+}
+
+/// The pod is for Linux, as far as it says.
+pub(super) fn operating_system(pod: &k8s::Pod) -> Result<(), Refusal> {
+    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(OS_LABEL));
+    if label.is_some_and(|os| os != "linux") {
+        let message =
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Refusal::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    let os = pod.spec.as_ref().and_then(|spec| spec.os.as_ref());
+    if os.is_some_and(|os| os.name != "linux") {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Refusal::new("PodOSNotSupported", message));
+    }
+    Ok(())
+}
+
+/// This node is one that the pod asks for.
+pub(super) fn placement(pod: &k8s::Pod, node: &NodeFacts) -> Result<(), Refusal> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let failed = |rule: &str, why: &str| {
+        Err(Refusal::new(rule, format!("Predicate {rule} failed: node(s) didn't match {why}")))
+    };
+    if !affinity::matches(spec, &node.labels, &node.name) {
+        return failed("NodeAffinity", "Pod's node affinity/selector");
+    }
+    let named = spec.node_name.as_deref().filter(|name| !name.is_empty());
+    if named.is_some_and(|name| *name != *node.name) {
+        return failed("NodeName", "the requested node name");
+    }
+    Ok(())
+}
+
+/// Profiles are only asked for where the kernel enforces them.
+pub(super) fn app_armor(pod: &k8s::Pod, node: &NodeFacts) -> Result<(), Refusal> {
+    if node.app_armor || !asks_for_app_armor(pod) {
+        return Ok(());
+    }
+    let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    Err(Refusal::new("AppArmor", message))
+}
+
+fn asks_for_app_armor(pod: &k8s::Pod) -> bool {
+    let confines = |profile: Option<&k8s::AppArmorProfile>| {
+        profile.is_some_and(|profile| profile.type_ != "Unconfined")
+    };
+    let annotated = pod
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, value)| key.starts_with(APP_ARMOR_ANNOTATION) && value != "unconfined");
+    let Some(spec) = &pod.spec else { return annotated };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut contexts = containers.filter_map(|container| container.security_context.as_ref());
+    let whole = spec.security_context.as_ref();
+    annotated
+        || confines(whole.and_then(|context| context.app_armor_profile.as_ref()))
+        || contexts.any(|context| confines(context.app_armor_profile.as_ref()))
+}

@@ -1,0 +1,183 @@
+//! Removes images that nobody uses: every five minutes by the thresholds and ages, and when the disk is short.
+//!
+//! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last used, is kept on disk.
+
+use super::pressure::DiskSample;
+use crate::{
+    clock,
+    desired::SourceSnapshot,
+    image::gc::{self, Freed, GcPlan, GcSettings, ImageHistory, Removable},
+    model::{Event, Signal, k8s},
+    worker::Host,
+};
+use std::{fs, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks, as the kubelet's.
+const PERIOD: Duration = Duration::from_secs(300);
+/// Between two looks at the disk while images go.
+const READING: Duration = Duration::from_millis(600);
+/// Failures in a row from which on people are told, as the kubelet's.
+const TOLD_FROM: u32 = 2;
+
+/// Somebody needs room: so many bytes, everything that may go where that is `None`.
+pub(super) struct FreeRequest {
+    pub wanted: Option<u64>,
+    pub answer: oneshot::Sender<Freed>,
+}
+
+pub(super) struct ImageGcTask {
+    pub host: Arc<Host>,
+    pub settings: GcSettings,
+    pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    pub disks: watch::Receiver<Arc<DiskSample>>,
+    pub requests: mpsc::Receiver<FreeRequest>,
+    pub history: ImageHistory,
+    pub saved: ImageHistory,
+    pub failures: u32,
+}
+
+/// What an earlier life of the agent knew.
+pub(super) fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
+    let history: ImageHistory = saved
+        .map(serde_json::from_value)
+        .transpose()
+        .inspect_err(|err| tracing::warn!(%err, "what is known of images can't be used"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    history.resumed(boot_id.trim())
+}
+
+impl ImageGcTask {
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut pulled = self.host.images.pulled();
+        let mut next = Instant::now() + PERIOD;
+        loop {
+            // Every arm only receives; removals are awaited to their end below.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                Some(request) = self.requests.recv() => {
+                    let freed = self.free(request.wanted).await;
+                    // Whoever asked may have given up.
+                    drop(request.answer.send(freed));
+                }
+                changed = pulled.changed() => {
+                    if changed.is_err() {
+                        shutdown.cancelled().await;
+                        return Ok(());
+                    }
+                    for (id, at) in pulled.borrow_and_update().iter() {
+                        self.history.pulled(id, *at);
+                    }
+                    self.save().await;
+                }
+                () = tokio::time::sleep_until(next) => {
+                    self.collect().await;
+                    next = Instant::now() + PERIOD;
+                }
+            }
+        }
+    }
+
+    /// The regular round.
+    async fn collect(&mut self) {
+        let Some(plan) = self.plan().await else { return };
+        self.save().await;
+        if self.settings.is_off() {
+            return;
+        }
+        let mut order = plan.too_old(&self.settings);
+        if !order.is_empty() {
+            self.remove(&order, None).await;
+        }
+        let reading = self.disks.borrow().sample.readings.get(&Signal::ImagefsAvailable).copied();
+        let Some(reading) = reading else { return };
+        match gc::to_free(&self.settings, reading.available, reading.capacity) {
+            Ok(None) => {}
+            Ok(Some(wanted)) => {
+                order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
+                let freed = self.remove(&order, Some(wanted)).await.bytes();
+                if freed < wanted {
+                    self.tell(gc::not_enough(reading.available, reading.capacity, freed));
+                }
+            }
+            Err(event) => self.tell(*event),
+        }
+    }
+
+    /// Everything that may go, until enough is free.
+    async fn free(&mut self, wanted: Option<u64>) -> Freed {
+        let Some(plan) = self.plan().await else { return Freed::default() };
+        self.remove(&plan.removable, wanted).await
+    }
+
+    /// What may go now. `None`: the runtime does not tell what there is.
+    async fn plan(&mut self) -> Option<GcPlan> {
+        let mut look = match gc::look(&self.host.runtime).await {
+            Ok(look) => look,
+            Err(err) => {
+                self.failures += 1;
+                if self.failures >= TOLD_FROM {
+                    self.tell(gc::failed(err.to_string()));
+                }
+                return None;
+            }
+        };
+        self.failures = 0;
+        for source in &self.sources {
+            for pod in &source.borrow().pods {
+                for image in images_of(&pod.pod) {
+                    look.in_use.by_manifest(image);
+                }
+            }
+        }
+        let now = clock::now();
+        self.history.observe(&look.present, &look.in_use, look.began, now);
+        Some(gc::plan(&look.present, &look.in_use, &self.history, &self.settings, now))
+    }
+
+    async fn remove(&self, order: &[Removable], wanted: Option<u64>) -> Freed {
+        let available = || newer_reading(self.disks.clone());
+        gc::remove(&self.host.runtime, order, wanted, available).await
+    }
+
+    fn tell(&self, event: Event) {
+        self.host.events.record(event);
+    }
+
+    async fn save(&mut self) {
+        if !self.history.is_worth_saving(&self.saved) {
+            return;
+        }
+        if let Err(err) = self.host.store.put_images(&self.history).await {
+            tracing::debug!(%err, "what is known of images is not on disk yet");
+        }
+        self.saved.clone_from(&self.history);
+    }
+}
+
+/// What is available by a reading that is newer than the last, if there is one soon.
+async fn newer_reading(mut disks: watch::Receiver<Arc<DiskSample>>) -> Option<u64> {
+    let of = |disks: &DiskSample| {
+        disks.sample.readings.get(&Signal::ImagefsAvailable).map(|read| (read.at, read.available))
+    };
+    let (before, _) = of(&disks.borrow_and_update())?;
+    let newer = disks.wait_for(|disks| of(disks).is_some_and(|(at, _)| at > before));
+    let newer = tokio::time::timeout(READING, newer).await.ok()?.ok()?;
+    of(&newer).map(|(_, available)| available)
+}
+
+/// Every image that a pod's manifest names.
+fn images_of(pod: &k8s::Pod) -> impl Iterator<Item = &str> {
+    let spec = pod.spec.iter();
+    let containers =
+        spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    containers.filter_map(|container| container.image.as_deref())
+}

@@ -1,0 +1,87 @@
+//! What pods are admitted by, read once: the machine's capacity less what is set apart, labels, the kernel.
+
+use crate::{
+    admission::{self, Allocatable, Capacity, NodeFacts, Reserved},
+    cgroup::NodeCapacity,
+    config::Config,
+    model::Signal,
+    pressure::core::{Amount, StaticPods},
+};
+use nix::sys::{statvfs::statvfs, utsname::uname};
+use std::{fs, path::Path};
+
+/// # Errors
+/// When more is set apart than the machine has.
+pub(super) fn node_facts(
+    config: &Config,
+    node_name: &str,
+    machine: &NodeCapacity,
+) -> anyhow::Result<NodeFacts> {
+    let allocatable = allocatable(config, machine)?;
+    let kernel = uname().ok();
+    let text = |field: Option<&std::ffi::OsStr>| {
+        field.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    let architecture = text(kernel.as_ref().map(|kernel| kernel.machine()));
+    let release = text(kernel.as_ref().map(|kernel| kernel.release()));
+    let app_armor = fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    Ok(NodeFacts {
+        name: node_name.into(),
+        labels: admission::node_labels(node_name, &architecture, &config.node.labels),
+        allocatable,
+        allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+        kernel: admission::kernel_version(&release),
+        app_armor: app_armor.is_ok_and(|enabled| enabled.starts_with('Y')),
+        spares_static_pods: config.eviction.static_pods == StaticPods::Never,
+    })
+}
+
+fn allocatable(config: &Config, machine: &NodeCapacity) -> anyhow::Result<Allocatable> {
+    let storage = disk_capacity(&config.paths.root_dir);
+    let capacity = Capacity {
+        cpu_milli: machine.cpu_milli,
+        memory_bytes: machine.memory_bytes,
+        ephemeral_storage_bytes: storage,
+        hugepages: machine.hugepages.iter().cloned().collect(),
+        pods: admission::pod_capacity(
+            config.pods.max_pods,
+            config.pods.pods_per_core,
+            machine.cpu_milli / 1000,
+        ),
+    };
+    let of = |reserved: &crate::config::Reserved| Reserved {
+        cpu_milli: reserved.cpu_milli,
+        memory_bytes: reserved.memory_bytes,
+        ephemeral_storage_bytes: reserved.ephemeral_storage_bytes,
+    };
+    let kept_free = Reserved {
+        cpu_milli: 0,
+        memory_bytes: hard(config, Signal::MemoryAvailable, machine.memory_bytes),
+        ephemeral_storage_bytes: storage
+            .map_or(0, |storage| hard(config, Signal::NodefsAvailable, storage)),
+    };
+    let set_apart =
+        [of(&config.cgroup.system_reserved), of(&config.cgroup.kube_reserved), kept_free];
+    Ok(admission::allocatable(&capacity, &set_apart)?)
+}
+
+/// What the hard eviction threshold of a signal keeps free.
+fn hard(config: &Config, signal: Signal, capacity: i64) -> i64 {
+    let mut thresholds = config.eviction.thresholds.iter();
+    match thresholds.find(|t| t.signal == signal && t.is_hard()).map(|t| t.value) {
+        None => 0,
+        Some(Amount::Percent(part)) => admission::percent_of(capacity, part),
+        Some(Amount::Number(number)) => i64::try_from(number).unwrap_or(i64::MAX),
+    }
+}
+
+/// Size of the file system of the root directory, in bytes.
+fn disk_capacity(root: &Path) -> Option<i64> {
+    let found = statvfs(root)
+        .inspect_err(
+            |err| tracing::warn!(%err, "the size of the root directory's disk is not known"),
+        )
+        .ok()?;
+    let bytes = found.blocks().saturating_mul(found.fragment_size());
+    i64::try_from(bytes).ok()
+}

@@ -1,0 +1,432 @@
+//! Watches what may run short, and does something about it.
+//!
+//! ```text
+//!  memory, pids ──┐                       ┌─► conditions, orders ─► workers (hold, let go)
+//!  disks (task) ──┼─► sample ─► step ─────┼─► relieve: reclaim, then one pod ─► record ─► order ─► wait until it is gone
+//!  PSI, OOM ──────┘   (pure, pressure)    └─► view ─► nodelet status
+//! ```
+//!
+//! One thing is done at a time, and the next one after a reading that began later. Who was evicted is saved before
+//! the pod is told to go. The pod's own worker stops it.
+
+mod disks;
+mod relief;
+mod shown;
+mod usage;
+
+pub(super) use disks::{DiskSample, DiskTask};
+
+use super::image_gc::FreeRequest;
+use crate::{
+    clock,
+    model::{
+        DiskLayout, Event, EventKind, EventTarget, Now, Pressure, PressureOrders, PressureView,
+        Reading, Signal,
+    },
+    pressure::core::{
+        EvictionRecord, EvictionSettings, Evictions, MemorySignal, PressureState, Step,
+        condition_event,
+    },
+    signals::{self, Gate, KernelLog, Machine, PsiTrigger, Roots, Sample, SystemOom},
+    worker::{Host, Known, PodViews},
+};
+use anyhow::Context as _;
+use relief::{Freeing, Leaving};
+use shown::History;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use usage::Survey;
+
+/// Between two looks while a pod goes.
+const WHILE_LEAVING: Duration = Duration::from_millis(50);
+/// How long saving who was evicted may keep the eviction waiting.
+const SAVE_PATIENCE: Duration = Duration::from_millis(200);
+/// How long workers may take to report what there is, after the first listing.
+const REPORTS_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two readings of disks while something is done about them.
+const DISKS_WHILE_ACTING: Duration = Duration::from_millis(500);
+/// Between two looks for pods that use more local storage than they may.
+const LIMITS_PERIOD: Duration = Duration::from_secs(10);
+/// The cheap reading counts while it is further from every threshold than this; bytes.
+const GATE_MARGIN: u64 = 256 << 20;
+
+/// What the loop is made from.
+pub(super) struct PressureInputs {
+    pub host: Arc<Host>,
+    pub root_dir: PathBuf,
+    pub settings: EvictionSettings,
+    pub disks: watch::Receiver<Arc<DiskSample>>,
+    /// How often disks are to be read.
+    pub disk_period: watch::Sender<Duration>,
+    pub pods: watch::Receiver<Arc<PodViews>>,
+    pub known: watch::Receiver<Arc<Known>>,
+    pub orders: watch::Sender<Arc<PressureOrders>>,
+    pub view: watch::Sender<Arc<PressureView>>,
+    /// What an earlier life of the agent evicted.
+    pub evictions: Evictions,
+    /// Who removes images.
+    pub images: mpsc::Sender<FreeRequest>,
+}
+
+/// The loop.
+pub(super) struct PressureTask {
+    inputs: PressureInputs,
+    machine: Machine,
+    gate: Option<Gate>,
+    proc: PathBuf,
+    /// As they apply to this machine: which file systems there are, whether pods have a limit.
+    effective: EvictionSettings,
+    state: PressureState,
+    sample: Sample,
+    measurer: signals::Measurer,
+    leaving: Option<Leaving>,
+    freeing: Option<Freeing>,
+    /// Measurements of pods that are under way, and the last that has come to its end.
+    surveys: JoinSet<Survey>,
+    surveyed: Option<Survey>,
+    /// When everything was known first, by boot time.
+    complete_since: Option<Duration>,
+    limits_due: Duration,
+    /// When images were removed last for a signal, by boot time.
+    images_tried: BTreeMap<Signal, Duration>,
+    /// When the kernel was asked for page cache last, by boot time.
+    reclaimed: Option<Duration>,
+    /// Boot time at which the pause of a pod is over.
+    pause_ends: Option<Duration>,
+    history: History,
+    kernel: Kernel,
+}
+
+/// What the kernel told unasked.
+enum KernelNews {
+    /// It killed a process because the whole machine is out of memory.
+    OutOfMemory(SystemOom),
+    /// Tasks have waited for memory.
+    Stalled,
+}
+
+/// Where the kernel tells it.
+struct Kernel {
+    stalls: Option<PsiTrigger>,
+    log: Option<KernelLog>,
+}
+
+/// Memory and process ids of the machine, for [`EvictionSettings::check_against`].
+pub(super) fn capacities(host: &Host, settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
+    let sample = machine(host, settings).sample(None, None);
+    sample.readings.into_iter().map(|(signal, reading)| (signal, reading.capacity)).collect()
+}
+
+fn machine(host: &Host, settings: &EvictionSettings) -> Machine {
+    let root = host.cgroups.root_dirs().map(|dirs| dirs.memory);
+    let roots = Roots {
+        proc: "/proc".into(),
+        root_cgroup: root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
+    };
+    let signal = match settings.memory_signal {
+        MemorySignal::WorkingSet => signals::MemorySignal::WorkingSet,
+        MemorySignal::MemAvailable => signals::MemorySignal::MemAvailable,
+    };
+    Machine::new(roots, signal)
+}
+
+/// What was saved of earlier evictions.
+pub(super) fn restored(saved: Option<serde_json::Value>) -> Evictions {
+    let records: Vec<EvictionRecord> = saved
+        .map(serde_json::from_value)
+        .transpose()
+        .inspect_err(|err| tracing::warn!(%err, "who was evicted before can't be used"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    Evictions::restored(records, clock::now())
+}
+
+/// What workers are told before the first look.
+pub(super) fn first_orders(evictions: &Evictions) -> PressureOrders {
+    let conditions = conditions(evictions).collect();
+    PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
+}
+
+/// What held when the agent was seen last, as far as somebody was evicted for it.
+fn conditions(evictions: &Evictions) -> impl Iterator<Item = Pressure> {
+    let away = evictions.records().filter(|record| record.back.is_none());
+    away.filter_map(|record| record.cause.condition())
+}
+
+impl PressureTask {
+    pub(super) fn new(inputs: PressureInputs) -> Self {
+        let proc = PathBuf::from("/proc");
+        let gate = Gate::open(&proc)
+            .inspect_err(|err| tracing::warn!(%err, "no cheap readings of memory"))
+            .ok();
+        Self {
+            machine: machine(&inputs.host, &inputs.settings),
+            gate,
+            kernel: Kernel::open(&proc),
+            proc,
+            effective: inputs.settings.clone(),
+            state: PressureState::restored(conditions(&inputs.evictions), clock::now().boot),
+            sample: Sample::default(),
+            measurer: signals::Measurer::default(),
+            leaving: None,
+            freeing: None,
+            surveys: JoinSet::new(),
+            surveyed: None,
+            complete_since: None,
+            images_tried: BTreeMap::new(),
+            limits_due: Duration::ZERO,
+            reclaimed: None,
+            pause_ends: None,
+            history: History::default(),
+            inputs,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            let pause = self.look().await;
+            // Every arm only waits, and the next round reads everything anew.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                news = self.kernel.next() => if let KernelNews::OutOfMemory(oom) = news {
+                    self.system_oom(&oom);
+                },
+                changed = self.inputs.disks.changed() => {
+                    if changed.is_err() {
+                        shutdown.cancelled().await;
+                        return Ok(());
+                    }
+                }
+                Some(survey) = self.surveys.join_next() => {
+                    self.surveyed = Some(survey.context("measuring pods has crashed")?);
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One round: read, decide, act, publish. Gives the time until the next.
+    async fn look(&mut self) -> Duration {
+        let disks = Arc::clone(&self.inputs.disks.borrow_and_update());
+        let pods_dir = self.inputs.host.cgroups.kubepods_dirs().map(|dirs| dirs.memory);
+        let limited = pods_dir.is_some();
+        self.effective = self.inputs.settings.on_machine(disks.layout, limited);
+        let taken = self.far_from_thresholds();
+        self.sample.update(self.machine.sample(pods_dir.as_deref(), taken));
+        self.sample.update(disks.sample.clone());
+        let now = clock::now();
+        let step = self.state.step(&self.effective, &self.sample.readings, now.boot);
+        self.tell_changes(&step);
+        self.come_back(&step, now).await;
+        self.give_orders(&step);
+        // These readings know nothing of what has just come to its end.
+        let something_ended = self.settle(now) | self.images_freed(now);
+        if !something_ended && self.everything_is_seen(now) {
+            self.act(&step, disks.layout, now).await;
+        }
+        self.publish(&step, now);
+        self.pause(&step, now)
+    }
+
+    /// Does one thing about what is short: the first that can be done.
+    async fn act(&mut self, step: &Step, layout: DiskLayout, now: Now) {
+        if let Some(survey) = self.surveyed.take()
+            && self.use_survey(survey, step).await
+        {
+            return;
+        }
+        for acting in &step.acting {
+            if self.may_act(acting) && self.relieve(acting, layout).await {
+                return;
+            }
+        }
+        let idle = self.leaving.is_none() && self.surveys.is_empty();
+        if idle && now.boot >= self.limits_due {
+            self.limits_due = now.boot.saturating_add(LIMITS_PERIOD);
+            self.look_for_limits(layout);
+        }
+    }
+
+    /// Whether every pod that is there can be expected to be seen: after a start the workers report one by one.
+    fn everything_is_seen(&mut self, now: Now) -> bool {
+        if !self.inputs.known.borrow().complete {
+            return false;
+        }
+        let since = *self.complete_since.get_or_insert(now.boot);
+        now.boot.saturating_sub(since) >= REPORTS_PATIENCE
+    }
+
+    /// The cheap reading of memory, where it is far from every threshold.
+    fn far_from_thresholds(&mut self) -> Option<Reading> {
+        let read = self.gate.as_mut()?.read().ok()?;
+        let capacity = read.info.total;
+        let available = match self.effective.memory_signal {
+            MemorySignal::WorkingSet => read.available(),
+            MemorySignal::MemAvailable => read.mem_available()?,
+        };
+        let thresholds = self.effective.thresholds.iter();
+        let nearest = thresholds
+            .filter(|threshold| threshold.signal == Signal::MemoryAvailable)
+            .map(|threshold| threshold.relieved_at(capacity))
+            .max()
+            .unwrap_or_default();
+        let far = available > nearest.saturating_add(GATE_MARGIN.max(capacity / 16));
+        far.then(|| Reading { available, capacity, at: clock::now().boot })
+    }
+
+    /// The node's events about conditions.
+    fn tell_changes(&self, step: &Step) {
+        for change in &step.changes {
+            let reason = condition_event(change.condition, change.holds);
+            let message =
+                format!("Node {} status is now: {reason}", self.inputs.host.settings.node_name);
+            self.node_event(EventKind::Normal, reason, message);
+        }
+    }
+
+    fn node_event(&self, kind: EventKind, reason: &'static str, message: String) {
+        let event = Event { target: EventTarget::Node, kind, reason, message };
+        self.inputs.host.events.record(event);
+    }
+
+    fn system_oom(&self, oom: &SystemOom) {
+        let message =
+            format!("System OOM encountered, victim process: {}, pid: {}", oom.victim, oom.pid);
+        self.node_event(EventKind::Warning, "SystemOOM", message);
+    }
+
+    /// Lets pods back that may come, and forgets those that nobody wishes any more.
+    async fn come_back(&mut self, step: &Step, now: Now) {
+        let looked = self.inputs.evictions.look(&step.conditions, step.known, now);
+        let mut changed = looked.changed;
+        self.pause_ends = looked.next_look.map(|pause| now.boot.saturating_add(pause));
+        let known = Arc::clone(&self.inputs.known.borrow());
+        if known.complete {
+            changed |= self.inputs.evictions.retain(|_, uid| known.uids.contains(uid));
+        }
+        for key in &looked.back {
+            tracing::info!(pod = %key, "evicted before, and may come back now");
+        }
+        if changed {
+            self.save().await;
+        }
+    }
+
+    /// Saves who was evicted: on `/run` at once.
+    async fn save(&self) {
+        let records: Vec<&EvictionRecord> = self.inputs.evictions.records().collect();
+        let saved = self.inputs.host.store.put_evictions(&records);
+        // It is on its way; what is short does not wait for a disk.
+        match tokio::time::timeout(SAVE_PATIENCE, saved).await {
+            Ok(Ok(())) => {}
+            Ok(Err(err)) => tracing::warn!(%err, "who was evicted would not survive the agent"),
+            Err(_) => tracing::warn!("who was evicted is not saved yet"),
+        }
+    }
+
+    /// Tells the workers who was evicted.
+    fn give_evictions(&self) {
+        let before = Arc::clone(&self.inputs.orders.borrow());
+        let evicted = self.inputs.evictions.away();
+        self.give(PressureOrders { evicted, ..PressureOrders::clone(&before) });
+    }
+
+    fn give_orders(&self, step: &Step) {
+        self.give(PressureOrders {
+            known: step.known,
+            conditions: step.conditions.clone(),
+            evicted: self.inputs.evictions.away(),
+        });
+    }
+
+    fn give(&self, orders: PressureOrders) {
+        self.inputs.orders.send_if_modified(|given| {
+            let changed = **given != orders;
+            if changed {
+                *given = Arc::new(orders);
+            }
+            changed
+        });
+    }
+
+    fn pause(&self, step: &Step, now: Now) -> Duration {
+        let of_disks = |signal: &Signal| signal.condition() == Pressure::Disk;
+        let disks = step.looks.iter().filter(|(signal, _)| of_disks(signal)).map(|(_, look)| *look);
+        let acting = self.leaving.is_some() || self.freeing.is_some();
+        let longest = if acting { DISKS_WHILE_ACTING } else { LIMITS_PERIOD };
+        let disks = disks.min().unwrap_or(longest).min(longest);
+        self.inputs.disk_period.send_if_modified(|period| {
+            let changed = *period != disks;
+            *period = disks;
+            changed
+        });
+        let ends = self.pause_ends.map(|at| at.saturating_sub(now.boot));
+        let longest = if self.leaving.is_some() || self.freeing.is_some() {
+            WHILE_LEAVING
+        } else {
+            LIMITS_PERIOD
+        };
+        step.next_look.min(ends.unwrap_or(longest)).min(longest).max(WHILE_LEAVING)
+    }
+}
+
+impl Kernel {
+    fn open(proc: &Path) -> Self {
+        let quiet =
+            |what: &str, err: io::Error| tracing::debug!(%err, "the kernel tells no {what}");
+        Self {
+            stalls: PsiTrigger::memory(proc).map_err(|e| quiet("stalls", e)).ok(),
+            log: KernelLog::open(Path::new("/dev/kmsg")).map_err(|e| quiet("kills", e)).ok(),
+        }
+    }
+
+    /// Waits for the next news; for ever where the kernel tells none.
+    async fn next(&mut self) -> KernelNews {
+        loop {
+            // Each arm only waits for a file to be readable.
+            let failed = tokio::select! {
+                stalled = stalled(&mut self.stalls) => match stalled {
+                    Ok(()) => return KernelNews::Stalled,
+                    Err(err) => {
+                        self.stalls = None;
+                        err
+                    }
+                },
+                oom = oom(&mut self.log) => match oom {
+                    Ok(oom) => return KernelNews::OutOfMemory(oom),
+                    Err(err) => {
+                        self.log = None;
+                        err
+                    }
+                },
+            };
+            tracing::debug!(err = %failed, "the kernel tells less than before");
+        }
+    }
+}
+
+async fn stalled(trigger: &mut Option<PsiTrigger>) -> io::Result<()> {
+    match trigger {
+        Some(trigger) => trigger.fired().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn oom(log: &mut Option<KernelLog>) -> io::Result<SystemOom> {
+    match log {
+        Some(log) => log.next_oom().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,396 @@
+//! Doing something about it: what can be freed without a pod, then one pod; and waiting until it is gone.
+
+use super::{
+    super::image_gc::FreeRequest,
+    PressureTask,
+    usage::{Measured, Purpose, Survey, has_ended},
+};
+use crate::{
+    clock,
+    image::gc::Freed,
+    model::{
+        DiskLayout, Event, EventKind, EventTarget, HoldStop, Now, PodKey, PodUid, Pressure,
+        ReliefView, Signal, k8s,
+    },
+    podspec::pod_cgroup_name,
+    pressure::core::{
+        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, rank,
+        threshold_met_message,
+    },
+    signals::{self, Reclaimed},
+    worker::blocking,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::oneshot;
+
+/// How long a pod may take to go before the next one is looked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the kernel may take to give page cache back before a pod has to go.
+const RECLAIM_PATIENCE: Duration = Duration::from_millis(200);
+/// Between two tries of that.
+const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
+/// Between two removals of unused images for the same signal.
+const IMAGES_PERIOD: Duration = Duration::from_secs(60);
+/// Between two words about the same signal that no pod is to blame for.
+const BLAME_PERIOD: Duration = Duration::from_secs(600);
+/// Users outside pods that are named.
+const BLAMED: usize = 3;
+/// How long looking for large directories may take.
+const DIRECTORIES_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Images that are being removed.
+pub(super) struct Freeing {
+    signal: Signal,
+    expected: u64,
+    since: Duration,
+    freed: oneshot::Receiver<Freed>,
+}
+
+/// A pod that was told to go.
+pub(super) struct Leaving {
+    pub key: PodKey,
+    uid: PodUid,
+    pod: Arc<k8s::Pod>,
+    signal: Signal,
+    /// It was given time.
+    soft: bool,
+    /// How long it may take.
+    patience: Duration,
+    /// What was available before, and how much more there should be.
+    before: u64,
+    expected: u64,
+    since: Duration,
+}
+
+impl PressureTask {
+    /// One step against what is short; `false` when there is nothing that could be done about it.
+    pub(super) async fn relieve(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
+        let signal = acting.threshold.signal;
+        if self.history.is_new(signal) {
+            let message = threshold_met_message(signal);
+            self.node_event(EventKind::Warning, "EvictionThresholdMet", message);
+        }
+        match signal.condition() {
+            Pressure::Memory if self.reclaim_memory(acting).await => true,
+            Pressure::Memory | Pressure::Pid => {
+                let pods = self.candidates(|_| true);
+                let measured = self.measure_cgroups(pods).await;
+                self.end_one(acting, layout, &measured).await
+            }
+            Pressure::Disk if self.free_images(acting, layout) => true,
+            Pressure::Disk => {
+                // Takes seconds, in which memory may run short.
+                self.survey(Purpose::Relief { acting: *acting, layout });
+                true
+            }
+        }
+    }
+
+    /// Takes in a measurement that took its time. Whether somebody goes because of it.
+    pub(super) async fn use_survey(&mut self, survey: Survey, step: &Step) -> bool {
+        match survey.purpose {
+            Purpose::Relief { acting, layout } => {
+                let still = step.met.iter().any(|met| met.threshold == acting.threshold);
+                still && self.leaving.is_none() && self.end_one(&acting, layout, &survey.pods).await
+            }
+            Purpose::Limits { layout } => self.enforce_limits(layout, &survey.pods).await,
+        }
+    }
+
+    /// Evicts the first pod whose end would help. Without one, people are told who uses what is short.
+    async fn end_one(
+        &mut self,
+        acting: &Acting,
+        layout: DiskLayout,
+        measured: &[Measured],
+    ) -> bool {
+        let candidates: Vec<Candidate<'_>> = measured.iter().map(Measured::candidate).collect();
+        let ranking = rank(&candidates, acting, layout, self.effective.static_pods);
+        for spared in &ranking.spared {
+            tracing::debug!(pod = %spared.candidate.key, "spared: {}", spared.why.as_str());
+        }
+        match ranking.victims.first() {
+            Some(victim) => {
+                self.evict(victim, acting, measured).await;
+                true
+            }
+            None => {
+                self.blame(acting).await;
+                false
+            }
+        }
+    }
+
+    /// While images go, or a pod that gives room on a disk, memory and process ids don't wait: that may take long. While
+    /// one goes for them, everybody waits: that takes no time.
+    pub(super) fn may_act(&self, acting: &Acting) -> bool {
+        let disk = |signal: Signal| signal.condition() == Pressure::Disk;
+        if disk(acting.threshold.signal) {
+            return self.freeing.is_none() && self.leaving.is_none() && self.surveys.is_empty();
+        }
+        match &self.leaving {
+            None => true,
+            Some(leaving) => acting.threshold.is_hard() && (disk(leaving.signal) || leaving.soft),
+        }
+    }
+
+    /// Has images removed before a pod has to go. Whether that is going on now.
+    fn free_images(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
+        let signal = acting.threshold.signal;
+        let now = clock::now().boot;
+        let tried = self.images_tried.get(&signal);
+        let lately = tried.is_some_and(|at| now.saturating_sub(*at) < IMAGES_PERIOD);
+        if lately || !images_help(signal, layout) {
+            return false;
+        }
+        let bytes = signal.resource() == "ephemeral-storage";
+        let (answer, freed) = oneshot::channel();
+        let request = FreeRequest { wanted: bytes.then_some(acting.shortfall), answer };
+        if self.inputs.images.try_send(request).is_err() {
+            return false;
+        }
+        self.images_tried.insert(signal, now);
+        let expected = acting.shortfall;
+        self.freeing = Some(Freeing { signal, expected, since: now, freed });
+        true
+    }
+
+    /// Notes what came of the removal of images.
+    pub(super) fn images_freed(&mut self, now: Now) -> bool {
+        let Some(freeing) = &mut self.freeing else { return false };
+        let freed = match freeing.freed.try_recv() {
+            Ok(freed) => freed,
+            Err(oneshot::error::TryRecvError::Empty)
+                if now.boot.saturating_sub(freeing.since) < PATIENCE =>
+            {
+                return false;
+            }
+            Err(_) => Freed::default(),
+        };
+        let (signal, expected) = (freeing.signal, freeing.expected);
+        self.freeing = None;
+        self.state.acted(now.boot);
+        self.history.step(ReliefView {
+            at: now.wall,
+            signal,
+            what: format!("removed {} unused images", freed.removed.len()),
+            freed: (signal.resource() == "ephemeral-storage").then(|| freed.bytes()),
+            expected: Some(expected),
+        });
+        true
+    }
+
+    /// Asks the kernel for page cache of pods. Whether that may have been enough.
+    async fn reclaim_memory(&mut self, acting: &Acting) -> bool {
+        let Some(dirs) = self.inputs.host.cgroups.kubepods_dirs() else { return false };
+        let now = clock::now();
+        if self.reclaimed.is_some_and(|at| now.boot.saturating_sub(at) < RECLAIM_PERIOD) {
+            return false;
+        }
+        self.reclaimed = Some(now.boot);
+        match signals::reclaim(&dirs.memory, acting.shortfall, RECLAIM_PATIENCE).await {
+            Ok(Reclaimed::Unsupported) => false,
+            Ok(reclaimed) => {
+                let after = clock::now();
+                self.state.acted(after.boot);
+                let more = match reclaimed {
+                    Reclaimed::All => Some(acting.shortfall),
+                    Reclaimed::Part | Reclaimed::Unfinished | Reclaimed::Unsupported => None,
+                };
+                self.history.step(ReliefView {
+                    at: after.wall,
+                    signal: acting.threshold.signal,
+                    what: "asked the kernel for page cache of pods".to_owned(),
+                    freed: more,
+                    expected: Some(acting.shortfall),
+                });
+                true
+            }
+            Err(err) => {
+                tracing::debug!(%err, "page cache can't be reclaimed");
+                false
+            }
+        }
+    }
+
+    async fn evict(&mut self, victim: &Victim<'_>, acting: &Acting, measured: &[Measured]) {
+        let signal = acting.threshold.signal;
+        let eviction = Eviction::of(victim, acting, self.effective.max_pod_grace);
+        let Some(measured) = measured.iter().find(|m| m.view.uid == *victim.candidate.uid) else {
+            return;
+        };
+        let now = clock::now();
+        self.leaving = Some(Leaving {
+            key: victim.candidate.key.clone(),
+            uid: victim.candidate.uid.clone(),
+            pod: Arc::clone(&measured.pod),
+            signal,
+            soft: !acting.threshold.is_hard(),
+            patience: PATIENCE.saturating_add(Duration::from_secs(match eviction.hold.stop {
+                HoldStop::AtOnce => 0,
+                HoldStop::Within(seconds) => seconds.into(),
+            })),
+            before: acting.reading.available,
+            expected: victim.used,
+            since: now.boot,
+        });
+        let message = eviction.hold.message.clone();
+        self.inputs.evictions.evict(&victim.candidate, Cause::Signal(signal), eviction.hold, now);
+        // What is written first, the worker may carry out.
+        self.save().await;
+        self.give_evictions();
+        self.pod_event(victim.candidate.key, victim.candidate.uid, message);
+    }
+
+    fn pod_event(&self, key: &PodKey, uid: &PodUid, message: String) {
+        let target = EventTarget::Pod { key: key.clone(), uid: uid.clone(), field_path: None };
+        self.inputs.host.events.record(Event {
+            target,
+            kind: EventKind::Warning,
+            reason: "Evicted",
+            message,
+        });
+    }
+
+    /// Has pods measured that have a limit of their own.
+    pub(super) fn look_for_limits(&mut self, layout: DiskLayout) {
+        let exempt = self.effective.static_pods == StaticPods::Never;
+        if self.effective.local_storage_limits && !exempt {
+            self.survey(Purpose::Limits { layout });
+        }
+    }
+
+    /// Pods that use more local storage than they may go, all of them.
+    async fn enforce_limits(&mut self, layout: DiskLayout, measured: &[Measured]) -> bool {
+        let candidates: Vec<Candidate<'_>> = measured.iter().map(Measured::candidate).collect();
+        let over = over_limits(&candidates, layout, self.effective.static_pods);
+        if over.is_empty() {
+            return false;
+        }
+        let now = clock::now();
+        for eviction in &over {
+            let cause = Cause::Limit(eviction.limit);
+            self.inputs.evictions.evict(&eviction.candidate, cause, eviction.hold.clone(), now);
+        }
+        self.save().await;
+        self.give_evictions();
+        for eviction in over {
+            let (key, uid) = (eviction.candidate.key, eviction.candidate.uid);
+            self.pod_event(key, uid, eviction.hold.message);
+        }
+        self.state.acted(clock::now().boot);
+        true
+    }
+
+    /// Looks whether the pod that was told to go is gone, and notes what came of it.
+    pub(super) fn settle(&mut self, now: Now) -> bool {
+        let Some(leaving) = &self.leaving else { return false };
+        let late = now.boot.saturating_sub(leaving.since) > leaving.patience;
+        if !late && !self.is_gone(leaving) {
+            return false;
+        }
+        self.state.acted(now.boot);
+        let Some(leaving) = self.leaving.take() else { return false };
+        let signal = leaving.signal;
+        let reading =
+            self.sample.readings.get(&signal).filter(|reading| reading.at > leaving.since);
+        let freed = reading.map(|reading| reading.available.saturating_sub(leaving.before));
+        let late = if late { ", which has not gone in time" } else { "" };
+        tracing::info!(pod = %leaving.key, %signal, freed, expected = leaving.expected, "evicted{late}");
+        self.history.step(ReliefView {
+            at: now.wall,
+            signal,
+            what: format!("evicted {}{late}", leaving.key),
+            freed,
+            expected: Some(leaving.expected),
+        });
+        true
+    }
+
+    /// Memory and process ids are free when nothing runs in its cgroup, unless it has memory in volumes; room on disks when
+    /// nothing of it is left.
+    fn is_gone(&self, leaving: &Leaving) -> bool {
+        let view = self.inputs.pods.borrow().get(&leaving.key).cloned();
+        let cleared = view.is_none_or(|view| view.uid != leaving.uid || has_ended(&view));
+        let disk = leaving.signal.condition() == Pressure::Disk;
+        let volumes = self.inputs.host.volumes.empty_dirs(&leaving.pod, &leaving.uid);
+        let in_memory = volumes.is_ok_and(|all| all.iter().any(|volume| volume.in_memory));
+        if cleared || disk || in_memory {
+            return cleared;
+        }
+        let dirs = self.inputs.host.cgroups.pod_dirs(&pod_cgroup_name(&leaving.pod));
+        dirs.is_some_and(|dirs| signals::cgroup_tasks(&dirs.pids).is_ok_and(|tasks| tasks == 0))
+    }
+
+    /// No pod would help: nobody goes, and people are told who uses what is short.
+    async fn blame(&mut self, acting: &Acting) {
+        let signal = acting.threshold.signal;
+        let now = clock::now();
+        let told = self.history.blamed.get(&signal);
+        if told.is_some_and(|at| now.boot.saturating_sub(*at) < BLAME_PERIOD) {
+            return;
+        }
+        self.history.blamed.insert(signal, now.boot);
+        let users = match signal.condition() {
+            Pressure::Memory => self.largest_processes(|process| process.resident).await,
+            Pressure::Pid => self.largest_processes(|process| process.threads).await,
+            Pressure::Disk => self.largest_directories(signal).await,
+        };
+        let users =
+            if users.is_empty() { "nobody that can be seen".to_owned() } else { users.join(", ") };
+        let message = format!(
+            "{signal} is below its threshold of {}, and ending no pod would change that. The largest users outside pods: {users}",
+            acting.threshold.value
+        );
+        self.history.outsiders.insert(signal, message.clone());
+        self.node_event(EventKind::Warning, "EvictionFoundNoPod", message);
+    }
+
+    async fn largest_processes(&self, size: fn(&signals::Process) -> u64) -> Vec<String> {
+        let (proc, names) = (self.proc.clone(), self.inputs.host.cgroups.kubepods_names());
+        let found = blocking(move || signals::outsiders::processes(&proc, &names, BLAMED, size));
+        let found = found.await.unwrap_or_default();
+        let shown = |one: signals::outsiders::Outsider| {
+            format!("{} (pid {}, {})", one.process.name, one.pid, size(&one.process))
+        };
+        found.into_iter().map(shown).collect()
+    }
+
+    async fn largest_directories(&self, signal: Signal) -> Vec<String> {
+        let root = self.inputs.root_dir.clone();
+        let size: fn(&crate::model::Space) -> u64 = match signal.resource() {
+            "inodes" => |space| space.inodes,
+            _ => |space| space.bytes,
+        };
+        let known = [root.clone()];
+        let found =
+            signals::outsiders::directories(&root, &known, BLAMED, DIRECTORIES_PATIENCE, size);
+        let found = found.await;
+        found
+            .into_iter()
+            .map(|one| format!("{} ({})", one.path.display(), size(&one.space)))
+            .collect()
+    }
+}
+
+/// Whether images lie on the file system of a signal.
+fn images_help(signal: Signal, layout: DiskLayout) -> bool {
+    let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
+    let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+    match layout {
+        DiskLayout::Single => true,
+        DiskLayout::DedicatedImages => !of_root,
+        DiskLayout::Split => of_images,
+    }
+}
+
+/// Whether the pod can use more local storage than it may.
+pub(super) fn has_local_limit(pod: &k8s::Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let volumes = spec.volumes.iter().flatten();
+    let mut volumes = volumes.filter_map(|volume| volume.empty_dir.as_ref());
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    volumes.any(|volume| volume.size_limit.is_some())
+        || limits.any(|limits| limits.contains_key("ephemeral-storage"))
+}

@@ -1,0 +1,186 @@
+//! What people see of it.
+
+use super::PressureTask;
+use crate::{
+    model::{
+        EvictedView, Now, Pressure, PressureCondition, PressureView, ReliefView, Signal,
+        SignalView, format_duration,
+    },
+    pressure::core::{Step, Threshold, Waiting},
+};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Steps that are remembered.
+const STEPS: usize = 32;
+const CONDITIONS: [Pressure; 3] = [Pressure::Memory, Pressure::Disk, Pressure::Pid];
+
+/// What happened up to now.
+#[derive(Default)]
+pub(super) struct History {
+    steps: VecDeque<ReliefView>,
+    /// Whether each signal is crossed, and since when.
+    signals: BTreeMap<Signal, (bool, Timestamp)>,
+    /// The same of conditions.
+    conditions: BTreeMap<Pressure, (bool, Timestamp)>,
+    /// Signals that an event was told of, as long as they are crossed.
+    told: BTreeSet<Signal>,
+    /// When people were told last that no pod is to blame (boot time), and what.
+    pub blamed: BTreeMap<Signal, Duration>,
+    pub outsiders: BTreeMap<Signal, String>,
+}
+
+impl History {
+    pub(super) fn step(&mut self, step: ReliefView) {
+        if self.steps.len() >= STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    /// Whether nothing was told of the signal since it is crossed.
+    pub(super) fn is_new(&mut self, signal: Signal) -> bool {
+        self.told.insert(signal)
+    }
+
+    /// Takes in what is crossed now.
+    pub(super) fn seen(&mut self, step: &Step) {
+        let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
+        self.told.retain(|signal| met.contains(signal));
+        self.outsiders.retain(|signal, _| met.contains(signal));
+        self.blamed.retain(|signal, _| met.contains(signal));
+    }
+}
+
+/// Changes `kept` to `value` at `now` unless it is that already; gives since when it is.
+fn since<K: Ord + Copy>(
+    kept: &mut BTreeMap<K, (bool, Timestamp)>,
+    key: K,
+    value: bool,
+    now: Now,
+) -> Timestamp {
+    let entry = kept.entry(key).or_insert((value, now.wall));
+    if entry.0 != value {
+        *entry = (value, now.wall);
+    }
+    entry.1
+}
+
+impl PressureTask {
+    pub(super) fn publish(&mut self, step: &Step, now: Now) {
+        self.history.seen(step);
+        let view = PressureView {
+            signals: self.signals(step, now),
+            conditions: CONDITIONS
+                .into_iter()
+                .map(|condition| {
+                    let holds = step.conditions.contains(&condition);
+                    let since = since(&mut self.history.conditions, condition, holds, now);
+                    PressureCondition { condition, holds, since: Some(since) }
+                })
+                .collect(),
+            evicted: self.evicted(step, now),
+            steps: self.history.steps.iter().cloned().collect(),
+            trouble: self.trouble(step),
+        };
+        self.inputs.view.send_if_modified(|published| {
+            let changed = !looks_same(published, &view);
+            if changed {
+                *published = Arc::new(view);
+            }
+            changed
+        });
+    }
+
+    fn signals(&mut self, step: &Step, now: Now) -> Vec<SignalView> {
+        let mut views: Vec<SignalView> = Vec::new();
+        for threshold in &self.effective.thresholds {
+            let signal = threshold.signal;
+            if let Some(view) = views.iter_mut().find(|view| view.signal == signal) {
+                view.thresholds.push(text(threshold));
+                continue;
+            }
+            let reading = self.sample.readings.get(&signal);
+            let crossed = step.met.iter().any(|met| met.threshold.signal == signal);
+            views.push(SignalView {
+                signal,
+                available: reading.map(|reading| reading.available),
+                capacity: reading.map(|reading| reading.capacity),
+                thresholds: vec![text(threshold)],
+                crossed,
+                since: Some(since(&mut self.history.signals, signal, crossed, now)),
+            });
+        }
+        views
+    }
+
+    fn evicted(&self, step: &Step, now: Now) -> Vec<EvictedView> {
+        let evictions = &self.inputs.evictions;
+        let away = evictions.records().filter(|record| record.back.is_none());
+        away.filter_map(|record| {
+            let waiting = evictions.waiting(&record.key, &step.conditions, step.known, now)?;
+            Some(EvictedView {
+                key: record.key.clone(),
+                at: record.at,
+                message: record.hold.message.clone(),
+                back_at: now.wall.checked_add(waiting.pause).ok(),
+                waits_for: waits_for(&waiting),
+            })
+        })
+        .collect()
+    }
+
+    fn trouble(&self, step: &Step) -> Vec<String> {
+        let problems =
+            step.problems.iter().map(|(signal, problem)| match self.sample.missing.get(signal) {
+                Some(why) => format!("{signal} is not watched: {why}"),
+                None => format!("{signal} is not watched: it {problem}"),
+            });
+        problems.chain(self.history.outsiders.values().cloned()).collect()
+    }
+}
+
+/// `100Mi`, `10% (soft, 1m0s)`
+fn text(threshold: &Threshold) -> String {
+    match threshold.grace {
+        None => threshold.value.to_string(),
+        Some(grace) => format!("{} (soft, {})", threshold.value, format_duration(grace)),
+    }
+}
+
+fn waits_for(waiting: &Waiting) -> String {
+    let mut parts = Vec::new();
+    if let Some(condition) = waiting.condition {
+        parts.push(format!("{condition} is over"));
+    }
+    if waiting.unknown {
+        parts.push("every signal was read".to_owned());
+    }
+    if !waiting.pause.is_zero() {
+        // In whole tens: the view does not change all the time.
+        let seconds = waiting.pause.as_secs().div_ceil(10) * 10;
+        let pause = format_duration(Duration::from_secs(seconds));
+        parts.push(format!("its pause is over (about {pause} more)"));
+    }
+    format!("comes back when {}", parts.join(" and "))
+}
+
+/// Numbers that change all the time are published when a person could see it: by a hundredth of the capacity.
+fn looks_same(a: &PressureView, b: &PressureView) -> bool {
+    let coarse = |view: &PressureView| {
+        let mut view = view.clone();
+        for signal in &mut view.signals {
+            let step = signal.capacity.unwrap_or_default() / 100;
+            signal.available = signal.available.map(|available| available / step.max(1));
+        }
+        for evicted in &mut view.evicted {
+            evicted.back_at = None;
+        }
+        view
+    };
+    coarse(a) == coarse(b)
+}

@@ -1,0 +1,141 @@
+//! What pods use, asked when a decision needs it.
+
+use super::{PressureTask, relief::has_local_limit};
+use crate::{
+    model::{ContainerId, DiskLayout, PodUid, PodUse, PodView, Space, k8s, priority_of},
+    podspec::pod_cgroup_name,
+    pressure::core::{Acting, Candidate},
+    signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// How long one directory, or one container's writable layer, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Containers whose writable layers are asked for at a time.
+const LAYERS: usize = 8;
+/// How long all of them together may take.
+const LAYERS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A pod that may be evicted, with what it uses.
+pub(super) struct Measured {
+    pub view: Arc<PodView>,
+    pub pod: Arc<k8s::Pod>,
+    pub usage: PodUse,
+}
+
+impl Measured {
+    pub(super) fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            pod: &self.pod,
+            key: &self.view.key,
+            uid: &self.view.uid,
+            priority: priority_of(&self.pod),
+            api_pod: false,
+            usage: &self.usage,
+        }
+    }
+}
+
+/// What pods are measured for.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// Something is short.
+    Relief { acting: Acting, layout: DiskLayout },
+    /// Limits of their own.
+    Limits { layout: DiskLayout },
+}
+
+/// A measurement that takes its time.
+pub(super) struct Survey {
+    pub purpose: Purpose,
+    pub pods: Vec<Measured>,
+}
+
+/// A pod and where it is measured.
+pub(super) type Place = (Arc<PodView>, Arc<k8s::Pod>, PodPlaces);
+
+impl PressureTask {
+    /// Every pod that has not ended, is not going, and passes.
+    pub(super) fn candidates(&self, wanted: impl Fn(&k8s::Pod) -> bool) -> Vec<Place> {
+        let views = Arc::clone(&self.inputs.pods.borrow());
+        let away = self.inputs.evictions.away();
+        let gone = |uid: &PodUid| away.values().any(|evicted| evicted.uid == *uid);
+        let live = views.values().filter(|view| !has_ended(view) && !gone(&view.uid));
+        live.filter_map(|view| {
+            let pod = view.pod.as_ref().filter(|pod| wanted(pod))?;
+            Some((Arc::clone(view), Arc::clone(pod), self.places(view, pod)))
+        })
+        .collect()
+    }
+
+    /// Memory and process ids: microseconds for a pod.
+    pub(super) async fn measure_cgroups(&self, pods: Vec<Place>) -> Vec<Measured> {
+        let nothing = async { BTreeMap::new() };
+        measure(&self.measurer, pods, Parts::Cgroups, nothing).await
+    }
+
+    /// Begins to measure everything of pods, beside the loop.
+    pub(super) fn survey(&mut self, purpose: Purpose) {
+        let pods = match purpose {
+            Purpose::Relief { .. } => self.candidates(|_| true),
+            Purpose::Limits { .. } => self.candidates(has_local_limit),
+        };
+        let (measurer, host) = (self.measurer.clone(), Arc::clone(&self.inputs.host));
+        let containers = pods.iter().flat_map(|(_, _, place)| &place.containers);
+        let ids: Vec<ContainerId> = containers.filter_map(|c| c.id.clone()).collect();
+        self.surveys.spawn(async move {
+            let layers = async {
+                let asked = host.runtime.writable_layers(&ids, LAYERS, PATIENCE);
+                // With a runtime that hangs: nobody's layer is known.
+                let layers = tokio::time::timeout(LAYERS_PATIENCE, asked).await.unwrap_or_default();
+                let known = layers.into_iter();
+                known.filter_map(|(id, layer)| Some((id, layer.ok()?.space))).collect()
+            };
+            let pods = measure(&measurer, pods, Parts::Everything, layers).await;
+            Survey { purpose, pods }
+        });
+    }
+
+    fn places(&self, view: &PodView, pod: &k8s::Pod) -> PodPlaces {
+        let host = &self.inputs.host;
+        let statuses = view.status.container_statuses.iter().flatten();
+        let init = view.status.init_container_statuses.iter().flatten();
+        let containers = statuses.chain(init).map(|status| {
+            let id = status.container_id.as_deref().and_then(|id| id.split_once("://"));
+            let name = status.name.as_str().into();
+            ContainerPlaces { name, id: id.map(|(_, id)| ContainerId::from(id)) }
+        });
+        PodPlaces {
+            key: view.key.clone(),
+            uid: view.uid.clone(),
+            cgroup: host.cgroups.pod_dirs(&pod_cgroup_name(pod)),
+            containers: containers.collect(),
+            volumes: host.volumes.empty_dirs(pod, &view.uid).unwrap_or_default(),
+            logs: host.files.pod_log_dir(&view.key, &view.uid).ok(),
+        }
+    }
+}
+
+async fn measure(
+    measurer: &Measurer,
+    pods: Vec<Place>,
+    parts: Parts,
+    layers: impl Future<Output = BTreeMap<ContainerId, Space>>,
+) -> Vec<Measured> {
+    let places: Vec<PodPlaces> = pods.iter().map(|(_, _, place)| place.clone()).collect();
+    let measured = measurer.measure(&places, parts, PATIENCE, layers).await;
+    let together = pods.into_iter().zip(measured);
+    together
+        .map(|((view, pod, _), measured)| {
+            for missing in &measured.missing {
+                tracing::debug!(pod = %view.key, "not measured: {missing}");
+            }
+            Measured { view, pod, usage: measured.usage }
+        })
+        .collect()
+}
+
+/// Whether its containers have ended for good, or nothing of it is left.
+pub(super) fn has_ended(view: &PodView) -> bool {
+    matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}

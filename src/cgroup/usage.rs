@@ -1,0 +1,62 @@
+//! Where the use of a cgroup is read. The numbers are read elsewhere.
+
+use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::Place};
+use crate::model::CgroupDirs;
+use std::path::PathBuf;
+
+impl Cgroups {
+    /// The root cgroup: the whole machine.
+    #[must_use]
+    pub fn root_dirs(&self) -> Option<CgroupDirs> {
+        self.dirs(|hierarchy| hierarchy.mount_point.clone())
+    }
+
+    /// The cgroup of all pods under the driver in use; `None` where there is none, or it is not known yet.
+    #[must_use]
+    pub fn kubepods_dirs(&self) -> Option<CgroupDirs> {
+        let driver = self.inner.driver.borrow().driver.filter(|_| self.is_managed())?;
+        let place = self.place(driver, &[KUBEPODS]);
+        self.dirs(|hierarchy| place.in_hierarchy(hierarchy)).filter(|dirs| dirs.memory.is_dir())
+    }
+
+    /// A pod's cgroup, whichever driver made it: where two are there, the one in which something runs. `name` is the
+    /// path below `cgroupRoot`. `None` where there is none.
+    #[must_use]
+    pub fn pod_dirs(&self, name: &[impl AsRef<str>]) -> Option<CgroupDirs> {
+        if !self.is_managed() {
+            return None;
+        }
+        let dirs_of = |place: &Place| self.dirs(|hierarchy| place.in_hierarchy(hierarchy));
+        let there = |place: &&Place| dirs_of(place).is_some_and(|dirs| dirs.memory.is_dir());
+        let places = self.places(name);
+        let mut found: Vec<&Place> = places.iter().filter(there).collect();
+        if found.len() > 1 {
+            // One that can't be looked at is as good as empty.
+            let inhabited =
+                |place: &Place| self.processes_in(place).is_ok_and(|all| !all.is_empty());
+            found.sort_by_key(|place| !inhabited(place));
+        }
+        found.first().and_then(|place| dirs_of(place))
+    }
+
+    /// What the cgroups of all pods are called in `/proc/<pid>/cgroup`, under either driver.
+    #[must_use]
+    pub fn kubepods_names(&self) -> Vec<String> {
+        let nowhere =
+            Hierarchy { mount_point: PathBuf::from("/"), controllers: Vec::new(), unified: true };
+        let path = |place: &Place| place.in_hierarchy(&nowhere).to_string_lossy().into_owned();
+        self.places(&[KUBEPODS]).iter().map(path).collect()
+    }
+
+    /// The directories of memory and of pids.
+    fn dirs(&self, directory: impl Fn(&Hierarchy) -> PathBuf) -> Option<CgroupDirs> {
+        let of = |controller: &str| {
+            let has = |h: &&Hierarchy| match self.version() {
+                CgroupVersion::V1 => h.controllers.iter().any(|c| c == controller),
+                CgroupVersion::V2 => true,
+            };
+            self.inner.own.iter().find(has).map(&directory)
+        };
+        Some(CgroupDirs { memory: of("memory")?, pids: of("pids")? })
+    }
+}

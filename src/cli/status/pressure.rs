@@ -1,0 +1,172 @@
+//! What may run short: each signal beside its thresholds, who was evicted, what was done.
+
+use super::text::{self, Page};
+use crate::model::{PressureView, ReliefView, Signal, SignalView};
+use jiff::Timestamp;
+
+const INDENT: usize = 2;
+/// Steps that are shown; `-o json` has all that are remembered.
+const STEPS: usize = 5;
+
+pub(super) fn render(page: &mut Page, view: &PressureView, now: Timestamp) {
+    if *view == PressureView::default() {
+        return;
+    }
+    page.line("");
+    let holding: Vec<&str> =
+        view.conditions.iter().filter(|c| c.holds).map(|c| c.condition.as_str()).collect();
+    page.line(&match holding.is_empty() {
+        true => "Pressure: none".to_owned(),
+        false => format!("Pressure: {}", holding.join(", ")),
+    });
+    let rows: Vec<Vec<String>> = view.signals.iter().map(|signal| row(signal, now)).collect();
+    page.block(INDENT, &text::table(&rows));
+    for evicted in &view.evicted {
+        let ago = text::age_at(evicted.at, now);
+        page.block(
+            INDENT,
+            &format!("{} evicted {ago} ago: {}", evicted.key, text::one_line(&evicted.message)),
+        );
+        page.block(INDENT + 4, &text::one_line(&evicted.waits_for));
+    }
+    let skipped = view.steps.len().saturating_sub(STEPS);
+    for step in view.steps.iter().skip(skipped) {
+        page.block(INDENT, &relief(step, now));
+    }
+    for trouble in &view.trouble {
+        page.block(INDENT, &text::one_line(trouble));
+    }
+}
+
+/// `memory.available   1.2 GiB of 2.0 GiB   threshold 100Mi   ok for 3m`
+fn row(signal: &SignalView, now: Timestamp) -> Vec<String> {
+    let amount = match (signal.available, signal.capacity) {
+        (Some(available), Some(capacity)) => {
+            format!("{} of {}", shown(signal.signal, available), shown(signal.signal, capacity))
+        }
+        (_, _) => "not readable".to_owned(),
+    };
+    let thresholds = match signal.thresholds.is_empty() {
+        true => "no threshold".to_owned(),
+        false => format!("threshold {}", signal.thresholds.join(", ")),
+    };
+    let since =
+        signal.since.map(|at| format!(" for {}", text::age_at(at, now))).unwrap_or_default();
+    let state = match (signal.available, signal.crossed) {
+        (None, _) => "unknown".to_owned(),
+        (Some(_), true) => format!("CROSSED{since}"),
+        (Some(_), false) => format!("ok{since}"),
+    };
+    vec![signal.signal.name().to_owned(), amount, thresholds, state]
+}
+
+fn relief(step: &ReliefView, now: Timestamp) -> String {
+    let amount = |amount: Option<u64>| match amount {
+        Some(amount) => shown(step.signal, amount),
+        None => "unknown".to_owned(),
+    };
+    let ago = text::age_at(step.at, now);
+    let expected = match step.expected {
+        Some(expected) => format!(", expected {}", shown(step.signal, expected)),
+        None => String::new(),
+    };
+    let what = text::one_line(&step.what);
+    format!("{ago} ago, {}: {what}; freed {}{expected}", step.signal, amount(step.freed))
+}
+
+/// Bytes with a unit, everything else as a number.
+fn shown(signal: Signal, amount: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if !matches!(signal.resource(), "memory" | "ephemeral-storage") {
+        return amount.to_string();
+    }
+    if amount < 1024 {
+        return format!("{amount} B");
+    }
+    // Tenths of the largest unit that fits.
+    let mut tenths = amount.saturating_mul(10) / 1024;
+    let mut unit = 0;
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS.get(unit).copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::{EvictedView, Pressure, PressureCondition};
+
+    #[test]
+    fn amounts_have_the_largest_unit_that_fits() {
+        for (amount, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_575, "1023.9 KiB"),
+            (104_857_600, "100.0 MiB"),
+            (1_610_612_736, "1.5 GiB"),
+        ] {
+            assert_eq!(shown(Signal::MemoryAvailable, amount), expected);
+        }
+        assert_eq!(shown(Signal::NodefsInodesFree, 4096), "4096");
+        assert_eq!(shown(Signal::PidAvailable, 4096), "4096");
+    }
+
+    #[test]
+    fn a_person_sees_what_is_short_since_when_and_who_went() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let before: Timestamp = "2026-11-21T11:59:30Z".parse().unwrap();
+        let signal = |signal, available, crossed| SignalView {
+            signal,
+            available,
+            capacity: available.map(|_| 1 << 31),
+            thresholds: vec!["100Mi".to_owned()],
+            crossed,
+            since: Some(before),
+        };
+        let view = PressureView {
+            signals: vec![
+                signal(Signal::MemoryAvailable, Some(94 << 20), true),
+                signal(Signal::NodefsAvailable, Some(1 << 30), false),
+                signal(Signal::ImagefsAvailable, None, false),
+            ],
+            conditions: vec![PressureCondition {
+                condition: Pressure::Memory,
+                holds: true,
+                since: Some(before),
+            }],
+            evicted: vec![EvictedView {
+                key: crate::model::PodKey::new("default", "hog-n1"),
+                at: before,
+                message: "The node was low on resource: memory. ".to_owned(),
+                back_at: None,
+                waits_for: "comes back when MemoryPressure is over".to_owned(),
+            }],
+            steps: vec![ReliefView {
+                at: before,
+                signal: Signal::MemoryAvailable,
+                what: "evicted default/hog-n1".to_owned(),
+                freed: Some(300 << 20),
+                expected: Some(310 << 20),
+            }],
+            trouble: vec!["imagefs.available: hung".to_owned()],
+        };
+        let mut page = Page::default();
+        render(&mut page, &view, now);
+        let expected = "
+Pressure: MemoryPressure
+  memory.available    94.0 MiB of 2.0 GiB   threshold 100Mi   CROSSED for 30s
+  nodefs.available    1.0 GiB of 2.0 GiB    threshold 100Mi   ok for 30s
+  imagefs.available   not readable          threshold 100Mi   unknown
+  default/hog-n1 evicted 30s ago: The node was low on resource: memory.
+      comes back when MemoryPressure is over
+  30s ago, memory.available: evicted default/hog-n1; freed 300.0 MiB, expected 310.0 MiB
+  imagefs.available: hung
+";
+        assert_eq!(page.into_text(), expected);
+    }
+}

@@ -1,0 +1,88 @@
+//! What is said about which pods the node takes: how many, and by which labels it is chosen.
+
+use super::{names, read::Reader, tree::Tree};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+const LABELS: &str = "nodeLabels";
+
+/// `nodeLabels`: keys and values.
+pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    for (key, tree) in r.entries(LABELS) {
+        let path = format!("{LABELS}[{key}]");
+        // The type was checked before.
+        let Tree::Leaf(place, Json::String(value)) = tree else { continue };
+        if let Err(must) = names::label_key(key) {
+            r.invalid(place, &path, Json::from(key), must);
+        }
+        if let Err(must) = names::label_value(value) {
+            r.invalid(place, &path, Json::from(value.as_str()), must);
+        }
+        labels.insert(key.to_owned(), value.clone());
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use crate::config::{Config, ConfigError, parse_and_validate};
+
+    const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    const NODELET: &str = "apiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n";
+
+    fn read(text: &str) -> Result<Config, ConfigError> {
+        let loaded = parse_and_validate(text.as_bytes())?;
+        assert!(loaded.notices.is_empty(), "{:?}", loaded.notices);
+        Ok(loaded.config)
+    }
+
+    #[test]
+    fn the_number_of_pods_is_bounded_twice() {
+        for (text, pods) in [
+            ("", (110, 0)),
+            ("maxPods: 0\npodsPerCore: 0\n", (110, 0)),
+            ("maxPods: 40\n", (40, 0)),
+            ("maxPods: 250\npodsPerCore: 10\n", (250, 10)),
+        ] {
+            let config = read(&format!("{KUBELET}{text}")).unwrap();
+            assert_eq!((config.pods.max_pods, config.pods.pods_per_core), pods, "{text}");
+        }
+        for path in ["maxPods", "podsPerCore"] {
+            let error = read(&format!("{KUBELET}{path}: -1\n")).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("{path}: Invalid value: -1: must be 0 or more")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn labels_are_checked() {
+        let config =
+            read(&format!("{NODELET}nodeLabels: {{rack: a1, example.com/disk: ssd, spare: ''}}\n"))
+                .unwrap();
+        let labels: Vec<String> =
+            config.node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(labels, ["example.com/disk=ssd", "rack=a1", "spare="]);
+        let bad = "nodeLabels: {-a: x, Example.com/b: y, c: 'd e', f/g/h: z}\n";
+        let error = read(&format!("{NODELET}{bad}")).unwrap_err();
+        let paths: Vec<&str> =
+            error.mistakes.iter().map(|mistake| mistake.problem.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            ["nodeLabels[-a]", "nodeLabels[Example.com/b]", "nodeLabels[c]", "nodeLabels[f/g/h]"]
+        );
+    }
+
+    #[test]
+    fn storage_is_set_apart_like_the_rest() {
+        let amounts = "{cpu: 500m, memory: 1Gi, ephemeral-storage: 5Gi, pid: '100'}";
+        let config = read(&format!("{KUBELET}systemReserved: {amounts}\n")).unwrap();
+        let reserved = config.cgroup.system_reserved;
+        assert_eq!(reserved.ephemeral_storage_bytes, 5 << 30);
+        assert_eq!((reserved.cpu_milli, reserved.memory_bytes, reserved.pids), (500, 1 << 30, 100));
+    }
+}

@@ -1,0 +1,107 @@
+//! What containers' writable layers take, asked one container at a time.
+//!
+//! containerd asks the container's shim for the rest of the numbers: one whose shim hangs does not answer, and a
+//! list of all of them would not, either.
+
+use super::{
+    CriError, RuntimeClient,
+    client::{empty, within},
+    from_cri::time,
+    v1,
+};
+use crate::model::{ContainerId, Space};
+use jiff::Timestamp;
+use std::{collections::BTreeMap, time::Duration};
+use tokio::task::JoinSet;
+
+/// A container's writable layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// What it takes.
+    pub space: Space,
+    /// When the runtime measured that: containerd does so every 10 s.
+    pub measured_at: Timestamp,
+}
+
+/// What was answered for each container that was asked for.
+pub type Layers = BTreeMap<ContainerId, Result<Layer, CriError>>;
+
+impl RuntimeClient {
+    /// What a running container's writable layer takes. `deadline` counts in place of the one for all reads.
+    ///
+    /// # Errors
+    /// As every read: see [`CriError`]. `Other` for a container without a process, which containerd does not measure.
+    pub async fn writable_layer(
+        &self,
+        id: &ContainerId,
+        deadline: Duration,
+    ) -> Result<Layer, CriError> {
+        let request = v1::ContainerStatsRequest { container_id: id.to_string() };
+        let mut runtime = self.runtime.clone();
+        let call = runtime.container_stats(request);
+        let answer = within(deadline, "ContainerStats", &self.endpoint, call).await?;
+        let layer = answer.stats.and_then(|stats| stats.writable_layer);
+        layer.as_ref().and_then(from_usage).ok_or_else(|| empty("ContainerStats"))
+    }
+
+    /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one that does not
+    /// answer takes one of the turns for that long, and no more.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but the answers.
+    pub async fn writable_layers(
+        &self,
+        ids: &[ContainerId],
+        at_once: usize,
+        deadline: Duration,
+    ) -> Layers {
+        let mut waiting = ids.iter().cloned();
+        let mut calls = JoinSet::new();
+        let mut layers = Layers::new();
+        loop {
+            while calls.len() < at_once.max(1) {
+                let Some(id) = waiting.next() else { break };
+                let client = self.clone();
+                calls.spawn(async move {
+                    let layer = client.writable_layer(&id, deadline).await;
+                    (id, layer)
+                });
+            }
+            match calls.join_next().await {
+                Some(Ok((id, layer))) => drop(layers.insert(id, layer)),
+                // It panicked: there is no answer for it.
+                Some(Err(_)) => {}
+                None => return layers,
+            }
+        }
+    }
+}
+
+fn from_usage(usage: &v1::FilesystemUsage) -> Option<Layer> {
+    // Inodes are told by no runtime for file systems that count none.
+    let inodes = usage.inodes_used.as_ref().map_or(0, |inodes| inodes.value);
+    let space = Space { bytes: usage.used_bytes.as_ref()?.value, inodes };
+    Some(Layer { space, measured_at: time(usage.timestamp) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_layer_without_bytes_was_not_measured() {
+        let value = |value| Some(v1::UInt64Value { value });
+        let usage = v1::FilesystemUsage {
+            timestamp: 2_000_000_000,
+            used_bytes: value(4096),
+            inodes_used: value(3),
+            ..Default::default()
+        };
+        let layer = from_usage(&usage).unwrap();
+        assert_eq!(layer.space, Space { bytes: 4096, inodes: 3 });
+        assert_eq!(layer.measured_at, Timestamp::from_second(2).unwrap());
+        assert_eq!(from_usage(&v1::FilesystemUsage { used_bytes: None, ..usage }), None);
+    }
+}

@@ -1,0 +1,46 @@
+use super::*;
+use std::cell::{Cell, RefCell};
+
+fn order() -> Vec<Removable> {
+    let image = |id: &str, size| Removable {
+        id: id.to_owned(),
+        name: format!("name-{id}"),
+        size,
+        idle: Duration::ZERO,
+    };
+    vec![image("a", 100), image("stuck", 100), image("b", 100), image("c", 100)]
+}
+
+/// Removes until so much is free; half of each image's size becomes free. Which were removed.
+async fn removed(wanted: Option<u64>, measurable: bool) -> (Vec<String>, Freed) {
+    let (free, gone) = (Cell::new(1000_u64), RefCell::new(Vec::new()));
+    let remove = |id: String| {
+        std::future::ready(match id.as_str() {
+            "stuck" => Err(CriError::DeadlineExceeded { call: "RemoveImage", seconds: 1 }),
+            _ => {
+                gone.borrow_mut().push(id);
+                free.set(free.get() + 50);
+                Ok(())
+            }
+        })
+    };
+    let available = || std::future::ready(measurable.then_some(free.get()));
+    let freed = remove_by(remove, &order(), wanted, available).await;
+    (gone.into_inner(), freed)
+}
+
+#[tokio::test]
+async fn images_are_removed_until_enough_is_free() {
+    let (gone, freed) = removed(Some(60), true).await;
+    assert_eq!(gone, ["a", "b"], "and not more, although one could not be removed");
+    assert_eq!((freed.expected, freed.measured, freed.bytes()), (200, Some(100), 100));
+    assert_eq!(freed.refused.len(), 1);
+    assert!(freed.refused[0].0 == "name-stuck" && freed.refused[0].1.contains("RemoveImage"));
+    let (gone, _) = removed(Some(60), false).await;
+    assert_eq!(gone, ["a"], "by its size, where nothing can be measured");
+    let (gone, freed) = removed(None, true).await;
+    assert_eq!(gone, ["a", "b", "c"]);
+    assert_eq!(freed.measured, Some(150));
+    let (gone, freed) = removed(Some(0), true).await;
+    assert!(gone.is_empty() && freed == Freed::default());
+}

@@ -1,0 +1,100 @@
+//! What one pod uses of what may run short, measured only when a decision needs it. `None`: it could not be measured.
+
+use super::{PodKey, PodUid};
+use std::path::PathBuf;
+
+/// A pod's use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodUse {
+    /// Full name.
+    pub key: PodKey,
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// Working set of its cgroup, in bytes.
+    pub memory: Option<u64>,
+    /// Tasks in its cgroup.
+    pub processes: Option<u64>,
+    /// Each container of the spec that has run.
+    pub containers: Vec<ContainerUse>,
+    /// Each emptyDir.
+    pub volumes: Vec<VolumeUse>,
+    /// What lies in its log directory.
+    pub logs: Option<Space>,
+}
+
+/// A container's use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerUse {
+    /// Name in the pod.
+    pub name: Box<str>,
+    /// Working set of its cgroup, in bytes.
+    pub memory: Option<u64>,
+    /// Its log files, the rotated ones included.
+    pub logs: Option<Space>,
+    /// Its writable layer.
+    pub layer: Option<Space>,
+}
+
+/// An emptyDir's use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// Name in the pod.
+    pub name: Box<str>,
+    /// On tmpfs (`medium: Memory`, huge pages): it counts as memory and takes nothing of a disk.
+    pub in_memory: bool,
+    /// What lies in it.
+    pub space: Option<Space>,
+}
+
+/// Room on a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Allocated bytes.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+impl std::ops::Add for Space {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+        }
+    }
+}
+
+/// Which signals are about the same file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskLayout {
+    /// Root directory, images and writable layers lie on one file system.
+    #[default]
+    Single,
+    /// Images and writable layers lie on another one than the root directory.
+    DedicatedImages,
+    /// Images lie on another one than the root directory and the writable layers.
+    Split,
+}
+
+/// Where the numbers of a cgroup are read: its directory in the hierarchy of memory and in that of pids. One and the
+/// same on cgroup v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupDirs {
+    /// Has `memory.current` or `memory.usage_in_bytes`.
+    pub memory: PathBuf,
+    /// Has `pids.current`.
+    pub pids: PathBuf,
+}
+
+/// Where an emptyDir is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// Name in the pod.
+    pub name: Box<str>,
+    /// On tmpfs.
+    pub in_memory: bool,
+    /// Its directory on the host.
+    pub path: PathBuf,
+}

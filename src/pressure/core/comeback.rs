@@ -1,0 +1,233 @@
+//! Who was evicted, and when it may come back.
+//!
+//! ```text
+//!  evict ─► away ── the pressure is gone, a whole sample was taken, its own pause is over ─► back ── an hour ─► forgotten
+//!             ▲                                                                                │
+//!             └───────────────────────────── evicted again: twice the pause ───────────────────┘
+//! ```
+//!
+//! The kubelet never evicts a static pod, so it has no rule for this. Records outlive restarts and reboots:
+//! they hold wall times, which count from now where they lie in the future. Meanwhile delays go by boot time.
+
+use super::{limits::LocalLimit, rank::Candidate};
+use crate::model::{Evicted, Hold, Now, PodKey, PodUid, Pressure, Signal};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The pause after the first eviction; each further one doubles it.
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
+/// How long a pod has to be back before its evictions are forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// What a pod was evicted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// The node was short of something.
+    Signal(Signal),
+    /// It was above a limit of its own.
+    Limit(LocalLimit),
+}
+
+impl Cause {
+    /// The condition that has to end before the pod may come back.
+    #[must_use]
+    pub fn condition(self) -> Option<Pressure> {
+        match self {
+            Self::Signal(signal) => Some(signal.condition()),
+            Self::Limit(_) => None,
+        }
+    }
+}
+
+/// An eviction, as it is kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionRecord {
+    /// The pod's full name.
+    pub key: PodKey,
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// What for.
+    pub cause: Cause,
+    /// What was told about it.
+    pub hold: Arc<Hold>,
+    /// Wall time of the eviction.
+    pub at: Timestamp,
+    /// How many evictions in a row this is, from 1.
+    pub count: u32,
+    /// How long the pod stays away at least.
+    pub pause_seconds: u64,
+    /// Wall time at which it was let back; `None`: it is away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back: Option<Timestamp>,
+}
+
+/// What an evicted pod waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The condition that has to end, if it still holds.
+    pub condition: Option<Pressure>,
+    /// The signals were not all read since the start.
+    pub unknown: bool,
+    /// What is left of its own pause.
+    pub pause: Duration,
+}
+
+/// What became of the records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Pods that may come back from now on.
+    pub back: Vec<PodKey>,
+    /// Records changed or went: they have to be saved.
+    pub changed: bool,
+    /// In what time another pause is over, at the latest.
+    pub next_look: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    record: EvictionRecord,
+    /// Boot time up to which it stays away, or from which it is forgotten.
+    until: Duration,
+}
+
+/// Every eviction that is not forgotten, by pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evictions(BTreeMap<PodKey, Entry>);
+
+impl Evictions {
+    /// Takes up what was kept.
+    #[must_use]
+    pub fn restored(records: impl IntoIterator<Item = EvictionRecord>, now: Now) -> Self {
+        let entry = |mut record: EvictionRecord| {
+            record.at = record.at.min(now.wall);
+            record.back = record.back.map(|back| back.min(now.wall));
+            let (since, time) = match record.back {
+                Some(back) => (back, FORGOTTEN_AFTER),
+                None => (record.at, Duration::from_secs(record.pause_seconds).min(LONGEST_PAUSE)),
+            };
+            let until = now.boot.saturating_add(time.saturating_sub(now.age_of(since)));
+            (record.key.clone(), Entry { record, until })
+        };
+        Self(records.into_iter().map(entry).collect())
+    }
+
+    /// Notes an eviction, and gives the record that has to be saved before the pod is stopped. A pod that is
+    /// away already stays so as it was.
+    pub fn evict(
+        &mut self,
+        candidate: &Candidate<'_>,
+        cause: Cause,
+        hold: Hold,
+        now: Now,
+    ) -> &EvictionRecord {
+        // Another incarnation under this name is another pod, that may use less.
+        let before = self.0.remove(candidate.key).filter(|e| e.record.uid == *candidate.uid);
+        let entry = match before {
+            Some(entry) if entry.record.back.is_none() => entry,
+            before => {
+                let count = before
+                    .filter(|entry| now.boot < entry.until)
+                    .map_or(1, |entry| entry.record.count.saturating_add(1));
+                let pause = pause(count);
+                let record = EvictionRecord {
+                    key: candidate.key.clone(),
+                    uid: candidate.uid.clone(),
+                    cause,
+                    hold: Arc::new(hold),
+                    at: now.wall,
+                    count,
+                    pause_seconds: pause.as_secs(),
+                    back: None,
+                };
+                Entry { record, until: now.boot.saturating_add(pause) }
+            }
+        };
+        &self.0.entry(candidate.key.clone()).or_insert(entry).record
+    }
+
+    /// Drops the records of pods that are not wished any more under this name and uid; whether there were any.
+    pub fn retain(&mut self, wished: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
+        let before = self.0.len();
+        self.0.retain(|key, entry| wished(key, &entry.record.uid));
+        self.0.len() != before
+    }
+
+    /// Lets back who may come back, and forgets what is long past. `known`: a whole sample was taken since the start.
+    pub fn look(&mut self, conditions: &BTreeSet<Pressure>, known: bool, now: Now) -> Looked {
+        let mut looked = Looked::default();
+        let before = self.0.len();
+        self.0.retain(|_, entry| entry.record.back.is_none() || now.boot < entry.until);
+        looked.changed = self.0.len() != before;
+        for (key, entry) in &mut self.0 {
+            if let Some(waiting) = entry.waiting(conditions, known, now) {
+                if !waiting.pause.is_zero() {
+                    let next = looked.next_look.map_or(waiting.pause, |n| n.min(waiting.pause));
+                    looked.next_look = Some(next);
+                }
+            } else if entry.record.back.is_none() {
+                entry.record.back = Some(now.wall);
+                entry.until = now.boot.saturating_add(FORGOTTEN_AFTER);
+                looked.back.push(key.clone());
+                looked.changed = true;
+            }
+        }
+        looked
+    }
+
+    /// What an evicted pod waits for; `None` when it is not away.
+    #[must_use]
+    pub fn waiting(
+        &self,
+        key: &PodKey,
+        conditions: &BTreeSet<Pressure>,
+        known: bool,
+        now: Now,
+    ) -> Option<Waiting> {
+        self.0.get(key)?.waiting(conditions, known, now)
+    }
+
+    /// What is to be saved, by pod.
+    pub fn records(&self) -> impl Iterator<Item = &EvictionRecord> {
+        self.0.values().map(|entry| &entry.record)
+    }
+
+    /// The pods that are away, for their workers.
+    #[must_use]
+    pub fn away(&self) -> BTreeMap<PodKey, Evicted> {
+        let away = self.0.iter().filter(|(_, entry)| entry.record.back.is_none());
+        let evicted = |record: &EvictionRecord| Evicted {
+            uid: record.uid.clone(),
+            hold: Arc::clone(&record.hold),
+        };
+        away.map(|(key, entry)| (key.clone(), evicted(&entry.record))).collect()
+    }
+}
+
+impl Entry {
+    fn waiting(&self, conditions: &BTreeSet<Pressure>, known: bool, now: Now) -> Option<Waiting> {
+        if self.record.back.is_some() {
+            return None;
+        }
+        let condition = self.record.cause.condition().filter(|cause| conditions.contains(cause));
+        let pause = self.until.saturating_sub(now.boot);
+        (condition.is_some() || !known || !pause.is_zero()).then_some(Waiting {
+            condition,
+            unknown: !known,
+            pause,
+        })
+    }
+}
+
+/// How long a pod stays away after this many evictions in a row.
+fn pause(count: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(count.saturating_sub(1));
+    FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
+}

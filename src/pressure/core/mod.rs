@@ -1,0 +1,37 @@
+//! What there is to decide under pressure: whether the node is short of something, who has to go, what is
+//! told about it, and when an evicted pod may come back.
+//!
+//! ```text
+//!  readings ─► state (thresholds) ─► conditions, next look
+//!                    └─ acting ─► rank (use of pods) ─► victim ─► message ─► comeback (records) ─► orders
+//!                     use of pods ─► limits ─────────────┘
+//! ```
+//!
+//! Everything here is a function of its arguments: nothing reads a clock, a cgroup or a file system. The
+//! terms, the rules and the texts are the kubelet's; where the rules depart from them, the place says so.
+
+mod amount;
+mod comeback;
+mod limits;
+mod message;
+mod rank;
+mod settings;
+mod state;
+mod threshold;
+
+pub use amount::{Amount, binary, decimal, measured, shortest};
+pub use comeback::{Cause, EvictionRecord, Evictions, Looked, Waiting};
+pub use limits::{LimitEviction, LocalLimit, over_limits};
+pub use message::{
+    Eviction, condition_event, condition_message, condition_reason, threshold_met_message,
+};
+pub use rank::{Candidate, Ranking, Spare, Spared, Victim, rank};
+pub use settings::{EvictionSettings, MemorySignal, StaticPods};
+pub use state::{Acting, Change, Met, PressureState, ReadingProblem, Step};
+pub use threshold::{
+    DEFAULT_HARD, Mistake, MistakeKind, Notice, ParsedThresholds, Setting, Threshold, TooLarge,
+    Written, parse,
+};
+
+#[cfg(test)]
+mod tests;

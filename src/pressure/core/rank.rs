@@ -1,0 +1,257 @@
+//! Who goes first when something is short: over its request, lower priority, larger use.
+//!
+//! The order is the kubelet's, with three departures. A static pod is ranked like any other (after the pods
+//! of an API server) unless `staticPodEviction: never` says otherwise. A pod that would not relieve the signal is no
+//! candidate: it uses less than a twentieth of what is missing, or nothing of its use could be measured, which puts it
+//! first upstream. And where inodes are short, requests of bytes don't count.
+
+use super::{settings::StaticPods, state::Acting};
+use crate::{
+    model::{
+        DiskLayout, PodKey, PodUid, PodUse, Quantity, SYSTEM_CRITICAL_PRIORITY, Signal, Space, k8s,
+    },
+    podspec::{Amounts, pod_requests},
+};
+use std::cmp::Reverse;
+
+/// A pod that uses less than one part in so many of what is missing would not relieve it.
+const RELEVANT_PART: u64 = 20;
+
+/// A pod that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The pod with its specification.
+    pub pod: &'a k8s::Pod,
+    /// Full name.
+    pub key: &'a PodKey,
+    /// Which incarnation.
+    pub uid: &'a PodUid,
+    /// Its priority.
+    pub priority: i32,
+    /// It came from an API server; otherwise it is static.
+    pub api_pod: bool,
+    /// What it uses.
+    pub usage: &'a PodUse,
+}
+
+impl Candidate<'_> {
+    /// Why it is never evicted, if it is not.
+    pub(super) fn exempt(&self, static_pods: StaticPods) -> Option<Spare> {
+        if self.priority >= SYSTEM_CRITICAL_PRIORITY {
+            return Some(Spare::Critical);
+        }
+        match static_pods {
+            StaticPods::Never if !self.api_pod => Some(Spare::Static),
+            StaticPods::Never | StaticPods::Ranked => None,
+        }
+    }
+
+    /// Bytes of memory, or bytes of a disk, that it requests; its overhead included.
+    pub(super) fn request(&self, resource: &str) -> u64 {
+        let Some(spec) = &self.pod.spec else { return 0 };
+        let of = |amounts: &Amounts| amounts.get(resource).unwrap_or_default();
+        let whole = of(&pod_requests(spec)) + of(&Amounts::of(spec.overhead.as_ref()));
+        unsigned(whole)
+    }
+
+    /// Its working set: of its cgroup, or what is known of its containers'.
+    fn memory(&self) -> Measured {
+        let containers = self.usage.containers.iter().map(|container| container.memory);
+        match self.usage.memory {
+            Some(memory) => Measured { known: Some(memory), whole: true },
+            None => containers.map(Measured::of).fold(Measured::NOTHING, Measured::plus),
+        }
+    }
+
+    /// What it takes of the file system of a signal.
+    fn disk(&self, parts: DiskParts, pick: impl Fn(Space) -> u64) -> Measured {
+        let mut sum = Measured::NOTHING;
+        if parts.layers {
+            let layers = self.usage.containers.iter().map(|container| container.layer);
+            sum = layers.map(|layer| Measured::of(layer.map(&pick))).fold(sum, Measured::plus);
+        }
+        if parts.logs_and_volumes {
+            sum = self
+                .logs_and_volumes()
+                .map(|space| Measured::of(space.map(&pick)))
+                .fold(sum, Measured::plus);
+        }
+        // Nothing that could have been measured is nothing used.
+        if sum.whole { Measured { known: Some(sum.known.unwrap_or(0)), whole: true } } else { sum }
+    }
+
+    /// Its logs and each volume of its own on the disk.
+    pub(super) fn logs_and_volumes(&self) -> impl Iterator<Item = Option<Space>> {
+        let containers = self.usage.containers.iter().map(|container| container.logs);
+        // The pod's log directory has those of the containers in it.
+        let logs = match self.usage.logs {
+            Some(logs) => vec![Some(logs)],
+            None => containers.collect(),
+        };
+        let volumes = self.usage.volumes.iter().filter(|volume| !volume.in_memory);
+        logs.into_iter().chain(volumes.map(|volume| volume.space))
+    }
+
+    fn used(&self, signal: Signal, layout: DiskLayout) -> Measured {
+        match signal {
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => self.memory(),
+            Signal::NodefsAvailable | Signal::ImagefsAvailable | Signal::ContainerfsAvailable => {
+                self.disk(DiskParts::of(signal, layout), |space| space.bytes)
+            }
+            Signal::NodefsInodesFree
+            | Signal::ImagefsInodesFree
+            | Signal::ContainerfsInodesFree => {
+                self.disk(DiskParts::of(signal, layout), |space| space.inodes)
+            }
+            Signal::PidAvailable => Measured::of(self.usage.processes),
+        }
+    }
+}
+
+/// The amount in whole units.
+pub(super) fn unsigned(quantity: Quantity) -> u64 {
+    u64::try_from(quantity.value()).unwrap_or(0)
+}
+
+/// A sum of what is known, and whether that is all of it.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    known: Option<u64>,
+    whole: bool,
+}
+
+impl Measured {
+    const NOTHING: Self = Self { known: None, whole: true };
+
+    fn of(amount: Option<u64>) -> Self {
+        Self { known: amount, whole: amount.is_some() }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let known = match (self.known, other.known) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b)),
+            (a, b) => a.or(b),
+        };
+        Self { known, whole: self.whole && other.whole }
+    }
+}
+
+/// What of a pod lies on a file system.
+#[derive(Clone, Copy, Debug)]
+struct DiskParts {
+    layers: bool,
+    logs_and_volumes: bool,
+}
+
+impl DiskParts {
+    fn of(signal: Signal, layout: DiskLayout) -> Self {
+        let images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
+        let nodefs = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+        match layout {
+            DiskLayout::Single => Self { layers: true, logs_and_volumes: true },
+            DiskLayout::DedicatedImages => Self { layers: !nodefs, logs_and_volumes: nodefs },
+            DiskLayout::Split => Self { layers: !images, logs_and_volumes: !images },
+        }
+    }
+}
+
+/// A pod that may be evicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim<'a> {
+    /// Which.
+    pub candidate: Candidate<'a>,
+    /// What is known to go with it of what is short.
+    pub used: u64,
+    /// What it requests of it; 0 where nothing can be requested.
+    pub requested: u64,
+}
+
+/// A pod that is not to be evicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Spared<'a> {
+    /// Which.
+    pub candidate: Candidate<'a>,
+    /// Why.
+    pub why: Spare,
+}
+
+/// Why a pod is not evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Spare {
+    /// Its priority is that of the system's pods.
+    Critical,
+    /// It is static, and `staticPodEviction` is `never`.
+    Static,
+    /// It uses so little that it would not help.
+    TooLittle,
+    /// What it uses could not be measured, or too little of it could.
+    NotMeasured,
+}
+
+impl Spare {
+    /// For people: `pod web is spared: ...`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "it is critical to the system",
+            Self::Static => "it is static, and staticPodEviction is never",
+            Self::TooLittle => "it uses too little for its end to help",
+            Self::NotMeasured => "what it uses could not be measured",
+        }
+    }
+}
+
+/// Everybody in order.
+#[derive(Clone, Debug, Default)]
+pub struct Ranking<'a> {
+    /// Who may be evicted, the first to go first.
+    pub victims: Vec<Victim<'a>>,
+    /// Who may not, by name.
+    pub spared: Vec<Spared<'a>>,
+}
+
+/// Ranks pods for something that is short.
+#[must_use]
+pub fn rank<'a>(
+    candidates: &[Candidate<'a>],
+    acting: &Acting,
+    layout: DiskLayout,
+    static_pods: StaticPods,
+) -> Ranking<'a> {
+    let signal = acting.threshold.signal;
+    let mut ranking = Ranking::default();
+    for candidate in candidates {
+        let used = candidate.used(signal, layout);
+        // At least one is missing, so that nothing used is too little.
+        let helps = |used: u64| used.saturating_mul(RELEVANT_PART) >= acting.shortfall;
+        let why = match (candidate.exempt(static_pods), used.known) {
+            (Some(why), _) => why,
+            (None, Some(used)) if helps(used) => {
+                let requested = match signal.resource() {
+                    resource @ ("memory" | "ephemeral-storage") => candidate.request(resource),
+                    _ => 0,
+                };
+                ranking.victims.push(Victim { candidate: *candidate, used, requested });
+                continue;
+            }
+            (None, Some(_)) if used.whole => Spare::TooLittle,
+            (None, Some(_) | None) => Spare::NotMeasured,
+        };
+        ranking.spared.push(Spared { candidate: *candidate, why });
+    }
+    let by_request = signal != Signal::PidAvailable;
+    ranking.victims.sort_by(|a, b| {
+        let order = |victim: &Victim<'_>| {
+            let over = i128::from(victim.used) - i128::from(victim.requested);
+            let candidate = &victim.candidate;
+            (!candidate.api_pod, by_request && over <= 0, candidate.priority, Reverse(over))
+        };
+        order(a).cmp(&order(b)).then_with(|| name(&a.candidate).cmp(&name(&b.candidate)))
+    });
+    ranking.spared.sort_by(|a, b| name(&a.candidate).cmp(&name(&b.candidate)));
+    ranking
+}
+
+fn name<'a>(candidate: &Candidate<'a>) -> (&'a PodKey, &'a PodUid) {
+    (candidate.key, candidate.uid)
+}

@@ -1,0 +1,234 @@
+//! Tables: who goes first, and who is spared.
+
+use super::*;
+use serde_json::json;
+
+/// Names of the victims in order, and of the spared with the reason.
+fn ranked(
+    pods: &[Pod],
+    acting: &Acting,
+    layout: DiskLayout,
+) -> (Vec<String>, Vec<(String, Spare)>) {
+    ranked_with(pods, acting, layout, StaticPods::Ranked)
+}
+
+fn ranked_with(
+    pods: &[Pod],
+    acting: &Acting,
+    layout: DiskLayout,
+    static_pods: StaticPods,
+) -> (Vec<String>, Vec<(String, Spare)>) {
+    let candidates: Vec<Candidate<'_>> = pods.iter().map(Pod::candidate).collect();
+    let ranking = rank(&candidates, acting, layout, static_pods);
+    let name = |candidate: &Candidate<'_>| candidate.key.name.to_string();
+    (
+        ranking.victims.iter().map(|victim| name(&victim.candidate)).collect(),
+        ranking.spared.iter().map(|spared| (name(&spared.candidate), spared.why)).collect(),
+    )
+}
+
+fn memory_order(pods: &[Pod]) -> Vec<String> {
+    ranked(pods, &acting(Signal::MemoryAvailable, MI), DiskLayout::Single).0
+}
+
+#[test]
+fn memory_goes_by_request_then_priority_then_use() {
+    let within_low = Pod::requesting("within-low", 0, "2Gi").memory(GI);
+    let exactly = Pod::requesting("exactly", 0, "1Gi").memory(GI);
+    let over_high = Pod::requesting("over-high", 1000, "0").memory(100 * MI);
+    let over_low = Pod::requesting("over-low", -5, "0").memory(90 * MI);
+    let over_large = Pod::requesting("over-large", 0, "100Mi").memory(500 * MI);
+    // Uses more, and is less above its request.
+    let over_small = Pod::requesting("over-small", 0, "500Mi").memory(600 * MI);
+    let pods = [within_low, exactly, over_high, over_small, over_large, over_low];
+    assert_eq!(
+        memory_order(&pods),
+        ["over-low", "over-large", "over-small", "over-high", "exactly", "within-low"]
+    );
+}
+
+#[test]
+fn the_request_of_a_pod_has_its_overhead_in_it() {
+    let mut spec = json!({"overhead": {"memory": "200Mi"}});
+    spec["containers"] =
+        json!([{"name": "c", "image": "i", "resources": {"requests": {"memory": "100Mi"}}}]);
+    let within = Pod::new("within", spec).memory(300 * MI);
+    let over = Pod::requesting("over", 0, "100Mi").memory(150 * MI);
+    assert_eq!(memory_order(&[within, over]), ["over", "within"]);
+}
+
+#[test]
+fn ties_go_by_name_in_whatever_order_they_come() {
+    let pod = |name: &str| Pod::requesting(name, 0, "0").memory(50 * MI);
+    assert_eq!(memory_order(&[pod("b"), pod("c"), pod("a")]), ["a", "b", "c"]);
+    assert_eq!(memory_order(&[pod("c"), pod("a"), pod("b")]), ["a", "b", "c"]);
+}
+
+#[test]
+fn static_pods_go_after_those_of_an_api_server() {
+    let low = Pod::requesting("static", -100, "0").memory(GI);
+    let high = Pod::requesting("api", 1000, "1Gi").memory(100 * MI).api();
+    let pods = [low, high];
+    assert_eq!(memory_order(&pods), ["api", "static"]);
+    let acting = acting(Signal::MemoryAvailable, MI);
+    let (victims, spared) = ranked_with(&pods, &acting, DiskLayout::Single, StaticPods::Never);
+    assert_eq!(victims, ["api"]);
+    assert_eq!(spared, [("static".to_owned(), Spare::Static)]);
+}
+
+#[test]
+fn critical_pods_are_never_evicted() {
+    let pod = |name: &str, priority| Pod::requesting(name, priority, "0").memory(GI);
+    let pods = [
+        pod("critical", 2_000_000_000),
+        pod("node", 2_000_001_000),
+        pod("high", 1_999_999_999),
+        pod("api", 2_000_000_000).api(),
+    ];
+    let (victims, spared) = ranked(&pods, &acting(Signal::MemoryAvailable, MI), DiskLayout::Single);
+    assert_eq!(victims, ["high"]);
+    let critical = |name: &str| (name.to_owned(), Spare::Critical);
+    assert_eq!(spared, [critical("api"), critical("critical"), critical("node")]);
+    assert_eq!(Spare::Critical.as_str(), "it is critical to the system");
+}
+
+#[test]
+fn who_uses_less_than_a_twentieth_of_what_is_missing_is_spared() {
+    let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
+    let pods = [pod("just", 5 * MI), pod("less", 5 * MI - 1), pod("none", 0)];
+    let (victims, spared) =
+        ranked(&pods, &acting(Signal::MemoryAvailable, 100 * MI), DiskLayout::Single);
+    assert_eq!(victims, ["just"]);
+    let little = |name: &str| (name.to_owned(), Spare::TooLittle);
+    assert_eq!(spared, [little("less"), little("none")]);
+    // Nothing never helps, however little is missing.
+    let (victims, _) =
+        ranked(&[pod("none", 0)], &acting(Signal::MemoryAvailable, 1), DiskLayout::Single);
+    assert!(victims.is_empty());
+    let (victims, _) =
+        ranked(&[pod("one", 1)], &acting(Signal::MemoryAvailable, 20), DiskLayout::Single);
+    assert_eq!(victims, ["one"]);
+}
+
+#[test]
+fn what_was_not_measured_evicts_nobody() {
+    let unknown = Pod::requesting("unknown", -5, "0");
+    let small = Pod::requesting("small", 0, "0").memory(MI);
+    let (victims, spared) =
+        ranked(&[unknown, small], &acting(Signal::MemoryAvailable, MI), DiskLayout::Single);
+    assert_eq!(victims, ["small"]);
+    assert_eq!(spared, [("unknown".to_owned(), Spare::NotMeasured)]);
+}
+
+#[test]
+fn a_pods_memory_is_that_of_its_cgroup_or_what_is_known_of_its_containers() {
+    let containers =
+        json!({"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]});
+    let mut half = Pod::new("half", containers.clone());
+    half.container("a").memory = Some(60 * MI);
+    let mut whole = Pod::new("whole", containers.clone());
+    whole.container("a").memory = Some(30 * MI);
+    whole.container("b").memory = Some(40 * MI);
+    let mut cgroup = Pod::new("cgroup", containers.clone()).memory(50 * MI);
+    cgroup.container("a").memory = Some(900 * MI);
+    let mut tiny = Pod::new("tiny", containers);
+    tiny.container("a").memory = Some(1);
+    let (victims, spared) = ranked(
+        &[half, whole, cgroup, tiny],
+        &acting(Signal::AllocatableMemoryAvailable, 100 * MI),
+        DiskLayout::Single,
+    );
+    assert_eq!(victims, ["whole", "half", "cgroup"]);
+    assert_eq!(spared, [("tiny".to_owned(), Spare::NotMeasured)], "the rest may be large");
+}
+
+#[test]
+fn disks_count_what_lies_on_them() {
+    let layer = || Pod::new("layer", json!({})).disk(Some(space(0, 0)), Some(space(GI, 1)));
+    let logs = || Pod::new("logs", json!({})).disk(Some(space(2 * GI, 2)), Some(space(0, 0)));
+    let volumes = || {
+        let volumes = json!([
+            {"name": "data", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ]);
+        Pod::new("volume", json!({"volumes": volumes}))
+            .disk(Some(space(0, 0)), Some(space(0, 0)))
+            .volume("data", space(3 * GI, 3))
+            .volume("shm", space(100 * GI, 100))
+    };
+    let pods = [layer(), logs(), volumes()];
+    let (nodefs, imagefs, containerfs) = (
+        [Signal::NodefsAvailable, Signal::NodefsInodesFree],
+        [Signal::ImagefsAvailable, Signal::ImagefsInodesFree],
+        [Signal::ContainerfsAvailable, Signal::ContainerfsInodesFree],
+    );
+    let (all, none) = (&["volume", "logs", "layer"][..], &[][..]);
+    for (layout, signals, want) in [
+        (DiskLayout::Single, nodefs, all),
+        (DiskLayout::Single, imagefs, all),
+        (DiskLayout::Single, containerfs, all),
+        (DiskLayout::DedicatedImages, nodefs, &["volume", "logs"]),
+        (DiskLayout::DedicatedImages, imagefs, &["layer"]),
+        (DiskLayout::DedicatedImages, containerfs, &["layer"]),
+        (DiskLayout::Split, nodefs, all),
+        (DiskLayout::Split, imagefs, none),
+        (DiskLayout::Split, containerfs, all),
+    ] {
+        for signal in signals {
+            let (victims, spared) = ranked(&pods, &acting(signal, 1), layout);
+            assert_eq!(victims, want, "{layout:?} {signal}");
+            assert!(spared.iter().all(|(_, why)| *why == Spare::TooLittle));
+        }
+    }
+    // The tmpfs is memory, which is counted elsewhere.
+    let candidates = [volumes()];
+    let candidates: Vec<_> = candidates.iter().map(Pod::candidate).collect();
+    let acting = acting(Signal::NodefsAvailable, 1);
+    let ranking = rank(&candidates, &acting, DiskLayout::Single, StaticPods::Ranked);
+    assert_eq!(ranking.victims[0].used, 3 * GI);
+}
+
+#[test]
+fn disks_go_by_request_priority_and_use_inodes_without_request() {
+    let pod = |name: &str, priority, request: &str, gib, inodes| {
+        let resources = json!({"requests": {"ephemeral-storage": request}});
+        let containers = json!([{"name": "c", "image": "i", "resources": resources}]);
+        Pod::new(name, json!({"priority": priority, "containers": containers}))
+            .disk(Some(space(gib * GI, inodes)), Some(space(0, 0)))
+    };
+    let pods =
+        [pod("within", -5, "9Gi", 9, 9), pod("over", 5, "1Gi", 2, 5), pod("more", 5, "1Gi", 4, 4)];
+    let order = |signal| ranked(&pods, &acting(signal, 1), DiskLayout::Single).0;
+    assert_eq!(order(Signal::NodefsAvailable), ["more", "over", "within"]);
+    assert_eq!(order(Signal::NodefsInodesFree), ["within", "over", "more"]);
+}
+
+#[test]
+fn a_disks_unmeasured_parts_count_as_nothing() {
+    let known = Pod::new("known", json!({})).disk(Some(space(GI, 1)), None);
+    let unknown = Pod::new("unknown", json!({})).disk(None, None);
+    let little = Pod::new("little", json!({})).disk(Some(space(1, 1)), None);
+    let mut by_container = Pod::new("container", json!({})).disk(None, Some(space(0, 0)));
+    by_container.container("c").logs = Some(space(2 * GI, 1));
+    let (victims, spared) = ranked(
+        &[known, unknown, little, by_container],
+        &acting(Signal::NodefsAvailable, GI),
+        DiskLayout::Single,
+    );
+    assert_eq!(victims, ["container", "known"]);
+    let not = |name: &str| (name.to_owned(), Spare::NotMeasured);
+    assert_eq!(spared, [not("little"), not("unknown")]);
+}
+
+#[test]
+fn process_ids_go_by_priority_and_number_alone() {
+    let pods = [
+        Pod::requesting("few", 0, "0").memory(GI).processes(100),
+        Pod::requesting("many", 0, "2Gi").processes(1000),
+        Pod::requesting("high", 5, "0").memory(GI).processes(9000),
+        Pod::requesting("unknown", -5, "0").memory(GI),
+    ];
+    let (victims, spared) = ranked(&pods, &acting(Signal::PidAvailable, 10), DiskLayout::Single);
+    assert_eq!(victims, ["many", "few", "high"]);
+    assert_eq!(spared, [("unknown".to_owned(), Spare::NotMeasured)]);
+}

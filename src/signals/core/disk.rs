@@ -1,0 +1,126 @@
+//! Answers of file systems, and which of them are the same.
+
+use super::NoReading;
+use crate::model::DiskLayout;
+use std::path::Path;
+
+/// What a file system says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::signals) struct FileSystemUse {
+    /// Which: the device number of a path on it.
+    pub(in crate::signals) device: u64,
+    /// Bytes of a block.
+    pub(in crate::signals) block: u64,
+    /// Blocks altogether.
+    pub(in crate::signals) blocks: u64,
+    /// Blocks that anybody may still take: what is set apart for root is not among them.
+    pub(in crate::signals) blocks_available: u64,
+    /// Inodes altogether.
+    pub(in crate::signals) inodes: u64,
+    /// Inodes that are left.
+    pub(in crate::signals) inodes_available: u64,
+}
+
+impl FileSystemUse {
+    /// Bytes: what is left, and what there is.
+    ///
+    /// # Errors
+    /// When it makes no sense.
+    pub(in crate::signals) fn bytes(&self, path: &Path) -> Result<(u64, u64), NoReading> {
+        let absurd =
+            |what: &str| NoReading::Absurd { path: path.to_owned(), what: what.to_owned() };
+        if self.block == 0 || self.blocks == 0 {
+            return Err(absurd("its file system has no blocks"));
+        }
+        if self.blocks_available > self.blocks {
+            return Err(absurd("its file system has more free blocks than blocks"));
+        }
+        let bytes = |blocks: u64| blocks.checked_mul(self.block);
+        let both = bytes(self.blocks_available).zip(bytes(self.blocks));
+        both.ok_or_else(|| absurd("its file system is larger than a number can be"))
+    }
+
+    /// Inodes: what is left, and what there is.
+    ///
+    /// # Errors
+    /// When it counts none, or it makes no sense.
+    pub(in crate::signals) fn inodes(&self, path: &Path) -> Result<(u64, u64), NoReading> {
+        if self.inodes == 0 {
+            return Err(NoReading::NoInodes { path: path.to_owned() });
+        }
+        if self.inodes_available > self.inodes {
+            let what = "its file system has more free inodes than inodes".to_owned();
+            return Err(NoReading::Absurd { path: path.to_owned(), what });
+        }
+        Ok((self.inodes_available, self.inodes))
+    }
+}
+
+/// The layout, from the device numbers of the root directory, the images and the writable layers. `None` for one in
+/// which layers are where neither of the others is.
+#[must_use]
+pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> Option<DiskLayout> {
+    match (images == root, layers == root, layers == images) {
+        (true, true, _) => Some(DiskLayout::Single),
+        (false, false, true) => Some(DiskLayout::DedicatedImages),
+        (false, true, _) => Some(DiskLayout::Split),
+        (true | false, false, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: FileSystemUse = FileSystemUse {
+        device: 1,
+        block: 4096,
+        blocks: 1000,
+        blocks_available: 250,
+        inodes: 500,
+        inodes_available: 499,
+    };
+
+    #[test]
+    fn a_file_system_is_read() {
+        let path = Path::new("/var/lib");
+        assert_eq!(GOOD.bytes(path), Ok((250 * 4096, 1000 * 4096)));
+        assert_eq!(GOOD.inodes(path), Ok((499, 500)));
+        let full = FileSystemUse { blocks_available: 0, inodes_available: 0, ..GOOD };
+        assert_eq!(full.bytes(path), Ok((0, 1000 * 4096)));
+        assert_eq!(full.inodes(path), Ok((0, 500)));
+    }
+
+    #[test]
+    fn an_absurd_answer_is_no_reading() {
+        let path = Path::new("/p");
+        for (absurd, told) in [
+            (FileSystemUse { blocks: 0, blocks_available: 0, ..GOOD }, "has no blocks"),
+            (FileSystemUse { block: 0, ..GOOD }, "has no blocks"),
+            (FileSystemUse { blocks_available: u64::MAX, ..GOOD }, "more free blocks than blocks"),
+            (FileSystemUse { blocks: u64::MAX, ..GOOD }, "larger than a number can be"),
+        ] {
+            let error = absurd.bytes(path).unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+            assert!(!error.is_normal());
+        }
+        let absurd = FileSystemUse { inodes_available: 501, ..GOOD };
+        assert!(absurd.inodes(path).unwrap_err().to_string().contains("more free inodes"));
+        let btrfs = FileSystemUse { inodes: 0, inodes_available: 0, ..GOOD };
+        let error = btrfs.inodes(path).unwrap_err();
+        assert!(error.is_normal() && error == NoReading::NoInodes { path: path.to_owned() });
+    }
+
+    #[test]
+    fn the_devices_tell_the_layout() {
+        for (images, layers, expected) in [
+            (1, 1, Some(DiskLayout::Single)),
+            (2, 2, Some(DiskLayout::DedicatedImages)),
+            (2, 1, Some(DiskLayout::Split)),
+            (1, 2, None),
+            (2, 3, None),
+        ] {
+            assert_eq!(layout(1, images, layers), expected, "{images} {layers}");
+        }
+    }
+}

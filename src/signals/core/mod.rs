@@ -1,0 +1,88 @@
+//! The pure part: what the kernel's files and answers say, and when they say nothing that could be acted on.
+
+mod disk;
+mod kmsg;
+mod memory;
+mod process;
+
+pub use kmsg::SystemOom;
+pub use memory::MemInfo;
+pub use process::Process;
+
+pub(super) use disk::{FileSystemUse, layout};
+pub(super) use kmsg::system_oom;
+pub(super) use memory::{limit, memory_stat, number, working_set};
+pub(super) use process::{is_below, process, tasks};
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why there is no reading of a signal.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoReading {
+    /// A file of the kernel, or a file system, can't be read.
+    #[error("cannot read {path:?}: {message}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+    /// It can be read and does not make sense.
+    #[error("{path:?} makes no sense: {what}")]
+    Absurd {
+        /// Which.
+        path: PathBuf,
+        /// `it holds no MemTotal`, ...
+        what: String,
+    },
+    /// A file system does not answer.
+    #[error("the file system of {path:?} has not answered for {seconds} s")]
+    Hung {
+        /// A path on it.
+        path: PathBuf,
+        /// Since it was asked.
+        seconds: u64,
+    },
+    /// Something else is mounted than before, or nothing any more.
+    #[error(
+        "{path:?} lies on another file system than before: was something mounted or unmounted?"
+    )]
+    Moved {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file system without a table of inodes, like btrfs: nothing that could run out.
+    #[error("the file system of {path:?} does not count inodes")]
+    NoInodes {
+        /// A path on it.
+        path: PathBuf,
+    },
+    /// `allocatableMemory.available` where nothing bounds all pods together.
+    #[error("all pods together have no memory limit")]
+    NoLimit,
+    /// Nobody has told where it is.
+    #[error("the container runtime has not told where its images and containers lie")]
+    NotTold,
+    /// Images and writable layers lie where no signal counts them.
+    #[error(
+        "the file system of the containers' writable layers is neither that of the root directory nor that of the images"
+    )]
+    Layout,
+}
+
+impl NoReading {
+    /// Whether nothing is wrong: there is nothing to read on this machine.
+    #[must_use]
+    pub fn is_normal(&self) -> bool {
+        match self {
+            Self::NoInodes { .. } | Self::NoLimit => true,
+            Self::Unreadable { .. }
+            | Self::Absurd { .. }
+            | Self::Hung { .. }
+            | Self::Moved { .. }
+            | Self::NotTold
+            | Self::Layout => false,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Measuring: what the machine has left, what pods and others use, what the kernel tells unasked.
+//!
+//! Reads `/proc`, cgroup files and file systems, and decides nothing: what is short, and who has to
+//! go for it, is decided elsewhere from what is returned here. `core` (pure) understands the texts.
+//!
+//! ```text
+//! Gate          /proc/meminfo, microseconds     is an exact reading worth it?
+//! Machine       memory and pids                 files of the kernel, no thread needed
+//! Disks         nodefs, imagefs, containerfs    one thread for each file system: it may hang
+//! Measurer      one pod's memory, tasks, logs, emptyDirs
+//! outsiders     who uses it when no pod does
+//! PsiTrigger, KernelLog   hints and news from the kernel
+//! ```
+//!
+//! What can't be read, or makes no sense, is no reading and has its reason: it never looks like a
+//! shortage.
+
+mod core;
+mod disk;
+mod gate;
+mod kmsg;
+mod memory;
+pub mod outsiders;
+mod psi;
+mod reclaim;
+mod usage;
+mod walk;
+
+pub use core::{MemInfo, NoReading, Process, SystemOom};
+pub use disk::Disks;
+pub use gate::{Gate, GateReading};
+pub use kmsg::KernelLog;
+pub use memory::{Machine, MemorySignal, cgroup_memory, cgroup_tasks};
+pub use psi::PsiTrigger;
+pub use reclaim::{Reclaimed, reclaim};
+pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces};
+pub use walk::WalkError;
+
+use crate::model::{Readings, Signal};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Readings, and why others are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// What could be read.
+    pub readings: Readings,
+    /// What could not. No signal is in both.
+    pub missing: BTreeMap<Signal, NoReading>,
+}
+
+impl Sample {
+    /// Takes in a later sample; signals that it says nothing of stay as they are.
+    pub fn update(&mut self, later: Self) {
+        for (signal, reading) in later.readings {
+            self.missing.remove(&signal);
+            self.readings.insert(signal, reading);
+        }
+        for (signal, why) in later.missing {
+            self.readings.remove(&signal);
+            self.missing.insert(signal, why);
+        }
+    }
+
+    fn put(&mut self, signal: Signal, read: Result<crate::model::Reading, NoReading>) {
+        match read {
+            Ok(reading) => drop(self.readings.insert(signal, reading)),
+            Err(why) => drop(self.missing.insert(signal, why)),
+        }
+    }
+}
+
+/// Where the kernel's file systems are mounted; tests have their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// `/proc`
+    pub proc: PathBuf,
+    /// The root cgroup: mount point of cgroup2, or of v1's memory hierarchy.
+    pub root_cgroup: PathBuf,
+}
+
+fn read(path: &Path) -> Result<String, NoReading> {
+    // Names of processes may be any bytes.
+    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> NoReading {
+    NoReading::Unreadable { path: path.to_owned(), message: error.to_string() }
+}
+
+fn absurd(path: &Path, what: impl Into<String>) -> NoReading {
+    NoReading::Absurd { path: path.to_owned(), what: what.into() }
+}
+
+#[cfg(test)]
+mod tests;

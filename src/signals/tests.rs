@@ -1,0 +1,521 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::model::{
+    CgroupDirs, ContainerId, DiskLayout, PodKey, PodUid, Reading, Space, VolumePlace,
+};
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    fs,
+    io::Write as _,
+    os::unix::fs::{MetadataExt as _, symlink},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// Whether this test may do what it is about; says so when not.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn may(what: &str, possible: bool) -> bool {
+    if !possible {
+        eprintln!("skipped: needs {what}");
+    }
+    possible
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+const SOON: Duration = Duration::from_secs(20);
+const MEMINFO: &str = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 450 kB\nBuffers: 50 kB\n\
+    Cached: 350 kB\nAnonPages: 400 kB\nInactive(file): 200 kB\n";
+
+/// A machine made of files.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(TempDir::new().unwrap());
+        files.put("proc/meminfo", MEMINFO);
+        files.put("proc/loadavg", "0.1 0.1 0.1 3/800 4711\n");
+        files.put("proc/sys/kernel/pid_max", "32768\n");
+        files.put("proc/sys/kernel/threads-max", "4000\n");
+        files
+    }
+
+    fn put(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn machine(&self, signal: MemorySignal) -> Machine {
+        let roots = Roots { proc: self.path("proc"), root_cgroup: self.path("cgroup") };
+        Machine::new(roots, signal)
+    }
+}
+
+fn numbers(reading: &Reading) -> (u64, u64) {
+    (reading.available, reading.capacity)
+}
+
+#[test]
+fn memory_is_read_by_the_working_set_on_v1_and_v2() {
+    let v1 = Files::new();
+    v1.put("cgroup/memory.usage_in_bytes", "700000\n");
+    v1.put("cgroup/memory.stat", "inactive_file 1\ntotal_inactive_file 100000\n");
+    let v2 = Files::new();
+    v2.put("cgroup/memory.stat", "anon 300000\nfile 400000\ninactive_file 100000\n");
+    for files in [v1, v2] {
+        let reading = files.machine(MemorySignal::WorkingSet).available().unwrap();
+        assert_eq!(numbers(&reading), (1_024_000 - 600_000, 1_024_000));
+        assert!(reading.at > Duration::ZERO);
+        let reading = files.machine(MemorySignal::MemAvailable).available().unwrap();
+        assert_eq!(numbers(&reading), (450 << 10, 1_024_000));
+    }
+}
+
+#[test]
+fn what_all_pods_may_still_use_needs_a_limit() {
+    let files = Files::new();
+    files.put("cgroup/memory.stat", "anon 0\nfile 0\ninactive_file 0\n");
+    let pods = files.path("cgroup/kubepods");
+    let allocatable = || {
+        let sample = files.machine(MemorySignal::WorkingSet).sample(Some(&pods), None);
+        let signal = Signal::AllocatableMemoryAvailable;
+        let missing = sample.missing.get(&signal).cloned();
+        (sample.readings.get(&signal).map(numbers), missing)
+    };
+    assert!(matches!(allocatable().1, Some(NoReading::Unreadable { .. })));
+    files.put("cgroup/kubepods/memory.max", "max\n");
+    files.put("cgroup/kubepods/memory.current", "5000\n");
+    files.put("cgroup/kubepods/memory.stat", "anon 0\ninactive_file 1000\n");
+    assert_eq!(allocatable(), (None, Some(NoReading::NoLimit)));
+    files.put("cgroup/kubepods/memory.max", "10000\n");
+    assert_eq!(allocatable(), (Some((6000, 10_000)), None));
+    files.put("cgroup/kubepods/memory.max", "3000\n");
+    assert_eq!(allocatable(), (Some((0, 3000)), None), "just lowered");
+    files.put("cgroup/kubepods/memory.stat", "");
+    assert!(matches!(allocatable().1, Some(NoReading::Absurd { .. })));
+    let none = files.machine(MemorySignal::WorkingSet).sample(None, None);
+    assert_eq!(none.missing[&Signal::AllocatableMemoryAvailable], NoReading::NoLimit);
+    assert!(none.readings.contains_key(&Signal::MemoryAvailable));
+}
+
+#[test]
+fn a_missing_or_absurd_reading_is_no_shortage() {
+    let files = Files::new();
+    let why = |files: &Files| files.machine(MemorySignal::WorkingSet).available().unwrap_err();
+    assert!(why(&files).to_string().contains("memory.stat"), "{}", why(&files));
+    files.put("cgroup/memory.stat", "anon 9999999\nfile 0\ninactive_file 0\n");
+    assert!(why(&files).to_string().contains("larger than the machine's memory"));
+    files.put("cgroup/memory.current", "garbage");
+    assert!(why(&files).to_string().contains("memory.current"), "{}", why(&files));
+    files.put("proc/meminfo", "MemTotal: 0 kB\n");
+    assert!(why(&files).to_string().contains("meminfo"), "{}", why(&files));
+    let pids = |files: &Files| files.machine(MemorySignal::WorkingSet).pids();
+    assert_eq!(numbers(&pids(&files).unwrap()), (3200, 4000));
+    files.put("proc/loadavg", "0.1 0.1 0.1 3/9000 4711\n");
+    assert_eq!(numbers(&pids(&files).unwrap()), (0, 4000), "threads-max was lowered");
+    for absurd in ["", "0.1 0.1 0.1 3/0 4711", "nonsense"] {
+        files.put("proc/loadavg", absurd);
+        assert!(matches!(pids(&files), Err(NoReading::Absurd { .. })), "{absurd}");
+    }
+    files.put("proc/sys/kernel/pid_max", "0\n");
+    assert!(pids(&files).unwrap_err().to_string().contains("pid_max"));
+    fs::remove_file(files.path("proc/sys/kernel/pid_max")).unwrap();
+    assert!(matches!(pids(&files), Err(NoReading::Unreadable { .. })));
+}
+
+#[test]
+fn a_later_sample_replaces_reading_and_reason() {
+    let reading = Reading { available: 1, capacity: 2, at: Duration::ZERO };
+    let mut sample = Sample::default();
+    sample.put(Signal::PidAvailable, Ok(reading));
+    sample.put(Signal::NodefsAvailable, Err(NoReading::NotTold));
+    let mut later = Sample::default();
+    later.put(Signal::PidAvailable, Err(NoReading::NotTold));
+    sample.update(later.clone());
+    assert!(sample.readings.is_empty() && sample.missing.len() == 2);
+    later.put(Signal::NodefsAvailable, Ok(reading));
+    sample.update(later);
+    assert_eq!(sample.readings.len(), 1);
+    assert_eq!(sample.missing.keys().collect::<Vec<_>>(), [&Signal::PidAvailable]);
+}
+
+#[test]
+fn the_gate_reads_the_same_file_again() {
+    let files = Files::new();
+    let mut gate = Gate::open(&files.path("proc")).unwrap();
+    let read = gate.read().unwrap();
+    assert_eq!(read.available(), (1000 - (400 + 350 + 50 - 200)) << 10);
+    assert_eq!(read.mem_available(), Some(450 << 10));
+    files.put("proc/meminfo", &MEMINFO.replace("AnonPages: 400", "AnonPages: 500"));
+    assert_eq!(gate.read().unwrap().available(), (1000 - 700) << 10);
+    files.put("proc/meminfo", "");
+    assert!(matches!(gate.read(), Err(NoReading::Absurd { .. })));
+    assert!(matches!(Gate::open(Path::new("/nonexistent")), Err(NoReading::Unreadable { .. })));
+}
+
+/// The machine that this runs on: its own kernel's files.
+#[test]
+fn this_machine_is_read() {
+    let mounts = fs::read("/proc/self/mountinfo").unwrap();
+    let mounts = crate::model::parse_mountinfo(&mounts);
+    let v1 = mounts.iter().find(|m| m.fs_type == "cgroup" && m.super_options.contains("memory"));
+    let v2 = mounts.iter().find(|m| m.fs_type == "cgroup2");
+    let root_cgroup = v1.or(v2).unwrap().mount_point.clone();
+    let roots = Roots { proc: "/proc".into(), root_cgroup };
+    let sample = Machine::new(roots, MemorySignal::WorkingSet).sample(None, None);
+    let memory = sample.readings[&Signal::MemoryAvailable];
+    assert!(memory.available > 0 && memory.available < memory.capacity, "{sample:?}");
+    let pids = sample.readings[&Signal::PidAvailable];
+    assert!(pids.available > 0 && pids.available < pids.capacity, "{sample:?}");
+    let gate = Gate::open(Path::new("/proc")).unwrap().read().unwrap();
+    let apart = gate.available().abs_diff(memory.available);
+    assert!(apart < memory.capacity / 5, "about the same: {gate:?} {memory:?}");
+}
+
+#[tokio::test]
+async fn disks_are_read_and_located_by_device() {
+    let directory = TempDir::new().unwrap();
+    let mut disks = Disks::new(directory.path());
+    let sample = disks.sample(SOON).await;
+    let nodefs = sample.readings[&Signal::NodefsAvailable];
+    assert!(nodefs.capacity > 0 && nodefs.available <= nodefs.capacity);
+    assert_eq!(sample.missing[&Signal::ImagefsAvailable], NoReading::NotTold);
+    let below = directory.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let gone = PathBuf::from("/nonexistent/images");
+    let images = [gone.clone(), below.clone()];
+    let located = disks.locate(&images, std::slice::from_ref(&below), SOON).await;
+    assert_eq!(located, Ok(DiskLayout::Single));
+    let sample = disks.sample(SOON).await;
+    assert_eq!(
+        sample.readings[&Signal::ImagefsAvailable],
+        sample.readings[&Signal::NodefsAvailable]
+    );
+    // Another device: every Linux has a tmpfs or the like there.
+    let shm = [PathBuf::from("/dev/shm")];
+    assert_eq!(disks.locate(&shm, &shm, SOON).await, Ok(DiskLayout::DedicatedImages));
+    let sample = disks.sample(SOON).await;
+    let of = |signal| numbers(&sample.readings[&signal]).1;
+    assert_ne!(of(Signal::ImagefsAvailable), of(Signal::NodefsAvailable));
+    assert_eq!(of(Signal::ContainerfsAvailable), of(Signal::ImagefsAvailable));
+    assert_eq!(disks.locate(&shm, std::slice::from_ref(&below), SOON).await, Ok(DiskLayout::Split));
+    assert_eq!(
+        disks.locate(std::slice::from_ref(&below), &shm, SOON).await,
+        Err(NoReading::Layout)
+    );
+    let located = disks.locate(std::slice::from_ref(&gone), &shm, SOON).await;
+    assert!(matches!(located, Err(NoReading::Unreadable { .. })), "{located:?}");
+    let sample = disks.sample(SOON).await;
+    assert!(sample.readings.contains_key(&Signal::NodefsAvailable));
+    assert!(matches!(sample.missing[&Signal::ContainerfsAvailable], NoReading::Unreadable { .. }));
+}
+
+/// Answers until the word `hang` is in the file at the path; then when it is gone. The device is the file's size.
+fn scripted(path: &Path) -> std::io::Result<core::FileSystemUse> {
+    while fs::read_to_string(path)?.starts_with("hang") {
+        std::thread::yield_now();
+    }
+    let device = fs::metadata(path)?.len();
+    let inodes = device.saturating_sub(1);
+    Ok(core::FileSystemUse {
+        device,
+        block: 1,
+        blocks: 100,
+        blocks_available: 40,
+        inodes,
+        inodes_available: 0,
+    })
+}
+
+#[tokio::test]
+async fn a_file_system_that_hangs_or_changes_has_no_reading() {
+    let files = Files::new();
+    let (root, images) = (files.put("root", "r"), files.put("images", "ii"));
+    let mut disks = Disks::looking(&root, scripted);
+    let at = std::slice::from_ref(&images);
+    assert_eq!(disks.locate(at, at, SOON).await, Ok(DiskLayout::DedicatedImages));
+    let sample = disks.sample(SOON).await;
+    assert_eq!(numbers(&sample.readings[&Signal::ImagefsAvailable]), (40, 100));
+    let none = NoReading::NoInodes { path: root.clone() };
+    assert_eq!(sample.missing[&Signal::NodefsInodesFree], none);
+
+    // Whole at any time, for the thread that reads it.
+    let becomes = |text: &str| fs::rename(files.put("next", text), &images).unwrap();
+    becomes("hang");
+    for _ in 0..3 {
+        let sample = disks.sample(Duration::from_millis(20)).await;
+        assert_eq!(numbers(&sample.readings[&Signal::NodefsAvailable]), (40, 100));
+        assert!(matches!(sample.missing[&Signal::ImagefsAvailable], NoReading::Hung { .. }));
+        assert!(matches!(sample.missing[&Signal::ContainerfsAvailable], NoReading::Hung { .. }));
+    }
+    // It answers the one question that it was asked.
+    becomes("ii");
+    let sample = disks.sample(SOON).await;
+    assert_eq!(numbers(&sample.readings[&Signal::ImagefsAvailable]), (40, 100));
+
+    becomes("another");
+    let moved = NoReading::Moved { path: images.clone() };
+    assert_eq!(disks.sample(SOON).await.missing[&Signal::ImagefsInodesFree], moved);
+    assert_eq!(disks.locate(at, at, SOON).await, Ok(DiskLayout::DedicatedImages));
+    assert!(disks.sample(SOON).await.readings.contains_key(&Signal::ImagefsAvailable));
+}
+
+/// Runs the kernel's real `/dev/kmsg` reader against what this process writes to it.
+#[tokio::test]
+async fn the_kernel_log_is_read_from_its_end() {
+    let path = Path::new("/dev/kmsg");
+    if !may("root and /dev/kmsg", is_root() && path.exists()) {
+        return;
+    }
+    let mut log = KernelLog::open(path).unwrap();
+    // Of a process, so none of it counts; the reader goes over it and waits.
+    let mut writer = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let fake =
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/,task=x,pid=1,uid=0";
+    writer.write_all(fake.as_bytes()).unwrap();
+    let waited = tokio::time::timeout(Duration::from_millis(200), log.next_oom()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    let missing = KernelLog::open(Path::new("/nonexistent/kmsg")).unwrap_err();
+    assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_psi_trigger_is_taken_by_the_kernel() {
+    let proc = Path::new("/proc");
+    if !may("root and a kernel with PSI", is_root() && proc.join("pressure/memory").exists()) {
+        return;
+    }
+    let mut trigger = PsiTrigger::memory(proc).unwrap();
+    // Memory is not short: it only must not fail, and not fire for nothing at once.
+    if let Ok(fired) = tokio::time::timeout(Duration::from_millis(50), trigger.fired()).await {
+        fired.unwrap();
+    }
+    assert!(PsiTrigger::memory(Path::new("/nonexistent")).is_err());
+}
+
+#[tokio::test]
+async fn reclaiming_without_the_file_is_not_supported() {
+    let files = Files::new();
+    let directory = files.path("cgroup");
+    assert_eq!(reclaim(&directory, 1, SOON).await, Ok(Reclaimed::Unsupported));
+    let file = files.put("cgroup/memory.reclaim", "");
+    assert_eq!(reclaim(&directory, 4096, SOON).await, Ok(Reclaimed::All));
+    assert_eq!(fs::read_to_string(file).unwrap(), "4096 swappiness=0");
+}
+
+/// Where the parts of a pod lie below `files`.
+fn places(files: &Files) -> PodPlaces {
+    let container = |name: &str, id: Option<&str>| ContainerPlaces {
+        name: name.into(),
+        id: id.map(ContainerId::from),
+    };
+    let volume = |name: &str, in_memory, path| VolumePlace { name: name.into(), in_memory, path };
+    PodPlaces {
+        key: PodKey::new("default", "web"),
+        uid: PodUid::from("u1"),
+        cgroup: Some(CgroupDirs { memory: files.path("pod"), pids: files.path("pod") }),
+        containers: vec![
+            container("one", Some("aa11")),
+            container("two", Some("bb22")),
+            container("three", None),
+        ],
+        volumes: vec![
+            volume("scratch", false, files.path("scratch")),
+            volume("shm", true, PathBuf::from("/dev/shm")),
+            volume("unmounted", true, files.path("scratch")),
+            volume("gone", false, files.path("gone")),
+        ],
+        logs: Some(files.path("logs")),
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_measured_in_all_its_parts() {
+    let files = Files::new();
+    files.put("pod/memory.current", "9000");
+    files.put("pod/memory.stat", "anon 1\ninactive_file 1000\n");
+    files.put("pod/pids.current", "7\n");
+    files.put("pod/cri-containerd-aa11.scope/memory.current", "500");
+    files.put("pod/cri-containerd-aa11.scope/memory.stat", "inactive_file 100\n");
+    files.put("scratch/file", &"x".repeat(100_000));
+    files.put("logs/one/0.log", &"x".repeat(50_000));
+    files.put("logs/one/0.log.20260101-000000.gz", "x");
+    files.put("logs/two/3.log", "x");
+    let layer = Space { bytes: 123, inodes: 4 };
+    let layers = async { BTreeMap::from([(ContainerId::from("bb22"), layer)]) };
+    let pods = [places(&files), places(&files)];
+    let measured = Measurer::default().measure(&pods, Parts::Everything, SOON, layers).await;
+    assert_eq!(measured.len(), 2);
+    assert_eq!(measured[0].usage, measured[1].usage);
+    let Measured { usage, missing, measured_at } = &measured[0];
+    assert!(*measured_at > Duration::ZERO);
+    assert_eq!((usage.memory, usage.processes), (Some(8000), Some(7)));
+    let [one, two, three] = &usage.containers[..] else { panic!("{usage:?}") };
+    assert_eq!((one.memory, two.memory, three.memory), (Some(400), None, None));
+    assert_eq!((one.layer, two.layer), (None, Some(layer)));
+    let (first, all) = (one.logs.unwrap(), usage.logs.unwrap());
+    assert!(first.bytes >= 50_000 && first.inodes == 3, "{first:?}");
+    assert_eq!(two.logs.unwrap().inodes, 2);
+    assert_eq!(three.logs, Some(Space::default()), "it has written none");
+    assert_eq!(all.inodes, 1 + 3 + 2);
+    assert!(all.bytes >= first.bytes + two.logs.unwrap().bytes);
+    let space = |n: usize| usage.volumes[n].space;
+    assert!(space(0).unwrap().bytes >= 100_000 && space(0).unwrap().inodes == 2);
+    assert!(space(1).is_some() && space(2).is_none() && space(3).is_none());
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(
+        missing
+            .iter()
+            .any(|why| why.contains("\"unmounted\"") && why.contains("nothing is mounted"))
+    );
+}
+
+#[tokio::test]
+async fn memory_alone_walks_nothing() {
+    let files = Files::new();
+    files.put("pod/memory.current", "9000");
+    files.put("scratch/file", "x");
+    let pods = [places(&files)];
+    let none = async { BTreeMap::new() };
+    let measured = Measurer::default().measure(&pods, Parts::Cgroups, SOON, none).await;
+    let Measured { usage, missing, .. } = &measured[0];
+    assert_eq!((usage.memory, usage.processes, usage.logs), (None, None, None));
+    assert!(usage.volumes.iter().all(|volume| volume.space.is_none()));
+    assert_eq!(missing.len(), 2, "memory.stat and pids.current: {missing:?}");
+}
+
+async fn walked(path: &Path) -> walk::Tree {
+    let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+    walk::walk(&turns, path, SOON).await.unwrap()
+}
+
+#[tokio::test]
+async fn walking_counts_what_du_counts() {
+    let files = Files::new();
+    let top = files.path("top");
+    let large = files.put("top/a/large", &"x".repeat(200_000));
+    fs::hard_link(&large, top.join("a/again")).unwrap();
+    fs::create_dir(top.join("b")).unwrap();
+    fs::hard_link(&large, top.join("b/third")).unwrap();
+    symlink("/usr", top.join("b/link")).unwrap();
+    let sparse = fs::File::create(top.join("b/sparse")).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    nix::unistd::mkfifo(&top.join("b/fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let tree = walked(&top).await;
+    let blocks = |path: &str| fs::symlink_metadata(top.join(path)).unwrap().blocks() * 512;
+    let names = ["", "a", "a/large", "b", "b/link", "b/sparse", "b/fifo"];
+    let expected: u64 = names.into_iter().map(blocks).sum();
+    assert_eq!(tree.all, Space { bytes: expected, inodes: 7 });
+    assert!(tree.all.bytes < 1 << 20, "neither /usr nor the hole");
+    let sum = tree.branch("a") + tree.branch("b");
+    assert_eq!(sum.inodes, 6);
+    assert_eq!(tree.branch("c"), Space::default());
+}
+
+#[tokio::test]
+async fn walking_is_not_led_out_by_a_mount() {
+    let files = Files::new();
+    files.put("top/file", "x");
+    let inner = files.path("top/inner");
+    fs::create_dir(&inner).unwrap();
+    let none: Option<&str> = None;
+    let flags = nix::mount::MsFlags::empty();
+    if !may("root", is_root()) {
+        return;
+    }
+    nix::mount::mount(Some("tmpfs"), &inner, Some("tmpfs"), flags, none).unwrap();
+    fs::write(inner.join("large"), vec![b'x'; 1 << 20]).unwrap();
+    let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+    let mounted = walk::mounted(&turns, &inner, SOON).await.unwrap();
+    let tree = walked(&files.path("top")).await;
+    nix::mount::umount(&inner).unwrap();
+    assert_eq!(tree.all.inodes, 2, "itself and one file");
+    assert_eq!(mounted, Space { bytes: 1 << 20, inodes: 2 });
+}
+
+#[tokio::test]
+async fn a_deep_tree_is_walked_with_few_descriptors() {
+    let files = Files::new();
+    let top = files.path("top");
+    fs::create_dir(&top).unwrap();
+    let depth = 300;
+    // Deeper than a path can be long.
+    let name = CString::new("d".repeat(200)).unwrap();
+    let flags = nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_RDONLY;
+    let mode = nix::sys::stat::Mode::S_IRWXU;
+    let mut at = nix::fcntl::open(&top, flags, mode).unwrap();
+    for _ in 0..depth {
+        nix::sys::stat::mkdirat(&at, name.as_c_str(), mode).unwrap();
+        at = nix::fcntl::openat(&at, name.as_c_str(), flags, mode).unwrap();
+    }
+    assert_eq!(walked(&top).await.all.inodes, depth + 1);
+}
+
+#[tokio::test]
+async fn a_walk_ends_when_nobody_waits() {
+    let files = Files::new();
+    for n in 0..2000 {
+        files.put(&format!("top/{n}"), "");
+    }
+    let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+    let late = walk::walk(&turns, &files.path("top"), Duration::ZERO).await;
+    assert_eq!(late, Err(WalkError::Late(Duration::ZERO)));
+    // Its turn is free again, so that it has ended.
+    let turn = tokio::time::timeout(SOON, turns.acquire()).await;
+    assert!(turn.is_ok_and(|turn| turn.is_ok()));
+}
+
+#[test]
+fn processes_outside_the_pods_are_found() {
+    let files = Files::new();
+    for (pid, name, kibibytes, cgroup) in [
+        (10, "small", 100, "0::/system.slice"),
+        (11, "pod", 900, "5:memory:/kubepods/pod1/2\n0::/x"),
+        (12, "large", 500, "0::/user.slice"),
+        (13, "middle", 300, "0::/"),
+        (14, "kernel", 0, "0::/"),
+    ] {
+        let status = format!("Name:\t{name}\nVmRSS:\t{kibibytes} kB\nThreads:\t{pid}\n");
+        files.put(&format!("proc/{pid}/status"), &status);
+        files.put(&format!("proc/{pid}/cgroup"), cgroup);
+    }
+    files.put("proc/15/status", "torn");
+    let pods = ["/kubepods".to_owned()];
+    let found = outsiders::processes(&files.path("proc"), &pods, 2, |process| process.resident);
+    let names: Vec<_> = found.iter().map(|one| (one.pid, one.process.name.as_str())).collect();
+    assert_eq!(names, [(12, "large"), (13, "middle")]);
+    let found = outsiders::processes(&files.path("proc"), &pods, 1, |process| process.threads);
+    assert_eq!(found[0].process.name, "kernel");
+    let here = outsiders::processes(Path::new("/proc"), &pods, 3, |process| process.resident);
+    assert!(!here.is_empty() && here[0].process.resident > 0);
+}
+
+#[tokio::test]
+async fn large_directories_outside_the_pods_are_found() {
+    let files = Files::new();
+    files.put("var/log/app/large", &"x".repeat(300_000));
+    files.put("var/log/small/file", "x");
+    files.put("var/known/data/file", &"x".repeat(900_000));
+    files.put("var/cache/file", &"x".repeat(100_000));
+    let places = [files.path("var"), files.path("var/log")];
+    let known = [files.path("var/known/data")];
+    let size: fn(&Space) -> u64 = |space| space.bytes;
+    let same = files.path("var");
+    let found = outsiders::directories_in(&places, &same, &known, 2, (SOON, size)).await;
+    let paths: Vec<_> = found.iter().map(|one| one.path.clone()).collect();
+    assert_eq!(paths, [files.path("var/log/app"), files.path("var/cache")]);
+    assert!(found[0].space.bytes >= 300_000);
+    let elsewhere = Path::new("/proc");
+    assert_eq!(outsiders::directories_in(&places, elsewhere, &[], 2, (SOON, size)).await, []);
+}

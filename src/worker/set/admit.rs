@@ -1,0 +1,144 @@
+//! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is short has changed.
+
+use super::{Handle, State, WorkerSet};
+use crate::{
+    admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
+    clock,
+    model::{PodKey, PodUid, k8s},
+    worker::Held,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The last decisions, and since when each pod that does not run wants to.
+#[derive(Default)]
+pub(super) struct Admitted {
+    decisions: Admissions,
+    since: std::collections::BTreeMap<PodUid, Duration>,
+}
+
+/// What keeps the incarnations of a name from running.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// One of them is stopped, and why.
+    pub hold: Option<Held>,
+    /// The wished one has to wait, and why.
+    pub waits: Option<Arc<str>>,
+}
+
+impl WorkerSet {
+    /// Decides anew; the workers are told by the caller.
+    pub(super) fn admit(&mut self) {
+        if !self.state.listed {
+            return;
+        }
+        let now = clock::now().boot;
+        let state = &mut self.state;
+        let wished = &state.desired.pods;
+        let mut pods = Vec::with_capacity(wished.len());
+        for pod in wished.values() {
+            let standing = match state.standing(&pod.key, &pod.uid, &self.host.settings.owner) {
+                Standing::New { .. } => {
+                    let since = state.admitted.since.get(&pod.uid).copied();
+                    Standing::New { since }
+                }
+                standing @ (Standing::Running | Standing::Ended) => standing,
+            };
+            pods.push(Subject { pod: Arc::clone(pod), standing });
+        }
+        let new = pods.iter().filter_map(|subject| match subject.standing {
+            Standing::New { since } => Some((subject.pod.uid.clone(), since.unwrap_or(now))),
+            Standing::Running | Standing::Ended => None,
+        });
+        state.admitted.since = new.collect();
+        let leaving = state.leaving();
+        let (decisions, events) = admit(&Input {
+            pods: &pods,
+            leaving: &leaving,
+            node: &self.node,
+            pressure: &state.pressure,
+            before: &state.admitted.decisions,
+        });
+        state.admitted.decisions = decisions;
+        for event in events {
+            self.host.events.record(event);
+        }
+    }
+
+    /// Whether a pod's coming or going can change a decision.
+    pub(super) fn somebody_waits(&self) -> bool {
+        let decisions = &self.state.admitted.decisions;
+        decisions.iter().any(|(_, admission)| admission.decision != Decision::Admitted)
+    }
+}
+
+impl State {
+    fn standing(&self, key: &PodKey, uid: &PodUid, owner: &str) -> Standing {
+        let handle = self.workers.get(key);
+        let recorded = match handle {
+            Some(handle) => handle.recorded.contains(uid),
+            None => self.records.get(key).is_some_and(|all| all.iter().any(|r| r.uid == *uid)),
+        };
+        let ended = match handle {
+            Some(handle) => handle.ended.as_ref() == Some(uid),
+            None => self.records.get(key).is_some_and(|all| {
+                all.iter().any(|record| record.uid == *uid && record.has_ended())
+            }),
+        };
+        // What a worker reports is newer than what was listed: it writes a record for whatever runs.
+        let observed = handle.is_none_or(|handle| handle.running.is_none());
+        let observed = observed
+            && self.observed.get(key).is_some_and(|pod| {
+                let mut ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
+                ours.any(|sandbox| sandbox.uid == *uid)
+            });
+        match (ended, recorded || observed) {
+            (true, _) => Standing::Ended,
+            (false, true) => Standing::Running,
+            (false, false) => Standing::New { since: None },
+        }
+    }
+
+    /// What still runs of incarnations that are not wished.
+    fn leaving(&self) -> Vec<Leaving> {
+        let wished = |key: &PodKey, uid: &PodUid| {
+            self.desired.pods.get(key).is_some_and(|pod| pod.uid == *uid)
+        };
+        let of_worker =
+            |(key, handle): (&PodKey, &Handle)| -> Option<(PodKey, PodUid, Arc<k8s::Pod>)> {
+                let (uid, pod) = handle.pod.as_ref()?;
+                let there = handle.alive || handle.recorded.contains(uid);
+                (there && handle.ended.as_ref() != Some(uid))
+                    .then(|| (key.clone(), uid.clone(), Arc::clone(pod)))
+            };
+        let handled = self.workers.iter().filter_map(of_worker);
+        let recorded = self.records.iter().filter(|(key, _)| !self.workers.contains_key(*key));
+        let recorded = recorded.flat_map(|(key, records)| {
+            let live = records.iter().filter(|record| !record.has_ended());
+            live.map(move |record| (key.clone(), record.uid.clone(), Arc::clone(&record.pod)))
+        });
+        let unwished = handled.chain(recorded).filter(|(key, uid, _)| !wished(key, uid));
+        unwished.map(|(key, _, pod)| Leaving { key, pod }).collect()
+    }
+
+    /// What keeps the incarnations of a name from running: the eviction of one that is not wished any more goes first, and
+    /// the wished one waits for its end.
+    pub(super) fn kept_back(&self, key: &PodKey) -> Kept {
+        let wished = self.desired.pods.get(key);
+        let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));
+        let old = self.pressure.evicted.get(key);
+        let old = old.filter(|evicted| wished.is_none_or(|pod| pod.uid != evicted.uid));
+        let waits: Option<Arc<str>> = match decision {
+            Some(Decision::Waits(why)) => Some(why.as_str().into()),
+            Some(Decision::Held(hold)) if old.is_some() => Some(hold.message.as_str().into()),
+            Some(Decision::Admitted | Decision::Held(_)) | None => None,
+        };
+        let hold = match (old, wished, decision) {
+            (Some(old), _, _) => Some(Held { uid: old.uid.clone(), hold: Arc::clone(&old.hold) }),
+            (None, Some(pod), Some(Decision::Held(hold))) => {
+                Some(Held { uid: pod.uid.clone(), hold: Arc::clone(hold) })
+            }
+            (None, _, _) => None,
+        };
+        Kept { hold, waits }
+    }
+}

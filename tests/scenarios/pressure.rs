@@ -1,0 +1,226 @@
+//! Something runs short: who goes, who stays, what is told, and who comes back when.
+
+use crate::support::{
+    agent::Settings,
+    manifest::{FOREVER, Pod},
+    status::Status,
+    stays,
+    world::{Kind, World},
+};
+use nodelet::model::{Pressure, Signal};
+use serde_json::json;
+use std::{collections::BTreeMap, fs, time::Duration};
+
+/// What all pods together may use, in MiB, and what of it has to stay free.
+const ALL_PODS_MIB: u64 = 700;
+const FREE_MIB: u64 = 300;
+/// Grows without bound, by 200 MiB a second at most.
+const HOG: &str = "sleep 2; while :; do head -c 10485760 /dev/zero | tail -c 10485760 | sleep 1000 & sleep 0.05; done";
+
+fn memory_kib() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    total.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+/// A node whose pods may use little together. The machine itself has enough.
+fn small_node(kind: Kind) -> Settings {
+    let reserved = memory_kib() - ALL_PODS_MIB * 1024;
+    Settings::for_kind(kind).kubelet(&format!(
+        "systemReserved: {{ memory: {reserved}Ki }}\n\
+         evictionHard: {{ memory.available: {FREE_MIB}Mi }}\n\
+         evictionPressureTransitionPeriod: 3s\n"
+    ))
+}
+
+fn holds(status: &Status, condition: Pressure) -> bool {
+    let mut conditions = status.node.pressure.conditions.iter();
+    conditions.any(|one| one.condition == condition && one.holds)
+}
+
+fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
+    status.pod(pod).and_then(|pod| pod.status.reason.as_deref()).unwrap_or_default()
+}
+
+fn has_event(status: &Status, reason: &str) -> bool {
+    status.events.iter().any(|event| event["reason"] == reason)
+}
+
+/// A container that takes ever more memory among pods that take little.
+pub fn a_memory_hog_goes_alone_and_comes_back_later(kind: Kind) {
+    let world = World::start_with(kind, &small_node(kind));
+    let innocent: Vec<String> = (0..4).map(|n| format!("innocent{n}")).collect();
+    for name in &innocent {
+        world.drop_pod(&Pod::running(name));
+    }
+    let running = |status: &Status| innocent.iter().all(|name| status.runs(name));
+    world.wait("the innocent run", running);
+    let ids = || -> BTreeMap<&String, Vec<String>> {
+        innocent.iter().map(|name| (name, world.running_ids(name))).collect()
+    };
+    let before = ids();
+    world.drop_pod(&Pod::with_main("hog", HOG).set("restartPolicy", "Never"));
+    let status = world.wait("the hog is evicted", |status| reason(status, "hog") == "Evicted");
+    let hog = status.pod("hog").unwrap();
+    let message = hog.status.message.as_deref().unwrap();
+    assert!(message.starts_with("The node was low on resource: memory. "), "{message}");
+    assert!(message.contains("Container main was using "), "{message}");
+    let conditions = hog.status.conditions.as_ref().unwrap();
+    assert!(conditions.iter().any(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
+    assert!(world.sandboxes("hog").is_empty(), "nothing of it is left");
+    assert!(holds(&status, Pressure::Memory));
+    for reason in ["Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory"] {
+        assert!(has_event(&status, reason), "{reason} in {:#?}", status.events);
+    }
+    assert_eq!(before, ids(), "nobody else is touched");
+
+    // Killed while the hog is away: the next one knows.
+    world.agent.kill();
+    world.agent.start();
+    let status = world
+        .wait("all is found again", |status| running(status) && !reason(status, "hog").is_empty());
+    assert_eq!(reason(&status, "hog"), "Evicted");
+    let watched = |status: &Status| {
+        let mut signals = status.node.pressure.signals.iter();
+        signals.any(|one| one.signal == Signal::AllocatableMemoryAvailable && !one.crossed)
+    };
+    let over = |status: &Status| watched(status) && !holds(status, Pressure::Memory);
+    let status = world.wait("the pressure is over", over);
+    assert_eq!(reason(&status, "hog"), "Evicted", "its own pause is longer");
+    let text = world.agent.cli(&["status"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for expected in ["Pressure: none", "allocatableMemory.available", "default/hog-node1 evicted "]
+    {
+        assert!(text.contains(expected), "{expected} in:\n{text}");
+    }
+    // Its pause is half a minute; then it begins anew, although it is never restarted.
+    let again = Duration::from_secs(60);
+    world.wait_for(again, "it begins anew", |status| status.runs("hog"));
+    world.wait("and is evicted again", |status| reason(status, "hog") == "Evicted");
+    assert_eq!(before, ids(), "nobody else is touched");
+    world.finish();
+}
+
+/// When no pod is to blame, nobody goes.
+pub fn a_shortage_that_no_pod_causes_evicts_nobody(kind: Kind) {
+    let more_than_there_is_free = memory_kib() - 64 * 1024;
+    let settings = Settings::for_kind(kind).kubelet(&format!(
+        "evictionHard: {{ memory.available: {more_than_there_is_free}Ki }}\n\
+         enforceNodeAllocatable: []\n"
+    ));
+    let world = World::start_with(kind, &settings);
+    let status =
+        world.wait("the node is short of memory", |status| holds(status, Pressure::Memory));
+    assert!(has_event(&status, "NodeHasInsufficientMemory"));
+    // One that requests memory is no risk to others, and is admitted.
+    let requests = json!({ "requests": { "memory": "32Mi" } });
+    world.drop_pod(&Pod::running("web").set("containers/0/resources", requests));
+    world.drop_pod(&Pod::running("free"));
+    let status = world.wait("one runs, the other is refused", |status| {
+        status.runs("web") && reason(status, "free") == "Evicted"
+    });
+    let message = status.pod("free").unwrap().status.message.clone().unwrap();
+    assert!(message.contains("The node had condition: [MemoryPressure]. "), "{message}");
+    world.wait("people are told who uses the memory", |status| {
+        let trouble = &status.node.pressure.trouble;
+        trouble.iter().any(|line| line.contains("ending no pod would change that"))
+    });
+    let id = world.running_id("web", "main");
+    let same = || world.running_ids("web");
+    stays("the pod runs on", Duration::from_secs(3), same, |ids| *ids == [id.clone()]);
+    world.finish();
+}
+
+/// Pods beyond `maxPods` are refused, and tried again when there is room.
+pub fn more_pods_than_the_node_takes_wait_for_room(kind: Kind) {
+    let settings = Settings::for_kind(kind).kubelet("maxPods: 3\n");
+    let world = World::start_with(kind, &settings);
+    for name in ["a", "b", "c"] {
+        world.drop_pod(&Pod::running(name));
+    }
+    world.wait("three run", |s| s.runs("a") && s.runs("b") && s.runs("c"));
+    for name in ["d", "e"] {
+        world.drop_pod(&Pod::running(name));
+    }
+    let status = world.wait("two are refused", |status| {
+        ["d", "e"].iter().all(|name| reason(status, name) == "OutOfpods")
+    });
+    let message = status.pod("d").unwrap().status.message.clone().unwrap();
+    let expected = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
+    assert_eq!(message, expected);
+    assert!(has_event(&status, "OutOfpods"));
+    world.agent.kill();
+    world.agent.start();
+    let status = world.wait("all is found again", |s| {
+        s.runs("a") && s.runs("b") && s.runs("c") && s.pod("e").is_some()
+    });
+    assert!(!status.runs("d") && !status.runs("e"));
+    world.remove("a.yaml");
+    world.wait("one of them takes the place", |s| {
+        s.runs("d") != s.runs("e") && s.pod("a").is_none()
+    });
+    world.finish();
+}
+
+/// 130 manifests lie there at the start of a node that takes 110: the most important run, the others wait their turn.
+pub fn more_manifests_than_the_node_takes_at_its_start(kind: Kind) {
+    const MANIFESTS: usize = 130;
+    const MOST: usize = 110;
+    let settings = Settings::for_kind(kind).kubelet(&format!("maxPods: {MOST}\n"));
+    let world = World::prepare(kind, &settings);
+    let names: Vec<String> = (0..MANIFESTS).map(|n| format!("pod{n:03}")).collect();
+    for name in &names {
+        world.drop_pod(&Pod::running(name));
+    }
+    // The last by name is the first by priority.
+    let important = names.last().unwrap();
+    world.drop_pod(&Pod::running(important).set("priority", 1000));
+    world.agent.start();
+    let several = Duration::from_secs(180);
+    let status = world.wait_for(several, "as many run as the node takes", |status| {
+        let refused = |name: &&String| reason(status, name) == "OutOfpods";
+        names.iter().filter(|name| status.runs(name)).count() == MOST
+            && names.iter().filter(refused).count() == MANIFESTS - MOST
+    });
+    assert!(status.runs(important));
+    world.remove(&format!("{important}.yaml"));
+    world.wait_for(several, "another one takes the place", |status| {
+        status.pod(important).is_none()
+            && names.iter().filter(|name| status.runs(name)).count() == MOST
+    });
+    for name in names.iter().filter(|name| *name != important) {
+        world.remove(&format!("{name}.yaml"));
+    }
+    world.wait_for(several, "every pod is gone", |status| status.pods.is_empty());
+    world.finish();
+}
+
+/// A pod that requests more than there is says so.
+pub fn a_pod_that_requests_too_much_is_refused(kind: Kind) {
+    let world = World::start(kind);
+    let requests = json!({ "requests": { "cpu": "4000" } });
+    world.drop_pod(&Pod::with_main("big", FOREVER).set("containers/0/resources", requests));
+    let status = world.wait("it is refused", |status| reason(status, "big") == "OutOfcpu");
+    let message = status.pod("big").unwrap().status.message.clone().unwrap();
+    assert!(message.contains("requested: 4000000, used: 0, capacity: "), "{message}");
+    world.drop_pod(&Pod::with_main("big", FOREVER));
+    world.wait_running("big");
+    world.finish();
+}
+
+/// The signals are shown with their thresholds.
+pub fn signals_are_shown(kind: Kind) {
+    let settings = Settings::for_kind(kind).kubelet(
+        "evictionHard: { memory.available: 1Mi, nodefs.available: 1Mi, pid.available: \"10\" }\n",
+    );
+    let world = World::start_with(kind, &settings);
+    let status = world.wait("the signals are read", |status| {
+        let signals = &status.node.pressure.signals;
+        signals.len() >= 3 && signals.iter().filter(|s| s.available.is_some()).count() >= 3
+    });
+    let signals: Vec<Signal> = status.node.pressure.signals.iter().map(|s| s.signal).collect();
+    for signal in [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable] {
+        assert!(signals.contains(&signal), "{signal} in {signals:?}");
+    }
+    world.finish();
+}
