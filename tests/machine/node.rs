@@ -338,10 +338,14 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     let containerd =
         source.join(format!("tests/machine/guest/etc/containerd/config-{driver}.toml"));
     fs::copy(containerd, place("etc/containerd/config.toml")).unwrap();
-    // What fits into a small emulated machine is not what the other tests are about.
+    // What fits into a small emulated machine is not what the other tests are about. A drop-in is merged over the defaults, so an
+    // empty map would leave them.
     let eviction = match options.kubelet.contains("evictionHard") {
         true => "",
-        false => "evictionHard: {}\n",
+        false => {
+            "evictionHard: { memory.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, \
+             imagefs.inodesFree: 0% }\n"
+        }
     };
     let config = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
