@@ -16,7 +16,11 @@
 
 use crate::model::{Event, EventKind, EventTarget, Now, PodUid};
 use jiff::Timestamp;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How many entries are kept.
 pub const MAX_ENTRIES: usize = 300;
@@ -33,11 +37,16 @@ const REFILL_SECONDS: f64 = 300.0;
 /// How many used allowances are remembered.
 const MAX_ALLOWANCES: usize = 300;
 
+/// What programs read of an event: `metadata.annotations`.
+pub type Annotations = BTreeMap<&'static str, String>;
+
 /// An event as kept: what happened, how often, and when first and last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What happened. The message of a combined entry is that of the newest event in it.
     pub event: Event,
+    /// Those of the last occurrence.
+    pub annotations: Annotations,
     /// Whether it stands for several similar events.
     pub combined: bool,
     /// How often it happened, at least 1.
@@ -113,6 +122,28 @@ fn subject(target: &EventTarget) -> Subject {
 impl Correlator {
     /// Takes in an event that happened at `now`.
     pub fn observe(&mut self, event: Event, now: Now) -> Verdict {
+        self.observe_annotated(event, Annotations::new(), now)
+    }
+
+    /// The same with annotations. They tell no event from another.
+    pub fn observe_annotated(
+        &mut self,
+        event: Event,
+        annotations: Annotations,
+        now: Now,
+    ) -> Verdict {
+        let verdict = self.take_in(event, now);
+        // What was counted or made stands last.
+        if verdict != Verdict::Dropped
+            && let Some(seen) = self.entries.last_mut()
+            && seen.entry.annotations != annotations
+        {
+            Arc::make_mut(&mut seen.entry).annotations = annotations;
+        }
+        verdict
+    }
+
+    fn take_in(&mut self, event: Event, now: Now) -> Verdict {
         if self.is_one_of_many(&event, now.boot) {
             let known = self
                 .entries
@@ -182,8 +213,14 @@ impl Correlator {
         if self.entries.len() >= MAX_ENTRIES {
             self.entries.remove(0);
         }
-        let entry =
-            Entry { event, combined: is_combined, count: 1, first: now.wall, last: now.wall };
+        let entry = Entry {
+            event,
+            annotations: Annotations::new(),
+            combined: is_combined,
+            count: 1,
+            first: now.wall,
+            last: now.wall,
+        };
         self.entries.push(Seen { entry: Arc::new(entry), last: now.boot });
         Verdict::New
     }

@@ -7,7 +7,7 @@
 mod core;
 mod object;
 
-pub use self::core::{Correlator, Entry, EventLog, MAX_ENTRIES, Verdict};
+pub use self::core::{Annotations, Correlator, Entry, EventLog, MAX_ENTRIES, Verdict};
 pub use object::{to_object, to_objects};
 
 use crate::{
@@ -26,10 +26,18 @@ const QUEUE: usize = 1000;
 /// How many waiting events are taken in before the log is published again.
 const BATCH: usize = 64;
 
+/// An event on its way.
+#[derive(Debug)]
+struct Told {
+    event: Event,
+    annotations: Annotations,
+    at: Now,
+}
+
 /// Takes events from everybody. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    queue: mpsc::Sender<(Event, Now)>,
+    queue: mpsc::Sender<Told>,
     overflow: Arc<AtomicU64>,
 }
 
@@ -37,7 +45,12 @@ impl Recorder {
     /// Hands an event on, stamped with the time of this call. Never waits: when [`Events`] lags 1000 events
     /// behind, or has ended, the event is dropped, and counted in [`EventLog::dropped`].
     pub fn record(&self, event: Event) {
-        if self.queue.try_send((event, clock::now())).is_err() {
+        self.record_annotated(event, Annotations::new());
+    }
+
+    /// The same with annotations.
+    pub fn record_annotated(&self, event: Event, annotations: Annotations) {
+        if self.queue.try_send(Told { event, annotations, at: clock::now() }).is_err() {
             self.overflow.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -46,7 +59,7 @@ impl Recorder {
 /// The task behind the recorders.
 #[derive(Debug)]
 pub struct Events {
-    queue: mpsc::Receiver<(Event, Now)>,
+    queue: mpsc::Receiver<Told>,
     overflow: Arc<AtomicU64>,
     log: watch::Sender<Arc<EventLog>>,
 }
@@ -83,7 +96,7 @@ impl Events {
         }
     }
 
-    fn take_in(&self, correlator: &mut Correlator, batch: &mut Vec<(Event, Now)>) {
+    fn take_in(&self, correlator: &mut Correlator, batch: &mut Vec<Told>) {
         let lost = self.overflow.swap(0, Ordering::Relaxed);
         if lost > 0 {
             tracing::warn!(events = lost, "too many events at once, some were dropped");
@@ -92,9 +105,9 @@ impl Events {
         if batch.is_empty() && lost == 0 {
             return;
         }
-        for (event, now) in batch.drain(..) {
+        for Told { event, annotations, at } in batch.drain(..) {
             let written = event.clone();
-            write_to_log(&written, correlator.observe(event, now));
+            write_to_log(&written, correlator.observe_annotated(event, annotations, at));
         }
         self.log.send_replace(Arc::new(correlator.log()));
     }

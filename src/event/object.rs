@@ -3,6 +3,7 @@
 use super::core::{Entry, EventLog};
 use crate::model::{EventKind, EventTarget, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use std::collections::BTreeMap;
 
 /// `source.component`. Dashboards and filters look for the kubelet's events under this name.
 const COMPONENT: &str = "kubelet";
@@ -20,11 +21,14 @@ pub fn to_object(entry: &Entry, node_name: &str) -> k8s::Event {
     let namespace = involved.namespace.clone().unwrap_or_else(|| "default".to_owned());
     let object = involved.name.as_deref().unwrap_or_default();
     let name = format!("{object}.{:x}", entry.first.as_nanosecond());
+    let annotations = entry.annotations.iter().map(|(key, value)| (key.to_string(), value.clone()));
+    let annotations: BTreeMap<String, String> = annotations.collect();
     k8s::Event {
         metadata: ObjectMeta {
             name: Some(name),
             namespace: Some(namespace),
             creation_timestamp: Some(Time(entry.first)),
+            annotations: (!annotations.is_empty()).then_some(annotations),
             ..ObjectMeta::default()
         },
         involved_object: involved,
@@ -92,14 +96,16 @@ mod tests {
         };
         let first = "2026-11-20T10:00:00Z".parse().unwrap();
         let last = "2026-11-20T10:05:00Z".parse().unwrap();
-        let entry = Entry { event, combined: false, count: 3, first, last };
+        let annotations = BTreeMap::from([("starved_resource", "memory".to_owned())]);
+        let entry = Entry { event, annotations, combined: false, count: 3, first, last };
         let json = serde_json::to_value(to_object(&entry, "n1")).unwrap();
         assert_eq!(
             json,
             serde_json::json!({
                 "apiVersion": "v1", "kind": "Event",
                 "metadata": {"name": "web-n1.18e9b8832bdd4000", "namespace": "shop",
-                             "creationTimestamp": "2026-11-20T10:00:00Z"},
+                             "creationTimestamp": "2026-11-20T10:00:00Z",
+                             "annotations": {"starved_resource": "memory"}},
                 "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web-n1",
                                    "uid": "abc", "fieldPath": "spec.containers{web}"},
                 "reason": "BackOff", "message": "Back-off restarting failed container web",
@@ -120,8 +126,10 @@ mod tests {
             message: "Starting.".to_owned(),
         };
         let at = "2026-11-20T10:00:00Z".parse().unwrap();
-        let object =
-            to_object(&Entry { event, combined: false, count: 1, first: at, last: at }, "n1");
+        let annotations = BTreeMap::new();
+        let entry = Entry { event, annotations, combined: false, count: 1, first: at, last: at };
+        let object = to_object(&entry, "n1");
+        assert_eq!(object.metadata.annotations, None);
         assert_eq!(object.metadata.namespace.as_deref(), Some("default"));
         assert_eq!(object.involved_object.uid.as_deref(), Some("n1"));
     }

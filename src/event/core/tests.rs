@@ -41,6 +41,19 @@ fn identical_events_are_counted_and_keep_their_first_time() {
 }
 
 #[test]
+fn annotations_are_those_of_the_last_occurrence() {
+    let mut c = Correlator::default();
+    let used =
+        |amount: &str| Annotations::from([("offending_containers_usage", amount.to_owned())]);
+    assert_eq!(c.observe_annotated(warn("a", "x"), used("1Mi"), at(0)), Verdict::New);
+    assert_eq!(c.observe(warn("b", "x"), at(0)), Verdict::New);
+    assert_eq!(c.observe_annotated(warn("a", "x"), used("2Mi"), at(1)), Verdict::Counted(2));
+    let kept: Vec<Annotations> =
+        c.log().entries.iter().map(|entry| entry.annotations.clone()).collect();
+    assert_eq!(kept, [Annotations::new(), used("2Mi")]);
+}
+
+#[test]
 fn the_tenth_different_message_within_ten_minutes_is_combined() {
     let mut c = Correlator::default();
     for n in 1..=9 {
