@@ -45,7 +45,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use usage::Survey;
+use usage::{Survey, has_ended};
 
 /// Between two looks while a pod goes.
 const WHILE_LEAVING: Duration = Duration::from_millis(50);
@@ -309,6 +309,13 @@ impl PressureTask {
 
     /// Lets pods back that may come, and forgets those that nobody wishes any more.
     async fn come_back(&mut self, step: &Step, now: Now) {
+        let seen = self.everything_is_seen(now);
+        let views = Arc::clone(&self.inputs.pods.borrow());
+        // A pod that runs on although it is to stop (the runtime hangs) is not back.
+        self.inputs.evictions.observe(|key, uid| match views.get(key) {
+            Some(view) => view.uid == *uid && !has_ended(view),
+            None => !seen,
+        });
         let looked = self.inputs.evictions.look(&step.conditions, step.known, now);
         let mut changed = looked.changed;
         self.pause_ends = looked.next_look.map(|pause| now.boot.saturating_add(pause));

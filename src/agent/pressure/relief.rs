@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     clock,
+    event::Annotations,
     image::gc::Freed,
     model::{
         DiskLayout, Event, EventKind, EventTarget, HoldStop, Now, PodKey, PodUid, Pressure,
@@ -62,6 +63,32 @@ pub(super) struct Leaving {
     since: Duration,
 }
 
+impl Leaving {
+    fn new(
+        victim: &Victim<'_>,
+        pod: &Arc<k8s::Pod>,
+        acting: &Acting,
+        stop: HoldStop,
+        now: Now,
+    ) -> Self {
+        let time = match stop {
+            HoldStop::AtOnce => 0,
+            HoldStop::Within(seconds) => seconds.into(),
+        };
+        Self {
+            key: victim.candidate.key.clone(),
+            uid: victim.candidate.uid.clone(),
+            pod: Arc::clone(pod),
+            signal: acting.threshold.signal,
+            soft: !acting.threshold.is_hard(),
+            patience: PATIENCE.saturating_add(Duration::from_secs(time)),
+            before: acting.reading.available,
+            expected: victim.used,
+            since: now.boot,
+        }
+    }
+}
+
 impl PressureTask {
     /// One step against what is short; `false` when there is nothing that could be done about it.
     pub(super) async fn relieve(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
@@ -72,6 +99,7 @@ impl PressureTask {
         }
         match signal.condition() {
             Pressure::Memory if self.reclaim_memory(acting).await => true,
+            Pressure::Memory | Pressure::Pid if self.hurry(acting, layout).await => true,
             Pressure::Memory | Pressure::Pid => {
                 let pods = self.candidates(|_| true);
                 let measured = self.measure_cgroups(pods).await;
@@ -220,36 +248,43 @@ impl PressureTask {
             return;
         };
         let now = clock::now();
-        self.leaving = Some(Leaving {
-            key: victim.candidate.key.clone(),
-            uid: victim.candidate.uid.clone(),
-            pod: Arc::clone(&measured.pod),
-            signal,
-            soft: !acting.threshold.is_hard(),
-            patience: PATIENCE.saturating_add(Duration::from_secs(match eviction.hold.stop {
-                HoldStop::AtOnce => 0,
-                HoldStop::Within(seconds) => seconds.into(),
-            })),
-            before: acting.reading.available,
-            expected: victim.used,
-            since: now.boot,
-        });
-        let message = eviction.hold.message.clone();
+        self.leaving = Some(Leaving::new(victim, &measured.pod, acting, eviction.hold.stop, now));
+        let (message, annotations) = (eviction.hold.message.clone(), eviction.annotations);
         self.inputs.evictions.evict(&victim.candidate, Cause::Signal(signal), eviction.hold, now);
         // What is written first, the worker may carry out.
         self.save().await;
         self.give_evictions();
-        self.pod_event(victim.candidate.key, victim.candidate.uid, message);
+        self.pod_event(victim.candidate.key, victim.candidate.uid, message, annotations);
     }
 
-    fn pod_event(&self, key: &PodKey, uid: &PodUid, message: String) {
+    /// Who was given time to go (a soft threshold, a disk, a limit of its own) has none any more before anybody else has to
+    /// go: also when an earlier life of the agent told it to.
+    async fn hurry(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
+        let going = self.going();
+        if going.is_empty() || !acting.threshold.is_hard() {
+            return false;
+        }
+        let measured = self.measure_cgroups(going).await;
+        let candidates: Vec<Candidate<'_>> = measured.iter().map(Measured::candidate).collect();
+        let ranking = rank(&candidates, acting, layout, self.effective.static_pods);
+        let Some(victim) = ranking.victims.first() else { return false };
+        let (key, uid) = (victim.candidate.key, victim.candidate.uid);
+        let Some(measured) = measured.iter().find(|m| m.view.uid == *uid) else { return false };
+        if !self.inputs.evictions.hurry(key, uid) {
+            return false;
+        }
+        let (stop, now) = (HoldStop::AtOnce, clock::now());
+        tracing::info!(pod = %key, signal = %acting.threshold.signal, "evicted, and its time to go is cut short");
+        self.leaving = Some(Leaving::new(victim, &measured.pod, acting, stop, now));
+        self.save().await;
+        self.give_evictions();
+        true
+    }
+
+    fn pod_event(&self, key: &PodKey, uid: &PodUid, message: String, annotations: Annotations) {
         let target = EventTarget::Pod { key: key.clone(), uid: uid.clone(), field_path: None };
-        self.inputs.host.events.record(Event {
-            target,
-            kind: EventKind::Warning,
-            reason: "Evicted",
-            message,
-        });
+        let event = Event { target, kind: EventKind::Warning, reason: "Evicted", message };
+        self.inputs.host.events.record_annotated(event, annotations);
     }
 
     /// Has pods measured that have a limit of their own.
@@ -276,7 +311,7 @@ impl PressureTask {
         self.give_evictions();
         for eviction in over {
             let (key, uid) = (eviction.candidate.key, eviction.candidate.uid);
-            self.pod_event(key, uid, eviction.hold.message);
+            self.pod_event(key, uid, eviction.hold.message, Annotations::new());
         }
         self.state.acted(clock::now().boot);
         true

@@ -154,6 +154,9 @@ fn text(threshold: &Threshold) -> String {
 
 fn waits_for(waiting: &Waiting) -> String {
     let mut parts = Vec::new();
+    if waiting.stopping {
+        parts.push("it has stopped".to_owned());
+    }
     if let Some(condition) = waiting.condition {
         parts.push(format!("{condition} is over"));
     }

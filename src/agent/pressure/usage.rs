@@ -2,7 +2,7 @@
 
 use super::{PressureTask, relief::has_local_limit};
 use crate::{
-    model::{ContainerId, DiskLayout, PodUid, PodUse, PodView, Space, k8s, priority_of},
+    model::{ContainerId, DiskLayout, HoldStop, PodUse, PodView, Space, k8s, priority_of},
     podspec::pod_cgroup_name,
     pressure::core::{Acting, Candidate},
     signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
@@ -57,12 +57,25 @@ pub(super) type Place = (Arc<PodView>, Arc<k8s::Pod>, PodPlaces);
 impl PressureTask {
     /// Every pod that has not ended, is not going, and passes.
     pub(super) fn candidates(&self, wanted: impl Fn(&k8s::Pod) -> bool) -> Vec<Place> {
-        let views = Arc::clone(&self.inputs.pods.borrow());
         let away = self.inputs.evictions.away();
-        let gone = |uid: &PodUid| away.values().any(|evicted| evicted.uid == *uid);
-        let live = views.values().filter(|view| !has_ended(view) && !gone(&view.uid));
+        let gone = |view: &PodView| away.values().any(|evicted| evicted.uid == view.uid);
+        self.live(|view, pod| !gone(view) && wanted(pod))
+    }
+
+    /// Those that were evicted, were given time for it, and have not ended.
+    pub(super) fn going(&self) -> Vec<Place> {
+        let away = self.inputs.evictions.away();
+        self.live(|view, _| {
+            let evicted = away.get(&view.key).filter(|evicted| evicted.uid == view.uid);
+            evicted.is_some_and(|evicted| evicted.hold.stop != HoldStop::AtOnce)
+        })
+    }
+
+    fn live(&self, wanted: impl Fn(&PodView, &k8s::Pod) -> bool) -> Vec<Place> {
+        let views = Arc::clone(&self.inputs.pods.borrow());
+        let live = views.values().filter(|view| !has_ended(view));
         live.filter_map(|view| {
-            let pod = view.pod.as_ref().filter(|pod| wanted(pod))?;
+            let pod = view.pod.as_ref().filter(|pod| wanted(view, pod))?;
             Some((Arc::clone(view), Arc::clone(pod), self.places(view, pod)))
         })
         .collect()

@@ -1,7 +1,7 @@
 //! Who was evicted, and when it may come back.
 //!
 //! ```text
-//!  evict ─► away ── the pressure is gone, a whole sample was taken, its own pause is over ─► back ── an hour ─► forgotten
+//!  evict ─► away ── it has stopped, the pressure is gone, a whole sample was taken, its own pause is over ─► back ── an hour ─► forgotten
 //!             ▲                                                                                │
 //!             └───────────────────────────── evicted again: twice the pause ───────────────────┘
 //! ```
@@ -10,7 +10,7 @@
 //! they hold wall times, which count from now where they lie in the future. Meanwhile delays go by boot time.
 
 use super::{limits::LocalLimit, rank::Candidate};
-use crate::model::{Evicted, Hold, Now, PodKey, PodUid, Pressure, Signal};
+use crate::model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -72,6 +72,8 @@ pub struct EvictionRecord {
 /// What an evicted pod waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
+    /// Something of it still runs.
+    pub stopping: bool,
     /// The condition that has to end, if it still holds.
     pub condition: Option<Pressure>,
     /// The signals were not all read since the start.
@@ -96,6 +98,8 @@ struct Entry {
     record: EvictionRecord,
     /// Boot time up to which it stays away, or from which it is forgotten.
     until: Duration,
+    /// Something of it still runs: it can't begin anew, nor be evicted once more.
+    stopping: bool,
 }
 
 /// Every eviction that is not forgotten, by pod.
@@ -114,7 +118,7 @@ impl Evictions {
                 None => (record.at, Duration::from_secs(record.pause_seconds).min(LONGEST_PAUSE)),
             };
             let until = now.boot.saturating_add(time.saturating_sub(now.age_of(since)));
-            (record.key.clone(), Entry { record, until })
+            (record.key.clone(), Entry { record, until, stopping: false })
         };
         Self(records.into_iter().map(entry).collect())
     }
@@ -147,10 +151,30 @@ impl Evictions {
                     pause_seconds: pause.as_secs(),
                     back: None,
                 };
-                Entry { record, until: now.boot.saturating_add(pause) }
+                Entry { record, until: now.boot.saturating_add(pause), stopping: false }
             }
         };
         &self.0.entry(candidate.key.clone()).or_insert(entry).record
+    }
+
+    /// Leaves a pod that is away, and was given time to stop, none of it. Whether that is new: what is given then
+    /// has to be saved as well.
+    pub fn hurry(&mut self, key: &PodKey, uid: &PodUid) -> bool {
+        let away = |entry: &&mut Entry| entry.record.uid == *uid && entry.record.back.is_none();
+        let Some(entry) = self.0.get_mut(key).filter(away) else { return false };
+        let hold = &mut entry.record.hold;
+        let had_time = hold.stop != HoldStop::AtOnce;
+        if had_time {
+            *hold = Arc::new(Hold { stop: HoldStop::AtOnce, ..Hold::clone(hold) });
+        }
+        had_time
+    }
+
+    /// Takes in of which pods something still runs.
+    pub fn observe(&mut self, runs: impl Fn(&PodKey, &PodUid) -> bool) {
+        for (key, entry) in &mut self.0 {
+            entry.stopping = runs(key, &entry.record.uid);
+        }
     }
 
     /// Drops the records of pods that are not wished any more under this name and uid; whether there were any.
@@ -218,7 +242,9 @@ impl Entry {
         }
         let condition = self.record.cause.condition().filter(|cause| conditions.contains(cause));
         let pause = self.until.saturating_sub(now.boot);
-        (condition.is_some() || !known || !pause.is_zero()).then_some(Waiting {
+        let stopping = self.stopping;
+        (stopping || condition.is_some() || !known || !pause.is_zero()).then_some(Waiting {
+            stopping,
             condition,
             unknown: !known,
             pause,

@@ -57,11 +57,44 @@ fn a_pod_stays_away_until_pressure_is_gone_everything_was_read_and_its_pause_is_
 }
 
 #[test]
+fn what_still_runs_does_not_come_back() {
+    let (mut evictions, pod) = evicted_at(at(100));
+    evictions.observe(|_, uid| *uid == pod.uid);
+    let waiting = evictions.waiting(&pod.key, &pressure(&[]), true, at(9000)).unwrap();
+    assert!(waiting.stopping && waiting.pause.is_zero());
+    assert!(evictions.look(&pressure(&[]), true, at(9000)).back.is_empty());
+    // Found above its limit again while the runtime hangs: that is the same eviction.
+    assert_eq!(evictions.evict(&pod.candidate(), MEMORY, hold(), at(9000)).count, 1);
+    evictions.observe(|_, _| false);
+    assert_eq!(evictions.look(&pressure(&[]), true, at(9000)).back, [pod.key]);
+}
+
+#[test]
+fn who_was_given_time_can_be_hurried_once() {
+    let (mut evictions, at_once) = evicted_at(at(100));
+    let soft = Pod::new("soft", json!({}));
+    let hold = Hold { stop: HoldStop::Within(30), ..hold() };
+    evictions.evict(&soft.candidate(), MEMORY, hold.clone(), at(100));
+    assert!(!evictions.hurry(&soft.key, &"other".into()), "another incarnation");
+    assert!(evictions.hurry(&soft.key, &soft.uid));
+    assert_eq!(*evictions.away()[&soft.key].hold, Hold { stop: HoldStop::AtOnce, ..hold });
+    assert!(!evictions.hurry(&soft.key, &soft.uid), "it is told already");
+    assert!(!evictions.hurry(&at_once.key, &at_once.uid));
+    evictions.look(&pressure(&[]), true, at(130));
+    assert!(!evictions.hurry(&soft.key, &soft.uid), "it is back");
+}
+
+#[test]
 fn what_it_waits_for_is_told() {
     let (mut evictions, pod) = evicted_at(at(100));
     let conditions = pressure(&[Pressure::Memory, Pressure::Pid]);
     let waiting = evictions.waiting(&pod.key, &conditions, false, at(110)).unwrap();
-    let want = Waiting { condition: Some(Pressure::Memory), unknown: true, pause: seconds(20) };
+    let want = Waiting {
+        stopping: false,
+        condition: Some(Pressure::Memory),
+        unknown: true,
+        pause: seconds(20),
+    };
     assert_eq!(waiting, want);
     assert_eq!(evictions.look(&conditions, false, at(110)).next_look, Some(seconds(20)));
     assert_eq!(evictions.look(&conditions, true, at(130)).next_look, None);
