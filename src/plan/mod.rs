@@ -37,6 +37,7 @@ pub use action::{
     RemoveContainer, RemoveSandbox, StartContainer,
 };
 pub use memory::PodMemory;
+pub(crate) use name::foreign_use;
 pub use name::plan_name;
 pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::{Picture, fold};

@@ -8,8 +8,8 @@ use super::{
     shutdown::plan_undecided,
 };
 use crate::model::{
-    DesiredPod, Event, EventKind, EventTarget, Hold, Now, ObservedContainer, ObservedSandbox,
-    PodUid, SandboxId, SandboxState, k8s,
+    DesiredPod, Event, EventKind, EventTarget, Hold, Now, ObservedContainer, ObservedPod,
+    ObservedSandbox, PodUid, SandboxId, SandboxState, k8s,
 };
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
@@ -78,12 +78,7 @@ impl<'a> NameInput<'a> {
 
     /// The sandbox in which somebody else (or this agent, its owner id lost) runs `uid`: its cgroup and volumes are in use.
     pub(crate) fn foreign_use(&self, uid: &PodUid) -> Option<&'a ObservedSandbox> {
-        let lives_in = |id: &SandboxId| {
-            self.observed.containers.iter().any(|c| c.sandbox_id == *id && is_alive(c))
-        };
-        self.foreign_sandboxes()
-            .filter(|s| s.uid == *uid)
-            .find(|s| s.state == SandboxState::Ready || lives_in(&s.id))
+        foreign_use(self.observed, &self.settings.owner, uid)
     }
 
     /// The record of an incarnation.
@@ -113,6 +108,19 @@ impl<'a> NameInput<'a> {
         });
         Own { containers: containers.collect(), sandboxes }
     }
+}
+
+/// The sandbox that is not `owner`'s and in which `uid` runs.
+pub(crate) fn foreign_use<'a>(
+    observed: &'a ObservedPod,
+    owner: &str,
+    uid: &PodUid,
+) -> Option<&'a ObservedSandbox> {
+    let lives_in =
+        |id: &SandboxId| observed.containers.iter().any(|c| c.sandbox_id == *id && is_alive(c));
+    let foreign = observed.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner));
+    let mut of_uid = foreign.filter(|s| s.uid == *uid);
+    of_uid.find(|s| s.state == SandboxState::Ready || lives_in(&s.id))
 }
 
 /// What of one incarnation is in the runtime, foreign objects left out.

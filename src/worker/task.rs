@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock,
     model::{PodKey, PodUid, k8s},
-    plan::{Action, NameInput, Outcome, Picture, PodMemory, PodPlan, plan_name},
+    plan::{Action, NameInput, Outcome, Picture, PodMemory, PodPlan, foreign_use, plan_name},
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,7 @@ impl Worker {
 
     /// One round: plan from the latest, publish, and execute what is planned.
     async fn pass(&mut self, input: &Input) -> Pass {
-        self.kill_at_once(input).await;
+        self.kill_at_once(input);
         self.picture.observe(Arc::clone(&input.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         let host = &self.host;
@@ -222,7 +222,7 @@ impl Worker {
         if matches!(action, Action::KillPod(_)) {
             // Something may have been started since.
             self.at_once = None;
-            self.kill_at_once(input).await;
+            self.kill_at_once(input);
         }
         let (now, host) = (clock::now(), Arc::clone(&self.host));
         self.memory.begin(&action, &host.settings.plan, now);
@@ -266,7 +266,7 @@ impl Worker {
                     if listening {
                         input = latest;
                         self.picture.observe(Arc::clone(&input.observed));
-                        self.kill_at_once(&input).await;
+                        self.kill_at_once(&input);
                     }
                 }
                 Ok(()) = progress.changed() => {
@@ -284,14 +284,18 @@ impl Worker {
     }
 
     /// Kills what is to be killed at once, once: whatever call the worker is in, and however long the next one has to wait.
-    async fn kill_at_once(&mut self, input: &Input) {
+    fn kill_at_once(&mut self, input: &Input) {
         if self.at_once.as_ref() == input.killed_at_once() {
             return;
         }
         self.at_once = input.killed_at_once().cloned();
-        let pod = self.at_once.as_ref().and_then(|held| self.records.pod_for(&held.uid, input));
-        if let Some(pod) = pod {
-            self.host.kill_at_once(&self.key, &pod).await;
+        let Some(held) = &self.at_once else { return };
+        // The cgroup of a uid is that of everybody who runs it; the runtime knows what of it is ours.
+        if foreign_use(&input.observed, &self.host.settings.owner, &held.uid).is_some() {
+            return;
+        }
+        if let Some(pod) = self.records.pod_for(&held.uid, input) {
+            self.host.kill_at_once(&self.key, &pod);
         }
     }
 

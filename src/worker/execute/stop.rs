@@ -44,16 +44,11 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
 
 impl Host {
     /// Every process of the pod gets SIGKILL, without asking the runtime. What can't be killed so is left to whoever asks the
-    /// runtime next.
-    pub(in crate::worker) async fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
-        let (cgroups, name) = (self.cgroups.clone(), pod_cgroup_name(pod));
-        match blocking(move || cgroups.kill_pod(&name)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                let err = chain(&error);
-                tracing::warn!(pod = %key, err, "cannot kill its cgroup");
-            }
-            Err(err) => tracing::warn!(pod = %key, err, "cannot kill its cgroup"),
+    /// runtime next. On the event loop, which waits for the kernel's answers: a fork bomb leaves no thread to be made.
+    pub(in crate::worker) fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
+        if let Err(error) = self.cgroups.kill_pod(&pod_cgroup_name(pod)) {
+            let err = chain(&error);
+            tracing::warn!(pod = %key, err, "cannot kill its cgroup");
         }
     }
 }
