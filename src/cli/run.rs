@@ -7,8 +7,8 @@ use crate::{
 };
 use std::{process::ExitCode, time::Duration};
 
-/// Threads for work that may block.
-const BLOCKING_THREADS: usize = 8;
+/// Threads for work that may block; one of them is that of [`crate::store::Writer`].
+const BLOCKING_THREADS: usize = 9;
 
 /// Runs the agent until it is told to stop.
 pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode

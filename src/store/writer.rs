@@ -6,7 +6,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc},
+    thread::Builder,
     time::Duration,
 };
 use thiserror::Error;
@@ -61,6 +62,8 @@ pub struct Writer {
 /// One queue of files, written in the order of their coming.
 #[derive(Debug)]
 struct Lane {
+    /// A thread of its own, see [`Standing`].
+    standing: Option<Standing>,
     queue: mpsc::Receiver<Job>,
     warnings: watch::Sender<Arc<Vec<String>>>,
     pending: Pending,
@@ -74,6 +77,7 @@ impl Writer {
         warnings: &watch::Sender<Arc<Vec<String>>>,
     ) -> Self {
         let lane = |queue| Lane {
+            standing: None,
             queue,
             warnings: warnings.clone(),
             pending: Pending::new(),
@@ -85,8 +89,37 @@ impl Writer {
     /// Writes what the handles ask for until the last of them is gone: workers that finish a call
     /// while the agent stops still have something to write down. What is left then is tried once more.
     pub async fn run(self) {
-        let [first, second] = self.lanes;
-        tokio::join!(first.run(), second.run());
+        let [synced, mut cached] = self.lanes;
+        // Who is evicted goes this way.
+        cached.standing = Some(Standing::make());
+        tokio::join!(synced.run(), cached.run());
+    }
+}
+
+/// A thread that is there before a fork bomb leaves none to be made. It is one of tokio's: as long as that has any, work
+/// for further ones waits until they can be made; without one it would panic.
+#[derive(Debug)]
+struct Standing(std_mpsc::SyncSender<(Pending, oneshot::Sender<Failed>)>);
+
+impl Standing {
+    fn make() -> Self {
+        let (sender, queue) = std_mpsc::sync_channel::<(Pending, oneshot::Sender<Failed>)>(1);
+        // It ends with the sender.
+        drop(tokio::task::spawn_blocking(move || {
+            for (work, done) in queue {
+                // Whoever waited may be gone.
+                drop(done.send(write_all(work)));
+            }
+        }));
+        Self(sender)
+    }
+
+    /// `None` when writing has panicked.
+    async fn write(&self, work: Pending) -> Option<Failed> {
+        let (done, written) = oneshot::channel();
+        // Never full: a lane waits for the answer.
+        self.0.try_send((work, done)).ok()?;
+        written.await.ok()
     }
 }
 
@@ -107,12 +140,13 @@ impl Lane {
             }
             let waiting = self.take_in(&mut jobs);
             let work = std::mem::take(&mut self.pending);
-            let failed = match tokio::task::spawn_blocking(move || write_all(work)).await {
-                Ok(failed) => failed,
-                Err(error) => {
-                    tracing::error!(err = %error, "writing state files has crashed");
-                    return;
-                }
+            let failed = match &self.standing {
+                Some(standing) => standing.write(work).await,
+                None => tokio::task::spawn_blocking(move || write_all(work)).await.ok(),
+            };
+            let Some(failed) = failed else {
+                tracing::error!("writing state files has crashed");
+                return;
             };
             self.publish(&failed);
             for (path, done) in waiting {
@@ -165,7 +199,7 @@ impl Lane {
 }
 
 /// What could not be written.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Failed {
     pending: Pending,
     errors: BTreeMap<PathBuf, String>,
@@ -236,21 +270,20 @@ fn write_contents(work: Pending) -> Vec<Written> {
     if work.len() < 2 * SYNCS {
         return work.into_iter().map(write).collect();
     }
-    let mut shares: Vec<Vec<_>> = (0..SYNCS).map(|_| Vec::new()).collect();
-    for (n, file) in work.into_iter().enumerate() {
-        shares[n % SYNCS].push(file);
-    }
+    let left = Mutex::new(work.into_iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let share = || std::iter::from_fn(next).map(write).collect::<Vec<_>>();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = shares
-            .into_iter()
-            .map(|share| scope.spawn(move || share.into_iter().map(write).collect::<Vec<_>>()))
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| match thread.join() {
-                Ok(written) => written,
+        // Where no thread can be made, there is this one.
+        let helpers = (1..SYNCS).filter_map(|_| Builder::new().spawn_scoped(scope, share).ok());
+        let helpers: Vec<_> = helpers.collect();
+        let mut written = share();
+        for helper in helpers {
+            match helper.join() {
+                Ok(share) => written.extend(share),
                 Err(panic) => std::panic::resume_unwind(panic),
-            })
-            .collect()
+            }
+        }
+        written
     })
 }
