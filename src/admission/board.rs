@@ -14,12 +14,14 @@ pub(super) struct Occupant<'a> {
     pub(super) key: &'a PodKey,
     pub(super) pod: &'a k8s::Pod,
     pub(super) needs: Needs,
+    /// It is not known yet whether it goes.
+    pub(super) undecided: bool,
     ports: Vec<HostPort<'a>>,
 }
 
 impl<'a> Occupant<'a> {
     pub(super) fn new(key: &'a PodKey, pod: &'a k8s::Pod) -> Self {
-        Self { key, pod, needs: Needs::of(pod), ports: HostPort::of(pod) }
+        Self { key, pod, needs: Needs::of(pod), undecided: false, ports: HostPort::of(pod) }
     }
 }
 
@@ -86,8 +88,17 @@ impl<'a> Board<'a> {
             return None;
         }
         others.sort_by_key(|going| going.key);
-        let names: Vec<String> = others.iter().map(|going| going.key.to_string()).collect();
-        Some(format!("it needs what others have that are being stopped: {}", names.join(", ")))
+        let names = |undecided: bool| {
+            let those = others.iter().filter(|going| going.undecided == undecided);
+            those.map(|going| going.key.to_string()).collect::<Vec<String>>().join(", ")
+        };
+        let parts = [
+            ("that are being stopped", names(false)),
+            ("of which is not known yet whether they are wished", names(true)),
+        ];
+        let told = parts.iter().filter(|(_, names)| !names.is_empty());
+        let told: Vec<String> = told.map(|(how, names)| format!("{how}: {names}")).collect();
+        Some(format!("it needs what others have {}", told.join("; or ")))
     }
 
     /// Chooses who has to make room, among those that may go.

@@ -64,13 +64,15 @@ pub enum Standing {
     Ended,
 }
 
-/// An incarnation that is not wished any more and that still runs: its manifest was removed or edited.
+/// An incarnation that still runs and is not wished: its manifest was removed or edited.
 #[derive(Clone, Debug)]
 pub struct Leaving {
     /// Full name.
     pub key: PodKey,
     /// The pod as it runs.
     pub pod: Arc<k8s::Pod>,
+    /// A source has not said everything yet: it may be wished after all, and nothing of it is stopped.
+    pub undecided: bool,
 }
 
 /// Everything that is decided from.
@@ -147,7 +149,9 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
     let mut board = Board::new(&input.node.allocatable);
     let mut decisions: BTreeMap<&PodKey, Decision> = BTreeMap::new();
     for leaving in input.leaving {
-        board.goes(Occupant::new(&leaving.key, &leaving.pod));
+        let mut occupant = Occupant::new(&leaving.key, &leaving.pod);
+        occupant.undecided = leaving.undecided;
+        board.goes(occupant);
     }
     let mut candidates = Vec::new();
     for subject in input.pods {

@@ -95,7 +95,14 @@ impl Node {
     }
 
     fn leaves(mut self, pod: &DesiredPod) -> Self {
-        self.leaving.push(Leaving { key: pod.key.clone(), pod: Arc::clone(&pod.pod) });
+        let (key, pod) = (pod.key.clone(), Arc::clone(&pod.pod));
+        self.leaving.push(Leaving { key, pod, undecided: false });
+        self
+    }
+
+    fn may_leave(mut self, pod: &DesiredPod) -> Self {
+        self = self.leaves(pod);
+        self.leaving.last_mut().unwrap().undecided = true;
         self
     }
 

@@ -153,6 +153,16 @@ fn room_of_pods_that_stop_is_waited_for() {
 }
 
 #[test]
+fn what_is_not_known_to_be_unwished_is_not_told_to_be_stopped() {
+    let (perhaps, gone) = (asks("perhaps", 0, "2", "1Gi"), asks("gone", 0, "2", "1Gi"));
+    let node = node().may_leave(&perhaps).wants([asks("x", 0, "4", "1Gi")]);
+    let unknown = "of which is not known yet whether they are wished: default/perhaps";
+    assert_eq!(node.admits(), [format!("x waits: it needs what others have {unknown}")]);
+    let waits = "x waits: it needs what others have that are being stopped: default/gone; or";
+    assert_eq!(node.leaves(&gone).admits(), [format!("{waits} {unknown}")]);
+}
+
+#[test]
 fn a_port_of_a_pod_that_stops_is_waited_for() {
     let node = node().leaves(&port("gone", 0, 80)).wants([port("x", 0, 80), port("y", 0, 81)]);
     let waits = "x waits: it needs what others have that are being stopped: default/gone";

@@ -1,6 +1,6 @@
 //! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is short has changed.
 
-use super::{Handle, State, WorkerSet};
+use super::{Handle, Intent, State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
@@ -117,7 +117,12 @@ impl State {
             live.map(move |record| (key.clone(), record.uid.clone(), Arc::clone(&record.pod)))
         });
         let unwished = handled.chain(recorded).filter(|(key, uid, _)| !wished(key, uid));
-        unwished.map(|(key, _, pod)| Leaving { key, pod }).collect()
+        unwished
+            .map(|(key, _, pod)| {
+                let undecided = matches!(self.intent(&key), Intent::Undecided);
+                Leaving { key, pod, undecided }
+            })
+            .collect()
     }
 
     /// What keeps the incarnations of a name from running: the eviction of one that is not wished any more goes first, and
