@@ -19,6 +19,12 @@ impl Cgroups {
         self.dirs(|hierarchy| place.in_hierarchy(hierarchy)).filter(|dirs| dirs.memory.is_dir())
     }
 
+    /// Whether there is to be a cgroup of all pods that is not there, or not known, yet: the runtime was not asked for its driver.
+    #[must_use]
+    pub fn waits_for_kubepods(&self) -> bool {
+        self.is_managed() && self.kubepods_dirs().is_none()
+    }
+
     /// A pod's cgroup, whichever driver made it: where two are there, the one in which something runs. `name` is the
     /// path below `cgroupRoot`. `None` where there is none.
     #[must_use]

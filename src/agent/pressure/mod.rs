@@ -227,7 +227,9 @@ impl PressureTask {
         self.sample.update(self.machine.sample(pods_dir.as_deref(), taken));
         self.sample.update(disks.sample.clone());
         let now = clock::now();
-        let step = self.state.step(&self.effective, &self.sample.readings, now.boot);
+        let mut step = self.state.step(&self.effective, &self.sample.readings, now.boot);
+        // What all pods use together is known when it is known where they are.
+        step.known &= !self.inputs.host.cgroups.waits_for_kubepods();
         self.tell_changes(&step);
         self.come_back(&step, now).await;
         self.give_orders(&step);
@@ -380,7 +382,7 @@ impl PressureTask {
             changed
         });
         let ends = self.pause_ends.map(|at| at.saturating_sub(now.boot));
-        let longest = if self.leaving.is_some() || self.freeing.is_some() {
+        let longest = if self.leaving.is_some() || self.freeing.is_some() || !step.known {
             WHILE_LEAVING
         } else {
             LIMITS_PERIOD
