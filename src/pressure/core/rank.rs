@@ -3,7 +3,9 @@
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after the pods
 //! of an API server) unless `staticPodEviction: never` says otherwise. A pod that would not relieve the signal is no
 //! candidate: it uses less than a twentieth of what is missing, or nothing of its use could be measured, which puts it
-//! first upstream. And where inodes are short, requests of bytes don't count.
+//! first upstream. Where all pods together use less than what should be free, somebody else is the cause, and by
+//! looking often little is missing at first: then it is a twentieth of what should be free. And where inodes are short, requests
+//! of bytes don't count.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
@@ -220,10 +222,17 @@ pub fn rank<'a>(
 ) -> Ranking<'a> {
     let signal = acting.threshold.signal;
     let mut ranking = Ranking::default();
-    for candidate in candidates {
-        let used = candidate.used(signal, layout);
+    let used: Vec<Measured> =
+        candidates.iter().map(|candidate| candidate.used(signal, layout)).collect();
+    let together = used.iter().filter_map(|used| used.known).fold(0, u64::saturating_add);
+    let should_be_free = acting.threshold.relieved_at(acting.reading.capacity);
+    let needed = match together < should_be_free {
+        true => acting.shortfall.max(should_be_free),
+        false => acting.shortfall,
+    };
+    for (candidate, used) in candidates.iter().zip(used) {
         // At least one is missing, so that nothing used is too little.
-        let helps = |used: u64| used.saturating_mul(RELEVANT_PART) >= acting.shortfall;
+        let helps = |used: u64| used.saturating_mul(RELEVANT_PART) >= needed;
         let why = match (candidate.exempt(static_pods), used.known) {
             (Some(why), _) => why,
             (None, Some(used)) if helps(used) => {

@@ -111,7 +111,7 @@ fn inodes_and_process_ids_name_no_container() {
         ),
         (
             Signal::NodefsInodesFree,
-            "The node was low on resource: inodes. Threshold quantity: 100Mi, available: 60k. ",
+            "The node was low on resource: inodes. Threshold quantity: 100, available: 60k. ",
         ),
     ] {
         let mut acting = acting(signal, 1);

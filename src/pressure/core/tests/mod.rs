@@ -58,7 +58,8 @@ fn settings(thresholds: Vec<Threshold>) -> EvictionSettings {
 
 /// Something to act on, of a hard threshold of 100 MiB (or 100 pieces) out of 1 GiB.
 fn acting(signal: Signal, shortfall: u64) -> Acting {
-    let value = Amount::Number(if signal == Signal::PidAvailable { 100 } else { 100 * MI });
+    let pieces = matches!(signal.resource(), "pids" | "inodes");
+    let value = Amount::Number(if pieces { 100 } else { 100 * MI });
     Acting {
         threshold: Threshold { signal, grace: None, value, min_reclaim: None },
         reading: Reading { available: 60 * MI, capacity: GI, at: seconds(1) },

@@ -102,18 +102,34 @@ fn who_uses_less_than_a_twentieth_of_what_is_missing_is_spared() {
     let little = |name: &str| (name.to_owned(), Spare::TooLittle);
     assert_eq!(spared, [little("less"), little("none")]);
     // Nothing never helps, however little is missing.
-    let (victims, _) =
-        ranked(&[pod("none", 0)], &acting(Signal::MemoryAvailable, 1), DiskLayout::Single);
-    assert!(victims.is_empty());
-    let (victims, _) =
-        ranked(&[pod("one", 1)], &acting(Signal::MemoryAvailable, 20), DiskLayout::Single);
-    assert_eq!(victims, ["one"]);
+    let of = |pods: &[Pod], missing| {
+        ranked(pods, &acting(Signal::MemoryAvailable, missing), DiskLayout::Single).0
+    };
+    let critical = Pod::requesting("critical", 2_000_000_000, "0").memory(GI);
+    assert!(of(&[pod("none", 0), critical], 1).is_empty());
+    assert_eq!(of(&[pod("one", 1), pod("many", 100 * MI)], 20), ["many", "one"]);
+}
+
+#[test]
+fn where_pods_use_little_together_their_small_ones_are_not_to_blame() {
+    let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
+    // 100 MiB should be free, and somebody else has just taken one of them.
+    let acting = acting(Signal::MemoryAvailable, MI);
+    let victims = |pods: &[Pod]| ranked(pods, &acting, DiskLayout::Single).0;
+    let small = |count: usize| -> Vec<Pod> {
+        (0..count).map(|n| pod(&format!("small{n:02}"), 5 * MI - 1)).collect()
+    };
+    assert!(victims(&small(20)).is_empty());
+    assert_eq!(victims(&small(21)).len(), 21, "without them as much would be free as should be");
+    let mut with_a_large_one = small(10);
+    with_a_large_one.push(pod("large", 20 * MI));
+    assert_eq!(victims(&with_a_large_one), ["large"]);
 }
 
 #[test]
 fn what_was_not_measured_evicts_nobody() {
     let unknown = Pod::requesting("unknown", -5, "0");
-    let small = Pod::requesting("small", 0, "0").memory(MI);
+    let small = Pod::requesting("small", 0, "0").memory(5 * MI);
     let (victims, spared) =
         ranked(&[unknown, small], &acting(Signal::MemoryAvailable, MI), DiskLayout::Single);
     assert_eq!(victims, ["small"]);
@@ -144,8 +160,8 @@ fn a_pods_memory_is_that_of_its_cgroup_or_what_is_known_of_its_containers() {
 
 #[test]
 fn disks_count_what_lies_on_them() {
-    let layer = || Pod::new("layer", json!({})).disk(Some(space(0, 0)), Some(space(GI, 1)));
-    let logs = || Pod::new("logs", json!({})).disk(Some(space(2 * GI, 2)), Some(space(0, 0)));
+    let layer = || Pod::new("layer", json!({})).disk(Some(space(0, 0)), Some(space(GI, 10)));
+    let logs = || Pod::new("logs", json!({})).disk(Some(space(2 * GI, 20)), Some(space(0, 0)));
     let volumes = || {
         let volumes = json!([
             {"name": "data", "emptyDir": {}},
@@ -153,8 +169,8 @@ fn disks_count_what_lies_on_them() {
         ]);
         Pod::new("volume", json!({"volumes": volumes}))
             .disk(Some(space(0, 0)), Some(space(0, 0)))
-            .volume("data", space(3 * GI, 3))
-            .volume("shm", space(100 * GI, 100))
+            .volume("data", space(3 * GI, 30))
+            .volume("shm", space(100 * GI, 1000))
     };
     let pods = [layer(), logs(), volumes()];
     let (nodefs, imagefs, containerfs) = (
@@ -196,8 +212,11 @@ fn disks_go_by_request_priority_and_use_inodes_without_request() {
         Pod::new(name, json!({"priority": priority, "containers": containers}))
             .disk(Some(space(gib * GI, inodes)), Some(space(0, 0)))
     };
-    let pods =
-        [pod("within", -5, "9Gi", 9, 9), pod("over", 5, "1Gi", 2, 5), pod("more", 5, "1Gi", 4, 4)];
+    let pods = [
+        pod("within", -5, "9Gi", 9, 90),
+        pod("over", 5, "1Gi", 2, 50),
+        pod("more", 5, "1Gi", 4, 40),
+    ];
     let order = |signal| ranked(&pods, &acting(signal, 1), DiskLayout::Single).0;
     assert_eq!(order(Signal::NodefsAvailable), ["more", "over", "within"]);
     assert_eq!(order(Signal::NodefsInodesFree), ["within", "over", "more"]);
