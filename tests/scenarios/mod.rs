@@ -23,7 +23,9 @@ pub mod faults;
 pub mod fields;
 pub mod images;
 pub mod lifecycle;
+pub mod memory_pressure;
 pub mod people;
+pub mod pid_pressure;
 pub mod pressure;
 pub mod registry;
 pub mod runtime;
@@ -86,6 +88,7 @@ macro_rules! shared_scenarios {
             pressure::more_pods_than_the_node_takes_wait_for_room,
             pressure::more_manifests_than_the_node_takes_at_its_start,
             pressure::a_pod_that_requests_too_much_is_refused,
+            pressure::the_most_important_are_let_in_first_and_critical_pods_make_room,
             pressure::signals_are_shown,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
@@ -126,6 +129,13 @@ macro_rules! real_scenarios {
             damage::what_cni_forgot_keeps_no_pod,
             pressure::a_memory_hog_goes_alone_and_comes_back_later,
             pressure::a_shortage_that_no_pod_causes_evicts_nobody,
+            memory_pressure::of_many_pods_those_that_eat_memory_go,
+            memory_pressure::soft_thresholds_leave_time_until_a_hard_one_is_crossed,
+            memory_pressure::a_hog_dies_while_the_runtime_hangs,
+            memory_pressure::an_agent_killed_in_an_eviction_ends_it,
+            memory_pressure::a_threshold_that_is_crossed_at_the_start_is_acted_on,
+            memory_pressure::a_process_outside_pods_costs_no_pod_its_life,
+            pid_pressure::a_fork_bomb_takes_nobody_with_it,
             usage::what_a_pod_uses_is_measured,
             usage::the_machine_and_its_images_are_read,
             usage::a_stopped_shim_leaves_one_layer_unmeasured,

@@ -17,7 +17,7 @@ const FREE_MIB: u64 = 300;
 /// Grows without bound, by 200 MiB a second at most.
 const HOG: &str = "sleep 2; while :; do head -c 10485760 /dev/zero | tail -c 10485760 | sleep 1000 & sleep 0.05; done";
 
-fn memory_kib() -> u64 {
+pub(super) fn memory_kib() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
     total.trim().trim_end_matches("kB").trim().parse().unwrap()
@@ -33,16 +33,16 @@ fn small_node(kind: Kind) -> Settings {
     ))
 }
 
-fn holds(status: &Status, condition: Pressure) -> bool {
+pub(super) fn holds(status: &Status, condition: Pressure) -> bool {
     let mut conditions = status.node.pressure.conditions.iter();
     conditions.any(|one| one.condition == condition && one.holds)
 }
 
-fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
+pub(super) fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
     status.pod(pod).and_then(|pod| pod.status.reason.as_deref()).unwrap_or_default()
 }
 
-fn has_event(status: &Status, reason: &str) -> bool {
+pub(super) fn has_event(status: &Status, reason: &str) -> bool {
     status.events.iter().any(|event| event["reason"] == reason)
 }
 
@@ -159,6 +159,46 @@ pub fn more_pods_than_the_node_takes_wait_for_room(kind: Kind) {
     world.wait("one of them takes the place", |s| {
         s.runs("d") != s.runs("e") && s.pod("a").is_none()
     });
+    world.finish();
+}
+
+/// Who was refused is let in by importance when there is room, and critical pods stop others for it.
+pub fn the_most_important_are_let_in_first_and_critical_pods_make_room(kind: Kind) {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let part =
+        |parts: usize| json!({ "requests": { "cpu": format!("{}m", cpus * 1000 * parts / 10) } });
+    let asks = |name: &str, parts| Pod::running(name).set("containers/0/resources", part(parts));
+    let world = World::start(kind);
+    world.drop_pod(&asks("a", 4));
+    world.drop_pod(&asks("b", 4).set("priority", 5));
+    world.wait("two run", |s| s.runs("a") && s.runs("b"));
+    // The first to come is not the first to be let in.
+    for (name, priority) in [("low", 1), ("high", 20), ("middle", 10)] {
+        world.drop_pod(&asks(name, 4).set("priority", priority));
+        world.wait("it is refused", |status| reason(status, name) == "OutOfcpu");
+    }
+    let (a, b) = (world.running_ids("a"), world.running_ids("b"));
+    world.remove("a.yaml");
+    let status = world.wait("the most important runs", |status| status.runs("high"));
+    assert_eq!(["low", "middle"].map(|name| reason(&status, name)), ["OutOfcpu"; 2]);
+    assert_ne!(a, world.running_ids("high"));
+
+    let critical = asks("critical", 5).set("priorityClassName", "system-node-critical");
+    world.drop_pod(&critical);
+    let status = world.wait("the critical one runs", |status| status.runs("critical"));
+    // The least important that is large enough; once it has stopped, it is refused like the others.
+    assert!(["Preempting", "OutOfcpu"].contains(&reason(&status, "b")), "{status:?}");
+    let told = status.events.iter().filter(|event| event["reason"] == "Preempting");
+    let told: Vec<&str> =
+        told.filter_map(|event| event["involvedObject"]["name"].as_str()).collect();
+    assert_eq!(told, ["b-node1"]);
+    assert!(world.running_ids("b").is_empty() && status.runs("high"));
+    world.remove("critical.yaml");
+    let status = world.wait("there is room again", |status| status.runs("middle"));
+    assert!(status.runs("high") && !status.runs("b") && !status.runs("low"));
+    world.remove("middle.yaml");
+    world.wait("it comes back", |status| status.runs("b"));
+    assert_ne!(world.running_ids("b"), b, "as if it had never run");
     world.finish();
 }
 

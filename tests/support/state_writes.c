@@ -17,7 +17,7 @@
 static void step(const char *moment, const char *call, const char *path) {
   const char *dir = getenv("NODELET_TEST_WRITES");
   char line[8192], name[4096], armed[8192];
-  if (!dir || !(strstr(path, "/root/nodelet/") || strstr(path, "/run/pods/")))
+  if (!dir || !(strstr(path, "/root/nodelet/") || strstr(path, "/run/pods/") || strstr(path, "/run/evictions")))
     return;
   int length = snprintf(line, sizeof line, "%s %s %s\n", moment, call, path);
   snprintf(name, sizeof name, "%s/writes.log", dir);
