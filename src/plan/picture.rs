@@ -63,6 +63,13 @@ impl Picture {
         self.outcomes.iter().map(|(now, _)| now.boot).max()
     }
 
+    /// Whether something failed since the listing began. A failed call may have done its work all the same (the runtime was
+    /// killed before it could answer), so that nothing more is done before a listing has shown what there is.
+    #[must_use]
+    pub fn awaits_listing(&self) -> bool {
+        self.outcomes.iter().any(|(_, outcome)| !outcome.is_success())
+    }
+
     fn refresh(&mut self) {
         self.current = self.listing.as_ref().map(|listing| {
             if self.outcomes.is_empty() {

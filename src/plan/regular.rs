@@ -43,13 +43,21 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
     }
 }
 
-/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more.
+/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more, and those that run beside a newer one of
+/// their name: the runtime may have carried out a start of which it said that it had failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };
     let listed = |name: &str| cx.init.iter().chain(cx.regular).any(|c| c.name == name);
-    for container in cx.own.containers.iter().filter(|c| is_alive(c) && !listed(&c.name)) {
-        let message = format!("Container {} is no longer part of the pod", container.name);
+    for container in cx.own.containers.iter().filter(|c| is_alive(c)) {
+        let name = &container.name;
+        let message = match cx.own.newest(name) {
+            _ if !listed(name) => format!("Container {name} is no longer part of the pod"),
+            Some(newest) if newest.id != container.id => {
+                format!("Container {name} runs twice, the older one is stopped")
+            }
+            Some(_) | None => continue,
+        };
         plan.actions.push(Action::KillContainer(stop.kill(container, Some(message))));
     }
 }

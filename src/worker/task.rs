@@ -168,6 +168,9 @@ impl Worker {
             self.records.end(&self.host.store, uid, terminal, status).await;
         }
         self.keep().await;
+        if self.picture.awaits_listing() {
+            return Pass::Settled(None);
+        }
         if plan.actions.is_empty() {
             return Pass::Settled(plan.wake_at);
         }

@@ -88,6 +88,23 @@ pub fn lost_answers_make_no_doubles(kind: Kind) {
     world.finish();
 }
 
+/// A start was carried out, its answer lost, and nobody can say what runs: as when the runtime is killed in the middle of it.
+pub fn nothing_is_started_again_before_it_is_known_what_runs(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("free"));
+    world.wait_running("free");
+    world.proxy.on("StartContainer").pod("web").times(1).lose_answer();
+    let blind = world.proxy.on("ListContainers").fail(Code::Unavailable, "not yet");
+    world.drop_pod(&Pod::running("web"));
+    let created = || world.proxy.count("CreateContainer", "web");
+    world.wait_until("it is created", created, |n| *n == 1);
+    stays("nothing is tried again", Duration::from_secs(4), created, |n| *n == 1);
+    world.proxy.lift(blind);
+    world.wait_running("web");
+    assert_eq!((created(), world.running_ids("web").len()), (1, 1));
+    world.finish();
+}
+
 pub fn failed_calls_are_tried_again(kind: Kind) {
     let world = World::start(kind);
     world.proxy.on("RunPodSandbox").pod("web").times(1).fail(Code::Unknown, "no network today");

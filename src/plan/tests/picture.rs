@@ -63,6 +63,9 @@ fn failures_without_end_take_no_room() {
     picture.record(failed(), later(now, 2));
     assert_eq!(format!("{picture:?}").matches("FailedKillPod").count(), 1);
     assert_eq!(picture.unconfirmed_since(), Some(later(now, 2).boot), "a listing is asked for");
+    assert!(picture.awaits_listing(), "what failed may have been done");
+    picture.observe(listing(&pod, later(now, 3)));
+    assert!(!picture.awaits_listing());
 }
 
 #[test]

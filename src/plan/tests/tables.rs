@@ -73,6 +73,19 @@ fn when_a_sandbox_is_replaced() {
 }
 
 #[test]
+fn of_two_that_run_under_one_name_the_newer_stays() {
+    let mut world = running(&web());
+    let mut newer = world.truth.containers[0].clone();
+    newer.id = "c9".into();
+    newer.restart_count += 1;
+    world.truth.containers.push(newer);
+    let older = world.truth.containers[0].id.clone();
+    assert_eq!(actions(&mut world).len(), 1);
+    let Action::KillContainer(kill) = &world.plan.actions[0] else { panic!("{:?}", world.plan) };
+    assert_eq!(kill.id, older);
+}
+
+#[test]
 fn who_is_restarted_after_which_exit_code() {
     let rule = |action: &str, operator: &str| json!([{"action": action, "exitCodes": {"operator": operator, "values": [42]}}]);
     let none = Value::Null;
