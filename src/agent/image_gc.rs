@@ -95,6 +95,8 @@ impl ImageGcTask {
     /// Notes what there is. Whether the runtime has told it.
     async fn look(&mut self) -> bool {
         let seen = self.plan().await.is_some();
+        // A runtime that has yet to come up is no failure of this.
+        self.failures = 0;
         self.save().await;
         seen
     }
