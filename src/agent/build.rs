@@ -105,7 +105,7 @@ pub(super) fn spawn_all(
     };
     let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
     let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
-    let (known, ending) = (set.known(), set.ending());
+    let (known, ending, dead) = (set.known(), set.ending(), set.dead());
     tasks.spawn(named("workers", set.run()));
 
     let watched = Watched {
@@ -113,6 +113,7 @@ pub(super) fn spawn_all(
         view: pressure_view,
         pods: pods.clone(),
         known: known.clone(),
+        dead,
         evictions,
         sources: snapshots.clone(),
         images: loaded.images.take(),
@@ -180,6 +181,7 @@ struct Watched {
     view: watch::Sender<Arc<PressureView>>,
     pods: watch::Receiver<Arc<PodViews>>,
     known: watch::Receiver<Arc<Known>>,
+    dead: watch::Receiver<usize>,
     evictions: Evictions,
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     /// What is known of images.
@@ -199,7 +201,7 @@ fn spawn_pressure(
         anyhow::bail!("{}", all.join("; "));
     }
     let (disk_period, period) = watch::channel(DISK_PERIOD);
-    let (published, disks) = watch::channel(Arc::default());
+    let (disk_task, disks) = DiskTask::new(host.runtime.clone(), &config.paths.root_dir, period);
     let (images, requests) = mpsc::channel(1);
     let saved = image_gc::resumed(watched.images);
     let gc = ImageGcTask {
@@ -213,12 +215,6 @@ fn spawn_pressure(
         failures: 0,
     };
     tasks.spawn(named("images", gc.run(shutdown.clone())));
-    let disk_task = DiskTask {
-        runtime: host.runtime.clone(),
-        root_dir: config.paths.root_dir.clone(),
-        period,
-        published,
-    };
     spawn(tasks, "disks", disk_task.run(shutdown.clone()));
     let task = PressureTask::new(PressureInputs {
         host: Arc::clone(host),
@@ -228,6 +224,7 @@ fn spawn_pressure(
         disk_period,
         pods: watched.pods,
         known: watched.known,
+        dead: watched.dead,
         orders: watched.orders,
         view: watched.view,
         evictions: watched.evictions,

@@ -2,7 +2,7 @@
 //!
 //! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last used, is kept on disk.
 
-use super::pressure::DiskSample;
+use super::pressure::DiskReadings;
 use crate::{
     clock,
     desired::SourceSnapshot,
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks, as the kubelet's.
 const PERIOD: Duration = Duration::from_secs(300);
-/// Between two looks at the disk while images go.
-const READING: Duration = Duration::from_millis(600);
+/// Between two tries of the first look, while the runtime does not answer.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Failures in a row from which on people are told, as the kubelet's.
 const TOLD_FROM: u32 = 2;
 
@@ -34,7 +34,7 @@ pub(super) struct ImageGcTask {
     pub host: Arc<Host>,
     pub settings: GcSettings,
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
-    pub disks: watch::Receiver<Arc<DiskSample>>,
+    pub disks: DiskReadings,
     pub requests: mpsc::Receiver<FreeRequest>,
     pub history: ImageHistory,
     pub saved: ImageHistory,
@@ -57,7 +57,9 @@ pub(super) fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
 impl ImageGcTask {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut pulled = self.host.images.pulled();
-        let mut next = Instant::now() + PERIOD;
+        // Ages count from when an image was seen first. What manifests name is not known yet: nothing goes.
+        let mut looked = false;
+        let mut next = Instant::now();
         loop {
             // Every arm only receives; removals are awaited to their end below.
             tokio::select! {
@@ -79,11 +81,24 @@ impl ImageGcTask {
                     self.save().await;
                 }
                 () = tokio::time::sleep_until(next) => {
-                    self.collect().await;
-                    next = Instant::now() + PERIOD;
+                    if looked {
+                        self.collect().await;
+                    } else {
+                        looked = self.look().await;
+                    }
+                    next = Instant::now() + if looked { PERIOD } else { FIRST_LOOK };
                 }
             }
         }
+    }
+
+    /// Notes what there is. Whether the runtime has told it.
+    async fn look(&mut self) -> bool {
+        let seen = self.plan().await.is_some();
+        // A runtime that has yet to come up is no failure of this.
+        self.failures = 0;
+        self.save().await;
+        seen
     }
 
     /// The regular round.
@@ -97,7 +112,8 @@ impl ImageGcTask {
         if !order.is_empty() {
             self.remove(&order, None).await;
         }
-        let reading = self.disks.borrow().sample.readings.get(&Signal::ImagefsAvailable).copied();
+        let reading =
+            self.disks.latest.borrow().sample.readings.get(&Signal::ImagefsAvailable).copied();
         let Some(reading) = reading else { return };
         match gc::to_free(&self.settings, reading.available, reading.capacity) {
             Ok(None) => {}
@@ -115,6 +131,7 @@ impl ImageGcTask {
     /// Everything that may go, until enough is free.
     async fn free(&mut self, wanted: Option<u64>) -> Freed {
         let Some(plan) = self.plan().await else { return Freed::default() };
+        self.save().await;
         self.remove(&plan.removable, wanted).await
     }
 
@@ -144,7 +161,7 @@ impl ImageGcTask {
     }
 
     async fn remove(&self, order: &[Removable], wanted: Option<u64>) -> Freed {
-        let available = || newer_reading(self.disks.clone());
+        let available = || self.disks.newer(Signal::ImagefsAvailable);
         gc::remove(&self.host.runtime, order, wanted, available).await
     }
 
@@ -161,17 +178,6 @@ impl ImageGcTask {
         }
         self.saved.clone_from(&self.history);
     }
-}
-
-/// What is available by a reading that is newer than the last, if there is one soon.
-async fn newer_reading(mut disks: watch::Receiver<Arc<DiskSample>>) -> Option<u64> {
-    let of = |disks: &DiskSample| {
-        disks.sample.readings.get(&Signal::ImagefsAvailable).map(|read| (read.at, read.available))
-    };
-    let (before, _) = of(&disks.borrow_and_update())?;
-    let newer = disks.wait_for(|disks| of(disks).is_some_and(|(at, _)| at > before));
-    let newer = tokio::time::timeout(READING, newer).await.ok()?.ok()?;
-    of(&newer).map(|(_, available)| available)
 }
 
 /// Every image that a pod's manifest names.

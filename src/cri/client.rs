@@ -132,6 +132,15 @@ impl RuntimeClient {
         Ok(super::from_cri::readiness(&answer))
     }
 
+    /// The image of sandboxes, where the runtime tells it: containerd 1.x does, which does not always pin it.
+    pub async fn sandbox_image(&self) -> Option<String> {
+        let mut runtime = self.runtime.clone();
+        let call = runtime.status(v1::StatusRequest { verbose: true });
+        let answer = self.read("Status", call).await.ok()?;
+        let config: serde_json::Value = serde_json::from_str(answer.info.get("config")?).ok()?;
+        config.get("sandboxImage")?.as_str().map(str::to_owned)
+    }
+
     /// The cgroup driver that the runtime uses. Older ones (containerd 1.x) do not have the call.
     ///
     /// # Errors

@@ -68,6 +68,16 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
+/// Whole seconds rounded down to 1, 2 or 5 times a power of ten: for a text that says how long something has gone on, and
+/// that is not to be another one every second.
+#[must_use]
+pub fn rough_seconds(duration: Duration) -> u64 {
+    let seconds = duration.as_secs();
+    let power = seconds.checked_ilog10().map_or(0, |digits| 10_u64.pow(digits));
+    let steps = [5, 2, 1].map(|step| power * step);
+    steps.into_iter().find(|step| *step <= seconds).unwrap_or(0)
+}
+
 fn decimal(amount: u128, unit: u128) -> String {
     let width = unit.ilog10() as usize;
     let (whole, fraction) = (amount / unit, amount % unit);
@@ -81,6 +91,18 @@ fn decimal(amount: u128, unit: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rough_seconds_change_rarely() {
+        for (seconds, rough) in
+            [(0, 0), (1, 1), (4, 2), (5, 5), (9, 5), (10, 10), (31, 20), (99, 50), (7200, 5000)]
+        {
+            assert_eq!(rough_seconds(Duration::from_secs(seconds)), rough, "{seconds}");
+        }
+        let day = (0..86_400).map(|s| rough_seconds(Duration::from_secs(s)));
+        let texts: std::collections::BTreeSet<u64> = day.collect();
+        assert!(texts.len() < 20, "{texts:?}");
+    }
 
     #[test]
     fn reads_what_go_reads_and_prints_it_back() {

@@ -21,7 +21,7 @@ mod view;
 
 pub use cgroup::{CgroupDriver, ToldDriver};
 pub use desired::{DesiredPod, Origin, SourceKind};
-pub use duration::{format_duration, parse_duration};
+pub use duration::{format_duration, parse_duration, rough_seconds};
 pub use event::{Event, EventKind, EventTarget};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use k8s_openapi::api::core::v1 as k8s;

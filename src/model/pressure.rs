@@ -204,4 +204,6 @@ pub struct PressureOrders {
     pub conditions: BTreeSet<Pressure>,
     /// Pods that were evicted and may not come back yet.
     pub evicted: BTreeMap<PodKey, Evicted>,
+    /// A disk is short: dead containers that are only there for people to look at are to go.
+    pub clear_dead: bool,
 }

@@ -1,6 +1,6 @@
 //! Dead containers and sandboxes that are kept for nothing.
 //!
-//! Of each container the newest dead instance stays, for `lastState` and its logs. A dead sandbox
+//! Of each container the newest dead instance stays, for `lastState` and its logs, until a disk is short. A dead sandbox
 //! goes once it is empty and another one is newer. Unlike the kubelet this does not wait for a
 //! timer: what has become superfluous goes at the end of the same pass.
 
@@ -10,11 +10,15 @@ use std::collections::BTreeMap;
 
 /// Removes what has become superfluous.
 pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let Dead { superfluous: mut surplus, for_people } = dead(cx);
+    plan.dead = for_people.len();
     if let Some((_, due)) = cx.memory.held_back(Stage::Remove, cx.now) {
         plan.wake(due);
         return;
     }
-    let surplus = superfluous(cx);
+    if cx.input.clear_dead {
+        surplus.extend(for_people);
+    }
     plan.actions.extend(surplus.iter().map(|container| remove(container, false)));
     let newest = cx.own.sandboxes.iter().map(|sandbox| sandbox.attempt).max();
     for sandbox in &cx.own.sandboxes {
@@ -31,29 +35,42 @@ pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
     }
 }
 
-/// All instances but the newest one and the newest that ended.
-fn superfluous<'a>(cx: &Cx<'a>) -> Vec<&'a ObservedContainer> {
+/// Instances that nothing depends on.
+#[derive(Default)]
+struct Dead<'a> {
+    /// All but the newest one and the newest that ended.
+    superfluous: Vec<&'a ObservedContainer>,
+    /// What ended before the one that runs, or in a pod whose end is on record. The newest instance of any other
+    /// container tells that it has run, and how it ended.
+    for_people: Vec<&'a ObservedContainer>,
+}
+
+fn dead<'a>(cx: &Cx<'a>) -> Dead<'a> {
     let mut by_name: BTreeMap<&str, Vec<&ObservedContainer>> = BTreeMap::new();
     for container in &cx.own.containers {
         by_name.entry(&container.name).or_default().push(container);
     }
-    let mut surplus = Vec::new();
+    let ended = cx.input.incarnation(cx.uid).is_some_and(|known| known.terminal.is_some());
+    let mut dead = Dead::default();
     for instances in by_name.values_mut() {
         instances.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+        let replaced = instances.first().is_some_and(|newest| newest.state.is_running());
         let mut kept_dead = false;
         for (index, instance) in instances.iter().enumerate() {
             match instance.state {
                 ContainerState::Running { .. } | ContainerState::Unknown => {}
                 ContainerState::Exited { .. } => {
                     if kept_dead {
-                        surplus.push(*instance);
+                        dead.superfluous.push(*instance);
+                    } else if ended || replaced {
+                        dead.for_people.push(*instance);
                     }
                     kept_dead = true;
                 }
                 ContainerState::Created if index == 0 => {}
-                ContainerState::Created => surplus.push(*instance),
+                ContainerState::Created => dead.superfluous.push(*instance),
             }
         }
     }
-    surplus
+    dead
 }

@@ -1,3 +1,4 @@
+mod dead;
 mod hold;
 mod picture;
 mod properties;

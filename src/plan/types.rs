@@ -32,6 +32,8 @@ pub struct NameInput<'a> {
     pub hold: Option<(&'a PodUid, &'a Hold)>,
     /// The wished incarnation has to wait before it begins, and why.
     pub waits: Option<&'a str>,
+    /// A disk is short: dead containers that are only there for people to look at go.
+    pub clear_dead: bool,
 }
 
 /// What the sources want of a name.
@@ -106,6 +108,8 @@ pub struct PodPlan {
     pub interrupted: Option<Terminal>,
     /// Nothing of the held incarnation is left, and nothing of it runs until the hold is lifted.
     pub held: bool,
+    /// Dead containers of the wished incarnation that are only there for people to look at.
+    pub dead: usize,
 }
 
 /// Why a container waits: `state.waiting` of its status.

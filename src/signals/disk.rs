@@ -5,7 +5,7 @@
 use super::{NoReading, Sample, core, core::FileSystemUse, unreadable};
 use crate::{
     clock,
-    model::{DiskLayout, Reading, Signal},
+    model::{DiskLayout, Reading, Signal, rough_seconds},
 };
 use nix::sys::{stat::stat, statvfs::statvfs};
 use std::{
@@ -136,6 +136,12 @@ impl Disks {
         self.layout
     }
 
+    /// A path on the file system of images, where that is known.
+    #[must_use]
+    pub fn images(&self) -> Option<&Path> {
+        self.images.as_deref().ok()
+    }
+
     /// Reads all six signals of disks. Takes no longer than `within`: a file system that has not answered by then
     /// has no reading, and the others have theirs.
     ///
@@ -229,7 +235,7 @@ impl FileSystem {
         let Some((answer, since)) = &mut self.pending else { return Err(self.crashed()) };
         let since = *since;
         let Ok(answered) = tokio::time::timeout_at(until, answer).await else {
-            let seconds = clock::now().boot.saturating_sub(since).as_secs();
+            let seconds = rough_seconds(clock::now().boot.saturating_sub(since));
             return Err(NoReading::Hung { path: self.path.clone(), seconds });
         };
         self.pending = None;

@@ -33,7 +33,7 @@ pub use kmsg::KernelLog;
 pub use memory::{Machine, MemorySignal, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, reclaim};
-pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces};
+pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces, find_layers};
 pub use walk::WalkError;
 
 use crate::model::{Readings, Signal};

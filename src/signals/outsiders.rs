@@ -1,11 +1,12 @@
-//! Who uses what is short when no pod does: the largest processes outside the pods' cgroups, the largest directories
-//! of the usual places. For people to read: nobody is ever stopped and nothing removed because of it.
+//! Who uses what is short when no pod does: the largest processes outside the pods' cgroups, the largest directories and
+//! files of the usual places. For people to read: nobody is ever stopped and nothing removed because of it.
 
 use super::{
-    core::{Process, is_below, process},
+    core::{Process, is_below, process, tops},
     walk::{self, Turns},
 };
 use crate::model::Space;
+use nix::sys::stat::{major, minor};
 use std::{
     collections::BTreeMap,
     fs,
@@ -16,7 +17,8 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-/// Where large directories are usually found; each of their directories is measured by itself.
+/// Where large directories are usually found, besides the top of a file system; each of what is in them is measured by
+/// itself.
 const PLACES: [&str; 8] =
     ["/var", "/var/lib", "/var/log", "/var/cache", "/tmp", "/home", "/root", "/opt"];
 
@@ -29,7 +31,7 @@ pub struct Outsider {
     pub process: Process,
 }
 
-/// A directory outside the pods.
+/// A directory, or a file, outside the pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargeDirectory {
     /// Which.
@@ -69,7 +71,7 @@ pub fn processes(
     found
 }
 
-/// The `most` largest directories in the usual places on the file system of `same`, by `size`, without those in
+/// The `most` largest directories and files in the usual places on the file system of `same`, by `size`, without those in
 /// `known` (which are accounted for otherwise: the root directory, the runtime's, logs of pods). What is not
 /// measured `within` this time altogether does not count.
 ///
@@ -82,11 +84,13 @@ pub async fn directories(
     within: Duration,
     size: fn(&Space) -> u64,
 ) -> Vec<LargeDirectory> {
-    directories_in(&PLACES.map(PathBuf::from), same, known, most, (within, size)).await
+    let here = same.to_owned();
+    let tops = move || tops_of(&here);
+    directories_in((&PLACES.map(PathBuf::from), tops), same, known, most, (within, size)).await
 }
 
 pub(super) async fn directories_in(
-    places: &[PathBuf],
+    (places, tops): (&[PathBuf], impl FnOnce() -> Vec<PathBuf> + Send + 'static),
     same: &Path,
     known: &[PathBuf],
     most: usize,
@@ -94,19 +98,28 @@ pub(super) async fn directories_in(
 ) -> Vec<LargeDirectory> {
     let until = Instant::now() + within;
     let turns: Turns = Arc::new(Semaphore::new(1));
-    let (all, here, others) = (places.to_vec(), same.to_owned(), known.to_vec());
-    let list = move |_: &mut _| Ok(candidates(&all, &here, &others));
+    let (mut all, here, others) = (places.to_vec(), same.to_owned(), known.to_vec());
+    let list = move |_: &mut _| {
+        all.extend(tops());
+        Ok(candidates(&all, &here, &others))
+    };
     let Ok(candidates) = walk::on_thread(&turns, same, within, list).await else {
         return Vec::new();
     };
     let mut found: BTreeMap<(u64, PathBuf), Space> = BTreeMap::new();
-    for path in candidates {
+    for (path, file) in candidates {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
-        let Ok(tree) = walk::walk(&turns, &path, left).await else { continue };
-        found.insert((size(&tree.all), path), tree.all);
+        let space = match file {
+            Some(space) => space,
+            None => match walk::walk(&turns, &path, left).await {
+                Ok(tree) => tree.all,
+                Err(_) => continue,
+            },
+        };
+        found.insert((size(&space), path), space);
         while found.len() > most {
             found.pop_first();
         }
@@ -115,16 +128,27 @@ pub(super) async fn directories_in(
     largest.map(|((_, path), space)| LargeDirectory { path, space }).collect()
 }
 
-/// The directories in `places` that lie on the file system of `same`, none of them in another.
-fn candidates(places: &[PathBuf], same: &Path, known: &[PathBuf]) -> Vec<PathBuf> {
-    let device = |path: &Path| {
-        fs::symlink_metadata(path).ok().filter(fs::Metadata::is_dir).map(|found| found.dev())
-    };
+/// Where the whole file system of a path is mounted.
+fn tops_of(same: &Path) -> Vec<PathBuf> {
+    let Ok(device) = fs::metadata(same).map(|found| found.dev()) else { return Vec::new() };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let device = format!("{}:{}", major(device), minor(device));
+    tops(&mounts, &device).into_iter().map(PathBuf::from).collect()
+}
+
+/// What is in `places` and lies on the file system of `same`, none of it in another: directories, which are still to be
+/// measured, and files.
+fn candidates(places: &[PathBuf], same: &Path, known: &[PathBuf]) -> Vec<(PathBuf, Option<Space>)> {
     let Ok(wanted) = fs::metadata(same).map(|found| found.dev()) else { return Vec::new() };
     let entries = places.iter().flat_map(fs::read_dir).flatten().flatten();
-    let counts = |path: &PathBuf| {
-        let is_known = known.iter().any(|k| k.starts_with(path) || path.starts_with(k));
-        !places.contains(path) && !is_known && device(path) == Some(wanted)
+    let candidate = |path: PathBuf| {
+        let is_known = known.iter().any(|k| k.starts_with(&path) || path.starts_with(k));
+        let found = fs::symlink_metadata(&path).ok().filter(|found| found.dev() == wanted)?;
+        if places.contains(&path) || is_known || !(found.is_dir() || found.is_file()) {
+            return None;
+        }
+        let space = Space { bytes: found.blocks().saturating_mul(512), inodes: 1 };
+        Some((path, found.is_file().then_some(space)))
     };
-    entries.map(|entry| entry.path()).filter(counts).collect()
+    entries.filter_map(|entry| candidate(entry.path())).collect()
 }

@@ -319,6 +319,7 @@ fn places(files: &Files) -> PodPlaces {
     let container = |name: &str, id: Option<&str>| ContainerPlaces {
         name: name.into(),
         id: id.map(ContainerId::from),
+        layer: None,
     };
     let volume = |name: &str, in_memory, path| VolumePlace { name: name.into(), in_memory, path };
     PodPlaces {
@@ -512,10 +513,13 @@ async fn large_directories_outside_the_pods_are_found() {
     let known = [files.path("var/known/data")];
     let size: fn(&Space) -> u64 = |space| space.bytes;
     let same = files.path("var");
-    let found = outsiders::directories_in(&places, &same, &known, 2, (SOON, size)).await;
+    files.put("var/core", &"x".repeat(200_000));
+    let found =
+        outsiders::directories_in((&places, Vec::new), &same, &known, 2, (SOON, size)).await;
     let paths: Vec<_> = found.iter().map(|one| one.path.clone()).collect();
-    assert_eq!(paths, [files.path("var/log/app"), files.path("var/cache")]);
+    assert_eq!(paths, [files.path("var/log/app"), files.path("var/core")]);
     assert!(found[0].space.bytes >= 300_000);
     let elsewhere = Path::new("/proc");
-    assert_eq!(outsiders::directories_in(&places, elsewhere, &[], 2, (SOON, size)).await, []);
+    let found = outsiders::directories_in((&places, Vec::new), elsewhere, &[], 2, (SOON, size));
+    assert_eq!(found.await, []);
 }

@@ -1,8 +1,10 @@
-//! What pods use, measured when a decision needs it: memory and tasks from their cgroups, logs and emptyDirs by
-//! looking at every file, writable layers as the runtime answers. Each part has its own deadline: what can't be
-//! measured is missing in the answer, and the rest is there.
+//! What pods use, measured when a decision needs it: memory and tasks from their cgroups; logs, emptyDirs and the
+//! writable layers of running containers by looking at every file; other layers as the runtime answers, which may be
+//! ten seconds old. Each part has its own deadline: what can't be measured is missing in the answer, and the rest is
+//! there.
 
 use super::{
+    core::upper_dir,
     memory::{cgroup_memory, cgroup_tasks},
     walk::{self, Turns, WalkError},
 };
@@ -49,6 +51,24 @@ pub struct ContainerPlaces {
     pub name: Box<str>,
     /// The runtime's id of its newest instance.
     pub id: Option<ContainerId>,
+    /// Its writable layer, where that is known: [`find_layers`].
+    pub layer: Option<PathBuf>,
+}
+
+/// Finds the writable layers of the containers that run: what their root is an overlay over. The kernel tells, so that
+/// it needs no runtime. (A container that is privileged enough to forge it is measured wrongly, and nobody else.)
+pub fn find_layers(pod: &mut PodPlaces) {
+    let Some(dirs) = &pod.cgroup else { return };
+    let below = children(&dirs.memory);
+    for container in &mut pod.containers {
+        let Some(id) = &container.id else { continue };
+        let cgroup = below.iter().find(|(name, _)| is_of(name, id)).map(|(_, path)| path);
+        container.layer = cgroup.and_then(|cgroup| {
+            let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
+            let first = processes.lines().next()?;
+            upper_dir(&fs::read_to_string(format!("/proc/{first}/mountinfo")).ok()?)
+        });
+    }
 }
 
 /// What is wanted.
@@ -83,9 +103,10 @@ impl Default for Measurer {
     }
 }
 
-/// A part that is walked: the pod's logs, or its nth volume.
+/// A part that is walked: the pod's logs, or its nth volume, or the layer of its nth container.
 enum Walked {
     Logs(Result<walk::Tree, WalkError>),
+    Layer(usize, Result<Space, WalkError>),
     Volume(usize, Result<Space, WalkError>),
 }
 
@@ -124,7 +145,10 @@ impl Measurer {
         let ((), layers) = tokio::join!(walked, layers);
         for (pod, measured) in pods.iter().zip(&mut measured) {
             for (place, container) in pod.containers.iter().zip(&mut measured.usage.containers) {
-                container.layer = place.id.as_ref().and_then(|id| layers.get(id)).copied();
+                let told = place.id.as_ref().and_then(|id| layers.get(id)).copied();
+                // One that was never made has none.
+                let none = place.id.is_none().then(Space::default);
+                container.layer = container.layer.or(told).or(none);
             }
         }
         measured
@@ -142,6 +166,14 @@ impl Measurer {
             walks.spawn(
                 async move { (pod_nth, Walked::Logs(walk::walk(&turns, &logs, within).await)) },
             );
+        }
+        for (nth, container) in pod.containers.iter().enumerate() {
+            let Some(layer) = container.layer.clone() else { continue };
+            let turns = Arc::clone(&self.turns);
+            walks.spawn(async move {
+                let space = walk::walk(&turns, &layer, within).await.map(|tree| tree.all);
+                (pod_nth, Walked::Layer(nth, space))
+            });
         }
         for (nth, volume) in pod.volumes.iter().cloned().enumerate() {
             let turns = Arc::clone(&self.turns);
@@ -166,6 +198,13 @@ fn put(measured: &mut Measured, part: Walked) {
             }
         }
         Walked::Logs(Err(why)) => missing.push(format!("logs: {why}")),
+        Walked::Layer(nth, space) => {
+            let container = &mut usage.containers[nth];
+            match space {
+                Ok(space) => container.layer = Some(space),
+                Err(why) => missing.push(format!("layer of {:?}: {why}", container.name)),
+            }
+        }
         Walked::Volume(nth, space) => {
             let volume = &mut usage.volumes[nth];
             match space {

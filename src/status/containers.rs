@@ -135,7 +135,13 @@ impl View<'_> {
         k8s::ContainerStatus {
             restart_count: count(instance.restart_count.saturating_add(u32::from(unknown))),
             state: Some(state),
-            last_state: self.state_before(instance),
+            // It may have been removed where a disk was short.
+            last_state: self.state_before(instance).or_else(|| {
+                let same = |previous: &&k8s::ContainerStatus| {
+                    previous.container_id.as_ref() == Some(&self.container_id(instance))
+                };
+                previous.filter(same)?.last_state.clone()
+            }),
             image: instance.image.to_string(),
             image_id: instance.image_ref.to_string(),
             container_id: Some(self.container_id(instance)),

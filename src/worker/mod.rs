@@ -44,6 +44,8 @@ struct Input {
     hold: Option<Held>,
     /// The wished incarnation has to wait before it begins, and why.
     waits: Option<Arc<str>>,
+    /// A disk is short: no dead container is kept for people to look at.
+    clear_dead: bool,
     /// Counts the inputs, so that the set knows whether a report answers the latest.
     sequence: u64,
 }

@@ -19,13 +19,20 @@ pub(super) struct Records {
     records: Vec<PodRecord>,
     /// The same, as the plan wants them; in the same order.
     incarnations: Vec<Incarnation>,
+    /// The last write has reached the disk.
+    saved: bool,
 }
 
 impl Records {
     /// Takes over what an earlier run of the agent wrote.
     pub(super) fn new(key: PodKey, records: Vec<PodRecord>, now: Now) -> Self {
         let incarnations = records.iter().map(|record| incarnation(record, now)).collect();
-        Self { key, records, incarnations }
+        Self { key, records, incarnations, saved: true }
+    }
+
+    /// Whether they are on disk as they are here.
+    pub(super) fn are_saved(&self) -> bool {
+        self.saved
     }
 
     pub(super) fn incarnations(&self) -> &[Incarnation] {
@@ -211,7 +218,9 @@ impl Records {
 
     async fn write(&mut self, store: &Store) {
         self.refresh(clock::now());
-        if let Err(error) = store.put_pods(&self.key, &self.records).await {
+        let put = store.put_pods(&self.key, &self.records).await;
+        self.saved = put.is_ok();
+        if let Err(error) = put {
             // The store goes on trying and shows it as a warning of the node.
             tracing::debug!(pod = %self.key, err = %error, "its record is not on disk yet");
         }

@@ -28,6 +28,8 @@ pub(super) struct Report {
     pub alive: bool,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
+    /// Dead containers that are only there for people to look at.
+    pub dead: usize,
     /// The input that it answers; `None` while something is done, or was done that no listing has confirmed.
     pub answers: Option<u64>,
 }
@@ -38,7 +40,7 @@ impl Report {
         let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
         same(view, last)
             && (&self.recorded, &self.ended) == (&other.recorded, &other.ended)
-            && (self.answers, self.alive) == (other.answers, other.alive)
+            && (self.answers, self.alive, self.dead) == (other.answers, other.alive, other.dead)
     }
 }
 
@@ -126,6 +128,7 @@ impl Reporter {
             running,
             recorded: records.all().iter().map(|record| record.uid.clone()).collect(),
             alive: is_alive(observed, &self.host.settings.owner),
+            dead: plan.dead,
             nothing_left,
             answers,
         };

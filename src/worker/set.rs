@@ -54,6 +54,7 @@ pub struct WorkerSet {
     set_view: watch::Sender<Arc<SetView>>,
     known: watch::Sender<Arc<Known>>,
     ending: watch::Sender<Ending>,
+    dead: watch::Sender<usize>,
     heartbeat: watch::Sender<Duration>,
     reports: mpsc::Receiver<Report>,
     report_sender: mpsc::Sender<Report>,
@@ -91,6 +92,8 @@ struct Handle {
     ended: Option<PodUid>,
     /// Whether anything ran by its last report.
     alive: bool,
+    /// Dead containers that are only there for people to look at.
+    dead: usize,
     /// The input that its last report answered.
     answered: Option<u64>,
 }
@@ -134,6 +137,7 @@ impl WorkerSet {
             set_view: watch::Sender::default(),
             known: watch::Sender::default(),
             ending: watch::Sender::default(),
+            dead: watch::Sender::default(),
             heartbeat: watch::Sender::default(),
             reports,
             report_sender,
@@ -170,6 +174,12 @@ impl WorkerSet {
     #[must_use]
     pub fn ending(&self) -> watch::Receiver<Ending> {
         self.ending.subscribe()
+    }
+
+    /// How many dead containers are only there for people to look at.
+    #[must_use]
+    pub fn dead(&self) -> watch::Receiver<usize> {
+        self.dead.subscribe()
     }
 
     /// Boot time at which the loop last came round.
@@ -345,10 +355,12 @@ impl WorkerSet {
         self.admit();
         for (key, handle) in &self.state.workers {
             let Kept { hold, waits } = self.state.kept_back(key);
+            let clear_dead = self.state.pressure.clear_dead;
             handle.input.send_if_modified(|input| {
-                let changed = (&input.hold, &input.waits) != (&hold, &waits);
+                let changed =
+                    (&input.hold, &input.waits, input.clear_dead) != (&hold, &waits, clear_dead);
                 if changed {
-                    (input.hold, input.waits) = (hold, waits);
+                    (input.hold, input.waits, input.clear_dead) = (hold, waits, clear_dead);
                     input.sequence += 1;
                 }
                 changed
@@ -373,6 +385,7 @@ impl WorkerSet {
             shutdown: self.state.shutdown.clone(),
             hold,
             waits,
+            clear_dead: self.state.pressure.clear_dead,
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
@@ -397,10 +410,17 @@ impl WorkerSet {
             worker.run().await;
             key_of_task
         });
-        let (alive, answered) = (false, None);
-        let pod = shown;
-        let handle =
-            Handle { input, running: None, recorded, priority, pod, ended, alive, answered };
+        let handle = Handle {
+            input,
+            running: None,
+            recorded,
+            priority,
+            pod: shown,
+            ended,
+            alive: false,
+            dead: 0,
+            answered: None,
+        };
         self.state.workers.insert(key.clone(), handle);
     }
 
@@ -412,6 +432,7 @@ impl WorkerSet {
         handle.alive = report.alive;
         handle.ended.clone_from(&report.ended);
         handle.answered = report.answers;
+        handle.dead = report.dead;
         if let Some(pod) = report.view.as_ref().and_then(|view| view.pod.as_ref()) {
             handle.priority = priority_of(pod);
         }
@@ -435,6 +456,7 @@ impl WorkerSet {
             }
         });
         self.publish_ending();
+        self.publish_dead();
         if (moved || idle) && self.somebody_waits() {
             self.hold();
         }

@@ -154,6 +154,8 @@ impl Worker {
                 shutdown: input.shutdown.as_ref(),
                 hold: input.hold.as_ref().map(|held| (&held.uid, &*held.hold)),
                 waits: input.waits.as_deref(),
+                // What has ended must not run again for want of a record.
+                clear_dead: input.clear_dead && self.records.are_saved(),
             },
             now,
         );

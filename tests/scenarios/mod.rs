@@ -17,6 +17,7 @@ pub mod chaos;
 pub mod daemon;
 pub mod damage;
 pub mod disk;
+pub mod disk_pressure;
 pub mod drivers;
 pub mod edits;
 pub mod faults;
@@ -137,6 +138,14 @@ macro_rules! real_scenarios {
             memory_pressure::a_threshold_that_is_crossed_at_the_start_is_acted_on,
             memory_pressure::a_process_outside_pods_costs_no_pod_its_life,
             pid_pressure::a_fork_bomb_takes_nobody_with_it,
+            disk_pressure::who_fills_the_disk_goes_alone_and_comes_back,
+            disk_pressure::with_images_apart_each_disk_has_its_own_culprit,
+            disk_pressure::who_takes_all_inodes_goes_alone,
+            disk_pressure::dead_containers_go_before_pods,
+            disk_pressure::unused_images_go_before_pods,
+            disk_pressure::a_disk_that_no_pod_fills_evicts_nobody,
+            disk_pressure::a_disk_that_is_short_at_the_start_costs_its_culprit_alone,
+            disk_pressure::limits_of_local_storage,
             usage::what_a_pod_uses_is_measured,
             usage::the_machine_and_its_images_are_read,
             usage::a_stopped_shim_leaves_one_layer_unmeasured,

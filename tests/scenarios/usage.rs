@@ -15,7 +15,10 @@ use nodelet::{
     model::{
         CgroupDriver, ContainerId, DiskLayout, Now, PodKey, PodUse, Signal, Space, ToldDriver,
     },
-    signals::{ContainerPlaces, Disks, Machine, Measurer, MemorySignal, Parts, PodPlaces, Roots},
+    signals::{
+        ContainerPlaces, Disks, Machine, Measurer, MemorySignal, Parts, PodPlaces, Roots,
+        find_layers,
+    },
     volume::Volumes,
 };
 use serde_json::json;
@@ -58,6 +61,7 @@ fn places(world: &World, cgroups: &Cgroups) -> PodPlaces {
     let container = |name: &str| ContainerPlaces {
         name: name.into(),
         id: Some(ContainerId::from(world.running_id("web", name))),
+        layer: None,
     };
     let logs = format!("default_{}_{uid}", full_name("web"));
     PodPlaces {
@@ -93,7 +97,7 @@ pub fn what_a_pod_uses_is_measured(kind: Kind) {
     world.drop_pod(&pod);
     world.wait_running("web");
     let cgroups = cgroups(&world);
-    let places = places(&world, &cgroups);
+    let mut places = places(&world, &cgroups);
     let ids: Vec<ContainerId> = places.containers.iter().filter_map(|c| c.id.clone()).collect();
     let client = client(&world);
     let measured = || -> (PodUse, Vec<String>) {
@@ -127,6 +131,14 @@ pub fn what_a_pod_uses_is_measured(kind: Kind) {
             && about(usage.volumes[2].space, 16 * MIB)
     });
     assert!(missing.is_empty(), "{missing:?}");
+    // Layers of running containers are found without the runtime.
+    find_layers(&mut places);
+    let pods = std::slice::from_ref(&places);
+    let nothing = async { BTreeMap::new() };
+    let measurer = Measurer::default();
+    let again = block_on(measurer.measure(pods, Parts::Everything, WITHIN, nothing)).remove(0);
+    assert!(about(again.usage.containers[0].layer, 3 * MIB), "{again:?}");
+    assert!(again.usage.containers[1].layer.is_some() && again.missing.is_empty(), "{again:?}");
     let in_memory: Vec<bool> = usage.volumes.iter().map(|volume| volume.in_memory).collect();
     assert_eq!(in_memory, [false, true, true]);
     // What lies on a tmpfs is memory of the container that wrote it.

@@ -1,7 +1,10 @@
 //! The images of `tests/images/build`, made once per build directory.
 
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use std::{
-    fs::File,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -32,6 +35,40 @@ pub fn archive() -> PathBuf {
         let made = Command::new(sources.join("build")).arg(&archive).status().unwrap();
         assert!(made.success(), "tests/images/build failed");
     }
+    archive
+}
+
+/// Makes an image of one layer, with a shell and so many MiB that nothing packs or shares, in a new directory. Gives its
+/// archive.
+pub fn with_ballast(dir: &Path, name: &str, mib: u64) -> PathBuf {
+    let root = dir.join("root");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    for applet in ["sh", "sleep"] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
+    }
+    let mut ballast = File::create(root.join("ballast")).unwrap();
+    io::copy(&mut File::open("/dev/urandom").unwrap().take(mib << 20), &mut ballast).unwrap();
+    let tar = |from: &Path, to: &Path, what: &[&str]| {
+        let done = Command::new("tar").arg("-cf").arg(to).arg("-C").arg(from).args(what).status();
+        assert!(done.unwrap().success(), "tar {}", to.display());
+    };
+    tar(&root, &dir.join("layer.tar"), &["."]);
+    let digest = Sha256::digest(fs::read(dir.join("layer.tar")).unwrap());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let config = json!({
+        "architecture": architecture,
+        "os": "linux",
+        "config": { "Env": ["PATH=/bin"] },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+    });
+    fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let manifest =
+        json!([{ "Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    let archive = dir.join("image.tar");
+    tar(dir, &archive, &["manifest.json", "config.json", "layer.tar"]);
     archive
 }
 

@@ -25,6 +25,7 @@ pub mod fake;
 pub mod gate;
 pub mod images;
 pub mod logind;
+pub mod loop_disk;
 pub mod manifest;
 pub mod process;
 pub mod proxy;

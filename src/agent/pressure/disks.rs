@@ -1,12 +1,22 @@
-//! Reads file systems, apart from the loop: one that hangs holds up nothing but its own readings.
+//! Reads file systems, apart from the loop: one that hangs holds up nothing but its own readings, and a runtime that
+//! hangs none at all.
 
 use crate::{
-    cri::RuntimeClient,
-    model::DiskLayout,
+    clock,
+    cri::{ImageFilesystems, RuntimeClient},
+    model::{DiskLayout, Signal},
     signals::{Disks, NoReading, Sample},
 };
-use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 /// How long a file system may take to answer.
@@ -14,51 +24,97 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the runtime may take to tell where its images lie, and the pause after it has not.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a reading that was asked for is waited for.
+const READ_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// What was read last.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::agent) struct DiskSample {
     pub sample: Sample,
     pub layout: DiskLayout,
+    /// A path on the file system of images.
+    pub images: Option<PathBuf>,
+}
+
+/// Where readings are to be had.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct DiskReadings {
+    pub latest: watch::Receiver<Arc<DiskSample>>,
+    wanted: Arc<Notify>,
+}
+
+impl DiskReadings {
+    /// Has the disks read now, whatever the period is.
+    pub(in crate::agent) fn ask(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// What is available by a reading from after now. Dropping it loses nothing.
+    pub(in crate::agent) async fn newer(&self, signal: Signal) -> Option<u64> {
+        let now = clock::now().boot;
+        let mut latest = self.latest.clone();
+        self.ask();
+        let read = |disks: &DiskSample| {
+            disks.sample.readings.get(&signal).filter(|read| read.at > now).map(|r| r.available)
+        };
+        let newer = latest.wait_for(|disks| read(disks).is_some());
+        let newer = tokio::time::timeout(READ_PATIENCE, newer).await.ok()?.ok()?;
+        read(&newer)
+    }
 }
 
 pub(in crate::agent) struct DiskTask {
-    pub runtime: RuntimeClient,
-    pub root_dir: PathBuf,
+    runtime: RuntimeClient,
+    disks: Disks,
     /// Time between two readings.
-    pub period: watch::Receiver<Duration>,
-    pub published: watch::Sender<Arc<DiskSample>>,
+    period: watch::Receiver<Duration>,
+    published: watch::Sender<Arc<DiskSample>>,
+    wanted: Arc<Notify>,
 }
 
+/// The runtime is asked where its images lie.
+type Asked = Pin<Box<dyn Future<Output = Option<ImageFilesystems>> + Send>>;
+
 impl DiskTask {
+    pub(in crate::agent) fn new(
+        runtime: RuntimeClient,
+        root_dir: &Path,
+        period: watch::Receiver<Duration>,
+    ) -> (Self, DiskReadings) {
+        let (published, latest) = watch::channel(Arc::default());
+        let readings = DiskReadings { latest, wanted: Arc::default() };
+        let wanted = Arc::clone(&readings.wanted);
+        (Self { runtime, disks: Disks::new(root_dir), period, published, wanted }, readings)
+    }
+
     pub(in crate::agent) async fn run(mut self, shutdown: CancellationToken) {
-        let mut disks = Disks::new(&self.root_dir);
-        let mut located = false;
+        let mut asked: Option<Asked> = Some(self.ask_runtime(Duration::ZERO));
         loop {
-            let sample = disks.sample(PATIENCE).await;
-            let moved = |why: &NoReading| matches!(why, NoReading::Moved { .. });
-            located &= !sample.missing.values().any(moved);
-            let layout = disks.layout();
-            self.published.send_replace(Arc::new(DiskSample { sample, layout }));
-            if !located {
-                located = self.locate(&mut disks).await;
-                if located {
-                    continue;
-                }
-            }
+            let sample = self.disks.sample(PATIENCE).await;
             let read = Instant::now();
-            // Every arm only waits.
+            if asked.is_none() && sample.missing.values().any(is_moved) {
+                asked = Some(self.ask_runtime(Duration::ZERO));
+            }
+            let images = self.disks.images().map(Path::to_owned);
+            let read_now = DiskSample { sample, layout: self.disks.layout(), images };
+            self.published.send_replace(Arc::new(read_now));
+            // Every arm only waits; the answer of the runtime is kept until it has come.
             loop {
-                let mut period = *self.period.borrow_and_update();
-                if !located {
-                    period = period.min(ASK_AGAIN);
-                }
+                let period = *self.period.borrow_and_update();
                 tokio::select! {
                     () = shutdown.cancelled() => return,
+                    () = self.wanted.notified() => break,
                     () = tokio::time::sleep_until(read + period) => break,
                     changed = self.period.changed() => {
                         if changed.is_err() {
                             return shutdown.cancelled().await;
+                        }
+                    }
+                    found = answer(&mut asked) => {
+                        let located = self.locate(found).await;
+                        asked = (!located).then(|| self.ask_runtime(ASK_AGAIN));
+                        if located {
+                            break;
                         }
                     }
                 }
@@ -66,11 +122,19 @@ impl DiskTask {
         }
     }
 
-    /// Asks the runtime where its images lie.
-    async fn locate(&self, disks: &mut Disks) -> bool {
-        let asked = tokio::time::timeout(RUNTIME_PATIENCE, self.runtime.image_filesystems()).await;
-        let Ok(Ok(found)) = asked else { return false };
-        match disks.locate(&found.images, &found.containers, PATIENCE).await {
+    fn ask_runtime(&self, pause: Duration) -> Asked {
+        let runtime = self.runtime.clone();
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            let asked = tokio::time::timeout(RUNTIME_PATIENCE, runtime.image_filesystems()).await;
+            asked.ok()?.ok()
+        })
+    }
+
+    /// Takes in where the images lie. Whether that is known now.
+    async fn locate(&mut self, found: Option<ImageFilesystems>) -> bool {
+        let Some(found) = found else { return false };
+        match self.disks.locate(&found.images, &found.containers, PATIENCE).await {
             Ok(layout) => {
                 tracing::debug!(?layout, "file systems of root directory, images and layers");
                 true
@@ -80,5 +144,46 @@ impl DiskTask {
                 false
             }
         }
+    }
+}
+
+async fn answer(asked: &mut Option<Asked>) -> Option<ImageFilesystems> {
+    match asked {
+        Some(asked) => asked.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_moved(why: &NoReading) -> bool {
+    matches!(why, NoReading::Moved { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[tokio::test]
+    async fn a_runtime_that_hangs_delays_no_reading() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("runtime.sock");
+        // It listens and never answers.
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let endpoint = format!("unix://{}", socket.display());
+        let runtime = RuntimeClient::new(&endpoint, None, Duration::from_secs(60)).unwrap();
+        let (_period, period) = watch::channel(Duration::from_secs(60));
+        let (task, readings) = DiskTask::new(runtime, dir.path(), period);
+        let stop = CancellationToken::new();
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(task.run(stop.clone()));
+        for _ in 0..3 {
+            assert!(readings.newer(Signal::NodefsAvailable).await.is_some());
+        }
+        let latest = Arc::clone(&readings.latest.borrow());
+        assert_eq!(latest.sample.missing[&Signal::ImagefsAvailable], NoReading::NotTold);
+        stop.cancel();
+        running.join_next().await.unwrap().unwrap();
     }
 }

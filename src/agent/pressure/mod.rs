@@ -11,10 +11,11 @@
 
 mod disks;
 mod relief;
+mod room;
 mod shown;
 mod usage;
 
-pub(super) use disks::{DiskSample, DiskTask};
+pub(super) use disks::{DiskReadings, DiskTask};
 
 use super::image_gc::FreeRequest;
 use crate::{
@@ -31,7 +32,8 @@ use crate::{
     worker::{Host, Known, PodViews},
 };
 use anyhow::Context as _;
-use relief::{Freeing, Leaving};
+use relief::Leaving;
+use room::{Clearing, Freeing};
 use shown::History;
 use std::{
     collections::BTreeMap,
@@ -65,7 +67,7 @@ pub(super) struct PressureInputs {
     pub host: Arc<Host>,
     pub root_dir: PathBuf,
     pub settings: EvictionSettings,
-    pub disks: watch::Receiver<Arc<DiskSample>>,
+    pub disks: DiskReadings,
     /// How often disks are to be read.
     pub disk_period: watch::Sender<Duration>,
     pub pods: watch::Receiver<Arc<PodViews>>,
@@ -74,6 +76,8 @@ pub(super) struct PressureInputs {
     pub view: watch::Sender<Arc<PressureView>>,
     /// What an earlier life of the agent evicted.
     pub evictions: Evictions,
+    /// How many dead containers are only there for people to look at.
+    pub dead: watch::Receiver<usize>,
     /// Who removes images.
     pub images: mpsc::Sender<FreeRequest>,
 }
@@ -90,6 +94,7 @@ pub(super) struct PressureTask {
     sample: Sample,
     measurer: signals::Measurer,
     leaving: Option<Leaving>,
+    clearing: Option<Clearing>,
     freeing: Option<Freeing>,
     /// Measurements of pods that are under way, and the last that has come to its end.
     surveys: JoinSet<Survey>,
@@ -97,6 +102,8 @@ pub(super) struct PressureTask {
     /// When everything was known first, by boot time.
     complete_since: Option<Duration>,
     limits_due: Duration,
+    /// When dead containers were removed last, by boot time.
+    dead_tried: Option<Duration>,
     /// When images were removed last for a signal, by boot time.
     images_tried: BTreeMap<Signal, Duration>,
     /// When the kernel was asked for page cache last, by boot time.
@@ -180,10 +187,12 @@ impl PressureTask {
             sample: Sample::default(),
             measurer: signals::Measurer::default(),
             leaving: None,
+            clearing: None,
             freeing: None,
             surveys: JoinSet::new(),
             surveyed: None,
             complete_since: None,
+            dead_tried: None,
             images_tried: BTreeMap::new(),
             limits_due: Duration::ZERO,
             reclaimed: None,
@@ -203,7 +212,7 @@ impl PressureTask {
                 news = self.kernel.next() => if let KernelNews::OutOfMemory(oom) = news {
                     self.system_oom(&oom);
                 },
-                changed = self.inputs.disks.changed() => {
+                changed = self.inputs.disks.latest.changed() => {
                     if changed.is_err() {
                         shutdown.cancelled().await;
                         return Ok(());
@@ -219,7 +228,7 @@ impl PressureTask {
 
     /// One round: read, decide, act, publish. Gives the time until the next.
     async fn look(&mut self) -> Duration {
-        let disks = Arc::clone(&self.inputs.disks.borrow_and_update());
+        let disks = Arc::clone(&self.inputs.disks.latest.borrow_and_update());
         let pods_dir = self.inputs.host.cgroups.kubepods_dirs().map(|dirs| dirs.memory);
         let limited = pods_dir.is_some();
         self.effective = self.inputs.settings.on_machine(disks.layout, limited);
@@ -234,7 +243,7 @@ impl PressureTask {
         self.come_back(&step, now).await;
         self.give_orders(&step);
         // These readings know nothing of what has just come to its end.
-        let something_ended = self.settle(now) | self.images_freed(now);
+        let something_ended = self.settle(now) | self.room_made(now);
         if !something_ended && self.everything_is_seen(now) {
             self.act(&step, disks.layout, now).await;
         }
@@ -357,6 +366,7 @@ impl PressureTask {
             known: step.known,
             conditions: step.conditions.clone(),
             evicted: self.inputs.evictions.away(),
+            clear_dead: self.clearing.is_some(),
         });
     }
 
@@ -373,7 +383,7 @@ impl PressureTask {
     fn pause(&self, step: &Step, now: Now) -> Duration {
         let of_disks = |signal: &Signal| signal.condition() == Pressure::Disk;
         let disks = step.looks.iter().filter(|(signal, _)| of_disks(signal)).map(|(_, look)| *look);
-        let acting = self.leaving.is_some() || self.freeing.is_some();
+        let acting = self.leaving.is_some() || self.makes_room();
         let longest = if acting { DISKS_WHILE_ACTING } else { LIMITS_PERIOD };
         let disks = disks.min().unwrap_or(longest).min(longest);
         self.inputs.disk_period.send_if_modified(|period| {
@@ -382,11 +392,7 @@ impl PressureTask {
             changed
         });
         let ends = self.pause_ends.map(|at| at.saturating_sub(now.boot));
-        let longest = if self.leaving.is_some() || self.freeing.is_some() || !step.known {
-            WHILE_LEAVING
-        } else {
-            LIMITS_PERIOD
-        };
+        let longest = if acting || !step.known { WHILE_LEAVING } else { LIMITS_PERIOD };
         step.next_look.min(ends.unwrap_or(longest)).min(longest).max(WHILE_LEAVING)
     }
 }

@@ -1,28 +1,26 @@
 //! Doing something about it: what can be freed without a pod, then one pod; and waiting until it is gone.
 
 use super::{
-    super::image_gc::FreeRequest,
     PressureTask,
+    room::Awaited,
     usage::{Measured, Purpose, Survey, has_ended},
 };
 use crate::{
     clock,
     event::Annotations,
-    image::gc::Freed,
     model::{
         DiskLayout, Event, EventKind, EventTarget, HoldStop, Now, PodKey, PodUid, Pressure,
         ReliefView, Signal, k8s,
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, rank,
-        threshold_met_message,
+        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, measured as amount,
+        over_limits, rank, threshold_met_message,
     },
     signals::{self, Reclaimed},
     worker::blocking,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::sync::oneshot;
 
 /// How long a pod may take to go before the next one is looked for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,22 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RECLAIM_PATIENCE: Duration = Duration::from_millis(200);
 /// Between two tries of that.
 const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
-/// Between two removals of unused images for the same signal.
-const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// Between two words about the same signal that no pod is to blame for.
 const BLAME_PERIOD: Duration = Duration::from_secs(600);
 /// Users outside pods that are named.
 const BLAMED: usize = 3;
 /// How long looking for large directories may take.
 const DIRECTORIES_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Images that are being removed.
-pub(super) struct Freeing {
-    signal: Signal,
-    expected: u64,
-    since: Duration,
-    freed: oneshot::Receiver<Freed>,
-}
 
 /// A pod that was told to go.
 pub(super) struct Leaving {
@@ -61,6 +49,8 @@ pub(super) struct Leaving {
     before: u64,
     expected: u64,
     since: Duration,
+    /// When it was seen to be gone.
+    gone: Option<Duration>,
 }
 
 impl Leaving {
@@ -85,6 +75,7 @@ impl Leaving {
             before: acting.reading.available,
             expected: victim.used,
             since: now.boot,
+            gone: None,
         }
     }
 }
@@ -105,7 +96,7 @@ impl PressureTask {
                 let measured = self.measure_cgroups(pods).await;
                 self.end_one(acting, layout, &measured).await
             }
-            Pressure::Disk if self.free_images(acting, layout) => true,
+            Pressure::Disk if self.make_room(acting, layout) => true,
             Pressure::Disk => {
                 // Takes seconds, in which memory may run short.
                 self.survey(Purpose::Relief { acting: *acting, layout });
@@ -134,9 +125,7 @@ impl PressureTask {
     ) -> bool {
         let candidates: Vec<Candidate<'_>> = measured.iter().map(Measured::candidate).collect();
         let ranking = rank(&candidates, acting, layout, self.effective.static_pods);
-        for spared in &ranking.spared {
-            tracing::debug!(pod = %spared.candidate.key, "spared: {}", spared.why.as_str());
-        }
+        self.history.spare(acting.threshold.signal, &ranking.spared);
         match ranking.victims.first() {
             Some(victim) => {
                 self.evict(victim, acting, measured).await;
@@ -154,58 +143,12 @@ impl PressureTask {
     pub(super) fn may_act(&self, acting: &Acting) -> bool {
         let disk = |signal: Signal| signal.condition() == Pressure::Disk;
         if disk(acting.threshold.signal) {
-            return self.freeing.is_none() && self.leaving.is_none() && self.surveys.is_empty();
+            return !self.makes_room() && self.leaving.is_none() && self.surveys.is_empty();
         }
         match &self.leaving {
             None => true,
             Some(leaving) => acting.threshold.is_hard() && (disk(leaving.signal) || leaving.soft),
         }
-    }
-
-    /// Has images removed before a pod has to go. Whether that is going on now.
-    fn free_images(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
-        let signal = acting.threshold.signal;
-        let now = clock::now().boot;
-        let tried = self.images_tried.get(&signal);
-        let lately = tried.is_some_and(|at| now.saturating_sub(*at) < IMAGES_PERIOD);
-        if lately || !images_help(signal, layout) {
-            return false;
-        }
-        let bytes = signal.resource() == "ephemeral-storage";
-        let (answer, freed) = oneshot::channel();
-        let request = FreeRequest { wanted: bytes.then_some(acting.shortfall), answer };
-        if self.inputs.images.try_send(request).is_err() {
-            return false;
-        }
-        self.images_tried.insert(signal, now);
-        let expected = acting.shortfall;
-        self.freeing = Some(Freeing { signal, expected, since: now, freed });
-        true
-    }
-
-    /// Notes what came of the removal of images.
-    pub(super) fn images_freed(&mut self, now: Now) -> bool {
-        let Some(freeing) = &mut self.freeing else { return false };
-        let freed = match freeing.freed.try_recv() {
-            Ok(freed) => freed,
-            Err(oneshot::error::TryRecvError::Empty)
-                if now.boot.saturating_sub(freeing.since) < PATIENCE =>
-            {
-                return false;
-            }
-            Err(_) => Freed::default(),
-        };
-        let (signal, expected) = (freeing.signal, freeing.expected);
-        self.freeing = None;
-        self.state.acted(now.boot);
-        self.history.step(ReliefView {
-            at: now.wall,
-            signal,
-            what: format!("removed {} unused images", freed.removed.len()),
-            freed: (signal.resource() == "ephemeral-storage").then(|| freed.bytes()),
-            expected: Some(expected),
-        });
-        true
     }
 
     /// Asks the kernel for page cache of pods. Whether that may have been enough.
@@ -321,15 +264,23 @@ impl PressureTask {
     pub(super) fn settle(&mut self, now: Now) -> bool {
         let Some(leaving) = &self.leaving else { return false };
         let late = now.boot.saturating_sub(leaving.since) > leaving.patience;
-        if !late && !self.is_gone(leaving) {
+        if !late && leaving.gone.is_none() && !self.is_gone(leaving) {
             return false;
         }
-        self.state.acted(now.boot);
-        let Some(leaving) = self.leaving.take() else { return false };
         let signal = leaving.signal;
-        let reading =
-            self.sample.readings.get(&signal).filter(|reading| reading.at > leaving.since);
-        let freed = reading.map(|reading| reading.available.saturating_sub(leaving.before));
+        let room = Awaited { signal, before: leaving.before, expected: leaving.expected };
+        let gone = leaving.gone.unwrap_or_else(|| {
+            self.inputs.disks.ask();
+            now.boot
+        });
+        let freed = self.freed_since(&room, gone, now);
+        let Some(leaving) = &mut self.leaving else { return false };
+        leaving.gone = Some(gone);
+        let Some(freed) = freed else { return false };
+        self.state.acted(gone);
+        // What is decided next is decided by another reading.
+        self.inputs.disks.ask();
+        let Some(leaving) = self.leaving.take() else { return false };
         let late = if late { ", which has not gone in time" } else { "" };
         tracing::info!(pod = %leaving.key, %signal, freed, expected = leaving.expected, "evicted{late}");
         self.history.step(ReliefView {
@@ -393,29 +344,21 @@ impl PressureTask {
 
     async fn largest_directories(&self, signal: Signal) -> Vec<String> {
         let root = self.inputs.root_dir.clone();
+        let images = self.inputs.disks.latest.borrow().images.clone();
+        let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+        let same = images.filter(|_| !of_root).unwrap_or_else(|| root.clone());
         let size: fn(&crate::model::Space) -> u64 = match signal.resource() {
             "inodes" => |space| space.inodes,
             _ => |space| space.bytes,
         };
         let known = [root.clone()];
         let found =
-            signals::outsiders::directories(&root, &known, BLAMED, DIRECTORIES_PATIENCE, size);
+            signals::outsiders::directories(&same, &known, BLAMED, DIRECTORIES_PATIENCE, size);
         let found = found.await;
         found
             .into_iter()
-            .map(|one| format!("{} ({})", one.path.display(), size(&one.space)))
+            .map(|one| format!("{} ({})", one.path.display(), amount(signal, size(&one.space))))
             .collect()
-    }
-}
-
-/// Whether images lie on the file system of a signal.
-fn images_help(signal: Signal, layout: DiskLayout) -> bool {
-    let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
-    let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
-    match layout {
-        DiskLayout::Single => true,
-        DiskLayout::DedicatedImages => !of_root,
-        DiskLayout::Split => of_images,
     }
 }
 

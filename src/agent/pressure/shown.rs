@@ -3,10 +3,10 @@
 use super::PressureTask;
 use crate::{
     model::{
-        EvictedView, Now, Pressure, PressureCondition, PressureView, ReliefView, Signal,
+        EvictedView, Now, PodKey, Pressure, PressureCondition, PressureView, ReliefView, Signal,
         SignalView, format_duration,
     },
-    pressure::core::{Step, Threshold, Waiting},
+    pressure::core::{Spare, Spared, Step, Threshold, Waiting},
 };
 use jiff::Timestamp;
 use std::{
@@ -32,6 +32,8 @@ pub(super) struct History {
     /// When people were told last that no pod is to blame (boot time), and what.
     pub blamed: BTreeMap<Signal, Duration>,
     pub outsiders: BTreeMap<Signal, String>,
+    /// Who was spared at the last look, and why, as long as a signal is crossed.
+    spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
 }
 
 impl History {
@@ -47,12 +49,24 @@ impl History {
         self.told.insert(signal)
     }
 
+    /// Logs who is spared, where that is new.
+    pub(super) fn spare(&mut self, signal: Signal, spared: &[Spared<'_>]) {
+        let named = spared.iter().map(|spared| (spared.candidate.key.clone(), spared.why));
+        let now: BTreeMap<PodKey, Spare> = named.collect();
+        let before = self.spared.entry(signal).or_default();
+        for (pod, why) in now.iter().filter(|(pod, why)| before.get(*pod) != Some(*why)) {
+            tracing::debug!(%pod, %signal, "spared: {}", why.as_str());
+        }
+        *before = now;
+    }
+
     /// Takes in what is crossed now.
     pub(super) fn seen(&mut self, step: &Step) {
         let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
         self.told.retain(|signal| met.contains(signal));
         self.outsiders.retain(|signal, _| met.contains(signal));
         self.blamed.retain(|signal, _| met.contains(signal));
+        self.spared.retain(|signal, _| met.contains(signal));
     }
 }
 
@@ -173,17 +187,20 @@ fn waits_for(waiting: &Waiting) -> String {
 }
 
 /// Numbers that change all the time are published when a person could see it: by a hundredth of the capacity.
-fn looks_same(a: &PressureView, b: &PressureView) -> bool {
-    let coarse = |view: &PressureView| {
-        let mut view = view.clone();
-        for signal in &mut view.signals {
-            let step = signal.capacity.unwrap_or_default() / 100;
-            signal.available = signal.available.map(|available| available / step.max(1));
-        }
-        for evicted in &mut view.evicted {
-            evicted.back_at = None;
-        }
-        view
+fn looks_same(shown: &PressureView, view: &PressureView) -> bool {
+    let near = |shown: &SignalView, new: &SignalView| {
+        let step = new.capacity.unwrap_or_default() / 100;
+        let both = shown.available.zip(new.available);
+        both.is_some_and(|(shown, new)| shown.abs_diff(new) <= step)
     };
-    coarse(a) == coarse(b)
+    let mut view = view.clone();
+    for (shown, new) in shown.signals.iter().zip(&mut view.signals) {
+        if near(shown, new) {
+            new.available = shown.available;
+        }
+    }
+    for (shown, new) in shown.evicted.iter().zip(&mut view.evicted) {
+        new.back_at = shown.back_at;
+    }
+    *shown == view
 }

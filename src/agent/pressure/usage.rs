@@ -5,7 +5,7 @@ use crate::{
     model::{ContainerId, DiskLayout, HoldStop, PodUse, PodView, Space, k8s, priority_of},
     podspec::pod_cgroup_name,
     pressure::core::{Acting, Candidate},
-    signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
+    signals::{ContainerPlaces, Measurer, Parts, PodPlaces, find_layers},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -89,13 +89,17 @@ impl PressureTask {
 
     /// Begins to measure everything of pods, beside the loop.
     pub(super) fn survey(&mut self, purpose: Purpose) {
-        let pods = match purpose {
+        let mut pods = match purpose {
             Purpose::Relief { .. } => self.candidates(|_| true),
             Purpose::Limits { .. } => self.candidates(has_local_limit),
         };
         let (measurer, host) = (self.measurer.clone(), Arc::clone(&self.inputs.host));
+        for (_, _, places) in &mut pods {
+            find_layers(places);
+        }
         let containers = pods.iter().flat_map(|(_, _, place)| &place.containers);
-        let ids: Vec<ContainerId> = containers.filter_map(|c| c.id.clone()).collect();
+        let others = containers.filter(|container| container.layer.is_none());
+        let ids: Vec<ContainerId> = others.filter_map(|c| c.id.clone()).collect();
         self.surveys.spawn(async move {
             let layers = async {
                 let asked = host.runtime.writable_layers(&ids, LAYERS, PATIENCE);
@@ -116,7 +120,8 @@ impl PressureTask {
         let containers = statuses.chain(init).map(|status| {
             let id = status.container_id.as_deref().and_then(|id| id.split_once("://"));
             let name = status.name.as_str().into();
-            ContainerPlaces { name, id: id.map(|(_, id)| ContainerId::from(id)) }
+            let id = id.map(|(_, id)| ContainerId::from(id));
+            ContainerPlaces { name, id, layer: None }
         });
         PodPlaces {
             key: view.key.clone(),

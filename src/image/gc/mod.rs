@@ -46,7 +46,7 @@ pub struct Look {
     pub in_use: InUse,
 }
 
-/// Asks the runtime for its images and containers: all containers, whoever made them. Containers are asked for last,
+/// Asks the runtime for its images and containers, all of them, whoever made them, and for the image of sandboxes. Containers are asked for last,
 /// so that no image is in use that was not listed.
 ///
 /// # Errors
@@ -71,6 +71,9 @@ pub async fn look(client: &RuntimeClient) -> Result<Look, CriError> {
         for name in names.iter().filter(|name| !name.is_empty()) {
             in_use.by_container(name);
         }
+    }
+    if let Some(image) = client.sandbox_image().await {
+        in_use.by_container(&image);
     }
     Ok(Look { began, present, in_use })
 }

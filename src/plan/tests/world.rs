@@ -75,6 +75,7 @@ pub(super) struct World {
     pub(super) shutdown: Option<Shutdown>,
     pub(super) hold: Option<(PodUid, Hold)>,
     pub(super) waits: Option<&'static str>,
+    pub(super) clear_dead: bool,
     /// With what containers end that are stopped.
     pub(super) on_term: i32,
     pub(super) programs: BTreeMap<String, VecDeque<Program>>,
@@ -140,6 +141,7 @@ impl World {
             shutdown: None,
             hold: None,
             waits: None,
+            clear_dead: false,
             on_term: 137,
             programs: BTreeMap::new(),
             faults: VecDeque::new(),
@@ -227,6 +229,7 @@ impl World {
             shutdown: self.shutdown.as_ref(),
             hold: self.hold.as_ref().map(|(uid, hold)| (uid, hold)),
             waits: self.waits,
+            clear_dead: self.clear_dead,
         };
         let plan = plan_name(&input, self.now);
         if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)

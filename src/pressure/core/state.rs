@@ -14,7 +14,7 @@
 //! before the last thing that was done.
 
 use super::{settings::EvictionSettings, threshold::Threshold};
-use crate::model::{Pressure, Reading, Readings, Signal};
+use crate::model::{Pressure, Reading, Readings, Signal, rough_seconds};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -53,16 +53,14 @@ impl fmt::Display for ReadingProblem {
         match self {
             Self::Missing => f.write_str("could not be read"),
             Self::NoCapacity => f.write_str("has no capacity"),
-            Self::MoreThanAll(reading) => write!(
-                f,
-                "makes no sense: {} of {} are available",
-                reading.available, reading.capacity
-            ),
+            Self::MoreThanAll(reading) => {
+                write!(f, "makes no sense: more than all {} are available", reading.capacity)
+            }
             Self::Shrunk(reading) => {
                 write!(f, "has a threshold that is not below its capacity of {}", reading.capacity)
             }
             Self::OtherClock => f.write_str("was read at a time that makes no sense"),
-            Self::TooOld(age) => write!(f, "was not read for {} s", age.as_secs()),
+            Self::TooOld(age) => write!(f, "was not read for {} s or more", rough_seconds(*age)),
         }
     }
 }

@@ -9,7 +9,7 @@ pub use kmsg::SystemOom;
 pub use memory::MemInfo;
 pub use process::Process;
 
-pub(super) use disk::{FileSystemUse, layout};
+pub(super) use disk::{FileSystemUse, layout, tops, upper_dir};
 pub(super) use kmsg::system_oom;
 pub(super) use memory::{limit, memory_stat, number, working_set};
 pub(super) use process::{is_below, process, tasks};
@@ -37,11 +37,11 @@ pub enum NoReading {
         what: String,
     },
     /// A file system does not answer.
-    #[error("the file system of {path:?} has not answered for {seconds} s")]
+    #[error("the file system of {path:?} has not answered for {seconds} s or more")]
     Hung {
         /// A path on it.
         path: PathBuf,
-        /// Since it was asked.
+        /// Since it was asked, roughly.
         seconds: u64,
     },
     /// Something else is mounted than before, or nothing any more.

@@ -86,6 +86,11 @@ impl WorkerSet {
         });
     }
 
+    pub(super) fn publish_dead(&self) {
+        let dead = self.state.workers.values().map(|handle| handle.dead).sum();
+        self.dead.send_if_modified(|published| std::mem::replace(published, dead) != dead);
+    }
+
     pub(super) fn publish_set_view(&self) {
         let owner = &self.host.settings.owner;
         let foreign = self

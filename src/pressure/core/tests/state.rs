@@ -200,7 +200,11 @@ fn readings_that_are_missing_or_make_no_sense_are_told_and_decide_nothing() {
     for (reading, problem, told) in [
         (None, ReadingProblem::Missing, "could not be read"),
         (reading(0, 0, at), ReadingProblem::NoCapacity, "has no capacity"),
-        (Some(full), ReadingProblem::MoreThanAll(full), "makes no sense: 11 of 10 are available"),
+        (
+            Some(full),
+            ReadingProblem::MoreThanAll(full),
+            "makes no sense: more than all 10 are available",
+        ),
         (
             Some(shrunk),
             ReadingProblem::Shrunk(shrunk),
@@ -214,7 +218,7 @@ fn readings_that_are_missing_or_make_no_sense_are_told_and_decide_nothing() {
         (
             reading(0, CAPACITY, at - seconds(31)),
             ReadingProblem::TooOld(seconds(31)),
-            "was not read for 31 s",
+            "was not read for 20 s or more",
         ),
     ] {
         let mut node = hard_memory();
