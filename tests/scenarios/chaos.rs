@@ -130,7 +130,10 @@ fn revive(world: &World) {
 /// `runtime_dies`: whether the runtime is among what gets killed.
 pub fn chaos(kind: Kind, span: Duration, runtime_dies: bool) {
     let mut random = Random::from_environment();
-    let world = World::prepare(kind, &Settings::for_kind(kind));
+    // What is killed again and again is not to be waited for: its back-off is another test's.
+    let settings = Settings::for_kind(kind)
+        .kubelet("crashLoopBackOff: { maxContainerRestartPeriod: 10s }\n");
+    let world = World::prepare(kind, &settings);
     world.agent.state_writes();
     world.agent.start();
     let mut model = Model::new();
@@ -153,14 +156,17 @@ fn settle(world: &World, model: &Model, history: &str) {
     world.proxy.lift_all();
     revive(world);
     let what = format!("all is as written: {model:?}\n--- what happened:\n{history}");
+    let containers = |version: &usize| if version % 2 == 1 { 2 } else { 1 };
+    // A sidecar is waited for as well: one that was killed again and again has its back-off.
     world.wait_for(SETTLED, &what, |status| {
         status.pods.len() == model.len()
             && model.iter().all(|(name, version)| {
-                status.runs(name) && shown_version(status, name) == Some(version.to_string())
+                status.runs(name)
+                    && running_by_status(status, name) == containers(version)
+                    && shown_version(status, name) == Some(version.to_string())
             })
     });
     for name in NAMES {
-        let containers = |version: &usize| if version % 2 == 1 { 2 } else { 1 };
         let expected = model.get(name).map_or(0, containers);
         let running = || world.running_ids(name).len();
         world
@@ -170,6 +176,17 @@ fn settle(world: &World, model: &Model, history: &str) {
         let what = format!("ready sandboxes of {name} after\n{history}");
         world.wait_until(&what, sandboxes, |n| *n == expected.min(1));
     }
+}
+
+/// Containers of a pod that run, sidecars included, by what the agent says.
+fn running_by_status(status: &crate::support::status::Status, name: &str) -> usize {
+    let Some(pod) = status.pod(name) else { return 0 };
+    let regular = pod.status.container_statuses.iter().flatten();
+    let init = pod.status.init_container_statuses.iter().flatten();
+    let state = |one: &&nodelet::model::k8s::ContainerStatus| {
+        one.state.as_ref().is_some_and(|state| state.running.is_some())
+    };
+    regular.chain(init).filter(state).count()
 }
 
 fn shown_version(status: &crate::support::status::Status, name: &str) -> Option<String> {
