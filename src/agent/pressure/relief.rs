@@ -17,7 +17,7 @@ use crate::{
         Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, rank,
         threshold_met_message,
     },
-    signals::{self, Reclaimed},
+    signals,
     worker::blocking,
 };
 use std::{sync::Arc, time::Duration};
@@ -25,10 +25,6 @@ use tokio::sync::oneshot;
 
 /// How long a pod may take to go before the next one is looked for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the kernel may take to give page cache back before a pod has to go.
-const RECLAIM_PATIENCE: Duration = Duration::from_millis(200);
-/// Between two tries of that.
-const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 /// Between two removals of unused images for the same signal.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// Between two words about the same signal that no pod is to blame for.
@@ -71,7 +67,7 @@ impl PressureTask {
             self.node_event(EventKind::Warning, "EvictionThresholdMet", message);
         }
         match signal.condition() {
-            Pressure::Memory if self.reclaim_memory(acting).await => true,
+            Pressure::Memory if self.reclaim_memory(acting) => true,
             Pressure::Memory | Pressure::Pid => {
                 let pods = self.candidates(|_| true);
                 let measured = self.measure_cgroups(pods).await;
@@ -178,39 +174,6 @@ impl PressureTask {
             expected: Some(expected),
         });
         true
-    }
-
-    /// Asks the kernel for page cache of pods. Whether that may have been enough.
-    async fn reclaim_memory(&mut self, acting: &Acting) -> bool {
-        let Some(dirs) = self.inputs.host.cgroups.kubepods_dirs() else { return false };
-        let now = clock::now();
-        if self.reclaimed.is_some_and(|at| now.boot.saturating_sub(at) < RECLAIM_PERIOD) {
-            return false;
-        }
-        self.reclaimed = Some(now.boot);
-        match signals::reclaim(&dirs.memory, acting.shortfall, RECLAIM_PATIENCE).await {
-            Ok(Reclaimed::Unsupported) => false,
-            Ok(reclaimed) => {
-                let after = clock::now();
-                self.state.acted(after.boot);
-                let more = match reclaimed {
-                    Reclaimed::All => Some(acting.shortfall),
-                    Reclaimed::Part | Reclaimed::Unfinished | Reclaimed::Unsupported => None,
-                };
-                self.history.step(ReliefView {
-                    at: after.wall,
-                    signal: acting.threshold.signal,
-                    what: "asked the kernel for page cache of pods".to_owned(),
-                    freed: more,
-                    expected: Some(acting.shortfall),
-                });
-                true
-            }
-            Err(err) => {
-                tracing::debug!(%err, "page cache can't be reclaimed");
-                false
-            }
-        }
     }
 
     async fn evict(&mut self, victim: &Victim<'_>, acting: &Acting, measured: &[Measured]) {
