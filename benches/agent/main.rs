@@ -8,6 +8,7 @@
 //! | `BENCH_PODS` | 110 | pods of a full node |
 //! | `BENCH_IDLE` | 60 | seconds of each idle window; figures for the documentation are taken with 600 |
 //! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
+//! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
@@ -25,8 +26,10 @@ mod upstream;
 
 mod facts;
 mod floor;
+mod hog;
 mod measure;
 mod plot;
+mod pressure;
 mod process;
 mod report;
 mod results;
@@ -38,6 +41,9 @@ use stage::Candidate;
 use std::{path::PathBuf, time::Duration};
 
 fn main() {
+    if std::env::args().any(|argument| argument == hog::ARGUMENT) {
+        return hog::take_memory();
+    }
     // `cargo test --benches` and `cargo bench` pass arguments of a test harness, which this is not.
     if std::env::args().any(|argument| argument == "--test") || support::skip_without_containerd() {
         return;
@@ -56,6 +62,7 @@ fn main() {
         pods: number("BENCH_PODS", 110),
         idle: Duration::from_secs(number("BENCH_IDLE", 60).try_into().unwrap()),
         idle_rounds: number("BENCH_IDLE_ROUNDS", 1),
+        pressure_rounds: number("BENCH_PRESSURE_ROUNDS", 1),
         floor_at_a_time: number("BENCH_FLOOR", 4),
     };
     let mut at_a_time = Vec::new();
@@ -65,7 +72,7 @@ fn main() {
     }
     let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
     let mut figures = Figures::default();
-    for round in 0..plan.rounds.max(plan.idle_rounds) {
+    for round in 0..plan.rounds.max(plan.idle_rounds).max(plan.pressure_rounds) {
         // Nobody always goes first.
         candidates.rotate_left(round.min(1));
         for candidate in &candidates {
@@ -78,6 +85,12 @@ fn main() {
             if round < plan.idle_rounds {
                 progress(&format!("round {}, {}: idleness", round + 1, candidate.name()));
                 measure::idleness(*candidate, &plan, kubelet.as_deref(), &mut figures);
+            }
+        }
+        for candidate in &candidates {
+            if round < plan.pressure_rounds {
+                progress(&format!("round {}, {}: pressure", round + 1, candidate.name()));
+                pressure::pressure(*candidate, &plan, kubelet.as_deref(), &mut figures);
             }
         }
         // After each round: a run that is cut short leaves what it has.

@@ -29,6 +29,8 @@ pub struct Plan {
     pub idle: Duration,
     /// How often each candidate idles.
     pub idle_rounds: usize,
+    /// How often each candidate is under pressure.
+    pub pressure_rounds: usize,
     /// Calls that the floor makes at a time.
     pub floor_at_a_time: usize,
 }

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 /// Pods at which idleness was measured, by the place in `Rss` and its like.
 pub const IDLE_PODS: [usize; 3] = [0, 20, 110];
 
-/// What is measured. Numbers are places in [`IDLE_PODS`].
+/// How fast memory is taken, in MiB a second, by the place in `Evicted` and `Past`.
+pub const RATES: [usize; 3] = [50, 200, 1000];
+
+/// What is measured. Numbers are places in [`IDLE_PODS`], or in [`RATES`] and whether the node is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Row {
     /// Seconds until a full node's manifests, dropped at once, all run.
@@ -34,6 +37,16 @@ pub enum Row {
     Written(usize),
     /// containerd's and its shims'.
     RuntimeCpu(usize),
+    /// Seconds from the crossing of a threshold of memory until who did it is dead.
+    Evicted(usize, usize),
+    /// How far it came past the threshold, in MiB.
+    Past(usize, usize),
+    /// Seconds from the crossing of a threshold of a disk until the room is back.
+    DiskEvicted,
+    /// CPU time more than without thresholds, in percent of one core: far from them, near one.
+    Watching(usize),
+    /// Pods that went although nothing but page cache was large.
+    FalseEvictions,
 }
 
 /// What a figure of nodelet's is held to.
@@ -61,12 +74,24 @@ impl Row {
         rows.extend(places.clone().map(Self::Wakeups));
         rows.extend(places.clone().map(Self::Written));
         rows.extend(places.map(Self::RuntimeCpu));
+        for full in [0, 1] {
+            rows.extend((0..RATES.len()).map(|rate| Self::Evicted(rate, full)));
+            rows.extend((0..RATES.len()).map(|rate| Self::Past(rate, full)));
+        }
+        rows.extend([
+            Self::DiskEvicted,
+            Self::Watching(0),
+            Self::Watching(1),
+            Self::FalseEvictions,
+        ]);
         rows
     }
 
     /// In words.
     pub fn label(self, pods: usize) -> String {
         let at = |place: usize| if place == 2 { pods } else { IDLE_PODS[place].min(pods) };
+        let count =
+            |pods: usize| if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") };
         match self {
             Self::Batch => format!("{pods} manifests dropped at once → all running"),
             Self::One => "one manifest → running".to_owned(),
@@ -84,6 +109,18 @@ impl Row {
             Self::RuntimeCpu(place) => {
                 format!("containerd's CPU caused while idle, {} pods", at(place))
             }
+            Self::Evicted(rate, full) => format!(
+                "memory crossed at {} MiB/s, {} → hog dead",
+                RATES[rate],
+                count([1, pods][full])
+            ),
+            Self::Past(rate, full) => {
+                format!("how far past, {} MiB/s, {}", RATES[rate], count([1, pods][full]))
+            }
+            Self::DiskEvicted => "disk crossed → room is back".to_owned(),
+            Self::Watching(0) => "CPU of watching, idle".to_owned(),
+            Self::Watching(_) => "CPU of watching, 100 MiB from a threshold".to_owned(),
+            Self::FalseEvictions => "evictions for churning page cache, 20 s".to_owned(),
         }
     }
 
@@ -102,17 +139,30 @@ impl Row {
             Self::Wakeups(place) => format!("wakeups_per_second_{}", IDLE_PODS[place]),
             Self::Written(place) => format!("written_kib_per_hour_{}", IDLE_PODS[place]),
             Self::RuntimeCpu(place) => format!("runtime_cpu_percent_{}", IDLE_PODS[place]),
+            Self::Evicted(rate, full) => {
+                format!("evicted_seconds_{}{}", RATES[rate], ["", "_full"][full])
+            }
+            Self::Past(rate, full) => format!("past_mib_{}{}", RATES[rate], ["", "_full"][full]),
+            Self::DiskEvicted => "disk_evicted_seconds".to_owned(),
+            Self::Watching(near) => format!("watching_percent_{}", ["far", "near"][near]),
+            Self::FalseEvictions => "false_evictions".to_owned(),
         }
     }
 
     /// A figure with its unit.
     pub fn show(self, value: f64) -> String {
         match self {
+            Self::Evicted(..) | Self::Past(..) | Self::DiskEvicted if value.is_infinite() => {
+                "never".to_owned()
+            }
             Self::Batch => format!("{value:.1} s"),
+            Self::Evicted(..) | Self::DiskEvicted => format!("{value:.3} s"),
+            Self::Past(..) => format!("{value:.0} MiB"),
+            Self::FalseEvictions => format!("{value:.0}"),
             Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
             Self::Rss(_) | Self::Peak => format!("{value:.1} MiB"),
             Self::Threads(_) => format!("{value:.0}"),
-            Self::Cpu(_) | Self::RuntimeCpu(_) => format!("{value:.3} %"),
+            Self::Cpu(_) | Self::RuntimeCpu(_) | Self::Watching(_) => format!("{value:.3} %"),
             Self::Wakeups(_) => format!("{value:.1}"),
             Self::Written(_) => format!("{value:.0} KiB"),
         }
@@ -130,6 +180,13 @@ impl Row {
             Self::Cpu(place) => Goal::AtMost([0.03, 0.05, 0.15][place]),
             Self::Written(_) => Goal::AtMost(0.0),
             Self::RuntimeCpu(2) => Goal::BelowKubelet,
+            Self::Evicted(1, _) => Goal::AtMost(0.25),
+            Self::Past(1, _) => Goal::AtMost(60.0),
+            Self::Watching(0) => Goal::AtMost(0.05),
+            Self::FalseEvictions => Goal::AtMost(0.0),
+            Self::Evicted(..) | Self::Past(..) | Self::DiskEvicted | Self::Watching(_) => {
+                Goal::None
+            }
             Self::Gone | Self::Threads(_) | Self::Wakeups(_) | Self::RuntimeCpu(_) => Goal::None,
         }
     }

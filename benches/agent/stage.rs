@@ -19,8 +19,13 @@ use crate::{
     },
     upstream::Kubelet,
 };
+use nix::{
+    mount::{MsFlags, mount},
+    sys::statvfs::statvfs,
+};
 use nodelet::cri::v1;
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fs,
     io::{Read as _, Write as _},
@@ -64,6 +69,11 @@ pub struct Victim {
 }
 
 impl Victim {
+    /// The process id of its first process.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
     /// Kills its process; gives the moment before.
     pub fn kill(&self) -> Moment {
         let begun = now();
@@ -84,6 +94,7 @@ pub struct Stage {
     cri: Cri,
     containerd: Containerd,
     slot: Slot,
+    lines: RefCell<String>,
 }
 
 /// Nanoseconds since 1970, the unit in which the runtime records.
@@ -105,9 +116,15 @@ pub fn pause(span: Duration) {
 }
 
 impl Stage {
-    /// A fresh containerd and a candidate that is not started yet. One pod has come and gone already: what the first
-    /// pod ever makes (bridge, iptables chains, page cache) is nobody's to pay for.
+    /// As [`Self::with`], as every candidate is by default.
     pub fn set(candidate: Candidate, kubelet: Option<&Path>) -> Self {
+        Self::with(candidate, kubelet, "")
+    }
+
+    /// A fresh containerd and a candidate with these lines of configuration that is not started yet. One pod has come and gone already: what the first
+    /// pod ever makes (bridge, iptables chains, page cache) is nobody's to pay for.
+    pub fn with(candidate: Candidate, kubelet: Option<&Path>, lines: &str) -> Self {
+        let lines = format!("{MAX_PODS}{lines}");
         let slot = Slot::take();
         let containerd = Containerd::start(&slot);
         let socket = containerd.socket();
@@ -116,7 +133,7 @@ impl Stage {
         let actor = match candidate {
             Candidate::Floor => Actor::Floor(Box::new(warmer)),
             Candidate::Nodelet => {
-                let settings = Settings::for_kind(Kind::Real).kubelet(MAX_PODS);
+                let settings = Settings::for_kind(Kind::Real).kubelet(&lines);
                 let agent = Agent::prepare(&slot, &socket, &settings);
                 // Both agents log what they log by default.
                 let config = fs::read_to_string(agent.config_file()).unwrap();
@@ -126,10 +143,10 @@ impl Stage {
             }
             Candidate::Kubelet => {
                 let binary = kubelet.expect("there is a kubelet when it is asked for");
-                Actor::Kubelet(Kubelet::prepare(&slot, binary, &socket, &socket, MAX_PODS))
+                Actor::Kubelet(Kubelet::prepare(&slot, binary, &socket, &socket, &lines))
             }
         };
-        Self { actor, cri: Cri::new(&socket), containerd, slot }
+        Self { actor, cri: Cri::new(&socket), containerd, slot, lines: RefCell::new(lines) }
     }
 
     /// The floor, where that is the candidate.
@@ -137,6 +154,25 @@ impl Stage {
         match &self.actor {
             Actor::Floor(floor) => Some(floor),
             Actor::Nodelet(_) | Actor::Kubelet(_) => None,
+        }
+    }
+
+    /// Gives nodelet other lines of configuration, for its next start.
+    pub fn configure(&self, lines: &str) {
+        let Actor::Nodelet(agent) = &self.actor else { unreachable!("only nodelet's are changed") };
+        let lines = format!("{MAX_PODS}{lines}");
+        let config = fs::read_to_string(agent.config_file()).unwrap();
+        let before = self.lines.replace(lines.clone());
+        assert!(config.contains(&before));
+        fs::write(agent.config_file(), config.replace(&before, &lines)).unwrap();
+    }
+
+    /// The agent's root directory.
+    pub fn root_dir(&self) -> PathBuf {
+        match &self.actor {
+            Actor::Floor(_) => unreachable!("the floor has none"),
+            Actor::Nodelet(agent) => agent.root_dir(),
+            Actor::Kubelet(kubelet) => kubelet.root_dir(),
         }
     }
 
@@ -264,6 +300,18 @@ impl Stage {
         })
     }
 
+    /// The running containers of these pods, in their order; empty where there is none.
+    pub fn containers(&self, pods: &[Pod]) -> Vec<String> {
+        let running = self.running();
+        let of = |pod: &Pod| running.get(&full_name(&name_of(pod))).cloned().unwrap_or_default();
+        pods.iter().map(of).collect()
+    }
+
+    /// What all pods together use; one of them runs.
+    pub fn pods_memory_mib(&self, pod: &Pod) -> usize {
+        crate::hog::pods_memory_mib(self.victim(pod).pid())
+    }
+
     /// Running containers: full name of the pod, id. One-container pods only.
     fn running(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
@@ -300,6 +348,24 @@ impl Stage {
             Actor::Nodelet(agent) => agent.log_tail(40),
             Actor::Kubelet(kubelet) => kubelet.log_tail(40),
         }
+    }
+}
+
+/// A small file system over a directory. It goes with the stage.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounts it.
+    pub fn over(dir: PathBuf, size: &str) -> Self {
+        let options = format!("{size},mode=755");
+        mount(Some("small"), &dir, Some("tmpfs"), MsFlags::empty(), Some(&*options)).unwrap();
+        Self(dir)
+    }
+
+    /// Bytes that are left.
+    pub fn available(&self) -> u64 {
+        let told = statvfs(&self.0).unwrap();
+        told.blocks_available() * told.fragment_size()
     }
 }
 

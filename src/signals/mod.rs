@@ -4,8 +4,7 @@
 //! go for it, is decided elsewhere from what is returned here. `core` (pure) understands the texts.
 //!
 //! ```text
-//! Gate          /proc/meminfo, microseconds     is an exact reading worth it?
-//! Machine       memory and pids                 files of the kernel, no thread needed
+//! Machine       memory and pids                 files of the kernel, no thread needed; cheap ones first
 //! Disks         nodefs, imagefs, containerfs    one thread for each file system: it may hang
 //! Measurer      one pod's memory, tasks, logs, emptyDirs
 //! outsiders     who uses it when no pod does
@@ -17,7 +16,7 @@
 
 mod core;
 mod disk;
-mod gate;
+mod kept;
 mod kmsg;
 mod memory;
 pub mod outsiders;
@@ -28,17 +27,16 @@ mod walk;
 
 pub use core::{MemInfo, NoReading, Process, SystemOom};
 pub use disk::Disks;
-pub use gate::{Gate, GateReading};
 pub use kmsg::KernelLog;
-pub use memory::{Machine, MemorySignal, cgroup_memory, cgroup_tasks};
+pub use memory::{Look, Machine, MemorySignal, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
-pub use reclaim::{Reclaimed, reclaim};
+pub use reclaim::{Reclaimed, Reclaiming, reclaim};
 pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces, find_layers};
 pub use walk::WalkError;
 
 use crate::model::{Readings, Signal};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -50,6 +48,8 @@ pub struct Sample {
     pub readings: Readings,
     /// What could not. No signal is in both.
     pub missing: BTreeMap<Signal, NoReading>,
+    /// Signals of which at least as much is available as the reading says: far from every threshold.
+    pub at_least: BTreeSet<Signal>,
 }
 
 impl Sample {
@@ -57,12 +57,14 @@ impl Sample {
     pub fn update(&mut self, later: Self) {
         for (signal, reading) in later.readings {
             self.missing.remove(&signal);
+            self.at_least.remove(&signal);
             self.readings.insert(signal, reading);
         }
         for (signal, why) in later.missing {
             self.readings.remove(&signal);
             self.missing.insert(signal, why);
         }
+        self.at_least.extend(later.at_least);
     }
 
     fn put(&mut self, signal: Signal, read: Result<crate::model::Reading, NoReading>) {

@@ -1,58 +1,121 @@
 //! Asking the kernel to give page cache back (cgroup v2, Linux 5.19), before anybody is evicted for it.
+//!
+//! A working set counts the cache that was used lately (`active_file`) and leaves out the rest. The kernel takes from
+//! the rest first, which changes no working set: so it is asked again, a step at a time, until enough of what counts is gone.
 
-use super::{NoReading, unreadable};
+use super::{NoReading, absurd, core, read, unreadable};
 use std::{
     fs::OpenOptions,
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
-    time::Duration,
 };
 use tokio::sync::oneshot;
 
 const STACK: usize = 64 << 10;
+/// Asked for at a time, at least: enough that looking in between costs next to nothing.
+const STEP: u64 = 8 << 20;
 
 /// What came of it. How much was freed shows in the next reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// As much as was asked for.
+    /// The working set is smaller by what was asked for, as far as page cache is concerned.
     All,
     /// Less: the kernel found no more.
     Part,
-    /// The kernel was still at it after the time given; it goes on.
-    Unfinished,
-    /// The kernel can't: cgroup v1, or before Linux 5.19.
-    Unsupported,
 }
 
-/// Has the kernel reclaim `bytes` from the cgroup at `directory` (of the unified hierarchy) and everything below:
-/// page cache where it can be told so (Linux 6.10), else also what could be swapped out.
+/// Goes on in the kernel until it is done; ends soon after the value is dropped.
+#[derive(Debug)]
+pub struct Reclaiming {
+    path: PathBuf,
+    answer: oneshot::Receiver<Result<Reclaimed, NoReading>>,
+}
+
+impl Reclaiming {
+    /// What came of it; `None` while it goes on.
+    pub fn finished(&mut self) -> Option<Result<Reclaimed, NoReading>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => {
+                Some(Err(unreadable(&self.path, &io::Error::other("reclaiming has crashed"))))
+            }
+        }
+    }
+}
+
+/// Has the kernel make the working set of the cgroup at `directory` (of the unified hierarchy), and of everything
+/// below, smaller by `bytes`, and by `spare` more if that is there: by page cache where it can be told so (Linux 6.10), else also
+/// by what could be swapped out. `None` where that can't be: cgroup v1, Linux before 5.19, or no `bytes` of page cache
+/// in the working set.
 ///
 /// # Errors
-/// When the file is there and takes nothing.
-///
-/// # Cancel safety
-/// The kernel goes on.
-pub async fn reclaim(
-    directory: &Path,
-    bytes: u64,
-    within: Duration,
-) -> Result<Reclaimed, NoReading> {
+/// When the cgroup can't be read.
+pub fn reclaim(directory: &Path, bytes: u64, spare: u64) -> Result<Option<Reclaiming>, NoReading> {
     let path = directory.join("memory.reclaim");
     if !path.exists() {
-        return Ok(Reclaimed::Unsupported);
+        return Ok(None);
     }
+    let stat = directory.join("memory.stat");
+    let before = Cache::read(&stat)?;
+    if before.active < bytes {
+        return Ok(None);
+    }
+    let bytes = bytes.saturating_add(spare).min(before.active);
     let (sender, answer) = oneshot::channel();
     let here = path.clone();
+    let work = move || {
+        let done = shrink(&here, &stat, before, bytes, || sender.is_closed());
+        // Whoever asked may have stopped waiting.
+        drop(sender.send(done));
+    };
     // Of its own: it lasts as long as writing pages back does.
     let thread = thread::Builder::new().name("reclaim".to_owned()).stack_size(STACK);
-    let work = move || drop(sender.send(write(&here, bytes)));
     thread.spawn(work).map_err(|error| unreadable(&path, &error))?;
-    match tokio::time::timeout(within, answer).await {
-        Err(_) => Ok(Reclaimed::Unfinished),
-        Ok(Ok(written)) => written.map_err(|error| unreadable(&path, &error)),
-        Ok(Err(_)) => Err(unreadable(&path, &io::Error::other("reclaiming has crashed"))),
+    Ok(Some(Reclaiming { path, answer }))
+}
+
+/// Page cache of a cgroup.
+#[derive(Clone, Copy, Debug)]
+struct Cache {
+    active: u64,
+    inactive: u64,
+}
+
+impl Cache {
+    fn read(stat: &Path) -> Result<Self, NoReading> {
+        let text = read(stat)?;
+        let field = |name: &str| {
+            core::memory_stat(&text, name)
+                .ok_or_else(|| absurd(stat, format!("it holds no {name}")))
+        };
+        Ok(Self { active: field("active_file")?, inactive: field("inactive_file")? })
     }
+}
+
+/// At most all of the cache that does not count, and then `bytes` of what does.
+fn shrink(
+    path: &Path,
+    stat: &Path,
+    before: Cache,
+    bytes: u64,
+    unwanted: impl Fn() -> bool,
+) -> Result<Reclaimed, NoReading> {
+    let mut left = before.inactive.saturating_add(bytes);
+    while left > 0 && !unwanted() {
+        let step = left.min(STEP.max(bytes / 4));
+        let written = write(path, step).map_err(|error| unreadable(path, &error))?;
+        let gone = before.active.saturating_sub(Cache::read(stat)?.active);
+        if gone >= bytes {
+            return Ok(Reclaimed::All);
+        }
+        if written == Reclaimed::Part {
+            return Ok(Reclaimed::Part);
+        }
+        left -= step;
+    }
+    Ok(Reclaimed::Part)
 }
 
 fn write(path: &Path, bytes: u64) -> io::Result<Reclaimed> {

@@ -5,7 +5,7 @@ use crate::model::{
     CgroupDirs, ContainerId, DiskLayout, PodKey, PodUid, Reading, Space, VolumePlace,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::CString,
     fs,
     io::Write as _,
@@ -58,8 +58,21 @@ impl Files {
 
     fn machine(&self, signal: MemorySignal) -> Machine {
         let roots = Roots { proc: self.path("proc"), root_cgroup: self.path("cgroup") };
-        Machine::new(roots, signal)
+        Machine::new(&roots, signal)
     }
+}
+
+/// What an exact look says of a signal.
+fn exactly(
+    machine: &mut Machine,
+    signal: Signal,
+    pods: Option<&Path>,
+) -> Result<Reading, NoReading> {
+    let look = Look { signals: &BTreeSet::from([signal]), pods, is_far: &|_, _, _| false };
+    let sample = machine.sample(look);
+    assert!(sample.at_least.is_empty());
+    let missing = sample.missing.get(&signal).cloned();
+    sample.readings.get(&signal).copied().ok_or_else(|| missing.unwrap())
 }
 
 fn numbers(reading: &Reading) -> (u64, u64) {
@@ -74,10 +87,14 @@ fn memory_is_read_by_the_working_set_on_v1_and_v2() {
     let v2 = Files::new();
     v2.put("cgroup/memory.stat", "anon 300000\nfile 400000\ninactive_file 100000\n");
     for files in [v1, v2] {
-        let reading = files.machine(MemorySignal::WorkingSet).available().unwrap();
+        let reading =
+            exactly(&mut files.machine(MemorySignal::WorkingSet), Signal::MemoryAvailable, None)
+                .unwrap();
         assert_eq!(numbers(&reading), (1_024_000 - 600_000, 1_024_000));
         assert!(reading.at > Duration::ZERO);
-        let reading = files.machine(MemorySignal::MemAvailable).available().unwrap();
+        let reading =
+            exactly(&mut files.machine(MemorySignal::MemAvailable), Signal::MemoryAvailable, None)
+                .unwrap();
         assert_eq!(numbers(&reading), (450 << 10, 1_024_000));
     }
 }
@@ -87,11 +104,12 @@ fn what_all_pods_may_still_use_needs_a_limit() {
     let files = Files::new();
     files.put("cgroup/memory.stat", "anon 0\nfile 0\ninactive_file 0\n");
     let pods = files.path("cgroup/kubepods");
-    let allocatable = || {
-        let sample = files.machine(MemorySignal::WorkingSet).sample(Some(&pods), None);
-        let signal = Signal::AllocatableMemoryAvailable;
-        let missing = sample.missing.get(&signal).cloned();
-        (sample.readings.get(&signal).map(numbers), missing)
+    let signal = Signal::AllocatableMemoryAvailable;
+    // One machine throughout: it keeps files open, and finds those that come later.
+    let mut machine = files.machine(MemorySignal::WorkingSet);
+    let mut allocatable = || match exactly(&mut machine, signal, Some(&pods)) {
+        Ok(reading) => (Some(numbers(&reading)), None),
+        Err(why) => (None, Some(why)),
     };
     assert!(matches!(allocatable().1, Some(NoReading::Unreadable { .. })));
     files.put("cgroup/kubepods/memory.max", "max\n");
@@ -104,15 +122,48 @@ fn what_all_pods_may_still_use_needs_a_limit() {
     assert_eq!(allocatable(), (Some((0, 3000)), None), "just lowered");
     files.put("cgroup/kubepods/memory.stat", "");
     assert!(matches!(allocatable().1, Some(NoReading::Absurd { .. })));
-    let none = files.machine(MemorySignal::WorkingSet).sample(None, None);
-    assert_eq!(none.missing[&Signal::AllocatableMemoryAvailable], NoReading::NoLimit);
-    assert!(none.readings.contains_key(&Signal::MemoryAvailable));
+    assert_eq!(exactly(&mut machine, signal, None), Err(NoReading::NoLimit));
+}
+
+/// Far from every threshold the cheaper files will do.
+#[test]
+fn cheap_readings_come_first() {
+    let files = Files::new();
+    let pods = files.path("cgroup/kubepods");
+    let mut machine = files.machine(MemorySignal::WorkingSet);
+    files.put("cgroup/kubepods/memory.max", "800000\n");
+    let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable]);
+    let mut available = |bounds: [u64; 2]| {
+        let is_far = |signal, available, _| {
+            available > bounds[usize::from(signal != Signal::MemoryAvailable)]
+        };
+        let look = Look { signals: &signals, pods: Some(&pods), is_far: &is_far };
+        let sample = machine.sample(look);
+        let of = |signal| sample.readings.get(&signal).map(|reading| reading.available);
+        let both = [of(Signal::MemoryAvailable), of(Signal::AllocatableMemoryAvailable)];
+        (both, sample.at_least.contains(&Signal::AllocatableMemoryAvailable))
+    };
+    // No file of a cgroup is there but the limit: meminfo alone.
+    let cheap = (1000 - (400 + 350 + 50 - 200)) << 10;
+    let at_least = 800_000 - ((1000 - 100 - 200) << 10);
+    assert_eq!(available([0, 0]), ([Some(cheap), Some(at_least)], true));
+    assert_eq!(available([cheap, at_least]), ([None, None], false));
+    files.put("cgroup/kubepods/memory.current", "5000\n");
+    assert_eq!(available([0, at_least]).0, [Some(cheap), Some(795_000)]);
+    files.put("cgroup/memory.stat", "anon 300000\nfile 400000\ninactive_file 100000\n");
+    files.put("cgroup/kubepods/memory.stat", "inactive_file 1000\n");
+    let exact = [Some(1_024_000 - 600_000), Some(796_000)];
+    assert_eq!(available([cheap, 795_000]), (exact, false));
+    files.put("proc/meminfo", &MEMINFO.replace("AnonPages: 400", "AnonPages: 500"));
+    assert_eq!(available([0, 0]).0[0], Some((1000 - 700) << 10), "read again");
 }
 
 #[test]
 fn a_missing_or_absurd_reading_is_no_shortage() {
     let files = Files::new();
-    let why = |files: &Files| files.machine(MemorySignal::WorkingSet).available().unwrap_err();
+    let read =
+        |files: &Files, signal| exactly(&mut files.machine(MemorySignal::WorkingSet), signal, None);
+    let why = |files: &Files| read(files, Signal::MemoryAvailable).unwrap_err();
     assert!(why(&files).to_string().contains("memory.stat"), "{}", why(&files));
     files.put("cgroup/memory.stat", "anon 9999999\nfile 0\ninactive_file 0\n");
     assert!(why(&files).to_string().contains("larger than the machine's memory"));
@@ -120,7 +171,7 @@ fn a_missing_or_absurd_reading_is_no_shortage() {
     assert!(why(&files).to_string().contains("memory.current"), "{}", why(&files));
     files.put("proc/meminfo", "MemTotal: 0 kB\n");
     assert!(why(&files).to_string().contains("meminfo"), "{}", why(&files));
-    let pids = |files: &Files| files.machine(MemorySignal::WorkingSet).pids();
+    let pids = |files: &Files| read(files, Signal::PidAvailable);
     assert_eq!(numbers(&pids(&files).unwrap()), (3200, 4000));
     files.put("proc/loadavg", "0.1 0.1 0.1 3/9000 4711\n");
     assert_eq!(numbers(&pids(&files).unwrap()), (0, 4000), "threads-max was lowered");
@@ -150,20 +201,6 @@ fn a_later_sample_replaces_reading_and_reason() {
     assert_eq!(sample.missing.keys().collect::<Vec<_>>(), [&Signal::PidAvailable]);
 }
 
-#[test]
-fn the_gate_reads_the_same_file_again() {
-    let files = Files::new();
-    let mut gate = Gate::open(&files.path("proc")).unwrap();
-    let read = gate.read().unwrap();
-    assert_eq!(read.available(), (1000 - (400 + 350 + 50 - 200)) << 10);
-    assert_eq!(read.mem_available(), Some(450 << 10));
-    files.put("proc/meminfo", &MEMINFO.replace("AnonPages: 400", "AnonPages: 500"));
-    assert_eq!(gate.read().unwrap().available(), (1000 - 700) << 10);
-    files.put("proc/meminfo", "");
-    assert!(matches!(gate.read(), Err(NoReading::Absurd { .. })));
-    assert!(matches!(Gate::open(Path::new("/nonexistent")), Err(NoReading::Unreadable { .. })));
-}
-
 /// The machine that this runs on: its own kernel's files.
 #[test]
 fn this_machine_is_read() {
@@ -173,14 +210,16 @@ fn this_machine_is_read() {
     let v2 = mounts.iter().find(|m| m.fs_type == "cgroup2");
     let root_cgroup = v1.or(v2).unwrap().mount_point.clone();
     let roots = Roots { proc: "/proc".into(), root_cgroup };
-    let sample = Machine::new(roots, MemorySignal::WorkingSet).sample(None, None);
-    let memory = sample.readings[&Signal::MemoryAvailable];
-    assert!(memory.available > 0 && memory.available < memory.capacity, "{sample:?}");
-    let pids = sample.readings[&Signal::PidAvailable];
-    assert!(pids.available > 0 && pids.available < pids.capacity, "{sample:?}");
-    let gate = Gate::open(Path::new("/proc")).unwrap().read().unwrap();
-    let apart = gate.available().abs_diff(memory.available);
-    assert!(apart < memory.capacity / 5, "about the same: {gate:?} {memory:?}");
+    let mut machine = Machine::new(&roots, MemorySignal::WorkingSet);
+    let memory = exactly(&mut machine, Signal::MemoryAvailable, None).unwrap();
+    assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
+    let pids = exactly(&mut machine, Signal::PidAvailable, None).unwrap();
+    assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
+    let signals = BTreeSet::from([Signal::MemoryAvailable]);
+    let look = Look { signals: &signals, pods: None, is_far: &|_, _, _| true };
+    let cheap = machine.sample(look).readings[&Signal::MemoryAvailable];
+    let apart = cheap.available.abs_diff(memory.available);
+    assert!(apart < memory.capacity / 16, "about the same: {cheap:?} {memory:?}");
 }
 
 #[tokio::test]
@@ -304,14 +343,29 @@ async fn a_psi_trigger_is_taken_by_the_kernel() {
     assert!(PsiTrigger::memory(Path::new("/nonexistent")).is_err());
 }
 
+/// Waits for what the kernel, or a file in its place, answers.
+async fn finished(mut reclaiming: Reclaiming) -> Result<Reclaimed, NoReading> {
+    loop {
+        match reclaiming.finished() {
+            Some(done) => return done,
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
 #[tokio::test]
-async fn reclaiming_without_the_file_is_not_supported() {
+async fn page_cache_is_asked_for_where_that_would_help() {
     let files = Files::new();
     let directory = files.path("cgroup");
-    assert_eq!(reclaim(&directory, 1, SOON).await, Ok(Reclaimed::Unsupported));
+    assert!(reclaim(&directory, 1, 0).unwrap().is_none(), "cgroup v1");
     let file = files.put("cgroup/memory.reclaim", "");
-    assert_eq!(reclaim(&directory, 4096, SOON).await, Ok(Reclaimed::All));
-    assert_eq!(fs::read_to_string(file).unwrap(), "4096 swappiness=0");
+    assert!(reclaim(&directory, 1, 0).is_err(), "no memory.stat");
+    files.put("cgroup/memory.stat", "active_file 4096\ninactive_file 8192\n");
+    assert!(reclaim(&directory, 4097, 0).unwrap().is_none(), "not so much is there");
+    // Nothing goes from this memory.stat: all of the cache is asked for, and that is that.
+    let reclaiming = reclaim(&directory, 4000, 4096).unwrap().unwrap();
+    assert_eq!(finished(reclaiming).await, Ok(Reclaimed::Part));
+    assert_eq!(fs::read_to_string(file).unwrap(), "12288 swappiness=0");
 }
 
 /// Where the parts of a pod lie below `files`.

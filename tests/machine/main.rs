@@ -41,6 +41,7 @@ mod life;
 mod machine;
 mod node;
 mod power;
+mod pressure;
 mod shell;
 mod shutdown;
 mod small;
@@ -65,6 +66,7 @@ on_machines! {
     drivers::two_drivers_are_told_apart_and_changed,
     power::power_losses_in_a_churn,
     disk::a_disk_that_takes_nothing_stops_nothing,
+    pressure::memory_pressure_on_a_small_machine,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 

@@ -131,8 +131,8 @@ fn revive(world: &World) {
 pub fn chaos(kind: Kind, span: Duration, runtime_dies: bool) {
     let mut random = Random::from_environment();
     // What is killed again and again is not to be waited for: its back-off is another test's.
-    let settings = Settings::for_kind(kind)
-        .kubelet("crashLoopBackOff: { maxContainerRestartPeriod: 10s }\n");
+    let settings =
+        Settings::for_kind(kind).kubelet("crashLoopBackOff: { maxContainerRestartPeriod: 10s }\n");
     let world = World::prepare(kind, &settings);
     world.agent.state_writes();
     world.agent.start();

@@ -16,13 +16,18 @@ use nodelet::{
         CgroupDriver, ContainerId, DiskLayout, Now, PodKey, PodUse, Signal, Space, ToldDriver,
     },
     signals::{
-        ContainerPlaces, Disks, Machine, Measurer, MemorySignal, Parts, PodPlaces, Roots,
+        ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces, Roots,
         find_layers,
     },
     volume::Volumes,
 };
 use serde_json::json;
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
+    time::Duration,
+};
 
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(10);
@@ -158,7 +163,12 @@ pub fn the_machine_and_its_images_are_read(kind: Kind) {
     let cgroups = cgroups(&world);
     let roots = Roots { proc: "/proc".into(), root_cgroup: cgroups.root_dirs().unwrap().memory };
     let pods = cgroups.kubepods_dirs().unwrap();
-    let mut sample = Machine::new(roots, MemorySignal::WorkingSet).sample(Some(&pods.memory), None);
+    let look = Look {
+        signals: &BTreeSet::from(Signal::ALL),
+        pods: Some(&pods.memory),
+        is_far: &|_, _, _| false,
+    };
+    let mut sample = Machine::new(&roots, MemorySignal::WorkingSet).sample(look);
     let found = block_on(client.image_filesystems()).unwrap();
     let mut disks = Disks::new(&world.agent.root_dir());
     let layout = block_on(disks.locate(&found.images, &found.containers, WITHIN)).unwrap();

@@ -66,6 +66,13 @@ impl Kubelet {
         }
         share(&dir.join("root"));
         fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
+        let eviction = match lines.contains("evictionHard") {
+            true => "",
+            false => {
+                "evictionHard: { memory.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, \
+                 imagefs.available: 0% }\n"
+            }
+        };
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              staticPodPath: {at}/manifests\npodLogsDir: {at}/logs\nresolvConf: {at}/resolv.conf\n\
@@ -74,8 +81,7 @@ impl Kubelet {
              cgroupDriver: cgroupfs\ncgroupRoot: {cgroup}\nregisterNode: false\n\
              authentication: {{ anonymous: {{ enabled: true }}, webhook: {{ enabled: false }} }}\n\
              authorization: {{ mode: AlwaysAllow }}\nfailCgroupV1: false\nfailSwapOn: false\n\
-             evictionHard: {{ memory.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0% }}\n\
-             imageGCHighThresholdPercent: 100\nimageGCLowThresholdPercent: 99\n\
+             {eviction}imageGCHighThresholdPercent: 100\nimageGCLowThresholdPercent: 99\n\
              makeIPTablesUtilChains: false\n{lines}\n",
             at = dir.display(),
             endpoint = endpoint.display(),

@@ -10,6 +10,7 @@
 //! the pod is told to go. The pod's own worker stops it.
 
 mod disks;
+mod reclaim;
 mod relief;
 mod room;
 mod shown;
@@ -22,21 +23,22 @@ use crate::{
     clock,
     model::{
         DiskLayout, Event, EventKind, EventTarget, Now, Pressure, PressureOrders, PressureView,
-        Reading, Signal,
+        Readings, Signal,
     },
     pressure::core::{
         EvictionRecord, EvictionSettings, Evictions, MemorySignal, PressureState, Step,
         condition_event,
     },
-    signals::{self, Gate, KernelLog, Machine, PsiTrigger, Roots, Sample, SystemOom},
+    signals::{self, KernelLog, Look, Machine, PsiTrigger, Roots, Sample, SystemOom},
     worker::{Host, Known, PodViews},
 };
 use anyhow::Context as _;
+use reclaim::PageCache;
 use relief::Leaving;
 use room::{Clearing, Freeing};
 use shown::History;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -59,8 +61,11 @@ const REPORTS_PATIENCE: Duration = Duration::from_secs(1);
 const DISKS_WHILE_ACTING: Duration = Duration::from_millis(500);
 /// Between two looks for pods that use more local storage than they may.
 const LIMITS_PERIOD: Duration = Duration::from_secs(10);
-/// The cheap reading counts while it is further from every threshold than this; bytes.
-const GATE_MARGIN: u64 = 256 << 20;
+/// A cheap reading counts while it is further from every threshold than this; bytes.
+const FAR: u64 = 32 << 20;
+/// Between two exact readings for people to see, and two views of a node that is short of nothing.
+const EXACT_PERIOD: Duration = Duration::from_secs(10);
+const CALM_VIEW: Duration = Duration::from_secs(1);
 
 /// What the loop is made from.
 pub(super) struct PressureInputs {
@@ -86,12 +91,16 @@ pub(super) struct PressureInputs {
 pub(super) struct PressureTask {
     inputs: PressureInputs,
     machine: Machine,
-    gate: Option<Gate>,
     proc: PathBuf,
     /// As they apply to this machine: which file systems there are, whether pods have a limit.
     effective: EvictionSettings,
     state: PressureState,
     sample: Sample,
+    /// The last exact readings, and when the next are due (boot time).
+    exact: Readings,
+    exact_due: Duration,
+    /// When the view was looked at last (boot time).
+    viewed: Duration,
     measurer: signals::Measurer,
     leaving: Option<Leaving>,
     clearing: Option<Clearing>,
@@ -106,8 +115,7 @@ pub(super) struct PressureTask {
     dead_tried: Option<Duration>,
     /// When images were removed last for a signal, by boot time.
     images_tried: BTreeMap<Signal, Duration>,
-    /// When the kernel was asked for page cache last, by boot time.
-    reclaimed: Option<Duration>,
+    page_cache: PageCache,
     /// Boot time at which the pause of a pod is over.
     pause_ends: Option<Duration>,
     history: History,
@@ -130,7 +138,9 @@ struct Kernel {
 
 /// Memory and process ids of the machine, for [`EvictionSettings::check_against`].
 pub(super) fn capacities(host: &Host, settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
-    let sample = machine(host, settings).sample(None, None);
+    let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::PidAvailable]);
+    let exactly = Look { signals: &signals, pods: None, is_far: &|_, _, _| false };
+    let sample = machine(host, settings).sample(exactly);
     sample.readings.into_iter().map(|(signal, reading)| (signal, reading.capacity)).collect()
 }
 
@@ -144,7 +154,7 @@ fn machine(host: &Host, settings: &EvictionSettings) -> Machine {
         MemorySignal::WorkingSet => signals::MemorySignal::WorkingSet,
         MemorySignal::MemAvailable => signals::MemorySignal::MemAvailable,
     };
-    Machine::new(roots, signal)
+    Machine::new(&roots, signal)
 }
 
 /// What was saved of earlier evictions.
@@ -174,17 +184,16 @@ fn conditions(evictions: &Evictions) -> impl Iterator<Item = Pressure> {
 impl PressureTask {
     pub(super) fn new(inputs: PressureInputs) -> Self {
         let proc = PathBuf::from("/proc");
-        let gate = Gate::open(&proc)
-            .inspect_err(|err| tracing::warn!(%err, "no cheap readings of memory"))
-            .ok();
         Self {
             machine: machine(&inputs.host, &inputs.settings),
-            gate,
             kernel: Kernel::open(&proc),
             proc,
             effective: inputs.settings.clone(),
             state: PressureState::restored(conditions(&inputs.evictions), clock::now().boot),
             sample: Sample::default(),
+            exact: Readings::new(),
+            exact_due: Duration::ZERO,
+            viewed: Duration::ZERO,
             measurer: signals::Measurer::default(),
             leaving: None,
             clearing: None,
@@ -195,7 +204,7 @@ impl PressureTask {
             dead_tried: None,
             images_tried: BTreeMap::new(),
             limits_due: Duration::ZERO,
-            reclaimed: None,
+            page_cache: PageCache::default(),
             pause_ends: None,
             history: History::default(),
             inputs,
@@ -232,8 +241,7 @@ impl PressureTask {
         let pods_dir = self.inputs.host.cgroups.kubepods_dirs().map(|dirs| dirs.memory);
         let limited = pods_dir.is_some();
         self.effective = self.inputs.settings.on_machine(disks.layout, limited);
-        let taken = self.far_from_thresholds();
-        self.sample.update(self.machine.sample(pods_dir.as_deref(), taken));
+        self.read(pods_dir.as_deref());
         self.sample.update(disks.sample.clone());
         let now = clock::now();
         let mut step = self.state.step(&self.effective, &self.sample.readings, now.boot);
@@ -243,7 +251,8 @@ impl PressureTask {
         self.come_back(&step, now).await;
         self.give_orders(&step);
         // These readings know nothing of what has just come to its end.
-        let something_ended = self.settle(now) | self.room_made(now);
+        let something_ended =
+            self.settle(now) | self.room_made(now) | self.page_cache_came(&step, now);
         if !something_ended && self.everything_is_seen(now) {
             self.act(&step, disks.layout, now).await;
         }
@@ -279,22 +288,25 @@ impl PressureTask {
         now.boot.saturating_sub(since) >= REPORTS_PATIENCE
     }
 
-    /// The cheap reading of memory, where it is far from every threshold.
-    fn far_from_thresholds(&mut self) -> Option<Reading> {
-        let read = self.gate.as_mut()?.read().ok()?;
-        let capacity = read.info.total;
-        let available = match self.effective.memory_signal {
-            MemorySignal::WorkingSet => read.available(),
-            MemorySignal::MemAvailable => read.mem_available()?,
+    /// Reads memory and process ids, cheaply where that is enough.
+    fn read(&mut self, pods: Option<&Path>) {
+        let now = clock::now().boot;
+        let exactly = now >= self.exact_due;
+        if exactly {
+            self.exact_due = now.saturating_add(EXACT_PERIOD);
+        }
+        let thresholds = &self.effective.thresholds;
+        let signals = thresholds.iter().map(|threshold| threshold.signal).collect();
+        let is_far = |signal: Signal, available: u64, capacity: u64| {
+            let of_signal = thresholds.iter().filter(|threshold| threshold.signal == signal);
+            let nearest = of_signal.map(|threshold| threshold.relieved_at(capacity)).max();
+            let far = nearest.unwrap_or_default().saturating_add(FAR.max(capacity / 16));
+            !exactly && available > far
         };
-        let thresholds = self.effective.thresholds.iter();
-        let nearest = thresholds
-            .filter(|threshold| threshold.signal == Signal::MemoryAvailable)
-            .map(|threshold| threshold.relieved_at(capacity))
-            .max()
-            .unwrap_or_default();
-        let far = available > nearest.saturating_add(GATE_MARGIN.max(capacity / 16));
-        far.then(|| Reading { available, capacity, at: clock::now().boot })
+        let sample = self.machine.sample(Look { signals: &signals, pods, is_far: &is_far });
+        let exact = sample.readings.iter().filter(|(signal, _)| !sample.at_least.contains(signal));
+        self.exact.extend(exact.map(|(signal, reading)| (*signal, *reading)));
+        self.sample.update(sample);
     }
 
     /// The node's events about conditions.
@@ -392,19 +404,21 @@ impl PressureTask {
             changed
         });
         let ends = self.pause_ends.map(|at| at.saturating_sub(now.boot));
-        let longest = if acting || !step.known { WHILE_LEAVING } else { LIMITS_PERIOD };
+        let quick = acting || !step.known || self.page_cache.is_coming();
+        let longest = if quick { WHILE_LEAVING } else { LIMITS_PERIOD };
         step.next_look.min(ends.unwrap_or(longest)).min(longest).max(WHILE_LEAVING)
     }
 }
 
 impl Kernel {
     fn open(proc: &Path) -> Self {
-        let quiet =
-            |what: &str, err: io::Error| tracing::debug!(%err, "the kernel tells no {what}");
-        Self {
-            stalls: PsiTrigger::memory(proc).map_err(|e| quiet("stalls", e)).ok(),
-            log: KernelLog::open(Path::new("/dev/kmsg")).map_err(|e| quiet("kills", e)).ok(),
-        }
+        let stalls = PsiTrigger::memory(proc).inspect_err(|err| {
+            tracing::info!(%err, "the kernel does not tell when tasks wait for memory, which is read all the same");
+        });
+        let log = KernelLog::open(Path::new("/dev/kmsg")).inspect_err(|err| {
+            tracing::info!(%err, "the kernel's log can't be read: what it kills when memory is out is not told");
+        });
+        Self { stalls: stalls.ok(), log: log.ok() }
     }
 
     /// Waits for the next news; for ever where the kernel tells none.

@@ -17,17 +17,13 @@ use crate::{
         Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, measured as amount,
         over_limits, rank, threshold_met_message,
     },
-    signals::{self, Reclaimed},
+    signals,
     worker::blocking,
 };
 use std::{sync::Arc, time::Duration};
 
 /// How long a pod may take to go before the next one is looked for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the kernel may take to give page cache back before a pod has to go.
-const RECLAIM_PATIENCE: Duration = Duration::from_millis(200);
-/// Between two tries of that.
-const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 /// Between two words about the same signal that no pod is to blame for.
 const BLAME_PERIOD: Duration = Duration::from_secs(600);
 /// Users outside pods that are named.
@@ -89,7 +85,7 @@ impl PressureTask {
             self.node_event(EventKind::Warning, "EvictionThresholdMet", message);
         }
         match signal.condition() {
-            Pressure::Memory if self.reclaim_memory(acting).await => true,
+            Pressure::Memory if self.reclaim_memory(acting) => true,
             Pressure::Memory | Pressure::Pid if self.hurry(acting, layout).await => true,
             Pressure::Memory | Pressure::Pid => {
                 let pods = self.candidates(|_| true);
@@ -148,39 +144,6 @@ impl PressureTask {
         match &self.leaving {
             None => true,
             Some(leaving) => acting.threshold.is_hard() && (disk(leaving.signal) || leaving.soft),
-        }
-    }
-
-    /// Asks the kernel for page cache of pods. Whether that may have been enough.
-    async fn reclaim_memory(&mut self, acting: &Acting) -> bool {
-        let Some(dirs) = self.inputs.host.cgroups.kubepods_dirs() else { return false };
-        let now = clock::now();
-        if self.reclaimed.is_some_and(|at| now.boot.saturating_sub(at) < RECLAIM_PERIOD) {
-            return false;
-        }
-        self.reclaimed = Some(now.boot);
-        match signals::reclaim(&dirs.memory, acting.shortfall, RECLAIM_PATIENCE).await {
-            Ok(Reclaimed::Unsupported) => false,
-            Ok(reclaimed) => {
-                let after = clock::now();
-                self.state.acted(after.boot);
-                let more = match reclaimed {
-                    Reclaimed::All => Some(acting.shortfall),
-                    Reclaimed::Part | Reclaimed::Unfinished | Reclaimed::Unsupported => None,
-                };
-                self.history.step(ReliefView {
-                    at: after.wall,
-                    signal: acting.threshold.signal,
-                    what: "asked the kernel for page cache of pods".to_owned(),
-                    freed: more,
-                    expected: Some(acting.shortfall),
-                });
-                true
-            }
-            Err(err) => {
-                tracing::debug!(%err, "page cache can't be reclaimed");
-                false
-            }
         }
     }
 

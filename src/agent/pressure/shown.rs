@@ -1,6 +1,6 @@
 //! What people see of it.
 
-use super::PressureTask;
+use super::{CALM_VIEW, PressureTask};
 use crate::{
     model::{
         EvictedView, Now, PodKey, Pressure, PressureCondition, PressureView, ReliefView, Signal,
@@ -87,6 +87,12 @@ fn since<K: Ord + Copy>(
 impl PressureTask {
     pub(super) fn publish(&mut self, step: &Step, now: Now) {
         self.history.seen(step);
+        // While nothing is short, not with each of many looks.
+        let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_VIEW;
+        if calm && now.boot.saturating_sub(self.viewed) < CALM_VIEW {
+            return;
+        }
+        self.viewed = now.boot;
         let view = PressureView {
             signals: self.signals(step, now),
             conditions: CONDITIONS
@@ -119,6 +125,10 @@ impl PressureTask {
                 continue;
             }
             let reading = self.sample.readings.get(&signal);
+            let reading = match self.sample.at_least.contains(&signal) {
+                true => self.exact.get(&signal),
+                false => reading,
+            };
             let crossed = step.met.iter().any(|met| met.threshold.signal == signal);
             views.push(SignalView {
                 signal,

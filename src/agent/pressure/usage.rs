@@ -81,8 +81,12 @@ impl PressureTask {
         .collect()
     }
 
-    /// Memory and process ids: microseconds for a pod.
-    pub(super) async fn measure_cgroups(&self, pods: Vec<Place>) -> Vec<Measured> {
+    /// Memory and process ids: microseconds for a pod. Where nothing runs, what a cgroup shows is the runtime, at work to
+    /// start something.
+    pub(super) async fn measure_cgroups(&self, mut pods: Vec<Place>) -> Vec<Measured> {
+        pods.retain(|(view, _, places)| {
+            runs(view) || places.volumes.iter().any(|volume| volume.in_memory)
+        });
         let nothing = async { BTreeMap::new() };
         measure(&self.measurer, pods, Parts::Cgroups, nothing).await
     }
@@ -151,6 +155,13 @@ async fn measure(
             Measured { view, pod, usage: measured.usage }
         })
         .collect()
+}
+
+/// Whether a container of it runs.
+fn runs(view: &PodView) -> bool {
+    let statuses = view.status.container_statuses.iter().flatten();
+    let mut all = statuses.chain(view.status.init_container_statuses.iter().flatten());
+    all.any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
 /// Whether its containers have ended for good, or nothing of it is left.

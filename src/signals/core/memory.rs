@@ -64,6 +64,12 @@ impl MemInfo {
     pub fn working_set(&self) -> u64 {
         working_set(self.anonymous.saturating_add(self.file), self.inactive_file)
     }
+
+    /// The working sets of any cgroups together are no larger: all that is neither free nor page cache that does not count.
+    #[must_use]
+    pub fn working_sets(&self) -> u64 {
+        self.total.saturating_sub(self.free).saturating_sub(self.inactive_file)
+    }
 }
 
 /// What is used and not easily had back.
@@ -128,6 +134,7 @@ HugePages_Total:       0
         assert_eq!((info.swap_total, info.swap_free), (200_000 << 10, 190_000 << 10));
         assert_eq!(info.file, (14_212 + 236_096 + 100) << 10);
         assert_eq!(info.working_set(), (91_040 + 14_212 + 236_096 + 100 - 129_680) << 10);
+        assert_eq!(info.working_sets(), (485_832 - 52_460 - 129_680) << 10);
         let old = MemInfo::parse(&MEMINFO.replace("MemAvailable", "Other")).unwrap();
         assert_eq!(old.available, None);
     }
