@@ -96,7 +96,7 @@ fn memory(
 
 /// An emptyDir that fills the file system of the root directory.
 fn disk(figures: &mut Figures) {
-    let free = format!("evictionHard: {{ nodefs.available: {DISK_FREE} }}\n");
+    let free = format!("evictionHard: {{ nodefs.available: {}Mi }}\n", DISK_FREE >> 20);
     let stage = Stage::with(Candidate::Nodelet, None, &free);
     let disk = SmallDisk::over(stage.root_dir(), DISK);
     stage.start();
