@@ -28,7 +28,7 @@ test-fast: test-build ## what needs neither root nor containerd
 	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
 	scripts/tier component 240 $(CARGO) test --locked --test component -- --test-threads=6
 
-test: test-fast ## everything; as root, on a private containerd
+test: test-fast ## everything, half an hour; as root, on private containerds and in emulated machines
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
@@ -37,6 +37,13 @@ test: test-fast ## everything; as root, on a private containerd
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
+	@# Without them (3) the tests say what they skip.
+	scripts/containerd-versions fetch || [ $$? = 3 ]
+	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
+	scripts/prerequisites machine
+	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
+	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
+	scripts/tier machine 960 $(CARGO) test --locked --test machine -- --test-threads=2
 
 test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 2, and an upgrade in place; as root
 	scripts/prerequisites test
@@ -44,13 +51,13 @@ test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	$(CARGO) test --locked --test containerds -- --test-threads=3
 
-test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU, a quarter of an hour; as root
+test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU; as root
 	scripts/prerequisites machine
 	tests/machine/image "$(TARGET)/machine" >/dev/null
 	$(CARGO) test --locked --test machine -- --test-threads=2
 
-SOAK_MINUTES ?= 20
-soak: test-build ## things going wrong at random for SOAK_MINUTES (20), from a printed seed; as root
+SOAK_MINUTES ?= 60
+soak: test-build ## things going wrong at random for SOAK_MINUTES (60), from a printed seed; as root
 	scripts/prerequisites run
 	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture
 
