@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo test test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -35,15 +35,24 @@ test: test-fast ## everything, half an hour; as root, on private containerds and
 	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
-	@tests/upstream/build "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
+	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/tier cluster 360 $(CARGO) test --locked --test cluster -- --test-threads=2
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
 	scripts/prerequisites machine
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
 	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 960 $(CARGO) test --locked --test machine -- --test-threads=2
+	scripts/tier machine 1500 $(CARGO) test --locked --test machine -- --test-threads=2
+
+test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver and the rest; as root
+	scripts/prerequisites test
+	@# Not on the tier's time, as above.
+	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/tier cluster 360 $(CARGO) test --locked --test cluster -- --test-threads=2
 
 test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 2, and an upgrade in place; as root
 	scripts/prerequisites test

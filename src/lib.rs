@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod agent;
+pub mod api;
 pub mod cgroup;
 pub mod cli;
 pub mod clock;
@@ -17,8 +18,11 @@ pub mod hostfiles;
 pub mod image;
 pub mod logging;
 pub mod manifest;
+pub mod mirror;
 pub mod model;
+pub mod node;
 pub mod notify;
+pub mod patch;
 pub mod plan;
 pub mod pleg;
 pub mod podspec;

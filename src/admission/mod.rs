@@ -31,7 +31,7 @@ mod rules;
 pub use allocatable::{
     Allocatable, Capacity, OverReserved, Reserved, allocatable, percent_of, pod_capacity,
 };
-pub use node::{NodeFacts, kernel_version, node_labels};
+pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
 
 use crate::{
     model::{DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, k8s, priority_of},

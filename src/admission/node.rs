@@ -22,6 +22,20 @@ pub struct NodeFacts {
     pub spares_static_pods: bool,
 }
 
+/// Go's name of an architecture, which Kubernetes uses, from the kernel's (`x86_64`).
+#[must_use]
+pub fn go_arch(machine: &str) -> &str {
+    match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "i386" | "i486" | "i586" | "i686" => "386",
+        "loongarch64" => "loong64",
+        arm if arm.starts_with("arm") => "arm",
+        // ppc64le, riscv64, s390x: Go has the same names.
+        other => other,
+    }
+}
+
 /// The labels of a node: what the kubelet gives every node, and `configured` ones, which win. `machine` is the
 /// kernel's name of the architecture (`x86_64`).
 #[must_use]
@@ -30,15 +44,7 @@ pub fn node_labels(
     machine: &str,
     configured: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    let arch = match machine {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "i386" | "i486" | "i586" | "i686" => "386",
-        "loongarch64" => "loong64",
-        arm if arm.starts_with("arm") => "arm",
-        // ppc64le, riscv64, s390x: Go has the same names.
-        other => other,
-    };
+    let arch = go_arch(machine);
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/hostname", node_name),
         ("kubernetes.io/os", "linux"),

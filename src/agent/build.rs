@@ -2,9 +2,10 @@
 
 use super::{
     Ended,
+    cluster::{self, ClusterInputs},
     housekeeping::Housekeeping,
     image_gc::{self, ImageGcTask},
-    node_facts::node_facts,
+    node_facts::{self, node_facts},
     node_ip::host_ips,
     node_view::NodeViewTask,
     pressure::{self, DiskTask, PressureInputs, PressureTask},
@@ -22,7 +23,10 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
-    model::{NodeView, PressureOrders, PressureView, Quantity, Shutdown, SourceKind},
+    model::{
+        Event, EventKind, EventTarget, NodeView, PressureOrders, PressureView, Quantity, Shutdown,
+        SourceKind,
+    },
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
@@ -62,6 +66,7 @@ pub(super) struct Built {
 }
 
 /// Makes everything and spawns its tasks.
+#[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn spawn_all(
     config: &Config,
     tasks: &mut Tasks,
@@ -90,6 +95,8 @@ pub(super) fn spawn_all(
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
         sources.iter().map(|source| source.snapshots.clone()).collect();
     let node_shutdown = watch::Sender::default();
+    let facts = node_facts(config, &node_name, &capacity)?;
+    let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let evictions = pressure::restored(loaded.evictions.take());
     let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions)));
     let (pressure_view, pressure) = watch::channel(Arc::default());
@@ -98,11 +105,12 @@ pub(super) fn spawn_all(
         updates,
         health: health.clone(),
         node_shutdown: node_shutdown.subscribe(),
-        node: node_facts(config, &node_name, &capacity)?,
+        node: facts,
         pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
     };
+    let runtime = host.runtime.clone();
     let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
     let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
     let (known, ending, dead) = (set.known(), set.ending(), set.dead());
@@ -121,12 +129,14 @@ pub(super) fn spawn_all(
     spawn_pressure(config, &host, watched, tasks, shutdown)?;
     let conducted = Conducted { shutdown: node_shutdown, ending: ending.clone() };
     let (shutdown_stage, trouble_of_shutdown) =
-        spawn_shutdown(config, conducted, recorder, tasks, shutdown);
+        spawn_shutdown(config, conducted, recorder.clone(), tasks, shutdown);
     let (trouble_sender, trouble) = watch::channel(Vec::new());
     let cgroup_driver = host.cgroups.driver_state();
+    let known_pods = known.clone();
     let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
     tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
     let (published, node) = watch::channel(Arc::default());
+    let (cluster_view, cluster) = watch::channel(None);
     let view = NodeViewTask {
         base: base_view(config, &node_name),
         health,
@@ -138,15 +148,40 @@ pub(super) fn spawn_all(
         cgroup_driver,
         store_warnings: store.warnings(),
         pressure,
+        cluster: config.cluster.kubeconfig.is_some().then_some(cluster),
         published,
     };
     tasks.spawn(named("node view", view.run(shutdown.clone())));
 
+    if let Some(kubeconfig) = &config.cluster.kubeconfig {
+        recorder.record(starting());
+        let inputs = ClusterInputs {
+            node_name: node_name.clone(),
+            labels,
+            capacity: node_facts::capacity(config, &capacity),
+            allocatable,
+            runtime,
+            node: node.clone(),
+            pods: pods.clone(),
+            known: known_pods,
+            log: event_log.clone(),
+            events: recorder,
+            published: cluster_view,
+        };
+        let parts = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
+        parts.into_iter().for_each(|(name, part)| spawn(tasks, name, part));
+    }
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
     let views = Views { pods, node, events: event_log, heartbeat };
     serve(config, views, commands, relists, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
+}
+
+/// What a cluster hears first of a node agent.
+fn starting() -> Event {
+    let message = "Starting kubelet.".to_owned();
+    Event { target: EventTarget::Node, kind: EventKind::Normal, reason: "Starting", message }
 }
 
 /// Who asks how the agent is: the local socket, the health port, systemd. The last that can fail.

@@ -11,10 +11,12 @@
 //! is the best tested path that there is.
 
 mod build;
+mod cluster;
 mod housekeeping;
 mod image_gc;
 mod node_facts;
 mod node_ip;
+mod node_report;
 mod node_view;
 mod pressure;
 mod process;

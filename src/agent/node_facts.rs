@@ -17,7 +17,8 @@ pub(super) fn node_facts(
     node_name: &str,
     machine: &NodeCapacity,
 ) -> anyhow::Result<NodeFacts> {
-    let allocatable = allocatable(config, machine)?;
+    let capacity = capacity(config, machine);
+    let allocatable = allocatable(config, &capacity)?;
     let kernel = uname().ok();
     let text = |field: Option<&std::ffi::OsStr>| {
         field.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
@@ -36,19 +37,32 @@ pub(super) fn node_facts(
     })
 }
 
-fn allocatable(config: &Config, machine: &NodeCapacity) -> anyhow::Result<Allocatable> {
-    let storage = disk_capacity(&config.paths.root_dir);
-    let capacity = Capacity {
+/// The resource of a size of huge pages, from its name in the cgroup file system: `hugepages-2Mi` of `2MB`.
+fn huge_page_resource(size: &str) -> Option<String> {
+    Some(format!("hugepages-{}i", size.strip_suffix('B')?))
+}
+
+/// What the machine has.
+pub(super) fn capacity(config: &Config, machine: &NodeCapacity) -> Capacity {
+    Capacity {
         cpu_milli: machine.cpu_milli,
         memory_bytes: machine.memory_bytes,
-        ephemeral_storage_bytes: storage,
-        hugepages: machine.hugepages.iter().cloned().collect(),
+        ephemeral_storage_bytes: disk_capacity(&config.paths.root_dir),
+        hugepages: machine
+            .hugepages
+            .iter()
+            .filter_map(|(size, bytes)| Some((huge_page_resource(size)?, *bytes)))
+            .collect(),
         pods: admission::pod_capacity(
             config.pods.max_pods,
             config.pods.pods_per_core,
             machine.cpu_milli / 1000,
         ),
-    };
+    }
+}
+
+fn allocatable(config: &Config, capacity: &Capacity) -> anyhow::Result<Allocatable> {
+    let storage = capacity.ephemeral_storage_bytes;
     let of = |reserved: &crate::config::Reserved| Reserved {
         cpu_milli: reserved.cpu_milli,
         memory_bytes: reserved.memory_bytes,
@@ -56,13 +70,13 @@ fn allocatable(config: &Config, machine: &NodeCapacity) -> anyhow::Result<Alloca
     };
     let kept_free = Reserved {
         cpu_milli: 0,
-        memory_bytes: hard(config, Signal::MemoryAvailable, machine.memory_bytes),
+        memory_bytes: hard(config, Signal::MemoryAvailable, capacity.memory_bytes),
         ephemeral_storage_bytes: storage
             .map_or(0, |storage| hard(config, Signal::NodefsAvailable, storage)),
     };
     let set_apart =
         [of(&config.cgroup.system_reserved), of(&config.cgroup.kube_reserved), kept_free];
-    Ok(admission::allocatable(&capacity, &set_apart)?)
+    Ok(admission::allocatable(capacity, &set_apart)?)
 }
 
 /// What the hard eviction threshold of a signal keeps free.
@@ -84,4 +98,18 @@ fn disk_capacity(root: &Path) -> Option<i64> {
         .ok()?;
     let bytes = found.blocks().saturating_mul(found.fragment_size());
     i64::try_from(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::huge_page_resource;
+
+    #[test]
+    fn huge_pages_are_named_as_pods_ask_for_them() {
+        let named = |size| huge_page_resource(size).unwrap_or_default();
+        assert_eq!(
+            [named("2MB"), named("1GB"), named("64KB")],
+            ["hugepages-2Mi", "hugepages-1Gi", "hugepages-64Ki"]
+        );
+    }
 }

@@ -5,7 +5,9 @@ use crate::{
     cgroup::DriverState,
     clock,
     desired::SourceSnapshot,
-    model::{FileVerdict, NodeView, PlegView, Position, PressureView, Problem, SourceView},
+    model::{
+        ClusterView, FileVerdict, NodeView, PlegView, Position, PressureView, Problem, SourceView,
+    },
     pleg::Health,
     worker::{Ending, SetView},
 };
@@ -31,6 +33,8 @@ pub(super) struct NodeViewTask {
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
     /// What may run short.
     pub pressure: watch::Receiver<Arc<PressureView>>,
+    /// The cluster; `None` where the agent lives alone.
+    pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
 }
 
@@ -51,6 +55,7 @@ impl NodeViewTask {
                 changed = self.cgroup_driver.changed() => changed?,
                 changed = self.store_warnings.changed() => changed?,
                 changed = self.pressure.changed() => changed?,
+                changed = changed_if_there(&mut self.cluster) => changed?,
                 () = super::build::any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
@@ -71,6 +76,7 @@ impl NodeViewTask {
         let shutdown = going_down(&self.ending.borrow_and_update());
         NodeView {
             shutdown,
+            cluster: self.cluster.as_mut().and_then(|cluster| cluster.borrow_and_update().clone()),
             pressure: PressureView::clone(&self.pressure.borrow_and_update()),
             runtime: health.runtime.clone(),
             cgroup_driver: cgroup_driver.driver,
@@ -88,6 +94,16 @@ impl NodeViewTask {
             foreign: set.foreign.clone(),
             ..self.base.clone()
         }
+    }
+}
+
+/// Waits for a change; for ever where there is nothing that changes.
+async fn changed_if_there<T>(
+    receiver: &mut Option<watch::Receiver<T>>,
+) -> Result<(), watch::error::RecvError> {
+    match receiver {
+        Some(receiver) => receiver.changed().await,
+        None => std::future::pending().await,
     }
 }
 

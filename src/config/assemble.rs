@@ -110,7 +110,7 @@ pub(super) fn assemble(
     main.into_iter().for_each(|file| gathering.file(file));
     eviction::set_default(&mut gathering.kubelet, &nowhere);
     drop_ins.into_iter().for_each(|file| gathering.file(file));
-    let mut own = Own { node: NodeConfig::default(), root_dir: None };
+    let mut own = Own::default();
     for given in flags {
         gathering.flag(given, &mut own);
     }
@@ -124,6 +124,9 @@ pub(super) fn assemble(
     if let Some((text, place)) = own.root_dir {
         config.paths.root_dir =
             kubelet.absolute(&text, &place, "").unwrap_or(config.paths.root_dir);
+    }
+    if let Some((text, place)) = own.kubeconfig {
+        config.cluster.kubeconfig = kubelet.absolute(&text, &place, "");
     }
     mistakes.extend(kubelet.mistakes);
     mistakes.extend(nodelet.mistakes);
@@ -144,9 +147,11 @@ fn in_order(mistakes: &mut Vec<Mistake>, files: &[SourceFile]) {
 }
 
 /// What flags alone can say.
+#[derive(Default)]
 struct Own {
     node: NodeConfig,
     root_dir: Option<(String, Place)>,
+    kubeconfig: Option<(String, Place)>,
 }
 
 impl Gathering {
@@ -249,6 +254,9 @@ impl Gathering {
         match given.flag.name {
             "root-dir" if !text.is_empty() => {
                 own.root_dir = Some((text.to_owned(), place.clone()));
+            }
+            "kubeconfig" if !text.is_empty() => {
+                own.kubeconfig = Some((text.to_owned(), place.clone()));
             }
             "hostname-override" if !text.is_empty() => {
                 let name = text.to_lowercase();

@@ -1,7 +1,7 @@
 //! What was merged, validated into a [`Config`].
 
 use super::{
-    admission, eviction, image_gc, names,
+    admission, cluster, eviction, image_gc, names,
     read::{Reader, Zero, texts},
     settings::{
         CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
@@ -32,6 +32,7 @@ pub(super) fn build(
 ) -> Config {
     let cgroup = cgroup(kubelet, notices);
     Config {
+        cluster: cluster::settings(kubelet),
         node: NodeConfig { labels: admission::node_labels(nodelet), ..NodeConfig::default() },
         paths: paths(kubelet, nodelet),
         source: source(kubelet),

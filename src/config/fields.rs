@@ -4,14 +4,13 @@
 use crate::document::{Field, Support, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
-const API: &str = "this version does not talk to an API server";
+const API: &str = "pods, volumes and certificates of an API server are not handled by this version";
 const SERVER: &str = "this version serves no kubelet API on TCP";
 const ROTATION: &str = "this version does not rotate container logs";
 const PINNING: &str = "no CPUs, memory nodes or devices are set apart for containers";
 const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
 const IPTABLES: &str = "nothing in the kubelet uses it any more";
 const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
-const EVENTS: &str = "this version writes no events to an API server";
 
 /// A field that is acted on, with its effect.
 const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
@@ -76,8 +75,8 @@ pub(super) const KUBELET: &[Field] = &[
         List(&String),
         "an image that is present may be used by every pod",
     ),
-    ignored("eventRecordQPS", Int32, EVENTS),
-    ignored("eventBurst", Int32, EVENTS),
+    yes("eventRecordQPS", Int32, "events written to the API server a second; 0: no bound"),
+    yes("eventBurst", Int32, "events written at once while below eventRecordQPS on average"),
     ignored("enableDebuggingHandlers", Bool, SERVER),
     ignored("enableContentionProfiling", Bool, SERVER),
     yes("healthzPort", Int32, "port of `/healthz`, 0 for none"),
@@ -86,9 +85,21 @@ pub(super) const KUBELET: &[Field] = &[
     yes("clusterDomain", String, "DNS domain of pods with dnsPolicy ClusterFirst"),
     yes("clusterDNS", List(&String), "DNS servers of pods with dnsPolicy ClusterFirst"),
     ignored("streamingConnectionIdleTimeout", Duration, SERVER),
-    ignored("nodeStatusUpdateFrequency", Duration, API),
-    ignored("nodeStatusReportFrequency", Duration, API),
-    ignored("nodeLeaseDurationSeconds", Int32, API),
+    yes(
+        "nodeStatusUpdateFrequency",
+        Duration,
+        "how often the status of the Node is computed; a condition that changes is written at once",
+    ),
+    yes(
+        "nodeStatusReportFrequency",
+        Duration,
+        "how often it is written although nothing has changed; where only nodeStatusUpdateFrequency is set, that",
+    ),
+    yes(
+        "nodeLeaseDurationSeconds",
+        Int32,
+        "how long the lease of the node holds; it is renewed four times as often",
+    ),
     yes("imageMinimumGCAge", Duration, "images that have not been there for this long stay"),
     differs(
         "imageMaximumGCAge",
@@ -155,11 +166,19 @@ pub(super) const KUBELET: &[Field] = &[
     },
     yes("cpuCFSQuota", Bool, "enforce CPU limits"),
     yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit is counted, 1ms to 1s"),
-    ignored("nodeStatusMaxImages", Int32, API),
+    yes(
+        "nodeStatusMaxImages",
+        Int32,
+        "images listed in the status of the Node, the largest first; -1: all",
+    ),
     yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
-    ignored("contentType", String, API),
-    ignored("kubeAPIQPS", Int32, API),
-    ignored("kubeAPIBurst", Int32, API),
+    ignored("contentType", String, "JSON is spoken"),
+    yes(
+        "kubeAPIQPS",
+        Int32,
+        "requests about pods to the API server a second; the node's status and lease are not counted",
+    ),
+    yes("kubeAPIBurst", Int32, "requests at once while below kubeAPIQPS on average"),
     yes("serializeImagePulls", Bool, "one pull at a time"),
     yes(
         "maxParallelImagePulls",
@@ -248,7 +267,7 @@ pub(super) const KUBELET: &[Field] = &[
         "sysctls that a pod may set besides the safe ones; a `*` at the end stands for any rest",
     ),
     ignored("volumePluginDir", String, "there are no volume plugins"),
-    ignored("providerID", String, API),
+    yes("providerID", String, "`spec.providerID` of the Node when it is registered"),
     ignored(
         "kernelMemcgNotification",
         Bool,
@@ -283,8 +302,16 @@ pub(super) const KUBELET: &[Field] = &[
     ),
     ignored("memoryThrottlingFactor", Float, KERNEL_MEMORY),
     ignored("memoryReservationPolicy", String, KERNEL_MEMORY),
-    ignored("registerWithTaints", List(&Object(TAINT)), API),
-    ignored("registerNode", Bool, API),
+    differs(
+        "registerWithTaints",
+        List(&Object(TAINT)),
+        "taints of the Node when it is registered, besides `nodelet.dev/static-only:NoSchedule`, which keeps pods away that this version would not run",
+    ),
+    yes(
+        "registerNode",
+        Bool,
+        "make the Node object; `false`: report into one that somebody else makes",
+    ),
     ignored("tracing", Object(TRACING), "no traces are sent"),
     yes(
         "localStorageCapacityIsolation",
@@ -368,10 +395,10 @@ const CRASH_LOOP: &[Field] = &[yes(
 const RESERVED_MEMORY: &[Field] =
     &[ignored("numaNode", Int32, PINNING), ignored("limits", Map(&Quantity), PINNING)];
 const TAINT: &[Field] = &[
-    ignored("key", String, API),
-    ignored("value", String, API),
-    ignored("effect", String, API),
-    ignored("timeAdded", String, API),
+    yes("key", String, "a label key"),
+    yes("value", String, "a label value"),
+    yes("effect", String, "`NoSchedule`, `PreferNoSchedule` or `NoExecute`"),
+    ignored("timeAdded", String, "the API server sets it"),
 ];
 const TRACING: &[Field] =
     &[ignored("endpoint", String, ""), ignored("samplingRatePerMillion", Int32, "")];
@@ -466,6 +493,15 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock"),
     ("imageServiceEndpoint", "containerRuntimeEndpoint"),
     ("failCgroupV1", "false"),
+    ("eventRecordQPS", "50"),
+    ("eventBurst", "100"),
+    ("nodeStatusUpdateFrequency", "10s"),
+    ("nodeStatusReportFrequency", "5m"),
+    ("nodeLeaseDurationSeconds", "40"),
+    ("nodeStatusMaxImages", "50"),
+    ("kubeAPIQPS", "50"),
+    ("kubeAPIBurst", "100"),
+    ("registerNode", "true"),
     ("runDir", "/run/nodelet"),
     ("containerLogLinksDir", "/var/log/containers"),
     ("startConcurrency", "0"),

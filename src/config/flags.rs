@@ -158,9 +158,9 @@ const fn refused(name: &'static str, why: &'static str) -> Flag {
     Flag { name, effect: Effect::Refused(Takes::Value, why) }
 }
 
-const ALONE: &str = "this version runs alone, without an API server: leave this flag out, and put \
-     the pods' manifests into staticPodPath";
-const API: &str = "this version does not talk to an API server";
+const BOOTSTRAP: &str = "this version makes no certificate signing requests: have the node's certificate made \
+     (system:node:NAME in group system:nodes), and name it in a kubeconfig with --kubeconfig";
+const API: &str = "pods, volumes and certificates of an API server are not handled by this version";
 const STATS: &str = "there is no cAdvisor in here";
 const REMOVED_CRI: &str =
     "was removed from the kubelet: name the runtime's socket with --container-runtime-endpoint";
@@ -185,6 +185,11 @@ pub static FLAGS: &[Flag] = &[
     own("root-dir", "DIR", "state that outlives a reboot"),
     Flag { name: "run-dir", effect: Effect::Nodelet("runDir") },
     own("hostname-override", "NAME", "the node's name, with which pod names end"),
+    own(
+        "kubeconfig",
+        "FILE",
+        "how the API server is reached; without it the agent lives alone and sends no packet",
+    ),
     own("node-ip", "IP[,IP]", "the node's address, or one of each family"),
     Flag { name: "node-labels", effect: Effect::Nodelet("nodeLabels") },
     field("v", "logging.verbosity"),
@@ -356,8 +361,7 @@ pub static FLAGS: &[Flag] = &[
     ignored("storage-driver-table", STATS),
     ignored("storage-driver-user", STATS),
     // What would change what the agent is.
-    refused("kubeconfig", ALONE),
-    refused("bootstrap-kubeconfig", ALONE),
+    refused("bootstrap-kubeconfig", BOOTSTRAP),
     // Fatal in the kubelet too.
     refused("container-runtime", REMOVED_CRI),
     refused("docker-endpoint", REMOVED_CRI),

@@ -16,6 +16,7 @@
 mod admission;
 mod assemble;
 mod build;
+mod cluster;
 mod eviction;
 mod fields;
 mod files;
@@ -34,9 +35,9 @@ pub use files::load;
 pub use flags::{Effect, FLAGS, Flag, Takes, flag};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
-    CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImageGcConfig,
-    ImagesConfig, LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig,
-    ProcessConfig, Reserved, SourceConfig,
+    CgroupConfig, ClusterConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
+    ImageGcConfig, ImagesConfig, LogFormat, LoggingConfig, NodeConfig, NodeTaint, PathsConfig,
+    PidsLimit, PodsConfig, ProcessConfig, Rate, Reserved, SourceConfig,
 };
 pub use tree::Mistake;
 

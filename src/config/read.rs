@@ -138,6 +138,14 @@ impl<'a> Reader<'a> {
         self.tree.get(path).and_then(texts)
     }
 
+    /// The items of a list.
+    pub(super) fn items(&self, path: &str) -> Vec<&'a Tree> {
+        match self.tree.get(path) {
+            Some(Tree::List(_, items)) => items.iter().collect(),
+            Some(Tree::Object(..) | Tree::Leaf(..)) | None => Vec::new(),
+        }
+    }
+
     /// Keys of a mapping with their values.
     pub(super) fn entries(&self, path: &str) -> Vec<(&'a str, &'a Tree)> {
         match self.tree.get(path) {

@@ -43,6 +43,8 @@ pub struct Config {
     /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`. Default: no time; under systemd
     /// 30 s, the last 10 of them for critical pods.
     pub shutdown: Option<ShutdownPeriods>,
+    /// The cluster that the node is part of, where it has one.
+    pub cluster: ClusterConfig,
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
     /// what the agent logs at start, and `check` and `status` show.
     pub notices: Vec<String>,
@@ -58,6 +60,69 @@ pub struct NodeConfig {
     pub ips: Vec<IpAddr>,
     /// `nodeLabels`: the node's labels besides those that every node has. Default none.
     pub labels: BTreeMap<String, String>,
+}
+
+/// The cluster that the node is part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// `--kubeconfig`: how the API server is reached. Default `None`: the agent lives alone.
+    pub kubeconfig: Option<PathBuf>,
+    /// `registerNode`: make the Node object. Default true.
+    pub register: bool,
+    /// `registerWithTaints`. Default none besides the agent's own.
+    pub taints: Vec<NodeTaint>,
+    /// `providerID`. Default none.
+    pub provider_id: Option<String>,
+    /// `nodeStatusUpdateFrequency`: how often the status is computed. Default 10 s.
+    pub status_update: Duration,
+    /// `nodeStatusReportFrequency`: how often it is written although nothing has changed. Default 5 min.
+    pub status_report: Duration,
+    /// `nodeLeaseDurationSeconds`. Default 40.
+    pub lease_seconds: i32,
+    /// `nodeStatusMaxImages`; `None` (-1): all. Default 50.
+    pub max_images: Option<usize>,
+    /// `kubeAPIQPS`, `kubeAPIBurst`. Default 50, 100.
+    pub api: Rate,
+    /// `eventRecordQPS` (0: no bound), `eventBurst`. Default 50, 100.
+    pub events: Rate,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        let rate = Rate { qps: 50, burst: 100 };
+        Self {
+            kubeconfig: None,
+            register: true,
+            taints: Vec::new(),
+            provider_id: None,
+            status_update: Duration::from_secs(10),
+            status_report: Duration::from_secs(300),
+            lease_seconds: 40,
+            max_images: Some(50),
+            api: rate,
+            events: rate,
+        }
+    }
+}
+
+/// A taint of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTaint {
+    /// A label key.
+    pub key: String,
+    /// A label value, may be empty.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// How many requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// A second.
+    pub qps: u32,
+    /// At once.
+    pub burst: u32,
 }
 
 /// Where things lie on the host. All absolute.

@@ -79,7 +79,12 @@ fn the_documented_defaults_are_the_defaults() {
             (_, Some((outer, inner))) => format!("{outer}: {{{inner}: {text}}}\n"),
             (_, None) => format!("{path}: {text}\n"),
         };
-        let loaded = parse_and_validate(format!("{head}{written}").as_bytes())
+        // Alone it would mean the report frequency as well.
+        let beside = match *path {
+            "nodeStatusUpdateFrequency" => "nodeStatusReportFrequency: 5m\n",
+            _ => "",
+        };
+        let loaded = parse_and_validate(format!("{head}{written}{beside}").as_bytes())
             .unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(loaded.config, Config::default(), "{path}: {text}");
     }
@@ -327,12 +332,13 @@ fn unknown_fields_are_told_and_do_not_stop_a_start() {
 
 #[test]
 fn what_is_known_and_not_acted_on_is_told() {
-    let main = "eventBurst: 0\nnodeStatusMaxImages: 7\nqosReserved: {memory: 50%}\n";
+    let main =
+        "memoryThrottlingFactor: 0\ncontentType: application/json\nqosReserved: {memory: 50%}\n";
     let config = try_load(main, &[], &[], &HostFacts::default()).unwrap().config;
     assert_eq!(
         config.notices,
         [
-            "main.yaml: line 4, column 1: nodeStatusMaxImages: not acted on: this version does not talk to an API server",
+            "main.yaml: line 4, column 1: contentType: not acted on: JSON is spoken",
             "main.yaml: line 5, column 1: qosReserved: not acted on: requests of Guaranteed pods are not set apart",
         ]
     );
@@ -407,12 +413,14 @@ fn the_kubelets_other_flags_have_an_answer() {
         [
             "--cert-dir: not acted on: this version serves no kubelet API on TCP",
             "--read-only-port: not acted on: this version serves no kubelet API on TCP",
-            "--cloud-provider: not acted on: this version does not talk to an API server",
+            "--cloud-provider: not acted on: pods, volumes and certificates of an API server are not handled by this version",
         ]
     );
     for (name, part) in [
-        ("kubeconfig", "--kubeconfig: this version runs alone"),
-        ("bootstrap-kubeconfig", "--bootstrap-kubeconfig: this version runs alone"),
+        (
+            "bootstrap-kubeconfig",
+            "--bootstrap-kubeconfig: this version makes no certificate signing requests",
+        ),
         (
             "container-runtime",
             "--container-runtime: was removed from the kubelet: name the runtime's socket",

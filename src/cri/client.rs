@@ -2,7 +2,7 @@
 //! opened anew by the next call after it broke.
 
 use super::{CriError, v1};
-use crate::model::{ContainerId, PodKey, SandboxId, ToldDriver};
+use crate::model::{ContainerId, PodKey, SandboxId, ToldDriver, k8s};
 use hyper_util::rt::TokioIo;
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
@@ -40,7 +40,7 @@ pub struct RuntimeVersion {
 }
 
 /// The two conditions of `Status`, in the kubelet's words where they don't hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readiness {
     /// `None` when `RuntimeReady` is true.
     pub runtime_not_ready: Option<String>,
@@ -48,6 +48,10 @@ pub struct Readiness {
     pub network_not_ready: Option<String>,
     /// Whether the default handler can make mounts read-only with everything below them.
     pub recursive_read_only_mounts: bool,
+    /// Every handler by name.
+    pub handlers: Vec<k8s::NodeRuntimeHandler>,
+    /// What the runtime can do as a whole, where it tells.
+    pub features: Option<k8s::NodeFeatures>,
 }
 
 /// Which objects to list.

@@ -7,7 +7,7 @@ use super::{CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_L
 use super::{CriError, annotation, v1};
 use crate::model::{
     CgroupDriver, ContainerId, ContainerState, NetworkMode, OWNER_LABEL, ObservedContainer,
-    ObservedSandbox, PodKey, PodUid, SandboxId, SandboxState, ToldDriver,
+    ObservedSandbox, PodKey, PodUid, SandboxId, SandboxState, ToldDriver, k8s,
 };
 use jiff::Timestamp;
 use std::{collections::BTreeMap, net::IpAddr};
@@ -164,7 +164,27 @@ pub fn readiness(answer: &v1::StatusResponse) -> Readiness {
         recursive_read_only_mounts: default
             .and_then(|handler| handler.features)
             .is_some_and(|features| features.recursive_read_only_mounts),
+        handlers: handlers(&answer.runtime_handlers),
+        features: answer.features.as_ref().map(|features| k8s::NodeFeatures {
+            supplemental_groups_policy: Some(features.supplemental_groups_policy),
+        }),
     }
+}
+
+/// Handlers as a Node lists them.
+fn handlers(told: &[v1::RuntimeHandler]) -> Vec<k8s::NodeRuntimeHandler> {
+    let mut handlers: Vec<k8s::NodeRuntimeHandler> = told
+        .iter()
+        .map(|handler| k8s::NodeRuntimeHandler {
+            name: Some(handler.name.clone()),
+            features: handler.features.as_ref().map(|features| k8s::NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+                user_namespaces: Some(features.user_namespaces),
+            }),
+        })
+        .collect();
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers
 }
 
 fn pod_key(namespace: &str, name: &str) -> Option<PodKey> {

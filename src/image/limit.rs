@@ -1,9 +1,7 @@
 //! How many pulls run at a time and how fast they may begin.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use crate::model::Bucket;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -63,35 +61,5 @@ impl PullLimits {
         let Some(rate) = &self.rate else { return true };
         let mut bucket = rate.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.take(rate.start.elapsed())
-    }
-}
-
-/// A token bucket, full at first. Time is an argument; amounts are in billionths of a token.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    per_second: u128,
-    capacity: u128,
-    level: u128,
-    at: Duration,
-}
-
-const TOKEN: u128 = 1_000_000_000;
-
-impl Bucket {
-    pub(super) fn new(per_second: u32, burst: u32) -> Self {
-        let capacity = u128::from(burst) * TOKEN;
-        Self { per_second: u128::from(per_second), capacity, level: capacity, at: Duration::ZERO }
-    }
-
-    /// Takes a token if there is one at `now`, a time since any fixed point.
-    pub(super) fn take(&mut self, now: Duration) -> bool {
-        let passed = now.saturating_sub(self.at).as_nanos();
-        self.level = (self.level + passed * self.per_second).min(self.capacity);
-        self.at = self.at.max(now);
-        let there = self.level >= TOKEN;
-        if there {
-            self.level -= TOKEN;
-        }
-        there
     }
 }

@@ -2,7 +2,7 @@ use super::{
     core::{Step, is_unreachable, next_step, pull_failed},
     ensure::{Ensure, PullError},
     keyring::{Credentials, Keyring, Layout},
-    limit::{Bucket, PullLimits},
+    limit::PullLimits,
     *,
 };
 use crate::{cri::ImageFound, model::k8s};
@@ -255,20 +255,6 @@ fn the_first_usable_file_counts() {
     assert_eq!(users(&paths.read(), "r.io/x"), ["home"]);
     write("root/config.json", &auths("root"));
     assert_eq!(users(&paths.read(), "r.io/x"), ["root"]);
-}
-
-#[test]
-fn the_bucket_fills_at_its_rate() {
-    let mut bucket = Bucket::new(2, 3);
-    let at = |millis: u64| Duration::from_millis(millis);
-    assert!(bucket.take(at(0)) && bucket.take(at(0)) && bucket.take(at(0)));
-    assert!(!bucket.take(at(499)));
-    assert!(bucket.take(at(500)));
-    assert!(!bucket.take(at(400)), "time going back gives nothing");
-    assert!(!bucket.take(at(900)));
-    assert!(bucket.take(at(1000)));
-    assert!(bucket.take(at(60_000)) && bucket.take(at(60_000)) && bucket.take(at(60_000)));
-    assert!(!bucket.take(at(60_000)), "no more than the burst");
 }
 
 #[tokio::test]

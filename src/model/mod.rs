@@ -4,11 +4,14 @@
 //! The specification's own vocabulary is `k8s_openapi::api::core::v1`, re-exported here as [`k8s`];
 //! there is no second Pod model.
 
+mod bucket;
 mod cgroup;
+mod cluster;
 mod desired;
 mod duration;
 mod event;
 mod ids;
+mod known;
 mod mountinfo;
 mod observed;
 mod pressure;
@@ -19,12 +22,15 @@ mod time;
 mod usage;
 mod view;
 
+pub use bucket::Bucket;
 pub use cgroup::{CgroupDriver, ToldDriver};
+pub use cluster::{ClusterTrouble, ClusterView};
 pub use desired::{DesiredPod, Origin, SourceKind};
 pub use duration::{format_duration, parse_duration, rough_seconds};
 pub use event::{Event, EventKind, EventTarget};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use k8s_openapi::api::core::v1 as k8s;
+pub use known::Known;
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,

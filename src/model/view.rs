@@ -51,6 +51,9 @@ pub struct NodeView {
     /// What may run short.
     #[serde(default)]
     pub pressure: PressureView,
+    /// The cluster that the node is part of; `None`: it lives alone.
+    #[serde(default)]
+    pub cluster: Option<Arc<super::ClusterView>>,
     /// The relist loop.
     pub pleg: PlegView,
     /// Each configured source.
@@ -64,7 +67,7 @@ pub struct NodeView {
 }
 
 /// The container runtime.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeView {
     /// Socket.
     pub endpoint: String,
@@ -76,6 +79,12 @@ pub struct RuntimeView {
     pub not_ready: Option<String>,
     /// `None` when the pod network is ready; else why not.
     pub network_not_ready: Option<String>,
+    /// Its handlers by name, with what they can do.
+    #[serde(default)]
+    pub handlers: Vec<super::k8s::NodeRuntimeHandler>,
+    /// What it can do as a whole, where it tells.
+    #[serde(default)]
+    pub features: Option<super::k8s::NodeFeatures>,
 }
 
 /// What may run short, and what was done about it.

@@ -63,6 +63,8 @@ pub(super) fn take(
             }
             health.runtime.not_ready = answer.readiness.runtime_not_ready;
             health.runtime.network_not_ready = answer.readiness.network_not_ready;
+            health.runtime.handlers = answer.readiness.handlers;
+            health.runtime.features = answer.readiness.features;
             health.recursive_read_only_mounts = answer.readiness.recursive_read_only_mounts;
         }
         // Until there was one good answer, the reason why there is none says most.

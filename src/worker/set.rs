@@ -4,8 +4,9 @@
 mod admit;
 mod publish;
 
+pub use crate::model::Known;
 use admit::{Admitted, Kept};
-pub use publish::{Ending, Known, PodViews, SetView};
+pub use publish::{Ending, PodViews, SetView};
 
 use super::{
     Input, Intent,
@@ -456,6 +457,10 @@ impl WorkerSet {
             }
         });
         self.publish_ending();
+        if idle {
+            // Whoever removes what pods leave behind, here or at an API server, learns that this one is gone.
+            self.publish_known();
+        }
         self.publish_dead();
         if (moved || idle) && self.somebody_waits() {
             self.hold();

@@ -33,6 +33,7 @@ pub struct Agent {
     dir: PathBuf,
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
+    flags: RefCell<Vec<String>>,
     writes: OnceCell<StateWrites>,
 }
 
@@ -65,6 +66,7 @@ impl Agent {
             dir,
             child: RefCell::default(),
             revived: Cell::default(),
+            flags: RefCell::default(),
             writes: OnceCell::new(),
         };
         let at = agent.dir.display();
@@ -98,7 +100,7 @@ impl Agent {
         let mut command = Command::new(BINARY);
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
-        command.stdin(Stdio::null());
+        command.args(&*self.flags.borrow()).stdin(Stdio::null());
         // Never the host's.
         let bus = format!("unix:path={}", self.system_bus().display());
         command.env("DBUS_SYSTEM_BUS_ADDRESS", bus);
@@ -115,6 +117,11 @@ impl Agent {
         let mut command = self.command();
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.child.replace(Some(command.spawn().unwrap()));
+    }
+
+    /// One more flag, from the next start on.
+    pub fn add_flag(&self, flag: String) {
+        self.flags.borrow_mut().push(flag);
     }
 
     /// From now on the agent is started again whenever it is found dead, as systemd would.

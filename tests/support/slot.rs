@@ -8,6 +8,7 @@ use super::containerd;
 use std::{
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// 200 and up are for the demo and the benchmark.
@@ -60,11 +61,24 @@ impl Slot {
         format!("/nodelet-{}", self.number)
     }
 
+    /// The name of a network namespace of its own, for who makes one.
+    pub fn network_namespace(&self) -> String {
+        format!("nodelet-link-{}", self.number)
+    }
+
     /// Ends and removes everything that carries this slot's names.
     fn clean(&self) {
         self.kill_processes();
         if self.dir.join("containerd").exists() {
             containerd::remove(&self.dir.join("containerd"));
+        }
+        let namespace = self.network_namespace();
+        if Path::new("/run/netns").join(&namespace).exists() {
+            // The wire into it goes along.
+            let removed = Command::new("ip").args(["netns", "del", &namespace]).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                super::say_loudly(&format!("cannot remove network namespace {namespace}"));
+            }
         }
         for mount in mounts_under(&self.dir) {
             if let Err(err) = nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH) {

@@ -1,5 +1,5 @@
-//! The upstream kubelet as a process: standalone, with all its directories under one, fenced in by `run`
-//! so that the machine does not notice it. `build` finds or builds the binary.
+//! The upstream kubelet as a process: standalone or joined to a cluster, with all its directories under one, fenced in by `run`
+//! so that the machine does not notice it. `build` finds or builds the binary, and those of a control plane.
 //!
 //! Its configuration is the kubelet's default except for what any bench needs (own paths, ports and cgroup root) and
 //! what keeps it alive and quiet on such a machine: cgroup v1 and swap allowed, no evictions, no image collection, no
@@ -22,12 +22,21 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Where the binary is, or nothing where there is none and none can be built; `build` has said why then.
+/// Where the kubelet is, or nothing where there is none and none can be built; `build` has said why then.
 pub fn binary() -> Option<PathBuf> {
+    find("kubelet")
+}
+
+/// The directory that the programs of a control plane are in, or nothing, as with [`binary`].
+pub fn control_plane() -> Option<PathBuf> {
+    find("controlplane")
+}
+
+fn find(what: &str) -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upstream/build");
     // Beside CARGO_TARGET_TMPDIR, which is TARGET/tmp.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("upstream");
-    let output = Command::new(here).arg(dir).stderr(Stdio::inherit()).output().unwrap();
+    let output = Command::new(here).arg(what).arg(dir).stderr(Stdio::inherit()).output().unwrap();
     match output.status.code() {
         Some(0) => Some(PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())),
         Some(3) => None,
@@ -47,6 +56,7 @@ pub struct Kubelet {
     dir: PathBuf,
     binary: PathBuf,
     containerd: PathBuf,
+    kubeconfig: Option<PathBuf>,
     child: RefCell<Option<Child>>,
 }
 
@@ -91,7 +101,15 @@ impl Kubelet {
         );
         fs::write(dir.join("config.yaml"), config).unwrap();
         let (binary, containerd) = (binary.to_owned(), containerd.to_owned());
-        Self { dir, binary, containerd, child: RefCell::default() }
+        Self { dir, binary, containerd, kubeconfig: None, child: RefCell::default() }
+    }
+
+    /// From its next start on it is a node of the cluster that this kubeconfig leads to.
+    pub fn join(&mut self, kubeconfig: &Path) {
+        let path = self.dir.join("config.yaml");
+        let config = fs::read_to_string(&path).unwrap();
+        fs::write(path, config.replace("registerNode: false", "registerNode: true")).unwrap();
+        self.kubeconfig = Some(kubeconfig.to_owned());
     }
 
     /// Starts it; does not wait until it answers.
@@ -105,6 +123,9 @@ impl Kubelet {
         command.arg("--cert-dir").arg(self.dir.join("pki"));
         command.arg("--containerd").arg(&self.containerd);
         command.arg("--hostname-override").arg(NODE_NAME);
+        if let Some(kubeconfig) = &self.kubeconfig {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child.replace(Some(command.spawn().unwrap()));
     }

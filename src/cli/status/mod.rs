@@ -3,6 +3,7 @@
 //! Everything comes from one answer of the running agent; what is printed is a pure function of it
 //! and the time.
 
+mod cluster;
 mod describe;
 mod objects;
 mod overview;

@@ -1,7 +1,7 @@
 //! The whole picture: pods, manifests with verdicts, the node.
 
 use super::{
-    pods, pressure,
+    cluster, pods, pressure,
     text::{self, Page},
 };
 use crate::{
@@ -24,6 +24,9 @@ pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> S
     page.line("");
     node(&mut page, document, now);
     pressure::render(&mut page, &document.node.pressure, now);
+    if let Some(view) = &document.node.cluster {
+        cluster::render(&mut page, view, &document.node.name, now);
+    }
     foreign(&mut page, &document.node);
     sentences(&mut page, "Warnings", &document.node.warnings);
     sentences(&mut page, "Set, but not acted on", &document.node.notices);

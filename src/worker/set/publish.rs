@@ -3,9 +3,7 @@
 use super::{State, WorkerSet};
 use crate::{
     desired::Duplicate,
-    model::{
-        ContainerId, ForeignPod, ObservedPod, PodKey, PodUid, PodView, SandboxState, Shutdown,
-    },
+    model::{ForeignPod, Known, ObservedPod, PodKey, PodUid, PodView, SandboxState, Shutdown},
     podspec::burstable_shares,
 };
 use std::{
@@ -23,19 +21,6 @@ pub struct SetView {
     pub foreign: Vec<ForeignPod>,
     /// Manifests left out because their name is taken.
     pub duplicates: Vec<Duplicate>,
-}
-
-/// What must not be taken for a leftover.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Every source has said everything, and the runtime was listed.
-    pub complete: bool,
-    /// Pods that are wished, recorded or found in the runtime, whoever made them.
-    pub uids: BTreeSet<PodUid>,
-    /// Containers found in the runtime.
-    pub containers: BTreeSet<ContainerId>,
-    /// `cpu.shares` of the tier of burstable pods.
-    pub burstable_shares: u64,
 }
 
 /// How far a shutdown of the machine is.

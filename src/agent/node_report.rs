@@ -1,0 +1,237 @@
+//! What the agent says of its machine to an API server, gathered from what is published and from the machine itself.
+
+use super::node_ip::host_ips;
+use crate::{
+    admission::{Allocatable, Capacity},
+    config::Config,
+    cri::RuntimeClient,
+    model::{NodeView, k8s},
+    node::{NodeReport, resources},
+};
+use std::{fs, path::Path, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the runtime's images, as the kubelet does.
+const IMAGES_PERIOD: Duration = Duration::from_secs(30);
+/// How long the runtime may take for it: whatever else there is to report must not wait.
+const IMAGES_PATIENCE: Duration = Duration::from_secs(1);
+/// Names of an image that are listed.
+const IMAGE_NAMES: usize = 5;
+const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+/// Machines whose firmware names none go by the machine id.
+const SYSTEM_UUID: [&str; 5] = [
+    "/sys/class/dmi/id/product_uuid",
+    "/proc/device-tree/system-id",
+    "/proc/device-tree/vm,uuid",
+    MACHINE_ID[0],
+    MACHINE_ID[1],
+];
+/// The Kubernetes release whose node agent this one stands for.
+const KUBELET_VERSION: &str = concat!("v1.36.0+nodelet.", env!("CARGO_PKG_VERSION"));
+
+/// Publishes a [`NodeReport`] whenever something in it has changed.
+pub(super) struct NodeReportTask {
+    pub config: Arc<Config>,
+    pub node_name: String,
+    pub capacity: Capacity,
+    pub allocatable: Allocatable,
+    pub runtime: RuntimeClient,
+    pub view: watch::Receiver<Arc<NodeView>>,
+    pub published: watch::Sender<Option<Arc<NodeReport>>>,
+}
+
+impl NodeReportTask {
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let base = base(&self.node_name, (&self.capacity, &self.allocatable));
+        let period = self.config.cluster.status_update;
+        let mut images =
+            Images { due: Instant::now(), of: (String::new(), String::new()), list: Vec::new() };
+        loop {
+            let view = Arc::clone(&self.view.borrow_and_update());
+            let runtime = (view.runtime.name.clone(), view.runtime.version.clone());
+            if Instant::now() >= images.due || images.of != runtime {
+                images = self.images(images, runtime).await;
+            }
+            let view = Arc::clone(&self.view.borrow_and_update());
+            let report = self.report(&base, &view, &images.list);
+            self.published.send_if_modified(|published| {
+                let changed = published.as_deref() != Some(&report);
+                if changed {
+                    *published = Some(Arc::new(report));
+                }
+                changed
+            });
+            // Cancel-safe: every arm only waits.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(period) => {}
+                changed = self.view.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn report(
+        &self,
+        base: &NodeReport,
+        view: &NodeView,
+        images: &[k8s::ContainerImage],
+    ) -> NodeReport {
+        let runtime = &view.runtime;
+        let version = match runtime.name.as_str() {
+            "" => "Unknown".to_owned(),
+            name => format!("{name}://{}", version_of(&runtime.version)),
+        };
+        let holding = view.pressure.conditions.iter().filter(|c| c.holds);
+        NodeReport {
+            addresses: addresses(&self.config, &self.node_name),
+            info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
+            images: images.to_vec(),
+            runtime_handlers: runtime.handlers.clone(),
+            features: runtime.features.clone(),
+            pressure: holding.map(|condition| condition.condition).collect(),
+            not_ready: not_ready(view, base),
+            ..base.clone()
+        }
+    }
+
+    /// The runtime's images, the largest first. What is not known stays as it was.
+    async fn images(&self, before: Images, runtime: (String, String)) -> Images {
+        let due = Instant::now() + IMAGES_PERIOD;
+        let most = self.config.cluster.max_images.unwrap_or(usize::MAX);
+        let listed = tokio::time::timeout(IMAGES_PATIENCE, self.runtime.list_images()).await;
+        let mut found = match listed {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::debug!(err = %error, "the runtime does not tell its images");
+                return Images { due, of: runtime, ..before };
+            }
+            Err(_) => return Images { due, of: runtime, ..before },
+        };
+        found.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| b.id.cmp(&a.id)));
+        let list = found.into_iter().take(most).map(|image| {
+            let names = image.repo_digests.into_iter().chain(image.repo_tags).take(IMAGE_NAMES);
+            k8s::ContainerImage {
+                names: Some(names.collect()),
+                // The API server drops a zero, which would differ for ever.
+                size_bytes: i64::try_from(image.size).ok().filter(|size| *size > 0),
+            }
+        });
+        Images { due, of: runtime, list: list.collect() }
+    }
+}
+
+/// A runtime's version as a Node shows it: without what a distribution puts behind it (`1.6.20~ds1`), which is no part of
+/// a semantic version.
+fn version_of(told: &str) -> &str {
+    let told = told.trim_start_matches('v');
+    let semantic = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
+    told.split(|c| !semantic(c)).next().unwrap_or(told)
+}
+
+/// What the runtime was last seen to have.
+struct Images {
+    due: Instant,
+    /// Name and version of the runtime that was asked.
+    of: (String, String),
+    list: Vec<k8s::ContainerImage>,
+}
+
+/// What never changes while the agent runs.
+fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> NodeReport {
+    let (capacity, allocatable) = resources(capacity, allocatable);
+    let release = nix::sys::utsname::uname()
+        .map(|kernel| kernel.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let info = k8s::NodeSystemInfo {
+        machine_id: first_of(&MACHINE_ID),
+        system_uuid: first_of(&SYSTEM_UUID),
+        boot_id: first_of(&["/proc/sys/kernel/random/boot_id"]),
+        kernel_version: release,
+        os_image: os_image(),
+        container_runtime_version: String::new(),
+        kubelet_version: KUBELET_VERSION.to_owned(),
+        kube_proxy_version: String::new(),
+        operating_system: "linux".to_owned(),
+        architecture: crate::admission::go_arch(std::env::consts::ARCH).to_owned(),
+        swap: swap().map(|bytes| k8s::NodeSwapStatus { capacity: Some(bytes) }),
+    };
+    NodeReport { name: node_name.to_owned(), capacity, allocatable, info, ..NodeReport::default() }
+}
+
+fn first_of(paths: &[&str]) -> String {
+    let read = |path: &&str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    paths.iter().find_map(read).unwrap_or_default()
+}
+
+/// `PRETTY_NAME` of os-release.
+fn os_image() -> String {
+    let text = ["/etc/os-release", "/usr/lib/os-release"]
+        .iter()
+        .find_map(|path| fs::read_to_string(Path::new(path)).ok());
+    let Some(text) = text else { return "Unknown".to_owned() };
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.map_or("Linux".to_owned(), |name| name.trim_matches(['"', '\'']).to_owned())
+}
+
+/// Bytes of swap, where there is any.
+fn swap() -> Option<i64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes: i64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("SwapTotal:"))?
+        .trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse()
+        .ok()?;
+    (kibibytes > 0).then(|| kibibytes.saturating_mul(1024))
+}
+
+/// `InternalIP` of each, then `Hostname`; none without an address.
+fn addresses(config: &Config, node_name: &str) -> Vec<k8s::NodeAddress> {
+    let address =
+        |type_: &str, address: String| k8s::NodeAddress { type_: type_.to_owned(), address };
+    let ips = host_ips(&config.node.ips);
+    if ips.is_empty() {
+        return Vec::new();
+    }
+    let ips = ips.into_iter().map(|ip| address("InternalIP", ip.to_string()));
+    ips.chain([address("Hostname", node_name.to_owned())]).collect()
+}
+
+/// Every reason why no pods can run, in the kubelet's order.
+fn not_ready(view: &NodeView, base: &NodeReport) -> Vec<String> {
+    let missing: Vec<&str> = ["cpu", "memory", "pods", "ephemeral-storage"]
+        .into_iter()
+        .filter(|name| !base.capacity.contains_key(*name))
+        .collect();
+    let missing = (!missing.is_empty())
+        .then(|| format!("missing node capacity for resources: {}", missing.join(", ")));
+    let mut all: Vec<String> = [
+        view.runtime.not_ready.clone(),
+        view.pleg.unhealthy.as_ref().map(|why| format!("PLEG is not healthy: {why}")),
+        view.runtime.network_not_ready.clone(),
+        view.shutdown.as_ref().map(|_| "node is shutting down".to_owned()),
+        missing,
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_of;
+
+    #[test]
+    fn a_version_ends_where_the_distribution_begins() {
+        for (told, shown) in
+            [("1.6.20~ds1", "1.6.20"), ("v2.1.9", "2.1.9"), ("2.0.0-rc.1+deb", "2.0.0-rc.1+deb")]
+        {
+            assert_eq!(version_of(told), shown);
+        }
+    }
+}

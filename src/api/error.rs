@@ -1,0 +1,71 @@
+//! What can go wrong between the agent and its API server, as people should read it.
+
+use std::{error::Error as _, time::Duration};
+use thiserror::Error;
+
+/// A request that failed.
+#[derive(Debug, Error)]
+pub enum ApiError {
+    /// The API server answered, and refused.
+    #[error("{0}")]
+    Refused(Box<kube::core::Status>),
+    /// It did not answer, or not in a way that can be understood.
+    #[error("{0}")]
+    Failed(String),
+    /// It did not answer in time.
+    #[error("no answer within {}s", .0.as_secs())]
+    Late(Duration),
+}
+
+impl ApiError {
+    /// HTTP status, where there was an answer.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(status) => Some(status.code),
+            Self::Failed(_) | Self::Late(_) => None,
+        }
+    }
+
+    /// Whether the object is not there.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+}
+
+impl From<kube::Error> for ApiError {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "whatever else it is, it is no answer")]
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused(status),
+            other => Self::Failed(told(&other)),
+        }
+    }
+}
+
+/// The innermost causes of an error: the outer ones say "client error" and "service error", which helps nobody.
+fn told(error: &kube::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut next: Option<&dyn std::error::Error> = error.source();
+    while let Some(error) = next {
+        let text = error.to_string();
+        if !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+        next = error.source();
+    }
+    match parts.split_off(parts.len().saturating_sub(2)) {
+        last if last.is_empty() => error.to_string(),
+        last => last.join(": "),
+    }
+}
+
+/// The answer of a request that was refused; `None` when there was no answer.
+#[must_use]
+pub fn refusal(error: &ApiError) -> Option<&kube::core::Status> {
+    match error {
+        ApiError::Refused(status) => Some(status),
+        ApiError::Failed(_) | ApiError::Late(_) => None,
+    }
+}

@@ -1,0 +1,181 @@
+//! Writes events to the API server: what the log has and the server was not told yet.
+//!
+//! The log is bounded and aggregates by itself, so that an absence of any length costs no more memory than the log, and ends in one
+//! write per entry with the count that it has by then.
+
+use super::{ApiError, Clients, Link, Pause, Verb, call};
+use crate::{
+    clock,
+    event::{Entry, EventLog, to_object},
+    model::{Bucket, k8s},
+};
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Writes about one object: so many at once, and one more in so many seconds (the kubelet's spam filter).
+const OBJECT_BURST: u32 = 25;
+const OBJECT_REFILL: Duration = Duration::from_secs(300);
+/// Between two looks at what had to wait.
+const LATER: Duration = Duration::from_secs(10);
+
+/// The task.
+#[derive(Debug)]
+pub struct EventsTask {
+    /// Name of the node.
+    pub node: String,
+    /// The way to the server.
+    pub link: watch::Receiver<Link>,
+    /// What happened.
+    pub log: watch::Receiver<Arc<EventLog>>,
+    /// `eventRecordQPS` and `eventBurst`; no limit without.
+    pub budget: Option<Bucket>,
+    /// How many events wait.
+    pub waiting: watch::Sender<usize>,
+}
+
+/// Counts that the server was told, by name of the event.
+type Written = BTreeMap<String, u32>;
+/// When each object may have all of its writes again, by boot time.
+type Allowances = HashMap<String, Duration>;
+
+impl EventsTask {
+    /// Writes until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut written: Written = Written::new();
+        let mut allowances: Allowances = Allowances::new();
+        let mut pause = Pause::default();
+        loop {
+            let clients = self.link.borrow_and_update().clients.clone();
+            let log = Arc::clone(&self.log.borrow_and_update());
+            let wait = match clients {
+                None => Duration::MAX,
+                Some(clients) => {
+                    // Cancel-safe: a write that is dropped is made again; the name makes that harmless.
+                    tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        wait = self.write(&clients, &log, &mut written, &mut allowances, &mut pause) => wait,
+                    }
+                }
+            };
+            // Cancel-safe: every arm only waits.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                changed = self.link.changed() => if changed.is_err() { return },
+                changed = self.log.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Writes what is new. How long to wait when nothing happens meanwhile.
+    async fn write(
+        &mut self,
+        clients: &Clients,
+        log: &EventLog,
+        written: &mut Written,
+        allowances: &mut Allowances,
+        pause: &mut Pause,
+    ) -> Duration {
+        let objects: Vec<(Arc<Entry>, k8s::Event)> = log
+            .entries
+            .iter()
+            .map(|entry| (Arc::clone(entry), to_object(entry, &self.node)))
+            .collect();
+        let names: std::collections::BTreeSet<&str> =
+            objects.iter().filter_map(|(_, object)| object.metadata.name.as_deref()).collect();
+        written.retain(|name, _| names.contains(name.as_str()));
+        let mut wait = Duration::MAX;
+        let mut left = 0;
+        for (entry, object) in &objects {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            let known = written.get(&name).copied();
+            if known == Some(entry.count) {
+                continue;
+            }
+            let now = clock::now().boot;
+            let involved = &object.involved_object;
+            let subject = format!(
+                "{}/{}",
+                involved.namespace.as_deref().unwrap_or_default(),
+                involved.name.as_deref().unwrap_or_default()
+            );
+            if !may_write(allowances, &subject, now) {
+                left += 1;
+                wait = wait.min(LATER);
+                continue;
+            }
+            while let Some(rest) = self.budget.as_mut().and_then(|b| b.wait(clock::now().boot)) {
+                tokio::time::sleep(rest).await;
+            }
+            match send(clients, object, known.is_some()).await {
+                Ok(()) => {
+                    pause.reset();
+                    charge(allowances, subject, now);
+                    written.insert(name, entry.count);
+                }
+                Err(error) => {
+                    tracing::debug!(err = %error, "cannot write an event");
+                    self.waiting.send_replace(objects.len() - written.len());
+                    return pause.after_failure();
+                }
+            }
+        }
+        self.waiting.send_if_modified(|waiting| std::mem::replace(waiting, left) != left);
+        wait
+    }
+}
+
+fn may_write(allowances: &mut Allowances, subject: &str, now: Duration) -> bool {
+    allowances.retain(|_, full_at| *full_at > now);
+    let full_at = allowances.get(subject).copied().unwrap_or(now);
+    full_at + OBJECT_REFILL <= now + OBJECT_REFILL * OBJECT_BURST
+}
+
+/// Only what was written counts: an API server that is away uses nothing up.
+fn charge(allowances: &mut Allowances, subject: String, now: Duration) {
+    *allowances.entry(subject).or_insert(now) += OBJECT_REFILL;
+}
+
+/// Creates it, or counts it up. What the server refuses for good counts as written.
+async fn send(clients: &Clients, object: &k8s::Event, known: bool) -> Result<(), ApiError> {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    if known {
+        let patch = json!({
+            "count": object.count,
+            "lastTimestamp": object.last_timestamp,
+            "message": object.message,
+        });
+        let path = format!("{events}/{name}");
+        match call::<serde::de::IgnoredAny>(&clients.main, Verb::Patch, &path, Some(&patch)).await {
+            Ok(_) => return Ok(()),
+            // It has expired there.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return settled(error),
+        }
+    }
+    match call::<serde::de::IgnoredAny>(&clients.main, Verb::Create, &events, Some(object)).await {
+        Ok(_) => Ok(()),
+        Err(error) => settled(error),
+    }
+}
+
+/// Whether a failure is the last word about an event.
+fn settled(error: ApiError) -> Result<(), ApiError> {
+    match error.code() {
+        // Credentials may be replaced; a server that comes up is not ready to admit anything.
+        Some(401 | 408 | 429 | 500..) | None => Err(error),
+        Some(403) if error.to_string().contains("not yet ready") => Err(error),
+        Some(code) => {
+            tracing::debug!(code, err = %error, "the API server does not take an event");
+            Ok(())
+        }
+    }
+}

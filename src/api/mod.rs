@@ -1,0 +1,107 @@
+//! The Kubernetes API server, where the agent has one (`--kubeconfig`): reports the node and its pods, and nothing else.
+//!
+//! ```text
+//!  kubeconfig, certificates ─► connection ─► Link ─┬─► reflect ─► what the API server has: our Node, our pods
+//!                                                  ├─► node    ─► registration, status       (decided by crate::node)
+//!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
+//!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
+//!                                                  └─► events
+//! ```
+//!
+//! No pod waits for anything in here. Every task is level-triggered: it compares what the node is like with what the API
+//! server was last seen to have and writes the difference, so that an absence of any length ends in one write per object. Every
+//! request has a deadline, every pause is capped at [`MAX_PAUSE`].
+
+mod client;
+mod connection;
+mod error;
+mod events;
+mod lease;
+mod node;
+mod pods;
+mod reflect;
+
+pub use client::{Clients, Verb, call};
+pub use connection::{Connections, Link, link_channel};
+pub use error::{ApiError, refusal};
+pub use events::EventsTask;
+pub use lease::{LeaseState, LeaseTask};
+pub use node::{NodeState, NodeTask};
+pub use pods::{PodsInputs, PodsReport, PodsTask};
+pub use reflect::{Picture, Reflector, Watched};
+
+use std::time::Duration;
+
+/// A request that has no answer after this long has failed (the kubelet's heartbeat deadline).
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// The longest pause between two tries of anything. Longer ones are what makes a node stay away after its API server is back.
+pub const MAX_PAUSE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`], each shortened at random by up to a quarter, so that
+/// the nodes of a cluster do not all come back at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pause {
+    failures: u32,
+}
+
+impl Pause {
+    /// How long to wait after one more failure.
+    pub fn after_failure(&mut self) -> Duration {
+        let full = FIRST_PAUSE.saturating_mul(1 << self.failures.min(5)).min(MAX_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        full - jitter(full / 4)
+    }
+
+    /// After a success.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// What does not work, and since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// One sentence.
+    pub what: String,
+    /// Wall time of the first failure since the last success.
+    pub since: jiff::Timestamp,
+}
+
+impl Trouble {
+    /// One more failure: the reason may be another one, the time stays. Whether the reason is new.
+    pub(crate) fn note(trouble: &mut Option<Self>, what: String, now: jiff::Timestamp) -> bool {
+        let since = trouble.as_ref().map_or(now, |before| before.since);
+        let is_new = trouble.as_ref().is_none_or(|before| before.what != what);
+        *trouble = Some(Self { what, since });
+        is_new
+    }
+}
+
+/// A random time below `most`.
+#[must_use]
+pub fn jitter(most: Duration) -> Duration {
+    use std::hash::{BuildHasher as _, RandomState};
+    // A new RandomState has new keys: the standard library's own randomness, which is good enough to spread load.
+    let random = RandomState::new().hash_one(0_u8);
+    let part = u32::try_from(random & 0xffff).unwrap_or_default();
+    most.saturating_mul(part) / 0x1_0000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_stay_below_their_cap() {
+        let mut pause = Pause::default();
+        let mut full = FIRST_PAUSE;
+        for _ in 0..10 {
+            let next = pause.after_failure();
+            assert!(next <= full && next >= full * 3 / 4, "{next:?} of {full:?}");
+            full = (full * 2).min(MAX_PAUSE);
+        }
+        pause.reset();
+        assert!(pause.after_failure() <= FIRST_PAUSE);
+    }
+}

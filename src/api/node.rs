@@ -1,0 +1,304 @@
+//! Registers the node and keeps its status true.
+//!
+//! ```text
+//!  Picture (our Node) ──none──► POST ──► Registered(uid) ── every 10 s, or when the report or the Node changes:
+//!        ▲                                   │                compute ─► differs, or 5 minutes over ─► PATCH status
+//!        └────────── deleted ────────────────┘
+//! ```
+//!
+//! What was written counts until the watch shows it or something newer, so that nothing is written twice for want of an echo.
+
+use super::{ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, call, jitter};
+use crate::{
+    clock,
+    event::Recorder,
+    model::{Event, k8s},
+    node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
+    patch,
+};
+use serde_json::{Map, Value, json};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const NODES: &str = "/api/v1/nodes";
+/// Between two answers to somebody who writes something else into our status.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long what was written counts while the watch does not show it.
+const ECHO_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Watched for k8s::Node {
+    fn key(&self) -> String {
+        self.metadata.name.clone().unwrap_or_default()
+    }
+}
+
+/// The task.
+#[derive(Debug)]
+pub struct NodeTask {
+    /// What registration is made from.
+    pub registration: Registration,
+    /// How often the status is computed and written.
+    pub periods: ReportPeriods,
+    /// What the machine is like; `None` until that is known.
+    pub report: watch::Receiver<Option<Arc<NodeReport>>>,
+    /// The way to the server.
+    pub link: watch::Receiver<Link>,
+    /// Our Node, as the server has it.
+    pub picture: watch::Receiver<Arc<Picture<k8s::Node>>>,
+    /// The registered node, for the lease and the pods.
+    pub registered: watch::Sender<Option<NodeRef>>,
+    /// For people.
+    pub published: watch::Sender<NodeState>,
+    /// Events of the node.
+    pub events: Recorder,
+}
+
+/// How the reporting of the node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// Wall time of the last status that was written.
+    pub posted: Option<jiff::Timestamp>,
+    /// Why the last try failed.
+    pub trouble: Option<Trouble>,
+    /// What a person should do or know.
+    pub notes: Vec<String>,
+}
+
+/// What was written last, until the watch shows it.
+struct Written {
+    node: k8s::Node,
+    /// Boot time.
+    at: Duration,
+}
+
+/// What the task remembers.
+struct Memory {
+    posting: Posting,
+    written: Option<Written>,
+    pause: Pause,
+    unschedulable: bool,
+    /// What the last written status was made from, and when by boot time.
+    reported: Option<(Arc<NodeReport>, Duration)>,
+}
+
+impl NodeTask {
+    /// Registers and reports until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut memory = Memory {
+            posting: Posting::new(self.periods),
+            written: None,
+            pause: Pause::default(),
+            unschedulable: false,
+            reported: None,
+        };
+        loop {
+            // Cancel-safe: a write that is dropped with its credentials is made again from what the server has.
+            let wait = tokio::select! {
+                () = shutdown.cancelled() => return,
+                wait = self.pass(&mut memory) => wait,
+            };
+            // Cancel-safe: every arm only waits.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                changed = self.link.changed() => if changed.is_err() { return },
+                changed = self.report.changed() => if changed.is_err() { return },
+                changed = self.picture.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// One look at everything, and at most one write. How long to wait when nothing happens meanwhile.
+    async fn pass(&mut self, memory: &mut Memory) -> Duration {
+        let clients = self.link.borrow_and_update().clients.clone();
+        let report = self.report.borrow_and_update().clone();
+        let picture = Arc::clone(&self.picture.borrow_and_update());
+        let (Some(clients), Some(report)) = (clients, report) else { return Duration::MAX };
+        if !picture.whole {
+            return self.periods.update;
+        }
+        let seen = picture.objects.get(&report.name);
+        let outcome = match observed(seen, memory) {
+            None if !self.registration.enabled => {
+                self.registered.send_if_modified(|registered| registered.take().is_some());
+                return self.periods.update;
+            }
+            None => self.register(&clients, &report, memory).await,
+            Some(node) => {
+                self.know(&node, memory);
+                self.report(&clients, &report, &node, memory).await
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                memory.pause.reset();
+                self.published.send_if_modified(|state| state.trouble.take().is_some());
+                // What was written is not believed for ever, and a foreign word is answered soon.
+                let soon = if memory.written.is_some() { ECHO_PATIENCE } else { PATIENCE };
+                self.periods.update.min(soon)
+            }
+            Err(error) => {
+                let now = clock::now().wall;
+                self.published.send_modify(|state| {
+                    if Trouble::note(&mut state.trouble, error.to_string(), now) {
+                        tracing::warn!(err = %error, "cannot report the node");
+                    }
+                });
+                memory.pause.after_failure()
+            }
+        }
+    }
+
+    async fn register(
+        &self,
+        clients: &Clients,
+        report: &Arc<NodeReport>,
+        memory: &mut Memory,
+    ) -> Result<(), ApiError> {
+        let now = clock::now();
+        let new = node::new_node(&self.registration, report, now);
+        let made: k8s::Node = call(&clients.main, Verb::Create, NODES, Some(&new)).await?;
+        tracing::info!(node = report.name, server = %clients.server, "the node is registered");
+        self.tell(node::status(report, None, now).told);
+        self.know(&made, memory);
+        memory.posting.posted(true, spread(), now);
+        memory.reported = Some((Arc::clone(report), now.boot));
+        memory.written = Some(Written { node: made, at: now.boot });
+        self.published.send_modify(|state| state.posted = Some(now.wall));
+        Ok(())
+    }
+
+    /// Takes in who the Node is and what others say of it.
+    fn know(&self, node: &k8s::Node, memory: &mut Memory) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let reference = NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() };
+        self.registered.send_if_modified(|registered| {
+            let changed = registered.as_ref() != Some(&reference);
+            if changed {
+                *registered = Some(reference);
+            }
+            changed
+        });
+        let unschedulable =
+            node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+        if unschedulable != memory.unschedulable {
+            memory.unschedulable = unschedulable;
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            self.events.record(node::schedulable(name, unschedulable));
+        }
+    }
+
+    async fn report(
+        &self,
+        clients: &Clients,
+        report: &Arc<NodeReport>,
+        node: &k8s::Node,
+        memory: &mut Memory,
+    ) -> Result<(), ApiError> {
+        let now = clock::now();
+        let Computed { status, told } = node::status(report, Some(node), now);
+        let ours = serde_json::to_value(&status).unwrap_or_default();
+        let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();
+        let changed = patch::status_patch(&theirs, &ours, &patch::NODE_STATUS);
+        let metadata = node::reconciled(&self.registration, node);
+        self.note(report, node, memory);
+        let differs = changed.is_some() || metadata.is_some();
+        if !memory.posting.is_due(differs, now) {
+            return Ok(());
+        }
+        // Somebody who writes something else again and again is answered once in a while.
+        let just_said = memory.reported.as_ref().is_some_and(|(said, at)| {
+            said == report && now.boot < *at + self.periods.update.min(PATIENCE)
+        });
+        if just_said {
+            return Ok(());
+        }
+        let mut fields: Map<String, Value> = changed.unwrap_or_default();
+        // All of them, also where they are as they were: their heartbeat is not.
+        fields.entry("conditions").or_insert_with(|| kept_by_node(&ours["conditions"]));
+        let mut body = json!({ "status": fields });
+        if let Some(Value::Object(metadata)) = metadata {
+            body.as_object_mut().into_iter().for_each(|body| body.extend(metadata.clone()));
+        }
+        let path = format!("{NODES}/{}/status", report.name);
+        let written: k8s::Node = call(&clients.main, Verb::Patch, &path, Some(&body)).await?;
+        self.tell(told);
+        memory.posting.posted(differs, spread(), now);
+        memory.reported = Some((Arc::clone(report), now.boot));
+        memory.written = Some(Written { node: written, at: now.boot });
+        self.published.send_modify(|state| state.posted = Some(now.wall));
+        Ok(())
+    }
+
+    fn tell(&self, told: Vec<Event>) {
+        for event in told {
+            self.events.record(event);
+        }
+    }
+
+    /// What a person should do or know about the Node.
+    fn note(&self, report: &NodeReport, node: &k8s::Node, memory: &Memory) {
+        let mut notes = Vec::new();
+        let told = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let ours = &report.info;
+        // Before our first word it is what an earlier boot of this machine said.
+        if memory.reported.is_some()
+            && let Some(told) = told
+            && (&told.machine_id, &told.boot_id) != (&ours.machine_id, &ours.boot_id)
+        {
+            notes.push(format!(
+                "another agent reports a node of this name: machine id {}, boot id {}; give one of the two another name \
+                 with --hostname-override",
+                told.machine_id, told.boot_id
+            ));
+        }
+        if node::lacks_taint(node) {
+            notes.push(format!(
+                "the node takes pods that it will not run: {}",
+                node::MISSING_TAINT.replace("NODE", &report.name)
+            ));
+        }
+        self.published.send_if_modified(|state| {
+            let changed = state.notes != notes;
+            if changed {
+                for note in notes.iter().filter(|note| !state.notes.contains(note)) {
+                    tracing::warn!("{note}");
+                }
+                state.notes = notes;
+            }
+            changed
+        });
+    }
+}
+
+/// Conditions that a node writes.
+fn kept_by_node(conditions: &Value) -> Value {
+    let ours = ["MemoryPressure", "DiskPressure", "PIDPressure", node::READY];
+    let all = conditions.as_array().into_iter().flatten();
+    all.filter(|condition| ours.iter().any(|our| condition["type"] == *our)).cloned().collect()
+}
+
+/// Our Node: as the watch shows it, or as it was written since.
+fn observed(seen: Option<&Arc<k8s::Node>>, memory: &mut Memory) -> Option<k8s::Node> {
+    let version = |node: &k8s::Node| -> u64 {
+        let version = node.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse().ok()).unwrap_or_default()
+    };
+    if let Some(written) = &memory.written {
+        let shown = seen.is_some_and(|seen| {
+            version(seen) >= version(&written.node)
+                || seen.metadata.uid != written.node.metadata.uid
+        });
+        if !shown && clock::now().boot < written.at + ECHO_PATIENCE {
+            return Some(written.node.clone());
+        }
+        memory.written = None;
+    }
+    seen.map(|seen| k8s::Node::clone(seen))
+}
+
+/// A random number from 0 to 1.
+fn spread() -> f64 {
+    jitter(Duration::from_secs(1)).as_secs_f64()
+}

@@ -1,0 +1,452 @@
+//! Mirror pods and the status of pods: carries out what [`crate::mirror`] decides.
+//!
+//! ```text
+//!  views, watch, Node, Known ──changed──► the pods concerned ─► queue ─► plan ─► request (a few at a time, one per pod) ─┐
+//!        every 10 s, and when the watch is live again: all ─►    ▲                                                       │
+//!                                                                └── at once, or after the pod's pause ◄── settle ◄──────┘
+//! ```
+//!
+//! A pod is in the queue at most once, and its step is planned when its turn comes: the latest state counts, however long the
+//! API server was away. While it does not answer, one request at a time finds out when it does again.
+
+mod requests;
+
+use super::{Link, Pause, Picture, Trouble, Watched};
+use crate::{
+    clock,
+    mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
+    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodView},
+    node::NodeRef,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Requests at a time.
+const PARALLEL: usize = 8;
+/// Between two comparisons of all pods when nothing tells of a change, and between two tries of what was refused.
+const RECONCILE: Duration = Duration::from_secs(10);
+/// After this many failures in a row a refused pod is tried again every [`RECONCILE`].
+const HASTY: u32 = 5;
+
+impl Watched for SeenPod {
+    fn key(&self) -> String {
+        self.key.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// What the task reads and where it tells.
+pub struct PodsInputs {
+    /// The way to the API server.
+    pub link: watch::Receiver<Link>,
+    /// `/api/v1/pods` with `spec.nodeName` of this node.
+    pub picture: watch::Receiver<Arc<Picture<SeenPod>>>,
+    /// What runs here.
+    pub views: watch::Receiver<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    /// Which pods there still are.
+    pub known: watch::Receiver<Arc<Known>>,
+    /// This node, once it is registered and as long as it is not being deleted.
+    pub node: watch::Receiver<Option<NodeRef>>,
+    /// Takes events; never waits.
+    pub events: Box<dyn Fn(Event) + Send + Sync>,
+    /// How often it may write (`kubeAPIQPS`, `kubeAPIBurst`); `None` for no limit.
+    pub budget: Option<Bucket>,
+    /// How far it is.
+    pub report: watch::Sender<Arc<PodsReport>>,
+}
+
+/// How far what the API server has is what it should have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodsReport {
+    /// Static pods whose mirror and status are as they should be.
+    pub mirrored: usize,
+    /// Pods for which something has to be written.
+    pub waiting: usize,
+    /// The last request had no answer, or one that says that the API server can't.
+    pub trouble: Option<Trouble>,
+    /// What the API server said against single pods.
+    pub refused: Vec<(PodKey, String)>,
+    /// Pods that were bound to this node through the API, and are not run.
+    pub declined: Vec<PodKey>,
+}
+
+/// The task. Nothing else writes pods.
+pub struct PodsTask {
+    inputs: PodsInputs,
+    pods: BTreeMap<PodKey, Pod>,
+    queue: VecDeque<PodKey>,
+    jobs: JoinSet<(PodKey, Step, Answer)>,
+    /// Leave to send a request that was not needed yet.
+    has_token: bool,
+    start: Instant,
+    /// Since when the watch goes on.
+    live_since: Option<Duration>,
+    server: Server,
+    compare_all_at: Instant,
+}
+
+/// One name.
+#[derive(Default)]
+struct Pod {
+    view: Option<Arc<PodView>>,
+    shown: Option<Arc<SeenPod>>,
+    memory: Memory,
+    turn: Turn,
+    /// Something is to be written.
+    behind: bool,
+    pause: Pause,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// Where a pod is on its way to a request.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Turn {
+    #[default]
+    Idle,
+    Queued,
+    /// A request is under way.
+    Busy,
+}
+
+/// How the API server fares, by the answers.
+#[derive(Default)]
+struct Server {
+    pause: Pause,
+    not_before: Option<Instant>,
+    trouble: Option<Trouble>,
+}
+
+impl std::fmt::Debug for PodsTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PodsTask").field("pods", &self.pods.len()).finish_non_exhaustive()
+    }
+}
+
+impl PodsTask {
+    /// Reads nothing and writes nothing before [`PodsTask::run`].
+    #[must_use]
+    pub fn new(inputs: PodsInputs) -> Self {
+        Self {
+            inputs,
+            pods: BTreeMap::new(),
+            queue: VecDeque::new(),
+            jobs: JoinSet::new(),
+            has_token: false,
+            start: Instant::now(),
+            live_since: None,
+            server: Server::default(),
+            compare_all_at: Instant::now(),
+        }
+    }
+
+    /// Writes until `shutdown`; what is on its way then is dropped.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        self.take_in_node();
+        self.take_in_views();
+        self.take_in_picture();
+        loop {
+            let turn = self.serve();
+            self.publish();
+            let wake_at = self.wake_at(turn);
+            let inputs = &mut self.inputs;
+            // Cancel-safe: every arm only waits; a finished request stays in the set until it is taken out.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                Some(done) = self.jobs.join_next() => match done {
+                    Ok((key, step, answer)) => self.settle(&key, &step, &answer),
+                    // Requests are not aborted, so one has panicked; the agent ends over it as over any other panic.
+                    Err(error) => return tracing::error!(err = %error, "a request to the API server has panicked"),
+                },
+                Ok(()) = inputs.views.changed() => self.take_in_views(),
+                Ok(()) = inputs.picture.changed() => self.take_in_picture(),
+                Ok(()) = inputs.node.changed() => self.take_in_node(),
+                Ok(()) = inputs.link.changed() => self.take_in_link(),
+                Ok(()) = inputs.known.changed() => self.take_in_known(),
+                () = tokio::time::sleep_until(wake_at) => self.take_in_time(),
+            }
+        }
+    }
+
+    fn take_in_views(&mut self) {
+        let views = Arc::clone(&self.inputs.views.borrow_and_update());
+        let gone = |key: &PodKey| !views.contains_key(key);
+        for (key, pod) in &mut self.pods {
+            if pod.view.is_some() && gone(key) {
+                pod.view = None;
+                pod.hurry();
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+        for (key, view) in views.iter() {
+            let pod = self.pods.entry(key.clone()).or_default();
+            if pod.view.as_ref().is_none_or(|last| !Arc::ptr_eq(last, view)) {
+                pod.view = Some(Arc::clone(view));
+                pod.hurry();
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+    }
+
+    fn take_in_picture(&mut self) {
+        let picture = Arc::clone(&self.inputs.picture.borrow_and_update());
+        let shown: BTreeMap<&PodKey, &Arc<SeenPod>> =
+            picture.objects.values().filter_map(|pod| Some((pod.key.as_ref()?, pod))).collect();
+        for (key, pod) in &mut self.pods {
+            if pod.shown.is_some() && !shown.contains_key(key) {
+                pod.shown = None;
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+        for (key, seen) in shown {
+            let pod = self.pods.entry(key.clone()).or_default();
+            if pod.shown.as_ref().is_none_or(|last| !Arc::ptr_eq(last, seen)) {
+                pod.shown = Some(Arc::clone(seen));
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+        let was_live = self.live_since.is_some();
+        if picture.live && !was_live {
+            self.live_since = Some(self.start.elapsed());
+            self.begin_anew();
+        } else if !picture.live {
+            self.live_since = None;
+        }
+    }
+
+    fn take_in_node(&mut self) {
+        self.inputs.node.mark_unchanged();
+        self.begin_anew();
+    }
+
+    fn take_in_link(&mut self) {
+        let generation = self.inputs.link.borrow_and_update().generation;
+        tracing::debug!(generation, "the way to the API server is another");
+        self.begin_anew();
+    }
+
+    /// Only a pod without a view depends on it.
+    fn take_in_known(&mut self) {
+        self.inputs.known.mark_unchanged();
+        for (key, pod) in &mut self.pods {
+            if pod.view.is_none() {
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+    }
+
+    fn take_in_time(&mut self) {
+        let now = Instant::now();
+        let all = now >= self.compare_all_at;
+        if all {
+            self.compare_all_at = now + RECONCILE;
+        }
+        for (key, pod) in &mut self.pods {
+            let due = pod.not_before.is_some_and(|at| now >= at);
+            if due {
+                pod.not_before = None;
+            }
+            if all || due {
+                enqueue(&mut self.queue, key, pod);
+            }
+        }
+    }
+
+    /// Whatever failed before may succeed now: everything is compared, and nothing waits.
+    fn begin_anew(&mut self) {
+        self.server.not_before = None;
+        self.server.pause.reset();
+        for (key, pod) in &mut self.pods {
+            pod.hurry();
+            enqueue(&mut self.queue, key, pod);
+        }
+    }
+
+    /// When time itself changes something, or a request may begin.
+    fn wake_at(&self, turn: Option<Instant>) -> Instant {
+        let pauses = self.pods.values().filter_map(|pod| pod.not_before);
+        pauses.chain(turn).fold(self.compare_all_at, Instant::min)
+    }
+
+    /// Begins as many requests as may be under way. Gives when the next may begin, where time alone keeps it.
+    fn serve(&mut self) -> Option<Instant> {
+        let whole = self.inputs.picture.borrow().whole;
+        let clients = self.inputs.link.borrow().clients.clone().filter(|_| whole)?;
+        let now = Instant::now();
+        if let Some(at) = self.server.not_before.filter(|at| now < *at) {
+            return Some(at);
+        }
+        let parallel = if self.server.trouble.is_some() { 1 } else { PARALLEL };
+        let elapsed = self.start.elapsed();
+        while !self.queue.is_empty() && self.jobs.len() < parallel {
+            if !self.has_token {
+                let wait = self.inputs.budget.as_mut().and_then(|budget| budget.wait(elapsed));
+                if let Some(wait) = wait {
+                    return Some(now + wait.min(RECONCILE));
+                }
+                self.has_token = true;
+            }
+            let (key, step) = self.next(elapsed)?;
+            self.has_token = false;
+            let client = clients.main.clone();
+            self.jobs.spawn(async move {
+                let answer = requests::carry_out(&client, &key, &step).await;
+                (key, step, answer)
+            });
+        }
+        None
+    }
+
+    /// The first in the queue that needs a request.
+    fn next(&mut self, now: Duration) -> Option<(PodKey, Step)> {
+        while let Some(key) = self.queue.pop_front() {
+            if let Some(step) = self.step_of(&key, now) {
+                return Some((key, step));
+            }
+        }
+        None
+    }
+
+    /// The request that a pod needs whose turn has come.
+    fn step_of(&mut self, key: &PodKey, now: Duration) -> Option<Step> {
+        let pod = self.pods.get_mut(key)?;
+        pod.turn = Turn::Idle;
+        if pod.not_before.is_some_and(|at| Instant::now() < at) {
+            return None;
+        }
+        let node = self.inputs.node.borrow().clone();
+        let sight = Sight {
+            key,
+            view: pod.view.as_deref(),
+            shown: pod.shown.as_ref(),
+            live_since: self.live_since,
+            node: node.as_ref(),
+        };
+        let known = &self.inputs.known;
+        let step = pod.memory.plan(&sight, |uid| known.borrow().is_gone(uid), now);
+        pod.behind = false;
+        match &step {
+            Step::Nothing => {
+                pod.calm();
+                if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled() {
+                    self.pods.remove(key);
+                }
+                return None;
+            }
+            Step::Wait(_) => {
+                pod.behind = true;
+                return None;
+            }
+            Step::Decline { uid } => {
+                (self.inputs.events)(declined(key, uid));
+                return None;
+            }
+            Step::Create(_) => tracing::debug!(pod = %key, "the mirror pod is made"),
+            Step::Delete { why, .. } => {
+                tracing::info!(pod = %key, why, "the pod is deleted in the API");
+            }
+            Step::PatchStatus { .. } => tracing::debug!(pod = %key, "the status is written"),
+        }
+        pod.behind = true;
+        pod.turn = Turn::Busy;
+        Some(step)
+    }
+
+    fn settle(&mut self, key: &PodKey, step: &Step, answer: &Answer) {
+        let now = Instant::now();
+        self.server.hear(answer, now);
+        let Some(pod) = self.pods.get_mut(key) else { return };
+        pod.turn = Turn::Idle;
+        let before = pod.memory.trouble.clone();
+        match (pod.memory.settle(step, answer, self.start.elapsed()), answer) {
+            (Next::Now, _) => {}
+            (Next::Later, Answer::Unclear(_)) => {
+                pod.not_before = Some(now + pod.pause.after_failure());
+            }
+            (Next::Later, _) => pod.fail(now),
+        }
+        if pod.memory.trouble.is_some() && pod.memory.trouble != before {
+            tracing::warn!(pod = %key, err = pod.memory.trouble, "refused by the API server");
+        }
+        enqueue(&mut self.queue, key, pod);
+    }
+
+    fn publish(&self) {
+        let mut report = PodsReport::default();
+        for (key, pod) in &self.pods {
+            if pod.behind || pod.turn != Turn::Idle {
+                report.waiting += 1;
+            } else if pod.view.is_some() {
+                report.mirrored += 1;
+            } else if pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_none()) {
+                report.declined.push(key.clone());
+            }
+            report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));
+        }
+        report.trouble.clone_from(&self.server.trouble);
+        self.inputs.report.send_if_modified(|published| {
+            let changed = **published != report;
+            if changed {
+                *published = Arc::new(report);
+            }
+            changed
+        });
+    }
+}
+
+impl Pod {
+    /// Something has changed: no reason to wait for longer.
+    fn hurry(&mut self) {
+        self.not_before = None;
+        self.calm();
+    }
+
+    fn calm(&mut self) {
+        self.pause.reset();
+        self.failures = 0;
+    }
+
+    fn fail(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = if self.failures > HASTY { RECONCILE } else { self.pause.after_failure() };
+        self.not_before = Some(now + pause);
+    }
+}
+
+impl Server {
+    fn hear(&mut self, answer: &Answer, now: Instant) {
+        match answer {
+            Answer::Unclear(why) => {
+                if Trouble::note(&mut self.trouble, why.clone(), clock::now().wall) {
+                    tracing::warn!(err = why, "cannot write pods");
+                }
+                self.not_before = Some(now + self.pause.after_failure());
+            }
+            Answer::Pod(_) | Answer::Gone | Answer::Refused(_) => *self = Self::default(),
+        }
+    }
+}
+
+/// Each pod waits at most once. One that is under way or paused comes back by itself.
+fn enqueue(queue: &mut VecDeque<PodKey>, key: &PodKey, pod: &mut Pod) {
+    if pod.turn == Turn::Idle && pod.not_before.is_none() {
+        pod.turn = Turn::Queued;
+        queue.push_back(key.clone());
+    }
+}
+
+fn declined(key: &PodKey, uid: &str) -> Event {
+    Event {
+        target: EventTarget::Pod { key: key.clone(), uid: uid.into(), field_path: None },
+        kind: EventKind::Warning,
+        reason: "StaticPodsOnly",
+        message: "this node runs static pods only: pods from the API server are not run by this version of nodelet".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

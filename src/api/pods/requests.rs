@@ -1,0 +1,53 @@
+//! The request of a step, and what its answer means.
+
+use crate::{
+    api::{ApiError, Verb, call},
+    mirror::{Answer, Denial, SeenPod, Step},
+    model::PodKey,
+};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Sends the request of a step that has one.
+///
+/// # Cancel safety
+/// Dropping it leaves open whether it was carried out.
+pub(super) async fn carry_out(client: &kube::Client, key: &PodKey, step: &Step) -> Answer {
+    let collection = format!("/api/v1/namespaces/{}/pods", key.namespace);
+    let (verb, path) = match step {
+        Step::Nothing | Step::Wait(_) | Step::Decline { .. } => {
+            return Answer::Unclear("nothing to be sent".to_owned());
+        }
+        Step::Create(_) => (Verb::Create, collection),
+        Step::Delete { .. } => (Verb::Delete, format!("{collection}/{}", key.name)),
+        Step::PatchStatus { .. } => (Verb::Patch, format!("{collection}/{}/status", key.name)),
+    };
+    let body = step.body();
+    let answer = if verb == Verb::Delete {
+        // The pod as it was last, or a Status: only what is still there is of interest.
+        let deleted = Box::pin(call::<Value>(client, verb, &path, body.as_ref())).await;
+        deleted.map(|object| match serde_json::from_value::<SeenPod>(object) {
+            Ok(pod) if pod.held => Answer::Pod(Arc::new(pod)),
+            Ok(_) | Err(_) => Answer::Gone,
+        })
+    } else {
+        let pod = Box::pin(call::<SeenPod>(client, verb, &path, body.as_ref())).await;
+        pod.map(|pod| Answer::Pod(Arc::new(pod)))
+    };
+    answer.unwrap_or_else(|error| meaning(verb, &error))
+}
+
+/// What a failed request says about its pod.
+fn meaning(verb: Verb, error: &ApiError) -> Answer {
+    let ApiError::Refused(status) = error else { return Answer::Unclear(error.to_string()) };
+    match status.code {
+        404 if matches!(verb, Verb::Delete | Verb::Patch) => Answer::Gone,
+        // The credentials, the load or the server itself are at fault, whatever was asked for.
+        401 | 408 | 429 | 500.. => Answer::Unclear(format!("{} ({})", status.message, status.code)),
+        code => Answer::Refused(Denial {
+            code,
+            reason: status.reason.clone(),
+            message: status.message.clone(),
+        }),
+    }
+}

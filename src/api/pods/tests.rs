@@ -1,0 +1,229 @@
+//! The task against an API server of a few lines in this process.
+
+use super::*;
+use crate::{api::Clients, model::k8s};
+use http::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+use tower::service_fn;
+
+/// Pods by path, and every request.
+#[derive(Default)]
+struct Api {
+    pods: BTreeMap<String, Value>,
+    requests: Vec<String>,
+    version: u64,
+    /// How many of the next requests fail.
+    failing: usize,
+}
+
+impl Api {
+    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (u16, Value) {
+        self.requests.push(format!("{method} {path}"));
+        if self.failing > 0 {
+            self.failing -= 1;
+            return (
+                503,
+                json!({"status": "Failure", "code": 503, "message": "not now", "reason": "ServiceUnavailable"}),
+            );
+        }
+        self.version += 1;
+        let version = json!(self.version.to_string());
+        if method == Method::POST {
+            let mut pod = body.clone();
+            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap());
+            pod["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+            pod["metadata"]["resourceVersion"] = version;
+            pod["status"] = json!({"phase": "Pending"});
+            self.pods.insert(path, pod.clone());
+            return (201, pod);
+        }
+        let Some(pod) = self.pods.get_mut(path.trim_end_matches("/status")) else {
+            return (
+                404,
+                json!({"status": "Failure", "code": 404, "message": "not found", "reason": "NotFound"}),
+            );
+        };
+        if method == Method::DELETE {
+            return (200, self.pods.remove(path).unwrap());
+        }
+        pod["metadata"]["resourceVersion"] = version;
+        for (field, value) in body["status"].as_object().unwrap() {
+            pod["status"][field] = value.clone();
+        }
+        (200, pod.clone())
+    }
+}
+
+fn clients(api: &Arc<Mutex<Api>>) -> Clients {
+    let api = Arc::clone(api);
+    let service = service_fn(move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap_or_default();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (code, answer) = api.lock().unwrap_or_else(PoisonError::into_inner).answer(
+                &parts.method,
+                parts.uri.path(),
+                &body,
+            );
+            let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
+            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let client = kube::Client::new(service, "default");
+    Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+}
+
+/// The task's surroundings.
+struct Bench {
+    api: Arc<Mutex<Api>>,
+    link: watch::Sender<Link>,
+    picture: watch::Sender<Arc<Picture<SeenPod>>>,
+    views: watch::Sender<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    known: watch::Sender<Arc<Known>>,
+    node: watch::Sender<Option<NodeRef>>,
+    report: watch::Receiver<Arc<PodsReport>>,
+    events: Arc<Mutex<Vec<Event>>>,
+    tasks: JoinSet<()>,
+}
+
+impl Bench {
+    fn new(budget: Option<Bucket>) -> Self {
+        let api = Arc::default();
+        let link = Link { clients: Some(Arc::new(clients(&api))), trouble: None, generation: 1 };
+        let (link, link_of_task) = watch::channel(link);
+        let (picture, picture_of_task) = watch::channel(Arc::default());
+        let (views, views_of_task) = watch::channel(Arc::default());
+        let (known, known_of_task) = watch::channel(Arc::default());
+        let (node, node_of_task) =
+            watch::channel(Some(NodeRef { name: "n1".into(), uid: "node-1".into() }));
+        let (report, published) = watch::channel(Arc::default());
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let told = Arc::clone(&events);
+        let task = PodsTask::new(PodsInputs {
+            link: link_of_task,
+            picture: picture_of_task,
+            views: views_of_task,
+            known: known_of_task,
+            node: node_of_task,
+            events: Box::new(move |event| told.lock().unwrap().push(event)),
+            budget,
+            report,
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run(CancellationToken::new()));
+        Self { api, link, picture, views, known, node, report: published, events, tasks }
+    }
+
+    fn run(&self, names: &[&str]) {
+        let views =
+            names.iter().map(|name| view(name)).map(|view| (view.key.clone(), Arc::new(view)));
+        self.views.send_replace(Arc::new(views.collect()));
+    }
+
+    fn show(&self, pods: &[Value]) {
+        let pods = pods.iter().map(|pod| serde_json::from_value::<SeenPod>(pod.clone()).unwrap());
+        let objects = pods.map(|pod| (pod.key(), Arc::new(pod))).collect();
+        let picture = Picture { objects, whole: true, live: true, trouble: None };
+        self.picture.send_replace(Arc::new(picture));
+    }
+
+    async fn until(&mut self, what: impl Fn(&PodsReport) -> bool) -> Arc<PodsReport> {
+        let last = self.report.clone();
+        let found = self.report.wait_for(|report| what(report));
+        match tokio::time::timeout(Duration::from_secs(20), found).await {
+            Ok(report) => Arc::clone(&report.unwrap()),
+            Err(_) => panic!("{:?} after {:?}", last.borrow(), self.api.lock().unwrap().requests),
+        }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.api.lock().unwrap().requests.clone()
+    }
+}
+
+fn view(name: &str) -> PodView {
+    let pod: k8s::Pod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "default", "annotations": {"nodelet.dev/revision": "r1"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }))
+    .unwrap();
+    let status = k8s::PodStatus { phase: Some("Running".to_owned()), ..k8s::PodStatus::default() };
+    PodView {
+        key: PodKey::new("default", name),
+        uid: name.into(),
+        pod: Some(Arc::new(pod)),
+        status: Arc::new(status),
+        origin: None,
+        terminating: false,
+        hung: None,
+        waiting: None,
+    }
+}
+
+#[tokio::test]
+async fn every_pod_gets_a_mirror_with_its_status_and_loses_it_with_its_manifest() {
+    let mut bench = Bench::new(Some(Bucket::new(1000, 1000)));
+    let names: Vec<String> = (0..20).map(|n| format!("web{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    bench.run(&names);
+    // Nothing is written before the watch has shown everything once.
+    bench.until(|report| report.waiting == 20).await;
+    assert_eq!(bench.requests(), Vec::<String>::new());
+    bench.show(&[]);
+    bench.until(|report| report.mirrored == 20 && report.waiting == 0).await;
+    assert_eq!(bench.requests().len(), 40);
+    let pods: Vec<Value> = bench.api.lock().unwrap().pods.values().cloned().collect();
+    assert!(pods.iter().all(|pod| pod["status"]["phase"] == "Running"), "{pods:?}");
+    // What the watch shows late, or again, is no reason to write.
+    bench.show(&pods);
+    bench.known.send_replace(Arc::new(Known { complete: true, ..Known::default() }));
+    bench.run(&[]);
+    bench.until(|report| *report == PodsReport::default()).await;
+    assert!(bench.api.lock().unwrap().pods.is_empty());
+    assert_eq!(bench.requests().len(), 60);
+    bench.tasks.shutdown().await;
+}
+
+#[tokio::test]
+async fn pods_of_the_api_are_declined_once() {
+    let mut bench = Bench::new(Some(Bucket::new(1000, 1000)));
+    let pod = json!({"metadata": {"name": "own", "namespace": "default", "uid": "u1", "resourceVersion": "1"}});
+    bench.show(&[pod]);
+    bench.until(|report| report.declined.len() == 1).await;
+    bench.link.send_modify(|link| link.generation += 1);
+    bench.run(&["web"]);
+    bench.until(|report| report.mirrored == 1).await;
+    let events: Vec<Event> = bench.events.lock().unwrap().clone();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].reason, "StaticPodsOnly");
+    bench.tasks.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_is_asked_gently_and_everything_is_written_when_it_can() {
+    let mut bench = Bench::new(None);
+    bench.api.lock().unwrap().failing = 6;
+    bench.show(&[]);
+    bench.run(&["a", "b", "c", "d"]);
+    let report = bench.until(|report| report.trouble.is_some()).await;
+    assert_eq!(report.trouble.as_ref().map(|trouble| &*trouble.what), Some("not now (503)"));
+    assert!(bench.requests().len() <= 4);
+    bench.until(|report| report.mirrored == 4 && report.trouble.is_none()).await;
+    bench.node.send_replace(Some(NodeRef { name: "n1".into(), uid: "node-2".into() }));
+    let api = Arc::clone(&bench.api);
+    let owners_are_new = || {
+        let api = api.lock().unwrap();
+        let owner = |pod: &Value| pod["metadata"]["ownerReferences"][0]["uid"] == "node-2";
+        api.pods.len() == 4 && api.pods.values().all(owner)
+    };
+    bench.until(|report| report.mirrored == 4 && report.waiting == 0 && owners_are_new()).await;
+    bench.tasks.shutdown().await;
+}

@@ -1,0 +1,230 @@
+//! What is remembered of one pod name between steps: answers that the watch has not shown yet, and refusals.
+
+use super::{
+    Case, Denial, Refusal, Refusals, SeenPod, Step, plan,
+    refusal::{minds_a_restart, refused},
+};
+use crate::{
+    model::{PodKey, PodUid, PodView, REVISION_ANNOTATION, k8s},
+    node::NodeRef,
+};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long a watch that goes on may take to show what was written. After that, what it shows counts: the object may
+/// have been deleted before the watch showed it, or the API server was restored from an older state.
+const ECHO: Duration = Duration::from_secs(10);
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The object as it is now.
+    Pod(Arc<SeenPod>),
+    /// It is not there any more.
+    Gone,
+    /// No.
+    Refused(Denial),
+    /// Nobody knows: no answer, or one that says nothing about the pod.
+    Unclear(String),
+}
+
+/// When to go on with the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// At once.
+    Now,
+    /// After a pause.
+    Later,
+}
+
+/// The last answer that the watch may not show yet.
+#[derive(Clone, Debug)]
+enum Told {
+    Pod(Arc<SeenPod>),
+    Gone(String),
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    told: Option<(Told, Duration)>,
+    /// Of which incarnation and revision.
+    refusals: (Option<(PodUid, Option<String>)>, Refusals),
+    /// The pod that was declined last.
+    declined: Option<String>,
+    /// A status that was written without effect: version of the object, hash of the patch.
+    futile: Option<(u64, u64)>,
+    /// The API server's words about the last refusal.
+    pub trouble: Option<String>,
+}
+
+/// What a step is planned from, besides what is remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    /// The name.
+    pub key: &'a PodKey,
+    /// What runs here.
+    pub view: Option<&'a PodView>,
+    /// What the watch shows.
+    pub shown: Option<&'a Arc<SeenPod>>,
+    /// Since when the watch goes on; `None` while it is broken.
+    pub live_since: Option<Duration>,
+    /// This node.
+    pub node: Option<&'a NodeRef>,
+}
+
+impl Memory {
+    /// What the API server has, by what the watch shows and by what it answered since.
+    pub fn seen(&mut self, sight: &Sight<'_>, now: Duration) -> Option<Arc<SeenPod>> {
+        let shown = sight.shown;
+        let overtaken = match &self.told {
+            None => true,
+            Some((told, at)) => {
+                let awaited = match (told, shown) {
+                    (Told::Pod(pod), Some(shown)) => shown.version < pod.version,
+                    (Told::Gone(uid), Some(shown)) => shown.uid == *uid,
+                    (Told::Pod(_), None) => true,
+                    (Told::Gone(_), None) => false,
+                };
+                let waited =
+                    sight.live_since.is_some_and(|since| now.saturating_sub(since.max(*at)) > ECHO);
+                !awaited || waited
+            }
+        };
+        if overtaken {
+            self.told = None;
+        }
+        match &self.told {
+            None => shown.cloned(),
+            Some((Told::Pod(pod), _)) => Some(Arc::clone(pod)),
+            Some((Told::Gone(_), _)) => None,
+        }
+    }
+
+    /// Decides what is next. `gone` tells whether the static pod of a uid is known to be gone.
+    pub fn plan(
+        &mut self,
+        sight: &Sight<'_>,
+        gone: impl Fn(&PodUid) -> bool,
+        now: Duration,
+    ) -> Step {
+        let seen = self.seen(sight, now);
+        let of = sight.view.map(|view| (view.uid.clone(), revision(view.pod.as_deref())));
+        if self.refusals.0 != of {
+            self.refusals = (of, Refusals::default());
+            self.trouble = None;
+        }
+        let step = plan(&Case {
+            key: sight.key,
+            view: sight.view,
+            seen: seen.as_deref(),
+            node: sight.node,
+            gone: seen.as_ref().and_then(|pod| pod.mirrors.as_ref()).is_some_and(gone),
+            refusals: &self.refusals.1,
+        });
+        let step = self.without_repeats(step);
+        match &step {
+            Step::Nothing => self.trouble = None,
+            Step::Wait(why) => self.trouble = Some(why.clone()),
+            Step::Decline { uid } => self.declined = Some(uid.clone()),
+            Step::Create(_) | Step::Delete { .. } | Step::PatchStatus { .. } => {}
+        }
+        step
+    }
+
+    /// What was said once, or written without effect, is not done again.
+    pub(super) fn without_repeats(&self, step: Step) -> Step {
+        match &step {
+            Step::Decline { uid } if self.declined.as_ref() == Some(uid) => Step::Nothing,
+            Step::PatchStatus { version, .. } if self.futile == Some((*version, hash(&step))) => {
+                Step::Wait("the API server does not keep the status as written".to_owned())
+            }
+            Step::Nothing
+            | Step::Wait(_)
+            | Step::Decline { .. }
+            | Step::Create(_)
+            | Step::Delete { .. }
+            | Step::PatchStatus { .. } => step,
+        }
+    }
+
+    /// Takes an answer in.
+    pub fn settle(&mut self, step: &Step, answer: &Answer, now: Duration) -> Next {
+        match (step, answer) {
+            (_, Answer::Unclear(_)) => return Next::Later,
+            (Step::Create(pod), Answer::Pod(made)) => {
+                self.told = Some((Told::Pod(Arc::clone(made)), now));
+                self.refusals.1 = Refusals::default();
+                if !is_as_sent(made, pod) {
+                    self.trouble =
+                        Some("the API server changes the marks of the mirror pod".to_owned());
+                    return Next::Later;
+                }
+            }
+            (Step::PatchStatus { .. }, Answer::Pod(pod)) => {
+                self.futile = Some((pod.version, hash(step)));
+                self.told = Some((Told::Pod(Arc::clone(pod)), now));
+            }
+            (Step::Delete { .. }, Answer::Pod(pod)) if pod.held => {
+                self.told = Some((Told::Pod(Arc::clone(pod)), now));
+            }
+            (Step::Delete { uid, .. } | Step::PatchStatus { uid, .. }, Answer::Gone) => {
+                self.told = Some((Told::Gone(uid.clone()), now));
+            }
+            (Step::Delete { uid, .. }, Answer::Pod(_)) => {
+                self.told = Some((Told::Gone(uid.clone()), now));
+            }
+            (Step::PatchStatus { uid, .. }, Answer::Refused(denial)) if minds_a_restart(denial) => {
+                self.refusals.1.stuck = Some(uid.clone());
+            }
+            (Step::Create(_), Answer::Refused(denial)) => match refused(denial, &self.refusals.1) {
+                Refusal::Part(part) => {
+                    self.refusals.1.parts.insert(part);
+                }
+                Refusal::Text(text) => return self.later(text),
+            },
+            (_, Answer::Refused(denial)) => return self.later(denial.message.clone()),
+            (Step::Create(_) | Step::Nothing | Step::Wait(_) | Step::Decline { .. }, _) => {
+                return Next::Later;
+            }
+        }
+        self.trouble = None;
+        Next::Now
+    }
+
+    /// Something else than was thought is there; the watch will tell.
+    fn later(&mut self, trouble: String) -> Next {
+        self.told = None;
+        self.trouble = Some(trouble);
+        Next::Later
+    }
+
+    /// Whether there is nothing worth keeping once neither a view nor a pod is left.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.told.is_none()
+    }
+}
+
+fn revision(pod: Option<&k8s::Pod>) -> Option<String> {
+    pod?.metadata.annotations.as_ref()?.get(REVISION_ANNOTATION).cloned()
+}
+
+/// Whether the API server has made of a mirror pod what it was sent, as far as it is looked at later.
+fn is_as_sent(made: &SeenPod, sent: &k8s::Pod) -> bool {
+    let owner = sent.metadata.owner_references.as_ref().and_then(|owners| owners.first());
+    let annotations = sent.metadata.annotations.as_ref();
+    let uid = annotations.and_then(|all| all.get(super::seen::MIRROR));
+    made.mirrors.as_ref().map(PodUid::as_str) == uid.map(String::as_str)
+        && made.revision == revision(Some(sent))
+        && made.owner.as_ref() == owner.map(|owner| &owner.uid)
+}
+
+fn hash(step: &Step) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    step.body().map(|body| body.to_string()).hash(&mut hasher);
+    hasher.finish()
+}

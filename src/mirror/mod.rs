@@ -1,0 +1,30 @@
+//! Static pods in the API: what is to be written for one pod name, decided from what runs and what the API server has.
+//!
+//! ```text
+//!  PodView (what runs) ──────────────┐
+//!  SeenPod (what the watch shows,    ├─► plan ─► Step: create, delete, patch the status ─► the API server
+//!    or a newer answer: Memory) ─────┘                                                        │
+//!  Memory: what was answered, refused ◄── settle ◄── Answer ◄─────────────────────────────────┘
+//! ```
+//!
+//! A mirror pod only shows a static pod. Nothing in here touches a container: a mirror that is deleted is made again, and one that can't
+//! become what it should be (another manifest, another Node object, a status that may not be left) is replaced.
+//!
+//! Invariant: an answer of the API server counts until the watch shows it or something newer, so that nothing is written twice
+//! because the watch is slow.
+
+mod memory;
+mod plan;
+mod pod;
+mod refusal;
+mod seen;
+mod status;
+
+pub use memory::{Answer, Memory, Next, Sight};
+pub use plan::{Case, Step, plan};
+pub use pod::{LEFT_OUT_ANNOTATION, mirror_pod};
+pub use refusal::{Denial, Part, Refusal, Refusals, refused};
+pub use seen::SeenPod;
+
+#[cfg(test)]
+mod tests;

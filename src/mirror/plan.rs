@@ -1,0 +1,168 @@
+//! The next step for one pod name.
+
+use super::{Refusals, SeenPod, mirror_pod, status};
+use crate::{
+    model::{PodKey, PodView, REVISION_ANNOTATION, k8s},
+    node::NodeRef,
+};
+use serde_json::{Map, Value, json};
+
+/// All that a decision is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The name.
+    pub key: &'a PodKey,
+    /// What runs under it here.
+    pub view: Option<&'a PodView>,
+    /// What the API server has under it on this node.
+    pub seen: Option<&'a SeenPod>,
+    /// This node; `None` while it is not registered.
+    pub node: Option<&'a NodeRef>,
+    /// The static pod that `seen` mirrors is known to be gone, to the last of its containers. Without that a missing view only
+    /// means that the agent does not know yet.
+    pub gone: bool,
+    /// What the API server refused of this revision.
+    pub refusals: &'a Refusals,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// The API server has what it should.
+    Nothing,
+    /// It has not, and nothing can be done about it for now: why.
+    Wait(String),
+    /// Make the mirror.
+    Create(Box<k8s::Pod>),
+    /// Delete it, at once, if it is still this one.
+    Delete {
+        /// `metadata.uid`
+        uid: String,
+        /// For the log.
+        why: &'static str,
+    },
+    /// Write the status of a mirror, if it is still this one.
+    PatchStatus {
+        /// `metadata.uid`
+        uid: String,
+        /// The version that it was compared with.
+        version: u64,
+        /// Fields of `status`, for a strategic merge.
+        status: Map<String, Value>,
+    },
+    /// Say that this pod is not run: it was bound to the node through the API.
+    Decline {
+        /// `metadata.uid`
+        uid: String,
+    },
+}
+
+impl Step {
+    /// The body of its request, if it has one.
+    #[must_use]
+    pub fn body(&self) -> Option<Value> {
+        match self {
+            Self::Nothing | Self::Wait(_) | Self::Decline { .. } => None,
+            Self::Create(pod) => serde_json::to_value(pod).ok(),
+            Self::Delete { uid, .. } => Some(json!({
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "gracePeriodSeconds": 0,
+                "preconditions": {"uid": uid},
+            })),
+            Self::PatchStatus { uid, version, status } => {
+                let mut metadata = json!({"uid": uid});
+                // Nothing leaves a final phase: it is written on what it was decided by, and on nothing newer.
+                if status
+                    .get("phase")
+                    .is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+                {
+                    metadata["resourceVersion"] = json!(version.to_string());
+                }
+                Some(json!({"metadata": metadata, "status": status}))
+            }
+        }
+    }
+}
+
+/// Decides. Each step brings the API server nearer to what it should have; after the last there is [`Step::Nothing`].
+#[must_use]
+pub fn plan(case: &Case<'_>) -> Step {
+    let Some(seen) = case.seen else { return create(case) };
+    if seen.mirrors.is_none() {
+        return not_ours(case, seen);
+    }
+    let delete = |why| Step::Delete { uid: seen.uid.clone(), why };
+    if seen.held {
+        return Step::Wait("the mirror pod is deleted and waits for its finalizers".to_owned());
+    }
+    let Some(view) = case.view else {
+        return match case.gone {
+            true => delete("its manifest is gone"),
+            false => Step::Nothing,
+        };
+    };
+    if seen.deleting {
+        return delete("it was deleted by somebody else");
+    }
+    // Of a pod whose spec is lost only the name is known.
+    let Some(pod) = &view.pod else { return Step::Nothing };
+    match outdated(case, seen, view, pod) {
+        // It goes with the pod anyway.
+        Some(_) if view.terminating => return Step::Nothing,
+        Some(why) => return delete(why),
+        None => {}
+    }
+    match status::patch(&seen.status, &view.status) {
+        Some(status) => Step::PatchStatus { uid: seen.uid.clone(), version: seen.version, status },
+        None => Step::Nothing,
+    }
+}
+
+fn create(case: &Case<'_>) -> Step {
+    let Some(view) = case.view.filter(|view| !view.terminating) else { return Step::Nothing };
+    let Some(pod) = &view.pod else { return Step::Nothing };
+    match case.node {
+        None => Step::Wait("the node is not registered".to_owned()),
+        Some(node) => Step::Create(Box::new(mirror_pod(pod, &view.uid, node, case.refusals))),
+    }
+}
+
+/// A pod that somebody bound to this node. Nothing of it runs here, so its deletion is complete as soon as it is asked for.
+fn not_ours(case: &Case<'_>, seen: &SeenPod) -> Step {
+    if seen.held {
+        Step::Nothing
+    } else if seen.deleting {
+        Step::Delete { uid: seen.uid.clone(), why: "it was deleted and does not run here" }
+    } else if case.view.is_some() {
+        Step::Wait(format!("the API has a pod {} that is not its mirror", case.key))
+    } else if status::is_final(&seen.status) {
+        Step::Nothing
+    } else {
+        Step::Decline { uid: seen.uid.clone() }
+    }
+}
+
+/// Why a mirror can't become what it should be.
+fn outdated(
+    case: &Case<'_>,
+    seen: &SeenPod,
+    view: &PodView,
+    pod: &k8s::Pod,
+) -> Option<&'static str> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let revision = annotations.and_then(|all| all.get(REVISION_ANNOTATION));
+    if seen.mirrors.as_ref() != Some(&view.uid) || seen.revision.as_ref() != revision {
+        return Some("its manifest has changed");
+    }
+    if case.node.is_some_and(|node| seen.owner.as_ref() != Some(&node.uid)) {
+        return Some("it belongs to an earlier registration of the node");
+    }
+    if status::is_final(&seen.status) && seen.status.phase != view.status.phase {
+        return Some("the pod runs again");
+    }
+    if case.refusals.stuck.as_ref() == Some(&seen.uid) {
+        return Some("a container of it runs again");
+    }
+    None
+}

@@ -1,0 +1,106 @@
+//! What is kept of a pod that the API server has.
+
+use crate::model::{PodKey, PodUid, REVISION_ANNOTATION, k8s};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Deserializer};
+
+/// Annotation that makes a pod a mirror; its value is the uid of the static pod.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// A pod that is bound to this node, as far as it is of interest here. The largest part of an object, its spec and the record of its
+/// writers, is not kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SeenPod {
+    /// Its namespace and name.
+    pub key: Option<PodKey>,
+    /// `metadata.uid`, which the API server gave it.
+    pub uid: String,
+    /// `metadata.resourceVersion`: grows with every write to the API server.
+    pub version: u64,
+    /// Which static pod it mirrors; `None` for a pod of its own.
+    pub mirrors: Option<PodUid>,
+    /// The revision of the manifest that it was made from.
+    pub revision: Option<String>,
+    /// Uid of the Node that it belongs to.
+    pub owner: Option<String>,
+    /// Somebody deleted it; it is there until this node agrees.
+    pub deleting: bool,
+    /// It is deleted as far as the node is concerned, and there until others remove their finalizers.
+    pub held: bool,
+    /// What the API server has for a status.
+    pub status: k8s::PodStatus,
+}
+
+impl<'de> Deserialize<'de> for SeenPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: ObjectMeta,
+            #[serde(default)]
+            status: Option<k8s::PodStatus>,
+        }
+        let Object { metadata, status } = Object::deserialize(deserializer)?;
+        let annotation = |name: &str| metadata.annotations.as_ref()?.get(name).cloned();
+        let owners = metadata.owner_references.iter().flatten();
+        let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| owner.uid.clone());
+        let deleting = metadata.deletion_timestamp.is_some();
+        let finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+        Ok(Self {
+            mirrors: annotation(MIRROR).map(PodUid::from),
+            revision: annotation(REVISION_ANNOTATION),
+            owner: nodes.next(),
+            deleting,
+            held: deleting && finalizers && metadata.deletion_grace_period_seconds == Some(0),
+            version: metadata.resource_version.and_then(|v| v.parse().ok()).unwrap_or_default(),
+            key: metadata.namespace.zip(metadata.name).map(|(ns, name)| PodKey::new(&ns, &name)),
+            uid: metadata.uid.unwrap_or_default(),
+            status: status.unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keeps_what_matters_of_an_object() {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "web-n1", "namespace": "shop", "uid": "u1", "resourceVersion": "42", "generation": 1,
+                "annotations": {"kubernetes.io/config.mirror": "abc", "nodelet.dev/revision": "r1", "a": "b"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-1", "controller": true}],
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": ["x/y"],
+                "managedFields": [{"manager": "nodelet", "operation": "Update"}],
+            },
+            "spec": {"containers": [{"name": "web", "image": "web:1"}], "unheardOf": 1},
+            "status": {"phase": "Running", "qosClass": "BestEffort"},
+        });
+        let expected = SeenPod {
+            key: Some(PodKey::new("shop", "web-n1")),
+            uid: "u1".to_owned(),
+            version: 42,
+            mirrors: Some("abc".into()),
+            revision: Some("r1".to_owned()),
+            owner: Some("node-1".to_owned()),
+            deleting: true,
+            held: true,
+            status: k8s::PodStatus {
+                phase: Some("Running".to_owned()),
+                qos_class: Some("BestEffort".to_owned()),
+                ..k8s::PodStatus::default()
+            },
+        };
+        assert_eq!(serde_json::from_value::<SeenPod>(object).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_pod_of_its_own_mirrors_nothing() {
+        let object =
+            json!({"metadata": {"name": "a", "namespace": "b", "finalizers": ["x/y"]}, "spec": {}});
+        let pod: SeenPod = serde_json::from_value(object).unwrap();
+        assert_eq!((pod.mirrors, pod.owner, pod.deleting, pod.held), (None, None, false, false));
+    }
+}

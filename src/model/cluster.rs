@@ -1,0 +1,44 @@
+//! The cluster's part of the node's view.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How the node is part of a cluster, as people see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterView {
+    /// The kubeconfig in use.
+    pub kubeconfig: String,
+    /// The API server's URL; `None` until a kubeconfig could be read.
+    pub server: Option<String>,
+    /// uid of the Node object; `None`: not registered (yet).
+    pub node_uid: Option<String>,
+    /// Whether the API server's changes arrive.
+    pub watching: bool,
+    /// Wall time of the last status of the node that was written.
+    pub status_posted: Option<Timestamp>,
+    /// Wall time of the last renewal of the lease.
+    pub lease_renewed: Option<Timestamp>,
+    /// Mirror pods that the API server has.
+    pub mirrors: usize,
+    /// Pods whose state there is not yet what it is here.
+    pub pods_waiting: usize,
+    /// Events that were not written yet.
+    pub events_waiting: usize,
+    /// What does not work.
+    pub troubles: Vec<ClusterTrouble>,
+    /// What a person should do or know, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Something between the agent and its API server that does not work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterTrouble {
+    /// `node status`, `lease`, `watch`, `pods`, `credentials`.
+    pub what: String,
+    /// The last error.
+    pub error: String,
+    /// Wall time of the first failure since the last success.
+    pub since: Option<Timestamp>,
+}

@@ -1,0 +1,25 @@
+//! What the agent knows of all pods together.
+
+use super::{ContainerId, PodUid};
+use std::collections::BTreeSet;
+
+/// What must not be taken for a leftover.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Every source has said everything, and the runtime was listed.
+    pub complete: bool,
+    /// Pods that are wished, recorded or found in the runtime, whoever made them.
+    pub uids: BTreeSet<PodUid>,
+    /// Containers found in the runtime.
+    pub containers: BTreeSet<ContainerId>,
+    /// `cpu.shares` of the tier of burstable pods.
+    pub burstable_shares: u64,
+}
+
+impl Known {
+    /// Whether nothing of a pod is left, and nobody wants it.
+    #[must_use]
+    pub fn is_gone(&self, uid: &PodUid) -> bool {
+        self.complete && !self.uids.contains(uid)
+    }
+}

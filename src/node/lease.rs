@@ -1,0 +1,50 @@
+//! The lease by which the node controller sees that the node is alive.
+
+use crate::model::Now;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+
+/// A new lease of the Node of that name and uid.
+#[must_use]
+pub fn lease(node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    };
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(node.to_owned()),
+            namespace: Some("kube-node-lease".to_owned()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(node.to_owned()),
+            lease_duration_seconds: Some(seconds),
+            renew_time: Some(MicroTime(now.wall)),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+/// The lease as it was answered last, renewed. One that belongs to another Node of the name (it was registered anew) gets
+/// this one as its owner, or the garbage collector would take it away.
+#[must_use]
+pub fn renewed(last: &Lease, node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
+    let new = lease(node, uid, seconds, now);
+    let mut renewed = last.clone();
+    let owners = renewed.metadata.owner_references.as_deref().unwrap_or_default();
+    if owners.iter().all(|owner| owner.uid != uid) {
+        renewed.metadata.owner_references = new.metadata.owner_references;
+    }
+    let spec = renewed.spec.get_or_insert_default();
+    spec.holder_identity = Some(node.to_owned());
+    spec.lease_duration_seconds = Some(seconds);
+    spec.renew_time = Some(MicroTime(now.wall));
+    renewed
+}

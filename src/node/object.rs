@@ -1,0 +1,89 @@
+//! The Node as it is made, and what is put right about one that was there before.
+
+use super::{NodeReport, Registration, status};
+use crate::model::{Now, k8s};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Tells the attach-detach controller that volumes are its business (`enableControllerAttachDetach`).
+const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Keeps the scheduler from binding pods here that this agent would not run.
+const STATIC_ONLY: &str = "nodelet.dev/static-only";
+/// Labels that are put right on a Node that exists; all others belong to whoever set them.
+const LABELS_KEPT: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// What a person runs where an existing Node lacks the taint: a node may not set its own.
+pub const MISSING_TAINT: &str = "kubectl taint nodes NODE nodelet.dev/static-only=:NoSchedule";
+
+/// The object to register with, status included.
+#[must_use]
+pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k8s::Node {
+    let own = k8s::Taint {
+        key: STATIC_ONLY.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..k8s::Taint::default()
+    };
+    let mut taints = registration.taints.clone();
+    if !taints.iter().any(|taint| taint.key == own.key && taint.effect == own.effect) {
+        taints.push(own);
+    }
+    k8s::Node {
+        metadata: ObjectMeta {
+            name: Some(report.name.clone()),
+            labels: Some(registration.labels.clone()),
+            annotations: Some([(ATTACH_DETACH.to_owned(), "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(k8s::NodeSpec {
+            taints: Some(taints),
+            provider_id: registration.provider_id.clone(),
+            ..k8s::NodeSpec::default()
+        }),
+        status: Some(status::status(report, None, now).status),
+    }
+}
+
+/// Whether pods may be bound to a Node that this agent would not run.
+#[must_use]
+pub fn lacks_taint(node: &k8s::Node) -> bool {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    !taints.into_iter().any(|taint| taint.key == STATIC_ONLY)
+}
+
+/// What to write into the metadata of a Node that exists already: a strategic merge patch, `None` when all is right.
+#[must_use]
+pub fn reconciled(registration: &Registration, node: &k8s::Node) -> Option<Value> {
+    let none = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    let wrong: BTreeMap<&str, &String> = LABELS_KEPT
+        .into_iter()
+        .filter_map(|name| Some((name, registration.labels.get(name)?)))
+        .filter(|(name, value)| labels.get(*name) != Some(value))
+        .collect();
+    let annotations = node.metadata.annotations.as_ref();
+    let attaches = annotations.and_then(|all| all.get(ATTACH_DETACH)).is_some_and(|v| v == "true");
+    if wrong.is_empty() && attaches {
+        return None;
+    }
+    let mut metadata = json!({});
+    if !wrong.is_empty() {
+        metadata["labels"] = json!(wrong);
+    }
+    if !attaches {
+        metadata["annotations"] = json!({ ATTACH_DETACH: "true" });
+    }
+    Some(json!({ "metadata": metadata }))
+}

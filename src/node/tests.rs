@@ -1,0 +1,217 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::{
+    admission::{Allocatable, Capacity},
+    model::{Now, Pressure, k8s},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+fn at(seconds: u64) -> Now {
+    let wall = "2026-11-21T10:00:00Z".parse::<jiff::Timestamp>().unwrap();
+    Now { boot: Duration::from_secs(seconds), wall: wall + Duration::from_secs(seconds) }
+}
+
+fn report() -> NodeReport {
+    let (capacity, allocatable) = resources(
+        &Capacity {
+            cpu_milli: 2000,
+            memory_bytes: 16 << 30,
+            ephemeral_storage_bytes: Some(100 << 30),
+            hugepages: [("hugepages-2Mi".to_owned(), 0)].into(),
+            pods: 110,
+        },
+        &Allocatable {
+            cpu_milli: 1900,
+            memory_bytes: (16 << 30) - (100 << 20),
+            ephemeral_storage_bytes: Some(96_636_764_160),
+            hugepages: [("hugepages-2Mi".to_owned(), 0)].into(),
+            pods: 110,
+        },
+    );
+    let address = |type_: &str, address: &str| k8s::NodeAddress {
+        type_: type_.to_owned(),
+        address: address.to_owned(),
+    };
+    NodeReport {
+        name: "n1".to_owned(),
+        addresses: vec![address("InternalIP", "10.0.0.1"), address("Hostname", "n1")],
+        capacity,
+        allocatable,
+        info: k8s::NodeSystemInfo { boot_id: "b1".to_owned(), ..Default::default() },
+        ..NodeReport::default()
+    }
+}
+
+fn registration() -> Registration {
+    Registration {
+        enabled: true,
+        labels: [("kubernetes.io/os", "linux"), ("kubernetes.io/hostname", "n1"), ("rack", "a")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into(),
+        ..Registration::default()
+    }
+}
+
+fn condition<'a>(status: &'a k8s::NodeStatus, type_: &str) -> &'a k8s::NodeCondition {
+    status.conditions.iter().flatten().find(|c| c.type_ == type_).unwrap()
+}
+
+fn reasons(computed: &Computed) -> Vec<&'static str> {
+    computed.told.iter().map(|event| event.reason).collect()
+}
+
+#[test]
+fn a_new_node_says_what_there_is_and_keeps_foreign_pods_away() {
+    let node = new_node(&registration(), &report(), at(0));
+    let node = serde_json::to_value(node).unwrap();
+    assert_eq!(node["metadata"]["labels"]["rack"], "a");
+    assert_eq!(
+        node["metadata"]["annotations"],
+        json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"})
+    );
+    assert_eq!(
+        node["spec"]["taints"],
+        json!([{"key": "nodelet.dev/static-only", "effect": "NoSchedule"}])
+    );
+    assert_eq!(
+        node["status"]["capacity"],
+        json!({"cpu": "2", "memory": "16Gi", "ephemeral-storage": "100Gi", "hugepages-2Mi": "0",
+               "pods": "110"})
+    );
+    assert_eq!(node["status"]["allocatable"]["cpu"], "1900m");
+    assert_eq!(node["status"]["allocatable"]["memory"], "16284Mi");
+    assert_eq!(node["status"]["allocatable"]["ephemeral-storage"], "90Gi");
+    let types: Vec<&Value> =
+        node["status"]["conditions"].as_array().unwrap().iter().map(|c| &c["type"]).collect();
+    assert_eq!(types, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_it_changes() {
+    let mut report = report();
+    let node = new_node(&registration(), &report, at(0));
+    let later = status(&report, Some(&node), at(60));
+    assert!(later.told.is_empty(), "{:?}", later.told);
+    let ready = condition(&later.status, READY);
+    assert_eq!(
+        ready.last_transition_time,
+        condition(node.status.as_ref().unwrap(), READY).last_transition_time
+    );
+    assert_ne!(ready.last_transition_time, ready.last_heartbeat_time);
+
+    report.not_ready =
+        vec!["container runtime is down".to_owned(), "node is shutting down".to_owned()];
+    let down = status(&report, Some(&node), at(70));
+    let ready = condition(&down.status, READY);
+    assert_eq!(ready.status, "False");
+    assert_eq!(
+        ready.message.as_deref(),
+        Some("[container runtime is down, node is shutting down]")
+    );
+    assert_eq!(ready.last_transition_time, ready.last_heartbeat_time);
+    assert_eq!(reasons(&down), ["NodeNotReady"]);
+
+    report.pressure = vec![Pressure::Memory];
+    let short = status(&report, Some(&node), at(80));
+    let memory = condition(&short.status, "MemoryPressure");
+    assert_eq!(
+        (memory.status.as_str(), memory.reason.as_deref()),
+        ("True", Some("KubeletHasInsufficientMemory"))
+    );
+}
+
+#[test]
+fn after_the_controller_gave_up_on_a_node_everything_is_told_again() {
+    let report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    for condition in node.status.as_mut().unwrap().conditions.iter_mut().flatten() {
+        condition.status = "Unknown".to_owned();
+        condition.reason = Some("NodeStatusUnknown".to_owned());
+    }
+    let healed = status(&report, Some(&node), at(100));
+    assert!(healed.status.conditions.iter().flatten().all(|c| c.status != "Unknown"));
+    assert_eq!(
+        reasons(&healed),
+        ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"]
+    );
+}
+
+#[test]
+fn what_others_wrote_stays() {
+    let mut report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    let theirs = node.status.as_mut().unwrap();
+    let network = json!({"type": "NetworkUnavailable", "status": "False"});
+    theirs.conditions.as_mut().unwrap().push(serde_json::from_value(network).unwrap());
+    let one = k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".to_owned());
+    for table in [&mut theirs.capacity, &mut theirs.allocatable] {
+        table.as_mut().unwrap().insert("example.com/gpu".to_owned(), one.clone());
+    }
+    report.addresses.clear();
+    let computed = status(&report, Some(&node), at(10)).status;
+    assert_eq!(condition(&computed, "NetworkUnavailable").status, "False");
+    assert_eq!(computed.capacity.unwrap()["example.com/gpu"], one);
+    assert_eq!(computed.allocatable.unwrap()["example.com/gpu"], one);
+    assert_eq!(computed.addresses.unwrap().len(), 2, "old addresses stay where none is known");
+}
+
+#[test]
+fn a_reboot_is_told() {
+    let mut report = report();
+    let node = new_node(&registration(), &report, at(0));
+    report.info.boot_id = "b2".to_owned();
+    let computed = status(&report, Some(&node), at(10));
+    assert_eq!(reasons(&computed), ["Rebooted"]);
+    assert_eq!(computed.told[0].message, "Node n1 has been rebooted, boot id: b2");
+}
+
+#[test]
+fn only_the_kubelets_labels_are_put_right() {
+    let mut node = new_node(&registration(), &report(), at(0));
+    assert_eq!(reconciled(&registration(), &node), None);
+    let labels = node.metadata.labels.as_mut().unwrap();
+    labels.insert("kubernetes.io/os".to_owned(), "plan9".to_owned());
+    labels.insert("rack".to_owned(), "b".to_owned());
+    assert_eq!(
+        reconciled(&registration(), &node),
+        Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}))
+    );
+    node.metadata
+        .labels
+        .as_mut()
+        .unwrap()
+        .insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+    node.metadata.annotations = None;
+    assert!(reconciled(&registration(), &node).is_some());
+    assert!(!lacks_taint(&node));
+    node.spec = None;
+    assert!(lacks_taint(&node));
+}
+
+#[test]
+fn a_lease_follows_the_node_that_it_belongs_to() {
+    let first = lease("n1", "u1", 40, at(0));
+    let next = renewed(&first, "n1", "u1", 40, at(10));
+    assert_eq!(next.metadata, first.metadata);
+    assert_ne!(next.spec, first.spec);
+    let moved = renewed(&first, "n1", "u2", 40, at(20));
+    assert_eq!(moved.metadata.owner_references.unwrap()[0].uid, "u2");
+}
+
+#[test]
+fn a_status_is_written_when_it_changes_and_when_its_time_has_come() {
+    let periods =
+        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+    let mut posting = Posting::new(periods);
+    assert!(posting.is_due(false, at(0)), "the first");
+    posting.posted(true, 0.5, at(0));
+    assert!(!posting.is_due(false, at(299)));
+    assert!(posting.is_due(true, at(1)));
+    assert!(posting.is_due(false, at(300)));
+    posting.posted(false, 0.9, at(300));
+    assert_eq!(posting.due(), Some(Duration::from_secs(600)), "regular ones are not spread");
+    posting.posted(true, 0.0, at(310));
+    assert_eq!(posting.due(), Some(Duration::from_secs(460)));
+}

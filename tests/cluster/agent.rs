@@ -1,0 +1,226 @@
+//! The real agent as a node of a real control plane: what it makes there, and what becomes of that when people touch it.
+
+use super::{
+    controlplane::{ControlPlane, Options, link::Link},
+    objects::{self, LEASES, NODES, PODS},
+    programs,
+    support::{
+        agent::{NODE_NAME, Settings},
+        manifest::Pod,
+        poll_until, say_loudly,
+        world::{Kind, World, full_name},
+    },
+};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A world whose agent has an API server, by a link that can fail.
+pub struct Member {
+    pub world: World,
+    pub plane: ControlPlane,
+    pub link: Link,
+}
+
+impl Member {
+    /// Everything but the agent runs; `None` where there is no control plane.
+    pub fn prepare(options: &Options, settings: &Settings) -> Option<Self> {
+        let programs = programs()?;
+        let world = World::prepare(Kind::Fake, settings);
+        let plane = ControlPlane::start(&world.slot, &programs, options);
+        let link = Link::start(&world.slot, &plane, 0);
+        let kubeconfig = plane.node_kubeconfig(NODE_NAME, link.address());
+        world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+        Some(Self { world, plane, link })
+    }
+
+    /// The agent runs, and its node is Ready.
+    pub fn start(options: &Options) -> Option<Self> {
+        // What is killed again and again is not to be waited for.
+        let settings = Settings::for_kind(Kind::Fake)
+            .kubelet("crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n");
+        let member = Self::prepare(options, &settings)?;
+        member.world.agent.start();
+        member.wait("the node is Ready", || member.node(), ready);
+        Some(member)
+    }
+
+    pub fn node(&self) -> Value {
+        self.plane.admin.find(&format!("{NODES}/{NODE_NAME}")).unwrap_or_default()
+    }
+
+    pub fn lease(&self) -> Value {
+        self.plane.admin.find(&format!("{LEASES}/{NODE_NAME}")).unwrap_or_default()
+    }
+
+    /// The mirror of a static pod; null when there is none.
+    pub fn mirror(&self, pod: &str) -> Value {
+        self.plane.admin.find(&format!("{PODS}/{}", full_name(pod))).unwrap_or_default()
+    }
+
+    /// What `nodelet status` says of single pods and of the Node.
+    pub fn notes(&self) -> String {
+        let cluster = self.world.agent.status().ok().and_then(|status| status.node.cluster.clone());
+        cluster.map(|cluster| cluster.notes.join("\n")).unwrap_or_default()
+    }
+
+    pub fn events(&self) -> Vec<Value> {
+        let all = self.plane.admin.get("/api/v1/events")["items"].clone();
+        all.as_array().cloned().unwrap_or_default()
+    }
+
+    /// Waits; gives what was accepted and how long it took.
+    #[track_caller]
+    pub fn wait<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        look: impl FnMut() -> T,
+        accept: impl FnMut(&T) -> bool,
+    ) -> (T, Duration) {
+        let begun = Instant::now();
+        match poll_until(SOON, look, accept) {
+            Ok(found) => (found, begun.elapsed()),
+            Err(last) => panic!(
+                "not within {SOON:?}: {what}\n--- last: {last:#?}\n--- agent: {}\n--- status: {:#?}",
+                self.world.agent.log_tail(40),
+                self.world.agent.status().map(|status| status.node.cluster)
+            ),
+        }
+    }
+
+    /// Stops the agent; nothing may be left of its pods.
+    pub fn finish(self) {
+        self.world.finish();
+    }
+}
+
+pub fn ready(object: &Value) -> bool {
+    objects::condition(object, "Ready").is_some_and(|(status, _)| status == "True")
+}
+
+fn uid(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A figure for docs/performance.md, printed whether or not the test passes.
+pub fn figure(what: &str, took: Duration) {
+    say_loudly(&format!("{what}: {:.2} s", took.as_secs_f64()));
+}
+
+#[test]
+fn a_node_registers_and_shows_its_pods() {
+    let Some(member) = Member::prepare(&Options::default(), &Settings::for_kind(Kind::Fake)) else {
+        return;
+    };
+    let world = &member.world;
+    world.drop_pod(&Pod::running("web"));
+    let begun = Instant::now();
+    world.agent.start();
+    let (node, _) = member.wait("the node is Ready", || member.node(), ready);
+    figure("agent start -> node Ready, no pod yet", begun.elapsed());
+    let (mirror, _) = member.wait("the mirror is Ready", || member.mirror("web"), ready);
+    let pod = world.agent.status().unwrap().pod("web").unwrap().clone();
+    let hash = pod.uid.to_string();
+    let annotations = &mirror["metadata"]["annotations"];
+    assert_eq!(annotations["kubernetes.io/config.mirror"], *hash, "{mirror:#}");
+    assert_eq!(mirror["metadata"]["ownerReferences"][0]["uid"], *uid(&node));
+    assert_eq!(mirror["status"]["phase"], "Running");
+    assert_eq!(mirror["status"]["containerStatuses"][0]["ready"], true);
+    let (lease, _) = member.wait("the lease is there", || member.lease(), |l| !l.is_null());
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], *uid(&node));
+    assert_eq!(lease["spec"]["holderIdentity"], NODE_NAME);
+    let has = |events: &Vec<Value>, reason: &str| events.iter().any(|e| e["reason"] == reason);
+    member.wait(
+        "events are told",
+        || member.events(),
+        |events| ["Started", "NodeHasSufficientMemory"].iter().all(|reason| has(events, reason)),
+    );
+    let described = member.plane.kubectl_text(&["describe", "node", NODE_NAME]);
+    for expected in ["NodeHasSufficientMemory", "nodelet.dev/static-only:NoSchedule", "web-node1"] {
+        assert!(described.contains(expected), "{expected} in {described}");
+    }
+
+    // A person deletes the mirror: it is made again, and nothing else happens.
+    let running = world.running_id("web", "main");
+    let pods = ["delete", "pod", "-n", "default", "web-node1", "--wait=false"];
+    member.plane.kubectl_text(&pods);
+    let again = |pod: &Value| ready(pod) && uid(pod) != uid(&mirror);
+    member.wait("the mirror is made again", || member.mirror("web"), again);
+    assert_eq!(world.running_id("web", "main"), running);
+
+    // Another manifest, another mirror.
+    world.drop_pod(&Pod::running("web").env("VERSION", "2"));
+    member.wait(
+        "the mirror is that of the new manifest",
+        || member.mirror("web"),
+        |pod| ready(pod) && pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] != *hash,
+    );
+
+    // The Node is deleted: it comes again, with all that belongs to it.
+    member.plane.kubectl_text(&["delete", "node", NODE_NAME]);
+    let (new, _) = member.wait(
+        "the node is registered again",
+        || member.node(),
+        |node| ready(node) && !uid(node).is_empty(),
+    );
+    assert_ne!(uid(&new), uid(&node));
+    let owned = |object: &Value| object["metadata"]["ownerReferences"][0]["uid"] == *uid(&new);
+    member.wait(
+        "the mirror belongs to it",
+        || member.mirror("web"),
+        |pod| ready(pod) && owned(pod),
+    );
+    member.wait("the lease belongs to it", || member.lease(), owned);
+
+    // Killed: the next one takes everything over.
+    let (mirror, running) = (member.mirror("web"), world.running_id("web", "main"));
+    world.agent.kill();
+    let begun = Instant::now();
+    world.agent.start();
+    world.wait_running("web");
+    let renewed = |lease: &Value| lease["spec"]["renewTime"] != member.lease()["spec"]["renewTime"];
+    assert!(!renewed(&member.lease()));
+    figure("killed -> pod seen again", begun.elapsed());
+    assert_eq!(
+        (uid(&member.mirror("web")), world.running_id("web", "main")),
+        (uid(&mirror), running)
+    );
+
+    world.remove("web.yaml");
+    member.wait("the mirror is gone", || member.mirror("web"), Value::is_null);
+    member.finish();
+}
+
+#[test]
+fn a_pod_from_the_api_is_not_run_and_can_be_deleted() {
+    let Some(member) = Member::start(&Options::default()) else { return };
+    member.plane.kubectl_text(&["create", "serviceaccount", "default", "-n", "default"]);
+    let pod = objects::pod("stray", NODE_NAME);
+    member.plane.admin.create(PODS, &pod).unwrap().ok();
+    let path = format!("{PODS}/stray");
+    let of_stray = |event: &Value| event["involvedObject"]["name"] == "stray";
+    member.wait("people are told", || member.events(), |events| events.iter().any(of_stray));
+    assert_eq!(member.plane.admin.get(&path)["status"]["phase"], "Pending");
+    member.wait("it is noted", || member.notes(), |notes| notes.contains("stray"));
+    member.plane.kubectl_text(&["delete", "pod", "stray", "--wait=false"]);
+    member.wait("it is gone", || member.plane.admin.find(&path), Option::is_none);
+    member.finish();
+}
+
+#[test]
+fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
+    let Some(member) = Member::start(&Options::default()) else { return };
+    member.world.drop_pod(&Pod::running("web").set("priority", 1000));
+    let (mirror, _) = member.wait("there is a mirror", || member.mirror("web"), ready);
+    let left_out = mirror["metadata"]["annotations"]["nodelet.dev/left-out"].as_str().unwrap();
+    assert!(left_out.contains("priority"), "{left_out}");
+    // A namespace that is not there: told, and made good when it is.
+    member.world.drop_pod(&Pod::running("shop").meta("namespace", "shop"));
+    member.wait("people are told", || member.notes(), |notes| notes.contains("shop"));
+    member.plane.kubectl_text(&["create", "namespace", "shop"]);
+    let path = "/api/v1/namespaces/shop/pods/shop-node1";
+    member.wait("the mirror follows", || member.plane.admin.find(path).unwrap_or_default(), ready);
+    member.finish();
+}

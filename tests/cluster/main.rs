@@ -1,0 +1,45 @@
+//! Nodes in a real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes 1.36, each test
+//! with one of its own. Needs their programs, or Go to build them (`tests/upstream/build`); says so when it must skip.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    unreachable_pub,
+    reason = "a panic is how a test fails"
+)]
+
+#[path = "../controlplane/mod.rs"]
+mod controlplane;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../upstream/mod.rs"]
+mod upstream;
+
+mod agent;
+mod faults;
+mod identity;
+mod links;
+mod objects;
+mod planes;
+mod reference;
+
+use controlplane::{ControlPlane, Options};
+use std::path::PathBuf;
+use support::slot::Slot;
+
+/// Where the control plane's programs are; says it loudly when the test must be skipped.
+fn programs() -> Option<PathBuf> {
+    let found = upstream::control_plane();
+    if found.is_none() {
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        support::say_loudly(&format!("SKIPPED {test}: needs a control plane or Go to build it"));
+    }
+    found
+}
+
+/// A control plane of one's own, in a slot of its own.
+fn control_plane(options: &Options) -> Option<(ControlPlane, Slot)> {
+    let programs = programs()?;
+    let slot = Slot::take();
+    Some((ControlPlane::start(&slot, &programs, options), slot))
+}
