@@ -189,9 +189,10 @@ fn evicted(status: &Status) -> Vec<String> {
     away.map(|one| one.key.name.trim_end_matches("-node1").to_owned()).collect()
 }
 
-/// Writes to a file for ever, by 40 MiB a second at most.
+/// Writes to a file for ever, by 5 MiB a second at most: what is left has to last until the container has ended, as containerd can't
+/// remove anything from a disk that is full.
 fn filling(file: &str) -> String {
-    format!("while head -c 4194304 /dev/zero; do sleep 0.1; done >{file}")
+    format!("while head -c 524288 /dev/zero; do sleep 0.1; done >{file}")
 }
 
 /// A log, a writable layer and an emptyDir, one after the other, where everything is on one disk. The last one takes
@@ -199,7 +200,7 @@ fn filling(file: &str) -> String {
 pub fn who_fills_the_disk_goes_alone_and_comes_back(kind: Kind) {
     let node = Node::start(kind, false);
     let hogs = [
-        ("log", "while yes a line for the log | head -c 4194304; do sleep 0.1; done".to_owned()),
+        ("log", "while yes a line for the log | head -c 524288; do sleep 0.1; done".to_owned()),
         ("layer", filling("/file")),
         ("volume", "head -c 1073741824 /dev/zero >/scratch/file".to_owned()),
     ];

@@ -40,8 +40,8 @@ pub struct Agent {
 /// What a process uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// VmRSS in KiB.
-    pub rss_kib: u64,
+    /// RssAnon in KiB: what the agent itself holds, without the text of an unoptimised program.
+    pub anon_kib: u64,
     /// VmHWM in KiB.
     pub peak_rss_kib: u64,
     /// Threads.
@@ -213,7 +213,7 @@ impl Agent {
             line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
         };
         Usage {
-            rss_kib: field("VmRSS"),
+            anon_kib: field("RssAnon"),
             peak_rss_kib: field("VmHWM"),
             threads: field("Threads"),
             fds: fs::read_dir(proc.join("fd")).unwrap().count() as u64,

@@ -7,12 +7,7 @@ use crate::{
 };
 
 pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveContainer) -> Outcome {
-    let deadline = host.settings.request_timeout;
-    let call = host.runtime.remove_container(&remove.id);
-    let step = Step::RemoveContainer { id: remove.id.clone() };
-    if let Err(error) = request.awaited("RemoveContainer", deadline, call).await {
-        return Outcome::Failed(request.failure(step, "RemoveContainerError", error.message()));
-    }
+    // Before the container: on a disk that is full, of these logs perhaps, the runtime can't write down that it is gone.
     if !remove.keep_logs && !remove.name.is_empty() {
         let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
         let (name, id, count) = (remove.name.clone(), remove.id.clone(), remove.restart_count);
@@ -27,6 +22,12 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
             // The pod's log directory goes with the pod, whatever is left in it.
             tracing::warn!(pod = %request.key, container = %remove.name, err = %error, "cannot remove its logs");
         }
+    }
+    let deadline = host.settings.request_timeout;
+    let call = host.runtime.remove_container(&remove.id);
+    let step = Step::RemoveContainer { id: remove.id.clone() };
+    if let Err(error) = request.awaited("RemoveContainer", deadline, call).await {
+        return Outcome::Failed(request.failure(step, "RemoveContainerError", error.message()));
     }
     Outcome::ContainerRemoved { uid: remove.uid.clone(), id: remove.id.clone() }
 }
