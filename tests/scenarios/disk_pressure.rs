@@ -310,7 +310,10 @@ pub fn dead_containers_go_before_pods(kind: Kind) {
     assert!(evicted(&status).is_empty() && status.node.pressure.steps.len() == 1, "{status:?}");
     world.agent.kill();
     world.agent.start();
-    world.wait("all is found again", |status| !crossed_or_unread(status) && ended(status));
+    // Four times the usual: seen to take longer than half a minute now and then, for a reason that is not known yet.
+    world.wait_for(4 * SOON, "all is found again", |status| {
+        !crossed_or_unread(status) && ended(status)
+    });
     stays("nobody runs again", Duration::from_secs(2), dead, |dead| *dead == 1);
     assert_eq!((innocent, crashed), (node.innocent(), world.running_ids("crashes")));
     node.finish();
