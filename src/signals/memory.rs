@@ -218,17 +218,15 @@ impl CgroupFiles {
     fn working_set(&mut self) -> Result<u64, NoReading> {
         let usage = self.usage()?;
         let stat = self.stat.read()?;
-        let field = |name: &str| {
-            core::memory_stat(&stat, name).ok_or_else(|| {
-                absurd(&self.directory.join("memory.stat"), format!("it holds no {name}"))
-            })
-        };
-        let inactive = field(if self.v1 { "total_inactive_file" } else { "inactive_file" })?;
+        let lacks =
+            |name| absurd(&self.directory.join("memory.stat"), format!("it holds no {name}"));
+        let field = |name| core::memory_stat(&stat, name).ok_or_else(|| lacks(name));
+        let idle = core::idle_file(&stat, self.v1).ok_or_else(|| lacks("inactive_file"))?;
         let usage = match usage {
             Some(usage) => usage,
             None => field("anon")?.saturating_add(field("file")?),
         };
-        Ok(core::working_set(usage, inactive))
+        Ok(core::working_set(usage, idle))
     }
 }
 

@@ -179,8 +179,11 @@ fn working_set(cgroup: &Path) -> u64 {
     let used = number("memory.usage_in_bytes")
         .or_else(|| number("memory.current"))
         .or_else(|| Some(field("anon")? + field("file")?));
-    let inactive = field("total_inactive_file").or_else(|| field("inactive_file"));
-    used.unwrap_or_default().saturating_sub(inactive.unwrap_or_default())
+    // What is on no list is on its way out.
+    let file = |v1: &str, v2: &str| field(v1).or_else(|| field(v2)).unwrap_or_default();
+    let cache = file("total_cache", "file").saturating_sub(file("total_shmem", "shmem"));
+    let active = file("total_active_file", "active_file");
+    used.unwrap_or_default().saturating_sub(cache.saturating_sub(active))
 }
 
 /// What came of a hog, seen from outside.
@@ -418,7 +421,8 @@ pub fn a_hog_dies_while_the_runtime_hangs(kind: Kind) {
     signs.give("now");
     check("200 MiB/s while containerd hangs", watched);
     let status = world.wait("people are told", |status| is_told(status, "hog"));
-    assert!(holds(&status, Pressure::Memory));
+    // It may be over before anybody has looked.
+    assert!(has_event(&status, "NodeHasInsufficientMemory"));
     world.wait("the pressure is over", |status| !holds(status, Pressure::Memory));
     let status = world.agent.status().unwrap();
     let away = &status.node.pressure.evicted;

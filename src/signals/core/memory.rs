@@ -78,6 +78,26 @@ pub(in crate::signals) fn working_set(usage: u64, inactive_file: u64) -> u64 {
     usage.saturating_sub(inactive_file)
 }
 
+/// Page cache of which a `memory.stat` says that it doesn't count, in bytes: `inactive_file`, and what the kernel has just
+/// taken off its lists to free it, which is on none of them. Who frees much at once (`DAMON_RECLAIM`, a large
+/// `memory.reclaim`) lets hundreds of MiB of idle page cache look like use for a moment otherwise. `None` without `inactive_file`;
+/// without the other fields (before Linux 5.12) only that counts.
+#[must_use]
+pub(in crate::signals) fn idle_file(stat: &str, v1: bool) -> Option<u64> {
+    let field = |name: &str| match v1 {
+        true => memory_stat(stat, &format!("total_{name}")),
+        false => memory_stat(stat, name),
+    };
+    let inactive = field("inactive_file")?;
+    let on_no_list = || {
+        let cache = field(if v1 { "cache" } else { "file" })?;
+        let elsewhere = ["active_file", "shmem", "swapcached", "unevictable"];
+        let elsewhere = elsewhere.into_iter().map(field).sum::<Option<u64>>()?;
+        Some(cache.saturating_sub(inactive).saturating_sub(elsewhere))
+    };
+    Some(inactive.saturating_add(on_no_list().unwrap_or(0)))
+}
+
 /// A line of `memory.stat`.
 #[must_use]
 pub(in crate::signals) fn memory_stat(text: &str, name: &str) -> Option<u64> {
@@ -125,6 +145,23 @@ AnonPages:         91040 kB
 Mapped:           104388 kB
 HugePages_Total:       0
 ";
+
+    #[test]
+    fn page_cache_on_its_way_out_is_idle() {
+        let v2 = "anon 10\nfile 1000\nkernel 1\nshmem 100\nswapcached 20\n\
+            inactive_file 300\nactive_file 200\nunevictable 30\n";
+        let on_no_list = 1000 - 100 - 20 - 300 - 200 - 30;
+        assert_eq!(idle_file(v2, false), Some(300 + on_no_list));
+        let v1: String = v2.lines().map(|line| format!("total_{line}\n")).collect();
+        let v1 = format!("cache 1\ninactive_file 1\n{}", v1.replace("total_file", "total_cache"));
+        assert_eq!(idle_file(&v1, true), Some(300 + on_no_list));
+        // Counters are not read at one moment: never less than what is on the list.
+        assert_eq!(idle_file(&v2.replace("file 1000", "file 500"), false), Some(300));
+        for missing in ["\nshmem", "\nswapcached", "\nactive_file", "\nunevictable"] {
+            assert_eq!(idle_file(&v2.replace(missing, "\nother"), false), Some(300), "{missing}");
+        }
+        assert_eq!(idle_file(&v2.replace("inactive_file", "other"), false), None);
+    }
 
     #[test]
     fn meminfo_is_read() {
