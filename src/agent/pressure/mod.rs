@@ -9,6 +9,7 @@
 //! One thing is done at a time, and the next one after a reading that began later. Who was evicted is saved before
 //! the pod is told to go. The pod's own worker stops it.
 
+mod blame;
 mod disks;
 mod reclaim;
 mod relief;
@@ -33,6 +34,7 @@ use crate::{
     worker::{Host, Known, PodViews},
 };
 use anyhow::Context as _;
+use blame::Blame;
 use reclaim::PageCache;
 use relief::Leaving;
 use room::{Clearing, Freeing};
@@ -119,6 +121,7 @@ pub(super) struct PressureTask {
     /// Boot time at which the pause of a pod is over.
     pause_ends: Option<Duration>,
     history: History,
+    blame: Blame,
     kernel: Kernel,
 }
 
@@ -207,6 +210,7 @@ impl PressureTask {
             page_cache: PageCache::default(),
             pause_ends: None,
             history: History::default(),
+            blame: Blame::default(),
             inputs,
         }
     }
@@ -230,6 +234,7 @@ impl PressureTask {
                 Some(survey) = self.surveys.join_next() => {
                     self.surveyed = Some(survey.context("measuring pods has crashed")?);
                 }
+                found = self.blame.next() => self.tell_blame(found),
                 () = tokio::time::sleep(pause) => {}
             }
         }

@@ -14,22 +14,15 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, measured as amount,
-        over_limits, rank, threshold_met_message,
+        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, rank,
+        threshold_met_message,
     },
     signals,
-    worker::blocking,
 };
 use std::{sync::Arc, time::Duration};
 
 /// How long a pod may take to go before the next one is looked for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two words about the same signal that no pod is to blame for.
-const BLAME_PERIOD: Duration = Duration::from_secs(600);
-/// Users outside pods that are named.
-const BLAMED: usize = 3;
-/// How long looking for large directories may take.
-const DIRECTORIES_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A pod that was told to go.
 pub(super) struct Leaving {
@@ -128,7 +121,7 @@ impl PressureTask {
                 true
             }
             None => {
-                self.blame(acting).await;
+                self.blame(acting);
                 false
             }
         }
@@ -269,59 +262,6 @@ impl PressureTask {
         }
         let dirs = self.inputs.host.cgroups.pod_dirs(&pod_cgroup_name(&leaving.pod));
         dirs.is_some_and(|dirs| signals::cgroup_tasks(&dirs.pids).is_ok_and(|tasks| tasks == 0))
-    }
-
-    /// No pod would help: nobody goes, and people are told who uses what is short.
-    async fn blame(&mut self, acting: &Acting) {
-        let signal = acting.threshold.signal;
-        let now = clock::now();
-        let told = self.history.blamed.get(&signal);
-        if told.is_some_and(|at| now.boot.saturating_sub(*at) < BLAME_PERIOD) {
-            return;
-        }
-        self.history.blamed.insert(signal, now.boot);
-        let users = match signal.condition() {
-            Pressure::Memory => self.largest_processes(|process| process.resident).await,
-            Pressure::Pid => self.largest_processes(|process| process.threads).await,
-            Pressure::Disk => self.largest_directories(signal).await,
-        };
-        let users =
-            if users.is_empty() { "nobody that can be seen".to_owned() } else { users.join(", ") };
-        let message = format!(
-            "{signal} is below its threshold of {}, and ending no pod would change that. The largest users outside pods: {users}",
-            acting.threshold.value
-        );
-        self.history.outsiders.insert(signal, message.clone());
-        self.node_event(EventKind::Warning, "EvictionFoundNoPod", message);
-    }
-
-    async fn largest_processes(&self, size: fn(&signals::Process) -> u64) -> Vec<String> {
-        let (proc, names) = (self.proc.clone(), self.inputs.host.cgroups.kubepods_names());
-        let found = blocking(move || signals::outsiders::processes(&proc, &names, BLAMED, size));
-        let found = found.await.unwrap_or_default();
-        let shown = |one: signals::outsiders::Outsider| {
-            format!("{} (pid {}, {})", one.process.name, one.pid, size(&one.process))
-        };
-        found.into_iter().map(shown).collect()
-    }
-
-    async fn largest_directories(&self, signal: Signal) -> Vec<String> {
-        let root = self.inputs.root_dir.clone();
-        let images = self.inputs.disks.latest.borrow().images.clone();
-        let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
-        let same = images.filter(|_| !of_root).unwrap_or_else(|| root.clone());
-        let size: fn(&crate::model::Space) -> u64 = match signal.resource() {
-            "inodes" => |space| space.inodes,
-            _ => |space| space.bytes,
-        };
-        let known = [root.clone()];
-        let found =
-            signals::outsiders::directories(&same, &known, BLAMED, DIRECTORIES_PATIENCE, size);
-        let found = found.await;
-        found
-            .into_iter()
-            .map(|one| format!("{} ({})", one.path.display(), amount(signal, size(&one.space))))
-            .collect()
     }
 }
 

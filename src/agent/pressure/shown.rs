@@ -29,9 +29,6 @@ pub(super) struct History {
     conditions: BTreeMap<Pressure, (bool, Timestamp)>,
     /// Signals that an event was told of, as long as they are crossed.
     told: BTreeSet<Signal>,
-    /// When people were told last that no pod is to blame (boot time), and what.
-    pub blamed: BTreeMap<Signal, Duration>,
-    pub outsiders: BTreeMap<Signal, String>,
     /// Who was spared at the last look, and why, as long as a signal is crossed.
     spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
 }
@@ -64,8 +61,6 @@ impl History {
     pub(super) fn seen(&mut self, step: &Step) {
         let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
         self.told.retain(|signal| met.contains(signal));
-        self.outsiders.retain(|signal, _| met.contains(signal));
-        self.blamed.retain(|signal, _| met.contains(signal));
         self.spared.retain(|signal, _| met.contains(signal));
     }
 }
@@ -164,7 +159,8 @@ impl PressureTask {
                 Some(why) => format!("{signal} is not watched: {why}"),
                 None => format!("{signal} is not watched: it {problem}"),
             });
-        problems.chain(self.history.outsiders.values().cloned()).collect()
+        let short: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
+        problems.chain(self.blame.shown(&short)).collect()
     }
 }
 
