@@ -408,6 +408,40 @@ pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
     world.finish();
 }
 
+/// Who was told to go by an earlier life of the agent, and takes its time, is waited for: nobody else goes meanwhile.
+pub fn who_still_goes_after_a_restart_is_waited_for(kind: Kind) {
+    let settings = node(
+        kind,
+        &format!(
+            "evictionHard: {{ memory.available: 100Mi }}\n\
+             evictionSoft: {{ allocatableMemory.available: {FREE_MIB}Mi }}\n\
+             evictionSoftGracePeriod: {{ allocatableMemory.available: 1s }}\n\
+             evictionMaxPodGracePeriod: 60"
+        ),
+    );
+    let world = World::start_with(kind, &settings);
+    world.drop_pod(&Pod::with_main("other", &keeps(60, "false")).set("priority", 5));
+    world.wait_running("other");
+    let other = world.running_id("other", "main");
+    let stubborn = format!("trap '' TERM\n{}", keeps(400, "false"));
+    let stubborn = Pod::with_main("stubborn", &stubborn).set("terminationGracePeriodSeconds", 12);
+    world.drop_pod(&stubborn);
+    world.wait("it is to go", |status| is_told(status, "stubborn"));
+    world.agent.kill();
+    world.agent.start();
+    world.wait("all is found again", |status| status.runs("other"));
+    let hog = || world.sandboxes("stubborn").len();
+    let told = || is_told(&world.agent.status().unwrap(), "other");
+    stays("nobody else is to go", Duration::from_secs(5), told, |told| !told);
+    assert_eq!(hog(), 1, "it still goes");
+    let evicted = |status: &Status| reason(status, "stubborn") == "Evicted";
+    let status = world.wait("it has gone", evicted);
+    assert!(!is_told(&status, "other"));
+    wait_over(&world, "stubborn");
+    assert_eq!(world.running_id("other", "main"), other);
+    world.finish();
+}
+
 /// Containerd stands still: who eats memory is dead at once all the same, and is shown as evicted when containerd goes on.
 pub fn a_hog_dies_while_the_runtime_hangs(kind: Kind) {
     let world = World::start_with(kind, &strict_node(kind));

@@ -253,11 +253,13 @@ impl PressureTask {
         // What all pods use together is known when it is known where they are.
         step.known &= !self.inputs.host.cgroups.waits_for_kubepods();
         self.tell_changes(&step);
-        self.come_back(&step, now).await;
+        let somebody_ended = self.come_back(&step, now).await;
         self.give_orders(&step);
         // These readings know nothing of what has just come to its end.
-        let something_ended =
-            self.settle(now) | self.room_made(now) | self.page_cache_came(&step, now);
+        let something_ended = somebody_ended
+            | self.settle(now)
+            | self.room_made(now)
+            | self.page_cache_came(&step, now);
         if !something_ended && self.everything_is_seen(now) {
             self.act(&step, disks.layout, now).await;
         }
@@ -273,7 +275,7 @@ impl PressureTask {
             return;
         }
         for acting in &step.acting {
-            if self.may_act(acting) && self.relieve(acting, layout).await {
+            if self.may_act(acting, now) && self.relieve(acting, layout).await {
                 return;
             }
         }
@@ -335,15 +337,20 @@ impl PressureTask {
         self.node_event(EventKind::Warning, "SystemOOM", message);
     }
 
-    /// Lets pods back that may come, and forgets those that nobody wishes any more.
-    async fn come_back(&mut self, step: &Step, now: Now) {
+    /// Lets pods back that may come, and forgets those that nobody wishes any more. Whether one that was to go has
+    /// gone.
+    async fn come_back(&mut self, step: &Step, now: Now) -> bool {
         let seen = self.everything_is_seen(now);
         let views = Arc::clone(&self.inputs.pods.borrow());
         // A pod that runs on although it is to stop (the runtime hangs) is not back.
-        self.inputs.evictions.observe(|key, uid| match views.get(key) {
+        let ended = self.inputs.evictions.observe(|key, uid| match views.get(key) {
             Some(view) => view.uid == *uid && !has_ended(view),
             None => !seen,
         });
+        if ended {
+            self.state.acted(now.boot);
+            self.inputs.disks.ask();
+        }
         let looked = self.inputs.evictions.look(&step.conditions, step.known, now);
         let mut changed = looked.changed;
         self.pause_ends = looked.next_look.map(|pause| now.boot.saturating_add(pause));
@@ -357,6 +364,7 @@ impl PressureTask {
         if changed {
             self.save().await;
         }
+        ended
     }
 
     /// Saves who was evicted: on `/run` at once.

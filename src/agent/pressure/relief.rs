@@ -14,15 +14,12 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, rank,
+        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, patience, rank,
         threshold_met_message,
     },
     signals,
 };
 use std::{sync::Arc, time::Duration};
-
-/// How long a pod may take to go before the next one is looked for.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A pod that was told to go.
 pub(super) struct Leaving {
@@ -50,17 +47,13 @@ impl Leaving {
         stop: HoldStop,
         now: Now,
     ) -> Self {
-        let time = match stop {
-            HoldStop::AtOnce => 0,
-            HoldStop::Within(seconds) => seconds.into(),
-        };
         Self {
             key: victim.candidate.key.clone(),
             uid: victim.candidate.uid.clone(),
             pod: Arc::clone(pod),
             signal: acting.threshold.signal,
             soft: !acting.threshold.is_hard(),
-            patience: PATIENCE.saturating_add(Duration::from_secs(time)),
+            patience: patience(stop),
             before: acting.reading.available,
             expected: victim.used,
             since: now.boot,
@@ -128,9 +121,15 @@ impl PressureTask {
     }
 
     /// While images go, or a pod that gives room on a disk, memory and process ids don't wait: that may take long. While
-    /// one goes for them, everybody waits: that takes no time.
-    pub(super) fn may_act(&self, acting: &Acting) -> bool {
+    /// one goes for them, everybody waits: that takes no time. Where there is time, whoever was told to go for the same, now or
+    /// in an earlier life of the agent, is waited for.
+    pub(super) fn may_act(&self, acting: &Acting, now: Now) -> bool {
         let disk = |signal: Signal| signal.condition() == Pressure::Disk;
+        let condition = acting.threshold.signal.condition();
+        let has_time = condition == Pressure::Disk || !acting.threshold.is_hard();
+        if has_time && self.inputs.evictions.relief_is_coming(condition, now) {
+            return false;
+        }
         if disk(acting.threshold.signal) {
             return !self.makes_room() && self.leaving.is_none() && self.surveys.is_empty();
         }

@@ -25,6 +25,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 /// How long a pod has to be back before its evictions are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
+/// How long a pod may take to go, besides the time that it is given, before the next one is looked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a pod that is stopped like this may take to go before the next one is looked for.
+#[must_use]
+pub fn patience(stop: HoldStop) -> Duration {
+    match stop {
+        HoldStop::AtOnce => PATIENCE,
+        HoldStop::Within(seconds) => PATIENCE.saturating_add(Duration::from_secs(seconds.into())),
+    }
+}
+
 /// What a pod was evicted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,6 +54,15 @@ impl Cause {
         match self {
             Self::Signal(signal) => Some(signal.condition()),
             Self::Limit(_) => None,
+        }
+    }
+
+    /// Whether there is more of what a condition is about when the pod has gone. An emptyDir may be one of memory.
+    fn relieves(self, condition: Pressure) -> bool {
+        match self {
+            Self::Signal(signal) => signal.condition() == condition,
+            Self::Limit(LocalLimit::EmptyDir) => condition != Pressure::Pid,
+            Self::Limit(LocalLimit::Pod | LocalLimit::Container) => condition == Pressure::Disk,
         }
     }
 }
@@ -96,6 +117,8 @@ pub struct Looked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     record: EvictionRecord,
+    /// Boot time at which it was told to go.
+    told: Duration,
     /// Boot time up to which it stays away, or from which it is forgotten.
     until: Duration,
     /// Something of it still runs: it can't begin anew, nor be evicted once more.
@@ -118,7 +141,8 @@ impl Evictions {
                 None => (record.at, Duration::from_secs(record.pause_seconds).min(LONGEST_PAUSE)),
             };
             let until = now.boot.saturating_add(time.saturating_sub(now.age_of(since)));
-            (record.key.clone(), Entry { record, until, stopping: false })
+            let told = now.boot.saturating_sub(now.age_of(record.at));
+            (record.key.clone(), Entry { record, told, until, stopping: false })
         };
         Self(records.into_iter().map(entry).collect())
     }
@@ -151,7 +175,8 @@ impl Evictions {
                     pause_seconds: pause.as_secs(),
                     back: None,
                 };
-                Entry { record, until: now.boot.saturating_add(pause), stopping: false }
+                let until = now.boot.saturating_add(pause);
+                Entry { record, told: now.boot, until, stopping: false }
             }
         };
         &self.0.entry(candidate.key.clone()).or_insert(entry).record
@@ -170,11 +195,28 @@ impl Evictions {
         had_time
     }
 
-    /// Takes in of which pods something still runs.
-    pub fn observe(&mut self, runs: impl Fn(&PodKey, &PodUid) -> bool) {
+    /// Takes in of which pods something still runs; whether one of them has come to its end.
+    pub fn observe(&mut self, runs: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
+        let mut ended = false;
         for (key, entry) in &mut self.0 {
-            entry.stopping = runs(key, &entry.record.uid);
+            let stopping = runs(key, &entry.record.uid);
+            ended |= entry.stopping && !stopping && entry.record.back.is_none();
+            entry.stopping = stopping;
         }
+        ended
+    }
+
+    /// Whether a pod that relieves the condition by its end is still on its way, and not late: also one that an
+    /// earlier life of the agent told to go.
+    #[must_use]
+    pub fn relief_is_coming(&self, condition: Pressure, now: Now) -> bool {
+        let coming = |entry: &Entry| {
+            let record = &entry.record;
+            let away = record.back.is_none() && entry.stopping;
+            let late = now.boot.saturating_sub(entry.told) >= patience(record.hold.stop);
+            away && record.cause.relieves(condition) && !late
+        };
+        self.0.values().any(coming)
     }
 
     /// Drops the records of pods that are not wished any more under this name and uid; whether there were any.

@@ -20,7 +20,7 @@ mod state;
 mod threshold;
 
 pub use amount::{Amount, binary, decimal, measured, shortest};
-pub use comeback::{Cause, EvictionRecord, Evictions, Looked, Waiting};
+pub use comeback::{Cause, EvictionRecord, Evictions, Looked, Waiting, patience};
 pub use limits::{LimitEviction, LocalLimit, over_limits};
 pub use message::{
     Eviction, condition_event, condition_message, condition_reason, threshold_met_message,

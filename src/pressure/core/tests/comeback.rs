@@ -85,6 +85,46 @@ fn who_was_given_time_can_be_hurried_once() {
 }
 
 #[test]
+fn who_still_goes_relieves_what_it_was_evicted_for() {
+    let signal = Cause::Signal;
+    let (memory, disk, pid) = (Pressure::Memory, Pressure::Disk, Pressure::Pid);
+    for (cause, relieved) in [
+        (signal(Signal::AllocatableMemoryAvailable), &[memory][..]),
+        (signal(Signal::ImagefsInodesFree), &[disk]),
+        (signal(Signal::PidAvailable), &[pid]),
+        (Cause::Limit(LocalLimit::Container), &[disk]),
+        (Cause::Limit(LocalLimit::Pod), &[disk]),
+        (Cause::Limit(LocalLimit::EmptyDir), &[memory, disk]),
+    ] {
+        let pod = Pod::new("web", json!({}));
+        let mut evictions = Evictions::default();
+        let hold = Hold { stop: HoldStop::Within(40), ..hold() };
+        evictions.evict(&pod.candidate(), cause, hold, at(100));
+        let coming = |evictions: &Evictions, second| -> Vec<Pressure> {
+            let all = [memory, disk, pid].into_iter();
+            all.filter(|one| evictions.relief_is_coming(*one, at(second))).collect()
+        };
+        assert!(coming(&evictions, 100).is_empty(), "nothing of it runs");
+        assert!(!evictions.observe(|_, _| true));
+        assert_eq!(coming(&evictions, 169), relieved, "{cause:?}");
+        assert!(coming(&evictions, 170).is_empty(), "it is late");
+        // The agent starts anew, and its pause is over by then.
+        let records: Vec<EvictionRecord> = evictions.records().cloned().collect();
+        let mut restored = Evictions::restored(records, at(160));
+        assert!(!restored.observe(|_, _| true));
+        assert_eq!(coming(&restored, 169), relieved, "{cause:?}");
+        assert!(coming(&restored, 170).is_empty());
+        assert!(restored.observe(|_, _| false), "it has come to its end");
+        assert!(coming(&restored, 165).is_empty() && !restored.observe(|_, _| false));
+    }
+    // Killed at once, it may have memory in volumes until it is cleared away.
+    let (mut evictions, _) = evicted_at(at(100));
+    evictions.observe(|_, _| true);
+    let coming = |second| evictions.relief_is_coming(memory, at(second));
+    assert!(coming(129) && !coming(130));
+}
+
+#[test]
 fn what_it_waits_for_is_told() {
     let (mut evictions, pod) = evicted_at(at(100));
     let conditions = pressure(&[Pressure::Memory, Pressure::Pid]);
