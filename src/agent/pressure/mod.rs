@@ -270,7 +270,7 @@ impl PressureTask {
     /// Does one thing about what is short: the first that can be done.
     async fn act(&mut self, step: &Step, layout: DiskLayout, now: Now) {
         if let Some(survey) = self.surveyed.take()
-            && self.use_survey(survey, step).await
+            && self.use_survey(survey, step, now).await
         {
             return;
         }

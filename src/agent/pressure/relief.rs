@@ -88,13 +88,15 @@ impl PressureTask {
     }
 
     /// Takes in a measurement that took its time. Whether somebody goes because of it.
-    pub(super) async fn use_survey(&mut self, survey: Survey, step: &Step) -> bool {
+    pub(super) async fn use_survey(&mut self, survey: Survey, step: &Step, now: Now) -> bool {
+        let pods = self.still_there(survey.pods);
         match survey.purpose {
             Purpose::Relief { acting, layout } => {
-                let still = step.met.iter().any(|met| met.threshold == acting.threshold);
-                still && self.leaving.is_none() && self.end_one(&acting, layout, &survey.pods).await
+                let still = step.met.iter().any(|met| met.threshold == acting.threshold)
+                    && !self.state.is_outdated(acting.reading.at);
+                still && self.may_act(&acting, now) && self.end_one(&acting, layout, &pods).await
             }
-            Purpose::Limits { layout } => self.enforce_limits(layout, &survey.pods).await,
+            Purpose::Limits { layout } => self.enforce_limits(layout, &pods).await,
         }
     }
 

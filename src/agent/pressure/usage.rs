@@ -2,10 +2,14 @@
 
 use super::{PressureTask, relief::has_local_limit};
 use crate::{
-    model::{ContainerId, DiskLayout, HoldStop, PodUse, PodView, Space, k8s, priority_of},
+    model::{
+        ContainerId, DiskLayout, Evicted, HoldStop, PodKey, PodUse, PodView, Space, k8s,
+        priority_of,
+    },
     podspec::pod_cgroup_name,
     pressure::core::{Acting, Candidate},
     signals::{ContainerPlaces, Measurer, Parts, PodPlaces, find_layers},
+    worker::PodViews,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -60,6 +64,13 @@ impl PressureTask {
         let away = self.inputs.evictions.away();
         let gone = |view: &PodView| away.values().any(|evicted| evicted.uid == view.uid);
         self.live(|view, pod| !gone(view) && wanted(pod))
+    }
+
+    /// Those of whom that is still true: measuring took its time.
+    pub(super) fn still_there(&self, mut measured: Vec<Measured>) -> Vec<Measured> {
+        let (views, away) = (self.inputs.pods.borrow(), self.inputs.evictions.away());
+        measured.retain(|one| is_still_there(&one.view, &views, &away));
+        measured
     }
 
     /// Those that were evicted, were given time for it, and have not ended.
@@ -157,6 +168,13 @@ async fn measure(
         .collect()
 }
 
+/// Whether the pod of an earlier view has neither ended nor been evicted meanwhile.
+fn is_still_there(before: &PodView, views: &PodViews, away: &BTreeMap<PodKey, Evicted>) -> bool {
+    let same = |view: &&Arc<PodView>| view.uid == before.uid && !has_ended(view);
+    let evicted = away.get(&before.key).is_some_and(|evicted| evicted.uid == before.uid);
+    views.get(&before.key).filter(same).is_some() && !evicted
+}
+
 /// Whether a container of it runs.
 fn runs(view: &PodView) -> bool {
     let statuses = view.status.container_statuses.iter().flatten();
@@ -167,4 +185,55 @@ fn runs(view: &PodView) -> bool {
 /// Whether its containers have ended for good, or nothing of it is left.
 pub(super) fn has_ended(view: &PodView) -> bool {
     matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Hold;
+
+    fn view(uid: &str, phase: &str) -> PodView {
+        let status = k8s::PodStatus { phase: Some(phase.to_owned()), ..k8s::PodStatus::default() };
+        PodView {
+            key: PodKey::new("default", "web"),
+            uid: uid.into(),
+            pod: None,
+            status: Arc::new(status),
+            origin: None,
+            terminating: false,
+            hung: None,
+            waiting: None,
+        }
+    }
+
+    #[test]
+    fn who_has_gone_while_it_was_measured_does_not_count() {
+        let measured = view("a", "Running");
+        let now = |uid: &str, phase: &str| -> PodViews {
+            BTreeMap::from([(measured.key.clone(), Arc::new(view(uid, phase)))])
+        };
+        let evicted = |uid: &str| {
+            let hold = Hold {
+                reason: String::new(),
+                message: String::new(),
+                stop: HoldStop::Within(1),
+                disruption: None,
+            };
+            BTreeMap::from([(
+                measured.key.clone(),
+                Evicted { uid: uid.into(), hold: Arc::new(hold) },
+            )])
+        };
+        let nobody = BTreeMap::new();
+        for (what, views, away, there) in [
+            ("it runs", now("a", "Running"), nobody.clone(), true),
+            ("it has ended", now("a", "Failed"), nobody.clone(), false),
+            ("another runs", now("b", "Running"), nobody.clone(), false),
+            ("nothing is left", PodViews::new(), nobody, false),
+            ("it was evicted", now("a", "Running"), evicted("a"), false),
+            ("an older one was", now("a", "Running"), evicted("b"), true),
+        ] {
+            assert_eq!(is_still_there(&measured, &views, &away), there, "{what}");
+        }
+    }
 }

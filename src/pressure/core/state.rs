@@ -153,6 +153,12 @@ impl PressureState {
         self.done_at = self.done_at.max(Some(at));
     }
 
+    /// Whether a reading from then knows nothing of what was done last.
+    #[must_use]
+    pub fn is_outdated(&self, at: Duration) -> bool {
+        self.done_at.is_some_and(|done| at <= done)
+    }
+
     /// Takes in readings at boot time `now`.
     pub fn step(
         &mut self,
@@ -282,7 +288,8 @@ impl PressureState {
     fn act(&mut self, due: &[Met], waiting: &BTreeSet<Pressure>) -> Vec<Acting> {
         let new = |met: &&Met| {
             let signal = met.threshold.signal;
-            Some(met.reading.at) > self.used.get(&signal).copied().max(self.done_at)
+            Some(met.reading.at) > self.used.get(&signal).copied()
+                && !self.is_outdated(met.reading.at)
                 && !waiting.contains(&signal.condition())
         };
         let mut acting: Vec<Acting> = due

@@ -414,3 +414,12 @@ fn what_is_met_for_long_is_looked_at_less_often() {
     };
     assert_eq!((step(0), step(8), step(800)), (500, 1000, 10_000));
 }
+
+#[test]
+fn what_was_read_up_to_the_last_thing_done_is_outdated() {
+    let mut state = PressureState::default();
+    assert!(!state.is_outdated(seconds(1)));
+    state.acted(seconds(5));
+    state.acted(seconds(3));
+    assert!(state.is_outdated(seconds(5)) && !state.is_outdated(seconds(6)));
+}
