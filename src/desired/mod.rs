@@ -51,6 +51,8 @@ pub struct Desired {
     pub pods: BTreeMap<PodKey, Arc<DesiredPod>>,
     /// Pods that gave way, sorted.
     pub duplicates: Vec<Duplicate>,
+    /// Whether every source has told something: what its first look showed, or the last good manifests.
+    pub told: bool,
     /// Whether every source is complete: only then a name that is not in `pods` is unwanted.
     pub complete: bool,
 }
@@ -84,7 +86,8 @@ pub fn merge(
     }
     duplicates.sort_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
     let complete = sources.iter().all(|source| source.knowledge == Knowledge::Complete);
-    Desired { pods, duplicates, complete }
+    let told = sources.iter().all(|source| source.knowledge != Knowledge::Unknown);
+    Desired { pods, duplicates, told, complete }
 }
 
 fn duplicate(kept: &DesiredPod, dropped: &DesiredPod) -> Duplicate {

@@ -76,15 +76,19 @@ fn a_uid_used_for_two_names_is_given_to_the_one_that_runs() {
 
 #[test]
 fn one_source_that_does_not_know_everything_makes_the_whole_incomplete() {
-    for (second, complete) in
-        [(Knowledge::Complete, true), (Knowledge::Checkpoint, false), (Knowledge::Unknown, false)]
-    {
+    for (second, told, complete) in [
+        (Knowledge::Complete, true, true),
+        (Knowledge::Checkpoint, true, false),
+        (Knowledge::Unknown, false, false),
+    ] {
         let sources = [
             source(Knowledge::Complete, vec![pod("web", "1", "/m/a.yaml")]),
             source(second, Vec::new()),
         ];
         let desired = merge(&sources, &|_| None);
         assert_eq!((desired.complete, desired.pods.len()), (complete, 1), "{second:?}");
+        assert_eq!(desired.told, told, "{second:?}");
     }
-    assert!(merge(&[], &|_| None).complete);
+    let nothing = merge(&[], &|_| None);
+    assert!(nothing.told && nothing.complete);
 }

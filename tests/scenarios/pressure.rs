@@ -1,5 +1,6 @@
 //! Something runs short: who goes, who stays, what is told, and who comes back when.
 
+use super::memory_pressure::restart_with;
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
@@ -44,6 +45,29 @@ pub(super) fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
 
 pub(super) fn has_event(status: &Status, reason: &str) -> bool {
     status.events.iter().any(|event| event["reason"] == reason)
+}
+
+/// While a manifest is refused that was good before, not everything is known of what is wished; who eats the memory goes all the same.
+pub fn a_refused_manifest_keeps_no_hog_alive(kind: Kind) {
+    const ALLOWED: &str = "allowedUnsafeSysctls: [net.core.*]\n";
+    let world = World::start_with(kind, &small_node(kind).kubelet(ALLOWED));
+    let sysctls = json!([{ "name": "net.core.somaxconn", "value": "200" }]);
+    world.drop_pod(&Pod::running("tuned").set("securityContext", json!({ "sysctls": sysctls })));
+    world.wait_running("tuned");
+    let tuned = world.running_ids("tuned");
+    world.agent.kill();
+    restart_with(&world, ALLOWED, "");
+    let refused = |status: &Status| status.rejected("tuned.yaml") && status.runs("tuned");
+    world.wait("the manifest is refused and its pod runs", refused);
+    world.drop_pod(&Pod::with_main("hog", HOG));
+    let status = world.wait("the hog is evicted", |status| reason(status, "hog") == "Evicted");
+    assert!(refused(&status));
+    assert_eq!(tuned, world.running_ids("tuned"));
+    world.remove("tuned.yaml");
+    let forgotten = world.agent.cli(&["forget", "tuned"]);
+    assert!(forgotten.status.success(), "{forgotten:?}");
+    world.wait_gone("tuned");
+    world.finish();
 }
 
 /// A container that takes ever more memory among pods that take little.

@@ -110,8 +110,8 @@ pub(super) struct PressureTask {
     /// Measurements of pods that are under way, and the last that has come to its end.
     surveys: JoinSet<Survey>,
     surveyed: Option<Survey>,
-    /// When everything was known first, by boot time.
-    complete_since: Option<Duration>,
+    /// When every pod was known first, by boot time.
+    listed_since: Option<Duration>,
     limits_due: Duration,
     /// When dead containers were removed last, by boot time.
     dead_tried: Option<Duration>,
@@ -203,7 +203,7 @@ impl PressureTask {
             freeing: None,
             surveys: JoinSet::new(),
             surveyed: None,
-            complete_since: None,
+            listed_since: None,
             dead_tried: None,
             images_tried: BTreeMap::new(),
             limits_due: Duration::ZERO,
@@ -288,10 +288,10 @@ impl PressureTask {
 
     /// Whether every pod that is there can be expected to be seen: after a start the workers report one by one.
     fn everything_is_seen(&mut self, now: Now) -> bool {
-        if !self.inputs.known.borrow().complete {
+        if !self.inputs.known.borrow().listed {
             return false;
         }
-        let since = *self.complete_since.get_or_insert(now.boot);
+        let since = *self.listed_since.get_or_insert(now.boot);
         now.boot.saturating_sub(since) >= REPORTS_PATIENCE
     }
 

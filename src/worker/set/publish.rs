@@ -45,6 +45,7 @@ impl WorkerSet {
         let handled = state.workers.values().flat_map(|h| h.running.iter().chain(&h.recorded));
         let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
         let known = Known {
+            listed: state.listed && state.desired.told,
             complete: state.listed && state.desired.complete,
             uids: wished.chain(recorded).chain(handled).chain(in_runtime).cloned().collect(),
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
