@@ -3,9 +3,11 @@
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after the pods
 //! of an API server) unless `staticPodEviction: never` says otherwise. A pod that would not relieve the signal is no
 //! candidate: it uses less than a twentieth of what is missing, or nothing of its use could be measured, which puts it
-//! first upstream. Where all pods together use less than what should be free, somebody else is the cause, and by
-//! looking often little is missing at first: then it is a twentieth of what should be free. And where inodes are short, requests
-//! of bytes don't count.
+//! first upstream. By looking often little is missing at first, and what is small would help: so it has to use a
+//! twentieth of what the threshold keeps free, too, or as much as the average pod where all that may go use that much together.
+//! Many small ones that are the cause together don't escape by it, whatever their number: one is never below their
+//! average; and beside a large one they are not taken for it. What minimum reclaim wants on top makes nobody small except by what
+//! is missing. And where inodes are short, requests of bytes don't count.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
@@ -224,18 +226,12 @@ pub fn rank<'a>(
     let mut ranking = Ranking::default();
     let used: Vec<Measured> =
         candidates.iter().map(|candidate| candidate.used(signal, layout)).collect();
-    let together = used.iter().filter_map(|used| used.known).fold(0, u64::saturating_add);
-    let should_be_free = acting.threshold.relieved_at(acting.reading.capacity);
-    let needed = match together < should_be_free {
-        true => acting.shortfall.max(should_be_free),
-        false => acting.shortfall,
-    };
+    let may_go = candidates.iter().zip(&used).filter(|(c, _)| c.exempt(static_pods).is_none());
+    let large = Large::among(may_go.filter_map(|(_, used)| used.known), acting);
     for (candidate, used) in candidates.iter().zip(used) {
-        // At least one is missing, so that nothing used is too little.
-        let helps = |used: u64| used.saturating_mul(RELEVANT_PART) >= needed;
         let why = match (candidate.exempt(static_pods), used.known) {
             (Some(why), _) => why,
-            (None, Some(used)) if helps(used) => {
+            (None, Some(used)) if large.is(used) => {
                 let requested = match signal.resource() {
                     resource @ ("memory" | "ephemeral-storage") => candidate.request(resource),
                     _ => 0,
@@ -259,6 +255,35 @@ pub fn rank<'a>(
     });
     ranking.spared.sort_by(|a, b| name(&a.candidate).cmp(&name(&b.candidate)));
     ranking
+}
+
+/// Who uses enough for its end to help.
+struct Large {
+    /// At least one, so that nothing used is too little.
+    missing: u64,
+    kept_free: u64,
+    /// What all that may go use, and how many of them use anything.
+    together: u64,
+    users: u64,
+}
+
+impl Large {
+    fn among(uses: impl Iterator<Item = u64>, acting: &Acting) -> Self {
+        let kept_free = acting.threshold.value.resolve(acting.reading.capacity);
+        let none = Self { missing: acting.shortfall, kept_free, together: 0, users: 0 };
+        uses.filter(|used| *used > 0).fold(none, |sum, used| Self {
+            together: sum.together.saturating_add(used),
+            users: sum.users + 1,
+            ..sum
+        })
+    }
+
+    fn is(&self, used: u64) -> bool {
+        let counts = |whole: u64| used.saturating_mul(RELEVANT_PART) >= whole;
+        let average =
+            self.together >= self.kept_free && used.saturating_mul(self.users) >= self.together;
+        counts(self.missing) && (counts(self.kept_free) || average)
+    }
 }
 
 fn name<'a>(candidate: &Candidate<'a>) -> (&'a PodKey, &'a PodUid) {

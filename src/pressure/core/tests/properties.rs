@@ -212,24 +212,34 @@ proptest! {
         let pods = built(&runs);
         let mut candidates: Vec<Candidate<'_>> = pods.iter().map(Pod::candidate).collect();
         let ranking = rank(&candidates, &acting, DiskLayout::Single, static_pods);
-        let used = |pod: &Pod| pod.usage.memory.map_or(0, |bytes| bytes / MI * unit);
-        let should_be_free = 100 * unit;
-        let needed = match pods.iter().map(used).sum::<u64>() < should_be_free {
-            true => acting.shortfall.max(should_be_free),
-            false => acting.shortfall,
+        let may = |candidate: &Candidate<'_>| {
+            candidate.priority < 2_000_000_000 && (candidate.api_pod || !never)
+        };
+        let used = |candidate: &Candidate<'_>| candidate.usage.memory.map_or(0, |bytes| bytes / MI * unit);
+        let kept_free = 100 * unit;
+        let users: Vec<u64> =
+            candidates.iter().filter(|c| may(c)).map(used).filter(|used| *used > 0).collect();
+        let together: u64 = users.iter().sum();
+        // Of all that may go, a twentieth of what is kept free, or as much as the average one.
+        let large = |used: u64| {
+            let average = together >= kept_free && used * u64::try_from(users.len()).unwrap() >= together;
+            used * 20 >= acting.shortfall && (used * 20 >= kept_free || average)
         };
         prop_assert_eq!(ranking.victims.len() + ranking.spared.len(), pods.len());
 
         for victim in &ranking.victims {
-            prop_assert!(victim.candidate.priority < 2_000_000_000);
-            prop_assert!(victim.candidate.api_pod || !never);
-            prop_assert!(victim.used > 0 && victim.used * 20 >= needed);
+            prop_assert!(may(&victim.candidate));
+            prop_assert!(victim.used > 0 && large(victim.used));
         }
         for spared in &ranking.spared {
-            let used = spared.candidate.usage.memory.map_or(0, |bytes| bytes / MI * unit);
-            let may = spared.candidate.priority < 2_000_000_000 && (spared.candidate.api_pod || !never);
-            prop_assert!(!may || used == 0 || used * 20 < needed, "{:?}", spared);
+            let used = used(&spared.candidate);
+            prop_assert!(!may(&spared.candidate) || used == 0 || !large(used), "{:?}", spared);
         }
+        // Whoever may go and is the cause together can't escape by being many.
+        let most = users.iter().max().copied().unwrap_or(0);
+        prop_assert!(
+            together < kept_free || most * 20 < acting.shortfall || !ranking.victims.is_empty()
+        );
         for pair in ranking.victims.windows(2) {
             let [first, second] = pair else { unreachable!() };
             let over = |victim: &Victim<'_>| victim.used > victim.requested;

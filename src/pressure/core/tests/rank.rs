@@ -107,23 +107,45 @@ fn who_uses_less_than_a_twentieth_of_what_is_missing_is_spared() {
     };
     let critical = Pod::requesting("critical", 2_000_000_000, "0").memory(GI);
     assert!(of(&[pod("none", 0), critical], 1).is_empty());
-    assert_eq!(of(&[pod("one", 1), pod("many", 100 * MI)], 20), ["many", "one"]);
+    assert_eq!(of(&[pod("one", 5 * MI), pod("many", 100 * MI)], 20), ["many", "one"]);
 }
 
 #[test]
-fn where_pods_use_little_together_their_small_ones_are_not_to_blame() {
+fn small_pods_are_not_to_blame_for_what_somebody_else_takes() {
     let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
-    // 100 MiB should be free, and somebody else has just taken one of them.
+    // 100 MiB should be free, and one of them has just been taken.
     let acting = acting(Signal::MemoryAvailable, MI);
     let victims = |pods: &[Pod]| ranked(pods, &acting, DiskLayout::Single).0;
-    let small = |count: usize| -> Vec<Pod> {
-        (0..count).map(|n| pod(&format!("small{n:02}"), 5 * MI - 1)).collect()
+    let small = |count: usize, bytes: u64| -> Vec<Pod> {
+        (0..count).map(|n| pod(&format!("small{n:03}"), bytes)).collect()
     };
-    assert!(victims(&small(20)).is_empty());
-    assert_eq!(victims(&small(21)).len(), 21, "without them as much would be free as should be");
-    let mut with_a_large_one = small(10);
-    with_a_large_one.push(pod("large", 20 * MI));
-    assert_eq!(victims(&with_a_large_one), ["large"]);
+    // Somebody else is the cause where all of them would not give back what should be free.
+    assert!(victims(&small(20, 5 * MI - 1)).is_empty());
+    let with = |mut pods: Vec<Pod>, other: Pod| {
+        pods.push(other);
+        victims(&pods)
+    };
+    assert_eq!(with(small(10, 5 * MI - 1), pod("large", 20 * MI)), ["large"]);
+    // Together they would, however many they are: the largest of them go.
+    assert_eq!(victims(&small(21, 5 * MI - 1)).len(), 21);
+    assert_eq!(with(small(500, MI), pod("larger", 2 * MI)), ["larger"]);
+    // Beside one that uses more than all of them they would not, also if they come before it.
+    let large = Pod::requesting("large", 1000, "2Gi").memory(GI);
+    assert_eq!(with(small(200, MI), large), ["large"]);
+    // What critical pods use, nobody gets back.
+    let critical = Pod::requesting("critical", 2_000_000_000, "0").memory(GI);
+    assert!(with(small(20, 4 * MI), critical).is_empty());
+}
+
+#[test]
+fn minimum_reclaim_makes_nobody_small_before_it_is_missing() {
+    let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
+    let mut acting = acting(Signal::MemoryAvailable, MI);
+    acting.threshold.min_reclaim = Some(Amount::Number(400 * MI));
+    let pods = [pod("culprit", 10 * MI), pod("small", MI)];
+    assert_eq!(ranked(&pods, &acting, DiskLayout::Single).0, ["culprit"]);
+    acting.shortfall = 400 * MI;
+    assert!(ranked(&pods, &acting, DiskLayout::Single).0.is_empty());
 }
 
 #[test]
