@@ -17,7 +17,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries while the cgroup of all pods can't be made, as with the kubelet.
+/// Between two tries while the cgroup of all pods can't be made, as with the kubelet, and between two looks whether it
+/// is still the one that was made.
 const RETRY: Duration = Duration::from_secs(60);
 /// Between two looks for leftovers. They come from crashes, and the first look finds those; this
 /// one is for what could not be removed then.
@@ -30,6 +31,8 @@ pub(super) struct Housekeeping {
     known: watch::Receiver<Arc<Known>>,
     trouble: watch::Sender<Vec<String>>,
     enforced: bool,
+    /// The directory in which that was done.
+    made: Option<u64>,
 }
 
 impl Housekeeping {
@@ -42,7 +45,7 @@ impl Housekeeping {
     ) -> Self {
         let limits = node_limits(capacity, &reserved(config), enforces_pods(config));
         let health = host.pleg.health();
-        Self { host, limits, health, known, trouble, enforced: false }
+        Self { host, limits, health, known, trouble, enforced: false, made: None }
     }
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
@@ -59,7 +62,11 @@ impl Housekeeping {
             if let Some(driver) = driver {
                 let wanted = Some((driver, known.burstable_shares));
                 let due = !self.enforced && Instant::now() >= next_try;
-                if due || done != wanted {
+                let removed = self.enforced && self.host.cgroups.kubepods_inode() != self.made;
+                if removed {
+                    tracing::warn!("the cgroup of all pods was removed, and is made again");
+                }
+                if due || removed || done != wanted {
                     enforcing = self.enforce(known.burstable_shares).await;
                     done = wanted;
                     next_try = Instant::now() + RETRY;
@@ -77,7 +84,11 @@ impl Housekeeping {
             });
             // Until everything is known there is nothing to look for, and a change will tell.
             let look = if known.complete { next_look } else { Instant::now() + LOOK };
-            let wake = if self.enforced || done.is_none() { look } else { look.min(next_try) };
+            let wake = match (&done, self.enforced) {
+                (None, _) => look,
+                (Some(_), true) => look.min(Instant::now() + RETRY),
+                (Some(_), false) => look.min(next_try),
+            };
             // Every arm only waits, and the next round reads everything anew.
             tokio::select! {
                 biased;
@@ -102,6 +113,7 @@ impl Housekeeping {
     /// Node allocatable and the tiers.
     async fn enforce(&mut self, burstable_shares: u64) -> Option<String> {
         let done = self.host.cgroups.ensure_shared(&self.limits, burstable_shares).await;
+        self.made = self.host.cgroups.kubepods_inode();
         let (kind, reason, message) = match &done {
             Ok(()) if self.enforced => return None,
             Ok(()) => (

@@ -2,7 +2,7 @@
 
 use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::Place};
 use crate::model::CgroupDirs;
-use std::path::PathBuf;
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 impl Cgroups {
     /// The root cgroup: the whole machine.
@@ -23,6 +23,13 @@ impl Cgroups {
     #[must_use]
     pub fn waits_for_kubepods(&self) -> bool {
         self.is_managed() && self.kubepods_dirs().is_none()
+    }
+
+    /// Which directory the cgroup of all pods is: another number when it was removed and somebody made it again.
+    #[must_use]
+    pub fn kubepods_inode(&self) -> Option<u64> {
+        let dirs = self.kubepods_dirs()?;
+        fs::metadata(dirs.memory).ok().map(|found| found.ino())
     }
 
     /// A pod's cgroup, whichever driver made it: where two are there, the one in which something runs. `name` is the

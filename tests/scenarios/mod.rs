@@ -131,6 +131,7 @@ macro_rules! real_scenarios {
             damage::what_cni_forgot_keeps_no_pod,
             pressure::a_memory_hog_goes_alone_and_comes_back_later,
             pressure::a_refused_manifest_keeps_no_hog_alive,
+            pressure::a_cgroup_of_all_pods_that_goes_away_is_made_again,
             pressure::a_shortage_that_no_pod_causes_evicts_nobody,
             memory_pressure::of_many_pods_those_that_eat_memory_go,
             memory_pressure::soft_thresholds_leave_time_until_a_hard_one_is_crossed,

@@ -4,13 +4,14 @@ use super::memory_pressure::restart_with;
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
+    process::{Process, cgroup_value},
     status::Status,
     stays,
     world::{Kind, World},
 };
 use nodelet::model::{Pressure, Signal};
 use serde_json::json;
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// What all pods together may use, in MiB, and what of it has to stay free.
 const ALL_PODS_MIB: u64 = 700;
@@ -68,6 +69,46 @@ pub fn a_refused_manifest_keeps_no_hog_alive(kind: Kind) {
     assert!(forgotten.status.success(), "{forgotten:?}");
     world.wait_gone("tuned");
     world.finish();
+}
+
+/// The cgroup of all pods is removed behind the agent's back: pods are let in all the same, and it is there again with its limit.
+pub fn a_cgroup_of_all_pods_that_goes_away_is_made_again(kind: Kind) {
+    let world = World::start_with(kind, &small_node(kind));
+    world.drop_pod(&Pod::running("first"));
+    world.wait_running("first");
+    let memory = Process::of(&world, "first", "main").cgroup("memory");
+    let is_all = |dir: &&Path| dir.ends_with("kubepods") || dir.ends_with("kubepods.slice");
+    let all = memory.ancestors().find(is_all).unwrap().to_owned();
+    let limit = || cgroup_value(&all, "memory.limit_in_bytes", "memory.max");
+    let before = limit();
+    assert_eq!(before.parse::<u64>().unwrap() >> 20, ALL_PODS_MIB);
+    world.remove("first.yaml");
+    world.wait_gone("first");
+    let below_root = world.slot.cgroup_root();
+    let name = Path::new(below_root.trim_start_matches('/')).join(all.file_name().unwrap());
+    let top = Path::new("/sys/fs/cgroup");
+    let controllers = fs::read_dir(top).unwrap().map(|entry| entry.unwrap().path());
+    for dir in controllers.chain([top.to_owned()]).map(|dir| dir.join(&name)) {
+        remove_cgroups(&dir);
+    }
+    assert!(!all.exists());
+    world.drop_pod(&Pod::running("second"));
+    world.wait_running("second");
+    world.wait_until(
+        "the limit is there again",
+        || all.exists().then(limit),
+        |limit| limit.as_ref() == Some(&before),
+    );
+    world.finish();
+}
+
+/// A cgroup and those below it; nothing runs in them.
+fn remove_cgroups(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.map(Result::unwrap).filter(|entry| entry.file_type().unwrap().is_dir()) {
+        remove_cgroups(&entry.path());
+    }
+    fs::remove_dir(dir).unwrap();
 }
 
 /// A container that takes ever more memory among pods that take little.

@@ -110,6 +110,8 @@ pub(super) struct PressureTask {
     /// Measurements of pods that are under way, and the last that has come to its end.
     surveys: JoinSet<Survey>,
     surveyed: Option<Survey>,
+    /// The cgroup of all pods was there once, or there is to be none.
+    pods_known: bool,
     /// When every pod was known first, by boot time.
     listed_since: Option<Duration>,
     limits_due: Duration,
@@ -203,6 +205,7 @@ impl PressureTask {
             freeing: None,
             surveys: JoinSet::new(),
             surveyed: None,
+            pods_known: false,
             listed_since: None,
             dead_tried: None,
             images_tried: BTreeMap::new(),
@@ -250,8 +253,10 @@ impl PressureTask {
         self.sample.update(disks.sample.clone());
         let now = clock::now();
         let mut step = self.state.step(&self.effective, &self.sample.readings, now.boot);
-        // What all pods use together is known when it is known where they are.
-        step.known &= !self.inputs.host.cgroups.waits_for_kubepods();
+        // What all pods use together is known when it is known where they are. Should their cgroup go away later, nobody uses
+        // anything in it, and it is made again.
+        self.pods_known |= !self.inputs.host.cgroups.waits_for_kubepods();
+        step.known &= self.pods_known;
         self.tell_changes(&step);
         let somebody_ended = self.come_back(&step, now).await;
         self.give_orders(&step);
