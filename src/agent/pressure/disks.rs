@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the runtime may take to tell where its images lie, and the pause after it has not.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A runtime that is configured anew may tell other places: the time between two questions at most.
+const ASK_ANYWAY: Duration = Duration::from_secs(60);
 /// How long a reading that was asked for is waited for.
 const READ_PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -89,11 +91,13 @@ impl DiskTask {
 
     pub(in crate::agent) async fn run(mut self, shutdown: CancellationToken) {
         let mut asked: Option<Asked> = Some(self.ask_runtime(Duration::ZERO));
+        let mut located_at = Instant::now();
         loop {
             let sample = self.disks.sample(PATIENCE).await;
             let read = Instant::now();
-            if asked.is_none() && sample.missing.values().any(is_moved) {
-                asked = Some(self.ask_runtime(Duration::ZERO));
+            if asked.is_none() {
+                let pause = asks_again(&sample, read - located_at);
+                asked = pause.map(|pause| self.ask_runtime(pause));
             }
             let images = self.disks.images().map(Path::to_owned);
             let read_now = DiskSample { sample, layout: self.disks.layout(), images };
@@ -114,6 +118,7 @@ impl DiskTask {
                         let located = self.locate(found).await;
                         asked = (!located).then(|| self.ask_runtime(ASK_AGAIN));
                         if located {
+                            located_at = Instant::now();
                             break;
                         }
                     }
@@ -154,8 +159,13 @@ async fn answer(asked: &mut Option<Asked>) -> Option<ImageFilesystems> {
     }
 }
 
-fn is_moved(why: &NoReading) -> bool {
-    matches!(why, NoReading::Moved { .. })
+/// In what time the runtime is to be asked again where its images lie, if it is, after it was asked so long ago.
+fn asks_again(sample: &Sample, ago: Duration) -> Option<Duration> {
+    let missing = || sample.missing.values();
+    if missing().any(|why| matches!(why, NoReading::Moved { .. })) || ago >= ASK_ANYWAY {
+        return Some(Duration::ZERO);
+    }
+    missing().any(|why| matches!(why, NoReading::Unreadable { .. })).then_some(ASK_AGAIN)
 }
 
 #[cfg(test)]
@@ -164,6 +174,26 @@ mod tests {
 
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_runtime_is_asked_again_when_its_place_is_gone_and_now_and_then() {
+        let path = PathBuf::from("/images");
+        let unreadable = NoReading::Unreadable { path: path.clone(), message: String::new() };
+        let moved = NoReading::Moved { path: path.clone() };
+        let (soon, long) = (Duration::from_secs(59), Duration::from_secs(60));
+        for (why, ago, again) in [
+            (None, soon, None),
+            (None, long, Some(Duration::ZERO)),
+            (Some(NoReading::NoInodes { path: path.clone() }), soon, None),
+            (Some(NoReading::Hung { path, seconds: 2 }), soon, None),
+            (Some(unreadable), Duration::ZERO, Some(ASK_AGAIN)),
+            (Some(moved), Duration::ZERO, Some(Duration::ZERO)),
+        ] {
+            let missing = why.map(|why| (Signal::ImagefsAvailable, why)).into_iter().collect();
+            let sample = Sample { missing, ..Sample::default() };
+            assert_eq!(asks_again(&sample, ago), again, "{sample:?} {ago:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_runtime_that_hangs_delays_no_reading() {
