@@ -422,7 +422,7 @@ impl PressureTask {
             changed
         });
         let ends = self.pause_ends.map(|at| at.saturating_sub(now.boot));
-        let quick = acting || !step.known || self.page_cache.is_coming();
+        let quick = acting || !step.known || self.page_cache.is_coming(now.boot);
         let longest = if quick { WHILE_LEAVING } else { LIMITS_PERIOD };
         step.next_look.min(ends.unwrap_or(longest)).min(longest).max(WHILE_LEAVING)
     }
