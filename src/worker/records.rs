@@ -30,8 +30,11 @@ impl Records {
         Self { key, records, incarnations, saved: true }
     }
 
-    /// Whether they are on disk as they are here.
-    pub(super) fn are_saved(&self) -> bool {
+    /// Whether they are on disk as they are here; where the last write failed, it is tried again.
+    pub(super) async fn are_saved(&mut self, store: &Store) -> bool {
+        if !self.saved {
+            self.write(store).await;
+        }
         self.saved
     }
 
@@ -246,5 +249,47 @@ fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
         }),
         terminal: record.terminal.clone(),
         interrupted: record.interrupted.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::fs;
+
+    #[tokio::test]
+    async fn a_write_that_failed_is_tried_again_when_somebody_needs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::open(&dir.path().join("root"), &dir.path().join("run")).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let (pods, aside) = (dir.path().join("root/nodelet/pods"), dir.path().join("aside"));
+        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
+        records.records.push(PodRecord {
+            key: PodKey::new("default", "web"),
+            uid: "a".into(),
+            revision: None,
+            origin: None,
+            pod: Arc::new(k8s::Pod::default()),
+            started_at: None,
+            kill: None,
+            terminal: None,
+            interrupted: Vec::new(),
+            status: None,
+        });
+        // Nothing can be written where the directory is a file.
+        fs::rename(&pods, &aside).unwrap();
+        fs::write(&pods, "").unwrap();
+        records.write(&store).await;
+        assert!(!records.are_saved(&store).await);
+        fs::remove_file(&pods).unwrap();
+        fs::rename(&aside, &pods).unwrap();
+        assert!(records.are_saved(&store).await);
+        assert_eq!(fs::read_dir(&pods).unwrap().count(), 1);
+        drop(store);
+        while tasks.join_next().await.is_some() {}
     }
 }

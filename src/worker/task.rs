@@ -23,6 +23,8 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A plan's moment is looked at again after this long: it is of boot time, and sleeps stand still while
 /// the machine does.
 const RESYNC: Duration = Duration::from_secs(60);
+/// Between two tries to save what has to be on disk before a dead container may go.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a worker is made from.
 pub(super) struct WorkerStart {
@@ -136,6 +138,8 @@ impl Worker {
                 self.reporter.forget(&uid);
             }
         }
+        // What has ended must not run again for want of a record.
+        let clears = input.clear_dead && self.records.are_saved(&self.host.store).await;
         let now = clock::now();
         let wished = match &input.intent {
             super::Intent::Run(pod) => Some(&pod.uid),
@@ -154,8 +158,7 @@ impl Worker {
                 shutdown: input.shutdown.as_ref(),
                 hold: input.hold.as_ref().map(|held| (&held.uid, &*held.hold)),
                 waits: input.waits.as_deref(),
-                // What has ended must not run again for want of a record.
-                clear_dead: input.clear_dead && self.records.are_saved(),
+                clear_dead: clears,
             },
             now,
         );
@@ -174,7 +177,8 @@ impl Worker {
             return Pass::Settled(None);
         }
         if plan.actions.is_empty() {
-            return Pass::Settled(plan.wake_at);
+            let again = (input.clear_dead && !clears).then(|| now.boot.saturating_add(SAVE_AGAIN));
+            return Pass::Settled(plan.wake_at.into_iter().chain(again).min());
         }
         self.act(input, plan).await;
         Pass::Again
