@@ -6,6 +6,7 @@ use crate::support::{
     images::{self, BUSYBOX, PAUSE},
     loop_disk::LoopDisk,
     manifest::{FOREVER, Pod},
+    process::Process,
     proxy::Moment,
     registry::Registry,
     status::Status,
@@ -223,6 +224,30 @@ pub fn who_fills_the_disk_goes_alone_and_comes_back(kind: Kind) {
         assert_eq!(status.restarts(name, "main"), 0, "it begins anew");
     }
     assert_eq!(innocent, node.innocent(), "nobody else is touched");
+    node.finish();
+}
+
+/// Containerd does not stop who fills the disk: it is dead when its second is over all the same.
+pub fn who_fills_a_disk_is_dead_in_time_while_the_runtime_hangs(kind: Kind) {
+    let node = Node::start(kind, false);
+    let world = &node.world;
+    world.drop_pod(&node.pod("volume", &filling("/scratch/file")));
+    world.wait_running("volume");
+    let process = Process::of(world, "volume", "main");
+    let innocent = node.innocent();
+    let hung = world.proxy.on("StopContainer").pod("volume").hang();
+    node.tell("volume", true);
+    world.wait("it is to go", |status| status.has_event("Evicted", ""));
+    let begun = Instant::now();
+    world.wait_until("it is dead", || process.is_there(), |there| !there);
+    say(&format!("dead {:.1?} after it was told to go", begun.elapsed()));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(world.proxy.count("StopContainer", "volume") > 0, "it was asked to");
+    world.proxy.lift(hung);
+    world.wait("it is evicted", |status| reason(status, "volume") == "Evicted");
+    node.tell("volume", false);
+    assert_eq!(innocent, node.innocent(), "nobody else is touched");
+    world.wait("the pressure is over", |status| !holds(status) && crossed(status).is_empty());
     node.finish();
 }
 

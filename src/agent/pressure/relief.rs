@@ -29,7 +29,8 @@ pub(super) struct Leaving {
     signal: Signal,
     /// It was given time.
     soft: bool,
-    /// How long it may take.
+    /// Until when it was given time (boot time), and how long it may take.
+    time_ends: Duration,
     patience: Duration,
     /// What was available before, and how much more there should be.
     before: u64,
@@ -47,12 +48,17 @@ impl Leaving {
         stop: HoldStop,
         now: Now,
     ) -> Self {
+        let time = match stop {
+            HoldStop::AtOnce => Duration::ZERO,
+            HoldStop::Within(seconds) => Duration::from_secs(seconds.into()),
+        };
         Self {
             key: victim.candidate.key.clone(),
             uid: victim.candidate.uid.clone(),
             pod: Arc::clone(pod),
             signal: acting.threshold.signal,
             soft: !acting.threshold.is_hard(),
+            time_ends: now.boot.saturating_add(time),
             patience: patience(stop),
             before: acting.reading.available,
             expected: victim.used,
@@ -179,6 +185,20 @@ impl PressureTask {
         self.save().await;
         self.give_evictions();
         true
+    }
+
+    /// Who fills a disk beyond a hard threshold is killed when its second is over: a runtime that takes its time to stop it
+    /// would find the disk full, from which it can't remove anything.
+    pub(super) async fn cut_short(&mut self, now: Now) {
+        let over = |leaving: &&Leaving| {
+            let hard_disk = leaving.signal.condition() == Pressure::Disk && !leaving.soft;
+            hard_disk && leaving.gone.is_none() && now.boot >= leaving.time_ends
+        };
+        let Some(leaving) = self.leaving.as_ref().filter(over) else { return };
+        if self.inputs.evictions.hurry(&leaving.key, &leaving.uid) {
+            self.save().await;
+            self.give_evictions();
+        }
     }
 
     fn pod_event(&self, key: &PodKey, uid: &PodUid, message: String, annotations: Annotations) {
