@@ -1,7 +1,8 @@
 //! What containers' writable layers take, asked one container at a time.
 //!
 //! containerd asks the container's shim for the rest of the numbers: one whose shim hangs does not answer, and a
-//! list of all of them would not, either.
+//! list of all of them would not, either. So it is a list of one that is asked for: unlike the call for a single one it tells
+//! of containers without a process, whose layers are there until they are removed.
 
 use super::{
     CriError, RuntimeClient,
@@ -27,21 +28,26 @@ pub struct Layer {
 pub type Layers = BTreeMap<ContainerId, Result<Layer, CriError>>;
 
 impl RuntimeClient {
-    /// What a running container's writable layer takes. `deadline` counts in place of the one for all reads.
+    /// What a container's writable layer takes, whether it runs or has ended. `deadline` counts in place of the one for all
+    /// reads.
     ///
     /// # Errors
-    /// As every read: see [`CriError`]. `Other` for a container without a process, which containerd does not measure.
+    /// As every read: see [`CriError`]. `Other` for a container that was not measured yet.
     pub async fn writable_layer(
         &self,
         id: &ContainerId,
         deadline: Duration,
     ) -> Result<Layer, CriError> {
-        let request = v1::ContainerStatsRequest { container_id: id.to_string() };
+        let filter = v1::ContainerStatsFilter { id: id.to_string(), ..Default::default() };
+        let request = v1::ListContainerStatsRequest { filter: Some(filter) };
         let mut runtime = self.runtime.clone();
-        let call = runtime.container_stats(request);
-        let answer = within(deadline, "ContainerStats", &self.endpoint, call).await?;
-        let layer = answer.stats.and_then(|stats| stats.writable_layer);
-        layer.as_ref().and_then(from_usage).ok_or_else(|| empty("ContainerStats"))
+        let call = runtime.list_container_stats(request);
+        let answer = within(deadline, "ListContainerStats", &self.endpoint, call).await?;
+        let is_it = |stats: &&v1::ContainerStats| {
+            stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id.as_str())
+        };
+        let layer = answer.stats.iter().find(is_it).and_then(|stats| stats.writable_layer.as_ref());
+        layer.and_then(from_usage).ok_or_else(|| empty("ListContainerStats"))
     }
 
     /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one that does not
@@ -78,6 +84,10 @@ impl RuntimeClient {
 }
 
 fn from_usage(usage: &v1::FilesystemUsage) -> Option<Layer> {
+    // containerd tells of nothing used at no time before it has measured a layer.
+    if usage.timestamp == 0 {
+        return None;
+    }
     // Inodes are told by no runtime for file systems that count none.
     let inodes = usage.inodes_used.as_ref().map_or(0, |inodes| inodes.value);
     let space = Space { bytes: usage.used_bytes.as_ref()?.value, inodes };
@@ -91,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_without_bytes_was_not_measured() {
+    fn a_layer_without_bytes_or_a_time_was_not_measured() {
         let value = |value| Some(v1::UInt64Value { value });
         let usage = v1::FilesystemUsage {
             timestamp: 2_000_000_000,
@@ -102,6 +112,7 @@ mod tests {
         let layer = from_usage(&usage).unwrap();
         assert_eq!(layer.space, Space { bytes: 4096, inodes: 3 });
         assert_eq!(layer.measured_at, Timestamp::from_second(2).unwrap());
+        assert_eq!(from_usage(&v1::FilesystemUsage { timestamp: 0, ..usage.clone() }), None);
         assert_eq!(from_usage(&v1::FilesystemUsage { used_bytes: None, ..usage }), None);
     }
 }

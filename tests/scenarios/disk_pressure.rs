@@ -294,6 +294,33 @@ pub fn who_takes_all_inodes_goes_alone(kind: Kind) {
     node.finish();
 }
 
+/// With images apart, who makes files in its writable layer takes those of the images' disk; who has many on the other one stays.
+pub fn with_images_apart_inodes_have_their_own_culprit(kind: Kind) {
+    let node = Node::start(kind, true);
+    let make = |dir: &str, most: u32| {
+        format!(
+            "mkdir -p {dir}/many; n=0; while [ $n -lt {most} ]; do : >{dir}/many/$n; n=$((n+1)); done"
+        )
+    };
+    node.world.drop_pod(&node.pod("other", &make("/scratch", 1000)));
+    node.world.drop_pod(&node.pod("files", &make("", 1_000_000)));
+    for name in ["other", "files"] {
+        node.world.wait_running(name);
+    }
+    let disk = node.images.as_ref().unwrap();
+    let (before, left) = (disk.inodes(), node.disk.inodes());
+    assert!(before > FREE_INODES + 200, "{before}");
+    node.tell("other", true);
+    let made = |inodes: &u64| *inodes + 1000 <= left;
+    node.world.wait_until("the other one has its files", || node.disk.inodes(), made);
+    let other = node.world.running_ids("other");
+    let status = node.fill_and_go("files", "inodes");
+    assert_eq!(crossed_first(&status), Signal::ImagefsInodesFree);
+    assert!(disk.inodes() + 100 > before, "{before} {}", disk.inodes());
+    assert_eq!(node.world.running_ids("other"), other);
+    node.finish();
+}
+
 /// Those of a pod that has ended, and of a container that runs again: both keep what people are shown of them, and
 /// neither runs again for it, also after a restart of the agent.
 pub fn dead_containers_go_before_pods(kind: Kind) {

@@ -144,6 +144,7 @@ macro_rules! real_scenarios {
             disk_pressure::who_fills_the_disk_goes_alone_and_comes_back,
             disk_pressure::with_images_apart_each_disk_has_its_own_culprit,
             disk_pressure::who_fills_a_disk_is_dead_in_time_while_the_runtime_hangs,
+            disk_pressure::with_images_apart_inodes_have_their_own_culprit,
             disk_pressure::who_takes_all_inodes_goes_alone,
             disk_pressure::dead_containers_go_before_pods,
             disk_pressure::unused_images_go_before_pods,

@@ -280,7 +280,7 @@ impl RuntimeService for Fake {
         remove_container(RemoveContainerRequest) -> RemoveContainerResponse
         update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse
         reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse
-        container_stats(ContainerStatsRequest) -> ContainerStatsResponse
+        list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse
         exec_sync(ExecSyncRequest) -> ExecSyncResponse
     }
 }

@@ -269,10 +269,10 @@ impl RuntimeService for CriService {
         Err(Status::unimplemented("the fake runtime keeps no log open"))
     }
 
-    async fn container_stats(
+    async fn list_container_stats(
         &self,
-        _: Request<v1::ContainerStatsRequest>,
-    ) -> Answer<v1::ContainerStatsResponse> {
+        _: Request<v1::ListContainerStatsRequest>,
+    ) -> Answer<v1::ListContainerStatsResponse> {
         Err(Status::unimplemented("the fake runtime measures nothing"))
     }
 
