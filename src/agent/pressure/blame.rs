@@ -46,10 +46,11 @@ impl Blame {
         self.since.get(&signal).is_none_or(|since| now.saturating_sub(*since) >= PERIOD)
     }
 
-    /// Begins to look who uses what is short; `users` may hang, and is given up after a time.
+    /// Begins to look who uses what is short, where ending a pod (`which` ones) would not help; `users` may hang, and is given
+    /// up after a time.
     fn look(
         &mut self,
-        acting: &Acting,
+        (acting, which): (&Acting, &'static str),
         (now, within): (Duration, Duration),
         users: impl Future<Output = Vec<String>> + Send + 'static,
     ) {
@@ -62,7 +63,7 @@ impl Blame {
                 false => users.join(", "),
             };
             let message = format!(
-                "{signal} is below its threshold of {threshold}, and ending no pod would change that. The largest users outside pods: {users}"
+                "{signal} is below its threshold of {threshold}, and ending {which} would change that. The largest users outside pods: {users}"
             );
             Found { signal, message }
         });
@@ -87,25 +88,26 @@ impl Blame {
 }
 
 impl PressureTask {
-    /// Has people told who uses what is short.
-    pub(super) fn blame(&mut self, acting: &Acting) {
+    /// Has people told who uses what is short. `all`: every pod was measured.
+    pub(super) fn blame(&mut self, acting: &Acting, all: bool) {
         let signal = acting.threshold.signal;
         let now = clock::now().boot;
         if !self.blame.is_due(signal, now) {
             return;
         }
+        let which = if all { "no pod" } else { "none of the pods that could be measured" };
         match signal.condition() {
             Pressure::Memory => {
                 let users = self.largest_processes(|process| process.resident);
-                self.blame.look(acting, (now, PATIENCE), users);
+                self.blame.look((acting, which), (now, PATIENCE), users);
             }
             Pressure::Pid => {
                 let users = self.largest_processes(|process| process.threads);
-                self.blame.look(acting, (now, PATIENCE), users);
+                self.blame.look((acting, which), (now, PATIENCE), users);
             }
             Pressure::Disk => {
                 let users = self.largest_directories(signal);
-                self.blame.look(acting, (now, PATIENCE), users);
+                self.blame.look((acting, which), (now, PATIENCE), users);
             }
         }
     }
@@ -176,9 +178,9 @@ mod tests {
         let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
         let (second, signals) = (Duration::from_secs(1), BTreeSet::from([memory, disk]));
         let soon = Duration::from_millis(100);
-        blame.look(&acting(disk), (second, soon), std::future::pending());
+        blame.look((&acting(disk), "no pod"), (second, soon), std::future::pending());
         assert!(!blame.is_due(disk, second) && blame.is_due(memory, second));
-        blame.look(&acting(memory), (second, PATIENCE), async {
+        blame.look((&acting(memory), "no pod"), (second, PATIENCE), async {
             vec!["yes (pid 7, 900)".to_owned()]
         });
         let found = blame.next().await;
@@ -195,7 +197,7 @@ mod tests {
     async fn a_signal_that_flaps_is_told_of_once_in_a_while() {
         let mut blame = Blame::default();
         let (memory, begun) = (Signal::MemoryAvailable, Duration::from_secs(1));
-        blame.look(&acting(memory), (begun, PATIENCE), async { Vec::new() });
+        blame.look((&acting(memory), "no pod"), (begun, PATIENCE), async { Vec::new() });
         let found = blame.next().await;
         blame.told.insert(memory, found.message);
         // It is not short any more, and short again.

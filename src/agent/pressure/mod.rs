@@ -338,9 +338,7 @@ impl PressureTask {
     }
 
     fn system_oom(&self, oom: &SystemOom) {
-        let message =
-            format!("System OOM encountered, victim process: {}, pid: {}", oom.victim, oom.pid);
-        self.node_event(EventKind::Warning, "SystemOOM", message);
+        self.node_event(EventKind::Warning, "SystemOOM", oom.message());
     }
 
     /// Lets pods back that may come, and forgets those that nobody wishes any more. Whether one that was to go has

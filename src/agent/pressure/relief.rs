@@ -14,8 +14,8 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        Acting, Candidate, Cause, Eviction, StaticPods, Step, Victim, over_limits, patience, rank,
-        threshold_met_message,
+        Acting, Candidate, Cause, Eviction, Spare, Spared, StaticPods, Step, Victim, over_limits,
+        patience, rank, threshold_met_message,
     },
     signals,
 };
@@ -122,7 +122,8 @@ impl PressureTask {
                 true
             }
             None => {
-                self.blame(acting);
+                let unknown = |spared: &Spared<'_>| spared.why == Spare::NotMeasured;
+                self.blame(acting, !ranking.spared.iter().any(unknown));
                 false
             }
         }
