@@ -355,17 +355,17 @@ pub fn dead_containers_go_before_pods(kind: Kind) {
     });
     let steps = &status.node.pressure.steps;
     say(&format!("{steps:?}"));
-    assert!(steps[0].freed.unwrap() > 24 * MIB, "{steps:?}");
+    assert!(steps[0].freed.unwrap() >= 8 * MIB, "{steps:?}");
     assert_eq!(dead(), 1);
+    // Containerd frees the layers one after the other, a while later.
+    let missing = || (FREE_MIB + 16) * MIB > node.disk.available();
+    world.wait_until("both layers are free", missing, |missing| !missing);
     let over = |status: &Status| !holds(status) && ended(status);
     let status = world.wait("the pressure is over", over);
     assert!(evicted(&status).is_empty() && status.node.pressure.steps.len() == 1, "{status:?}");
     world.agent.kill();
     world.agent.start();
-    // Four times the usual: seen to take longer than half a minute now and then, for a reason that is not known yet.
-    world.wait_for(4 * SOON, "all is found again", |status| {
-        !crossed_or_unread(status) && ended(status)
-    });
+    world.wait("all is found again", |status| !crossed_or_unread(status) && ended(status));
     stays("nobody runs again", Duration::from_secs(2), dead, |dead| *dead == 1);
     assert_eq!((innocent, crashed), (node.innocent(), world.running_ids("crashes")));
     node.finish();
