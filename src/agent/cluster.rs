@@ -50,7 +50,8 @@ pub(super) fn parts(
     shutdown: &CancellationToken,
 ) -> Vec<Part> {
     let cluster = &config.cluster;
-    let (connections, link) = api::link_channel(kubeconfig.to_owned(), env!("CARGO_PKG_VERSION"));
+    let (connections, link, credentials) =
+        api::link_channel(kubeconfig.to_owned(), env!("CARGO_PKG_VERSION"));
     let (seen_node, node_picture) = watch::channel(Arc::new(Picture::<k8s::Node>::default()));
     let (seen_pods, pod_picture) = watch::channel(Arc::new(Picture::<SeenPod>::default()));
     let (registered, registered_node) = watch::channel(None::<NodeRef>);
@@ -119,6 +120,7 @@ pub(super) fn parts(
     let view_task = ClusterViewTask {
         kubeconfig: kubeconfig.display().to_string(),
         link,
+        credentials,
         nodes: node_picture,
         pods: pod_picture,
         registered: registered_node,
@@ -162,6 +164,7 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
 struct ClusterViewTask {
     kubeconfig: String,
     link: watch::Receiver<Link>,
+    credentials: watch::Receiver<Option<String>>,
     nodes: watch::Receiver<Arc<Picture<k8s::Node>>>,
     pods: watch::Receiver<Arc<Picture<SeenPod>>>,
     registered: watch::Receiver<Option<NodeRef>>,
@@ -187,6 +190,7 @@ impl ClusterViewTask {
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = self.link.changed() => changed,
+                changed = self.credentials.changed() => changed,
                 changed = self.nodes.changed() => changed,
                 changed = self.pods.changed() => changed,
                 changed = self.registered.changed() => changed,
@@ -222,7 +226,7 @@ impl ClusterViewTask {
         };
         let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
         let troubles = [
-            plain("credentials", link.trouble),
+            plain("credentials", self.credentials.borrow_and_update().clone()),
             plain("watch", watch),
             of("node status", node.trouble),
             of("lease", lease.trouble),
@@ -230,7 +234,7 @@ impl ClusterViewTask {
         ];
         ClusterView {
             kubeconfig: self.kubeconfig.clone(),
-            server: link.clients.map(|clients| clients.server.to_string()),
+            server: link.map(|clients| clients.server.to_string()),
             node_uid: self.registered.borrow_and_update().clone().map(|node| node.uid),
             watching: nodes.live && pods.live,
             status_posted: node.posted,

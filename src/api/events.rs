@@ -51,7 +51,7 @@ impl EventsTask {
         let mut allowances: Allowances = Allowances::new();
         let mut pause = Pause::default();
         loop {
-            let clients = self.link.borrow_and_update().clients.clone();
+            let clients = self.link.borrow_and_update().clone();
             let log = Arc::clone(&self.log.borrow_and_update());
             let wait = match clients {
                 None => Duration::MAX,

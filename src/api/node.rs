@@ -111,7 +111,7 @@ impl NodeTask {
 
     /// One look at everything, and at most one write. How long to wait when nothing happens meanwhile.
     async fn pass(&mut self, memory: &mut Memory) -> Duration {
-        let clients = self.link.borrow_and_update().clients.clone();
+        let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();
         let picture = Arc::clone(&self.picture.borrow_and_update());
         let (Some(clients), Some(report)) = (clients, report) else { return Duration::MAX };

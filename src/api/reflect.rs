@@ -160,7 +160,7 @@ async fn follow<T: Watched>(
     streams: bool,
     published: &watch::Sender<Arc<Picture<T>>>,
 ) -> Result<End, ApiError> {
-    let Some(clients) = &link.clients else { return std::future::pending().await };
+    let Some(clients) = link else { return std::future::pending().await };
     let timeout = WATCH_FOR + jitter(WATCH_FOR);
     let mut query =
         format!("{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}", timeout.as_secs());
