@@ -117,6 +117,8 @@ impl<T: Watched> Reflector<T> {
                 }
                 Err(error) => self.tell(&error),
             }
+            // The next one may be another, newer server.
+            streams = true;
             // One that ends at once is not asked again at once.
             if begun.elapsed() >= WORTHWHILE {
                 pause.reset();
