@@ -331,7 +331,7 @@ impl PodsTask {
         match &step {
             Step::Nothing => {
                 pod.calm();
-                if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled() {
+                if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled(now) {
                     self.pods.remove(key);
                 }
                 return None;
