@@ -131,9 +131,12 @@ impl Connections {
         })?;
         let kubeconfig = Kubeconfig::read_from(path).map_err(|error| told(&error))?;
         let files: Vec<PathBuf> = files_of(&kubeconfig).collect();
-        let proxied = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
-        if proxied.filter_map(|cluster| cluster.proxy_url.as_deref()).any(|url| !url.is_empty()) {
-            return Err(format!("{}: proxy-url is not supported", path.display()));
+        if let Some(name) = proxied(&kubeconfig) {
+            return Err(format!(
+                "{}: clusters[{name}].cluster.proxy-url is set, and this version has no proxies: remove it, and name in \
+                 clusters[{name}].cluster.server what the node reaches by itself",
+                path.display()
+            ));
         }
         let options = KubeConfigOptions::default();
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
@@ -159,6 +162,16 @@ impl Connections {
         let all = std::iter::once(path.clone()).chain(files).collect();
         Ok(Read { config, digest: digest.finalize().into(), files: all })
     }
+}
+
+/// The cluster of the current context, if it is to be reached by a proxy.
+fn proxied(kubeconfig: &Kubeconfig) -> Option<&str> {
+    let current = kubeconfig.current_context.as_deref()?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == current)?;
+    let name = context.context.as_ref()?.cluster.as_str();
+    let named = kubeconfig.clusters.iter().find(|named| named.name == name)?;
+    let url = named.cluster.as_ref()?.proxy_url.as_deref()?;
+    (!url.is_empty()).then_some(name)
 }
 
 /// Certificates and keys that a kubeconfig names. Token files are not among them: they are read anew by themselves.
