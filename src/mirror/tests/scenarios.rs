@@ -344,7 +344,7 @@ fn who_writes_something_else_again_and_again_is_answered_once_in_a_while() {
         object["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("theirs");
         world.api.store(Some(object));
     };
-    let rivals: [&dyn Fn(&mut World, usize); 2] = [&of_status, &of_mirror];
+    let rivals: [fn(&mut World, usize); 2] = [of_status, of_mirror];
     for rival in rivals {
         let mut world = World::new();
         world.run("a", "r1", "Running");
