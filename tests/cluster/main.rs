@@ -16,9 +16,12 @@ mod support;
 mod upstream;
 
 mod agent;
+mod answers;
+mod credentials;
 mod faults;
 mod identity;
 mod links;
+mod network;
 mod objects;
 mod planes;
 mod reference;
