@@ -25,6 +25,7 @@ mod network;
 mod objects;
 mod planes;
 mod reference;
+mod rivals;
 
 use controlplane::{ControlPlane, Options};
 use std::path::PathBuf;
