@@ -21,6 +21,7 @@ mod credentials;
 mod faults;
 mod identity;
 mod links;
+mod load;
 mod network;
 mod objects;
 mod planes;
