@@ -233,7 +233,7 @@ fn spawn_pressure(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let settings = config.eviction.clone();
-    if let Err(too_large) = settings.check_against(&pressure::capacities(host, &settings)) {
+    if let Err(too_large) = settings.check_against(&pressure::capacities(&settings)) {
         let all: Vec<String> = too_large.iter().map(ToString::to_string).collect();
         anyhow::bail!("{}", all.join("; "));
     }

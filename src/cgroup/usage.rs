@@ -5,12 +5,6 @@ use crate::model::CgroupDirs;
 use std::path::PathBuf;
 
 impl Cgroups {
-    /// The root cgroup: the whole machine.
-    #[must_use]
-    pub fn root_dirs(&self) -> Option<CgroupDirs> {
-        self.dirs(|hierarchy| hierarchy.mount_point.clone())
-    }
-
     /// The cgroup of all pods under the driver in use; `None` where there is none, or it is not known yet.
     #[must_use]
     pub fn kubepods_dirs(&self) -> Option<CgroupDirs> {

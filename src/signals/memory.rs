@@ -2,8 +2,8 @@
 //! names of the files.
 
 use super::{
-    NoReading, Roots, Sample, absurd,
-    core::{self, MemInfo},
+    NoReading, Sample, absurd,
+    core::{self, CgroupMemory, MemInfo},
     kept::KeptFile,
     read,
 };
@@ -13,13 +13,14 @@ use crate::{
 };
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
 };
 
 /// What `memory.available` is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemorySignal {
-    /// Capacity minus the working set of the root cgroup, as with the kubelet.
+    /// Capacity minus the machine's working set, as with the kubelet.
     #[default]
     WorkingSet,
     /// The kernel's own estimate, `MemAvailable`.
@@ -33,8 +34,8 @@ pub struct Look<'a> {
     pub signals: &'a BTreeSet<Signal>,
     /// The memory directory of the cgroup of all pods.
     pub pods: Option<&'a Path>,
-    /// Whether a signal with so much available, of so much, is far from every threshold: then that will do.
-    pub is_far: &'a dyn Fn(Signal, u64, u64) -> bool,
+    /// Whether `allocatableMemory.available` is far from every threshold with so much available, of so much: then that will do.
+    pub is_far: &'a dyn Fn(u64, u64) -> bool,
 }
 
 /// The machine's memory and process ids. Its functions read files of the kernel and block for as long as that takes:
@@ -46,7 +47,6 @@ pub struct Look<'a> {
 pub struct Machine {
     signal: MemorySignal,
     meminfo: KeptFile,
-    root: CgroupFiles,
     pods: Option<CgroupFiles>,
     pid_max: KeptFile,
     threads_max: KeptFile,
@@ -54,14 +54,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads below `roots`.
+    /// Reads below `proc`.
     #[must_use]
-    pub fn new(roots: &Roots, signal: MemorySignal) -> Self {
-        let proc = |name: &str| KeptFile::new(roots.proc.join(name));
+    pub fn new(proc: &Path, signal: MemorySignal) -> Self {
+        let proc = |name: &str| KeptFile::new(proc.join(name));
         Self {
             signal,
             meminfo: proc("meminfo"),
-            root: CgroupFiles::new(&roots.root_cgroup),
             pods: None,
             pid_max: proc("sys/kernel/pid_max"),
             threads_max: proc("sys/kernel/threads-max"),
@@ -76,7 +75,7 @@ impl Machine {
         let info = self.info();
         for signal in look.signals {
             let read = match signal {
-                Signal::MemoryAvailable => info.clone().and_then(|info| self.memory(&info, look)),
+                Signal::MemoryAvailable => info.clone().and_then(|info| self.memory(&info)),
                 Signal::AllocatableMemoryAvailable => {
                     self.allocatable(info.as_ref().ok(), look).map(|(reading, exact)| {
                         if !exact {
@@ -104,20 +103,16 @@ impl Machine {
     }
 
     /// `memory.available`.
-    fn memory(&mut self, info: &MemInfo, look: Look<'_>) -> Result<Reading, NoReading> {
+    fn memory(&self, info: &MemInfo) -> Result<Reading, NoReading> {
+        let lacks = |what: &str| absurd(self.meminfo.path(), what.to_owned());
         let available = match self.signal {
-            MemorySignal::MemAvailable => info
-                .available
-                .ok_or_else(|| absurd(self.meminfo.path(), "it holds no MemAvailable"))?,
-            MemorySignal::WorkingSet => {
-                let about = info.total.saturating_sub(info.working_set());
-                if (look.is_far)(Signal::MemoryAvailable, about, info.total) {
-                    return Ok(reading(about, info.total));
-                }
-                let used = self.root.working_set()?;
-                let what = "the working set is larger than the machine's memory";
-                info.total.checked_sub(used).ok_or_else(|| absurd(&self.root.directory, what))?
+            MemorySignal::MemAvailable => {
+                info.available.ok_or_else(|| lacks("it holds no MemAvailable"))?
             }
+            MemorySignal::WorkingSet => info
+                .total
+                .checked_sub(info.working_set())
+                .ok_or_else(|| lacks("the working set is larger than the machine's memory"))?,
         };
         Ok(reading(available, info.total))
     }
@@ -160,13 +155,13 @@ fn allocatable(
     let is_far = |used: u64| {
         // More than the limit while the kernel takes it back.
         let available = limit.saturating_sub(used);
-        let far = (look.is_far)(Signal::AllocatableMemoryAvailable, available, limit);
+        let far = (look.is_far)(available, limit);
         far.then(|| (reading(available, limit), false))
     };
     if let Some(found) = info.and_then(|info| is_far(info.working_sets())) {
         return Ok(found);
     }
-    if let Some(found) = pods.usage()?.and_then(is_far) {
+    if let Some(found) = is_far(pods.usage()?) {
         return Ok(found);
     }
     Ok((reading(limit.saturating_sub(pods.working_set()?), limit), true))
@@ -176,13 +171,12 @@ fn reading(available: u64, capacity: u64) -> Reading {
     Reading { available, capacity, at: clock::now().boot }
 }
 
-/// The memory files of a cgroup, kept open.
+/// The memory files of a cgroup below the root, kept open.
 #[derive(Debug)]
 struct CgroupFiles {
     directory: PathBuf,
     stat: KeptFile,
-    /// The root cgroup of v2 tells no use.
-    usage: Option<KeptFile>,
+    usage: KeptFile,
     limit: KeptFile,
     v1: bool,
 }
@@ -192,16 +186,11 @@ impl CgroupFiles {
         let file = |name: &str| KeptFile::new(directory.join(name));
         let (v1, v2) = (file("memory.usage_in_bytes"), file("memory.current"));
         let (usage, limit, v1) = match v1.path().exists() {
-            true => (Some(v1), "memory.limit_in_bytes", true),
-            false => (Some(v2).filter(|v2| v2.path().exists()), "memory.max", false),
+            true => (v1, "memory.limit_in_bytes", true),
+            false => (v2, "memory.max", false),
         };
-        Self {
-            directory: directory.to_owned(),
-            stat: file("memory.stat"),
-            usage,
-            limit: file(limit),
-            v1,
-        }
+        let (stat, limit) = (file("memory.stat"), file(limit));
+        Self { directory: directory.to_owned(), stat, usage, limit, v1 }
     }
 
     fn limit(&mut self) -> Result<Option<u64>, NoReading> {
@@ -209,25 +198,42 @@ impl CgroupFiles {
         limit.ok_or_else(|| absurd(self.limit.path(), "it holds no limit"))
     }
 
-    fn usage(&mut self) -> Result<Option<u64>, NoReading> {
-        let Some(file) = &mut self.usage else { return Ok(None) };
-        let usage = core::number(&file.read()?);
-        usage.map(Some).ok_or_else(|| absurd(file.path(), "it holds no number"))
+    fn usage(&mut self) -> Result<u64, NoReading> {
+        let usage = core::number(&self.usage.read()?);
+        usage.ok_or_else(|| absurd(self.usage.path(), "it holds no number"))
     }
 
     fn working_set(&mut self) -> Result<u64, NoReading> {
         let usage = self.usage()?;
-        let stat = self.stat.read()?;
-        let lacks =
-            |name| absurd(&self.directory.join("memory.stat"), format!("it holds no {name}"));
-        let field = |name| core::memory_stat(&stat, name).ok_or_else(|| lacks(name));
-        let idle = core::idle_file(&stat, self.v1).ok_or_else(|| lacks("inactive_file"))?;
-        let usage = match usage {
-            Some(usage) => usage,
-            None => field("anon")?.saturating_add(field("file")?),
-        };
+        let stat = CgroupMemory::parse(&self.stat.read()?, self.v1);
+        let lacks = "it does not hold anonymous memory, page cache and what of it is inactive";
+        let stat = stat.ok_or_else(|| absurd(self.stat.path(), lacks))?;
+        let mut idle = stat.idle_file;
+        if !stat.is_whole(usage, self.kernel()) {
+            idle = idle.max(idle_of_leaves(&self.directory, self.v1));
+        }
         Ok(core::working_set(usage, idle))
     }
+
+    /// The kernel's memory where `memory.stat` does not tell it.
+    fn kernel(&self) -> u64 {
+        let file = self.directory.join("memory.kmem.usage_in_bytes");
+        let text = self.v1.then(|| read(&file).ok()).flatten();
+        text.and_then(|text| core::number(&text)).unwrap_or(0)
+    }
+}
+
+/// Page cache that does not count, by the cgroups at the end of every branch below `directory`: for a `memory.stat` that
+/// lags. One that goes meanwhile counts for nothing.
+fn idle_of_leaves(directory: &Path, v1: bool) -> u64 {
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
+    let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let below = below.map(|entry| idle_of_leaves(&entry.path(), v1));
+    below.reduce(u64::saturating_add).unwrap_or_else(|| {
+        let stat = read(&directory.join("memory.stat")).ok();
+        let memory = stat.and_then(|stat| CgroupMemory::parse(&stat, v1));
+        memory.map_or(0, |memory| memory.idle_file)
+    })
 }
 
 /// Working set of the cgroup at this directory of the memory hierarchy, in bytes.

@@ -38,7 +38,7 @@ use crate::model::{Readings, Signal};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Readings, and why others are missing.
@@ -73,15 +73,6 @@ impl Sample {
             Err(why) => drop(self.missing.insert(signal, why)),
         }
     }
-}
-
-/// Where the kernel's file systems are mounted; tests have their own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roots {
-    /// `/proc`
-    pub proc: PathBuf,
-    /// The root cgroup: mount point of cgroup2, or of v1's memory hierarchy.
-    pub root_cgroup: PathBuf,
 }
 
 fn read(path: &Path) -> Result<String, NoReading> {

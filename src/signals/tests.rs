@@ -57,8 +57,7 @@ impl Files {
     }
 
     fn machine(&self, signal: MemorySignal) -> Machine {
-        let roots = Roots { proc: self.path("proc"), root_cgroup: self.path("cgroup") };
-        Machine::new(&roots, signal)
+        Machine::new(&self.path("proc"), signal)
     }
 }
 
@@ -68,7 +67,7 @@ fn exactly(
     signal: Signal,
     pods: Option<&Path>,
 ) -> Result<Reading, NoReading> {
-    let look = Look { signals: &BTreeSet::from([signal]), pods, is_far: &|_, _, _| false };
+    let look = Look { signals: &BTreeSet::from([signal]), pods, is_far: &|_, _| false };
     let sample = machine.sample(look);
     assert!(sample.at_least.is_empty());
     let missing = sample.missing.get(&signal).cloned();
@@ -80,29 +79,72 @@ fn numbers(reading: &Reading) -> (u64, u64) {
 }
 
 #[test]
-fn memory_is_read_by_the_working_set_on_v1_and_v2() {
-    let v1 = Files::new();
-    v1.put("cgroup/memory.usage_in_bytes", "700000\n");
-    v1.put("cgroup/memory.stat", "inactive_file 1\ntotal_inactive_file 100000\n");
-    let v2 = Files::new();
-    v2.put("cgroup/memory.stat", "anon 300000\nfile 400000\ninactive_file 100000\n");
-    for files in [v1, v2] {
-        let reading =
-            exactly(&mut files.machine(MemorySignal::WorkingSet), Signal::MemoryAvailable, None)
-                .unwrap();
-        assert_eq!(numbers(&reading), (1_024_000 - 600_000, 1_024_000));
-        assert!(reading.at > Duration::ZERO);
-        let reading =
-            exactly(&mut files.machine(MemorySignal::MemAvailable), Signal::MemoryAvailable, None)
-                .unwrap();
-        assert_eq!(numbers(&reading), (450 << 10, 1_024_000));
+fn memory_is_read_by_the_working_set_or_as_the_kernel_estimates_it() {
+    let files = Files::new();
+    let read = |signal| exactly(&mut files.machine(signal), Signal::MemoryAvailable, None).unwrap();
+    let reading = read(MemorySignal::WorkingSet);
+    assert_eq!(numbers(&reading), ((1000 - (400 + 350 + 50 - 200)) << 10, 1_024_000));
+    assert!(reading.at > Duration::ZERO);
+    assert_eq!(numbers(&read(MemorySignal::MemAvailable)), (450 << 10, 1_024_000));
+}
+
+/// What those below have counted may show above two seconds later only: page cache that is read meanwhile is no use.
+#[test]
+fn a_cgroup_whose_files_lag_is_read_by_those_below() {
+    const MIB: u64 = 1 << 20;
+    let (mib_of, zero) = (|n: u64| n * MIB, 0);
+    let stat = |v1: bool, anon: u64, file: u64| {
+        let all = [("inactive_file", file), ("active_file", zero), ("shmem", zero)];
+        let more = [("swapcached", zero), ("unevictable", zero)];
+        let own =
+            if v1 { [("rss", anon), ("cache", file)] } else { [("anon", anon), ("file", file)] };
+        let lines = own.into_iter().chain(all).chain(more);
+        let prefix = if v1 { "total_" } else { "" };
+        lines.map(|(name, n)| format!("{prefix}{name} {}\n", mib_of(n))).collect::<String>()
+    };
+    for v1 in [true, false] {
+        let files = Files::new();
+        let (usage, limit) = match v1 {
+            true => ("memory.usage_in_bytes", "memory.limit_in_bytes"),
+            false => ("memory.current", "memory.max"),
+        };
+        let put =
+            |dir: &str, name: &str, text: &str| files.put(&format!("kubepods/{dir}/{name}"), text);
+        put("", usage, &mib_of(600).to_string());
+        put("", limit, &mib_of(700).to_string());
+        put("", "memory.stat", &stat(v1, 40, 10));
+        put("pod1", "memory.stat", &stat(v1, 40, 10));
+        put("pod1/one", "memory.stat", &stat(v1, 40, 250));
+        put("pod1/two", "memory.stat", &stat(v1, 0, 200));
+        put("pod2/three", "memory.stat", &stat(v1, 0, 80));
+        put("pod2/going", "cgroup.procs", "");
+        let pods = files.path("kubepods");
+        let available = |files: &Files| {
+            let mut machine = files.machine(MemorySignal::WorkingSet);
+            exactly(&mut machine, Signal::AllocatableMemoryAvailable, Some(&pods))
+                .unwrap()
+                .available
+        };
+        let by_leaves = mib_of(700 - (600 - 250 - 200 - 80));
+        assert_eq!(available(&files), by_leaves, "v1 {v1}");
+        // 50 MiB are still not explained; with the kernel's part nearly all is.
+        put("", "memory.stat", &stat(v1, 300, 250));
+        assert_eq!(available(&files), by_leaves, "v1 {v1}");
+        match v1 {
+            true => drop(put("", "memory.kmem.usage_in_bytes", &mib_of(40).to_string())),
+            false => drop(put(
+                "",
+                "memory.stat",
+                &(stat(v1, 300, 250) + &format!("kernel {}\n", mib_of(40))),
+            )),
+        }
+        assert_eq!(available(&files), mib_of(700 - (600 - 250)), "v1 {v1}");
     }
 }
 
 #[test]
 fn what_all_pods_may_still_use_needs_a_limit() {
     let files = Files::new();
-    files.put("cgroup/memory.stat", "anon 0\nfile 0\ninactive_file 0\n");
     let pods = files.path("cgroup/kubepods");
     let signal = Signal::AllocatableMemoryAvailable;
     // One machine throughout: it keeps files open, and finds those that come later.
@@ -114,7 +156,7 @@ fn what_all_pods_may_still_use_needs_a_limit() {
     assert!(matches!(allocatable().1, Some(NoReading::Unreadable { .. })));
     files.put("cgroup/kubepods/memory.max", "max\n");
     files.put("cgroup/kubepods/memory.current", "5000\n");
-    files.put("cgroup/kubepods/memory.stat", "anon 0\ninactive_file 1000\n");
+    files.put("cgroup/kubepods/memory.stat", "anon 0\nfile 1000\ninactive_file 1000\n");
     assert_eq!(allocatable(), (None, Some(NoReading::NoLimit)));
     files.put("cgroup/kubepods/memory.max", "10000\n");
     assert_eq!(allocatable(), (Some((6000, 10_000)), None));
@@ -132,30 +174,23 @@ fn cheap_readings_come_first() {
     let pods = files.path("cgroup/kubepods");
     let mut machine = files.machine(MemorySignal::WorkingSet);
     files.put("cgroup/kubepods/memory.max", "800000\n");
-    let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable]);
-    let mut available = |bounds: [u64; 2]| {
-        let is_far = |signal, available, _| {
-            available > bounds[usize::from(signal != Signal::MemoryAvailable)]
-        };
+    let signal = Signal::AllocatableMemoryAvailable;
+    let mut available = |bound: u64| {
+        let is_far = |available, _| available > bound;
+        let signals = BTreeSet::from([signal]);
         let look = Look { signals: &signals, pods: Some(&pods), is_far: &is_far };
         let sample = machine.sample(look);
-        let of = |signal| sample.readings.get(&signal).map(|reading| reading.available);
-        let both = [of(Signal::MemoryAvailable), of(Signal::AllocatableMemoryAvailable)];
-        (both, sample.at_least.contains(&Signal::AllocatableMemoryAvailable))
+        let found = sample.readings.get(&signal).map(|reading| reading.available);
+        (found, sample.at_least.contains(&signal))
     };
     // No file of a cgroup is there but the limit: meminfo alone.
-    let cheap = (1000 - (400 + 350 + 50 - 200)) << 10;
     let at_least = 800_000 - ((1000 - 100 - 200) << 10);
-    assert_eq!(available([0, 0]), ([Some(cheap), Some(at_least)], true));
-    assert_eq!(available([cheap, at_least]), ([None, None], false));
+    assert_eq!(available(0), (Some(at_least), true));
+    assert_eq!(available(at_least), (None, false));
     files.put("cgroup/kubepods/memory.current", "5000\n");
-    assert_eq!(available([0, at_least]).0, [Some(cheap), Some(795_000)]);
-    files.put("cgroup/memory.stat", "anon 300000\nfile 400000\ninactive_file 100000\n");
-    files.put("cgroup/kubepods/memory.stat", "inactive_file 1000\n");
-    let exact = [Some(1_024_000 - 600_000), Some(796_000)];
-    assert_eq!(available([cheap, 795_000]), (exact, false));
-    files.put("proc/meminfo", &MEMINFO.replace("AnonPages: 400", "AnonPages: 500"));
-    assert_eq!(available([0, 0]).0[0], Some((1000 - 700) << 10), "read again");
+    assert_eq!(available(at_least), (Some(795_000), true));
+    files.put("cgroup/kubepods/memory.stat", "anon 0\nfile 1000\ninactive_file 1000\n");
+    assert_eq!(available(795_000), (Some(796_000), false));
 }
 
 #[test]
@@ -164,11 +199,8 @@ fn a_missing_or_absurd_reading_is_no_shortage() {
     let read =
         |files: &Files, signal| exactly(&mut files.machine(MemorySignal::WorkingSet), signal, None);
     let why = |files: &Files| read(files, Signal::MemoryAvailable).unwrap_err();
-    assert!(why(&files).to_string().contains("memory.stat"), "{}", why(&files));
-    files.put("cgroup/memory.stat", "anon 9999999\nfile 0\ninactive_file 0\n");
+    files.put("proc/meminfo", &MEMINFO.replace("AnonPages: 400", "AnonPages: 900"));
     assert!(why(&files).to_string().contains("larger than the machine's memory"));
-    files.put("cgroup/memory.current", "garbage");
-    assert!(why(&files).to_string().contains("memory.current"), "{}", why(&files));
     files.put("proc/meminfo", "MemTotal: 0 kB\n");
     assert!(why(&files).to_string().contains("meminfo"), "{}", why(&files));
     let pids = |files: &Files| read(files, Signal::PidAvailable);
@@ -204,19 +236,13 @@ fn a_later_sample_replaces_reading_and_reason() {
 /// The machine that this runs on: its own kernel's files.
 #[test]
 fn this_machine_is_read() {
-    let mounts = fs::read("/proc/self/mountinfo").unwrap();
-    let mounts = crate::model::parse_mountinfo(&mounts);
-    let v1 = mounts.iter().find(|m| m.fs_type == "cgroup" && m.super_options.contains("memory"));
-    let v2 = mounts.iter().find(|m| m.fs_type == "cgroup2");
-    let root_cgroup = v1.or(v2).unwrap().mount_point.clone();
-    let roots = Roots { proc: "/proc".into(), root_cgroup };
-    let mut machine = Machine::new(&roots, MemorySignal::WorkingSet);
+    let mut machine = Machine::new(Path::new("/proc"), MemorySignal::WorkingSet);
     let memory = exactly(&mut machine, Signal::MemoryAvailable, None).unwrap();
     assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
     let pids = exactly(&mut machine, Signal::PidAvailable, None).unwrap();
     assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
     let signals = BTreeSet::from([Signal::MemoryAvailable]);
-    let look = Look { signals: &signals, pods: None, is_far: &|_, _, _| true };
+    let look = Look { signals: &signals, pods: None, is_far: &|_, _| true };
     let cheap = machine.sample(look).readings[&Signal::MemoryAvailable];
     let apart = cheap.available.abs_diff(memory.available);
     assert!(apart < memory.capacity / 16, "about the same: {cheap:?} {memory:?}");
@@ -399,10 +425,13 @@ fn places(files: &Files) -> PodPlaces {
 async fn a_pod_is_measured_in_all_its_parts() {
     let files = Files::new();
     files.put("pod/memory.current", "9000");
-    files.put("pod/memory.stat", "anon 1\ninactive_file 1000\n");
+    files.put("pod/memory.stat", "anon 1\nfile 8999\ninactive_file 1000\n");
     files.put("pod/pids.current", "7\n");
     files.put("pod/cri-containerd-aa11.scope/memory.current", "500");
-    files.put("pod/cri-containerd-aa11.scope/memory.stat", "inactive_file 100\n");
+    files.put(
+        "pod/cri-containerd-aa11.scope/memory.stat",
+        "anon 400\nfile 100\ninactive_file 100\n",
+    );
     files.put("scratch/file", &"x".repeat(100_000));
     files.put("logs/one/0.log", &"x".repeat(50_000));
     files.put("logs/one/0.log.20260101-000000.gz", "x");

@@ -35,7 +35,7 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
     let count = (init.len() + regular.len()).max(1);
     let view = View {
         input,
-        runtime: &cx.runtime_name,
+        runtime: runtime_name(input, cx),
         message_limit: MESSAGES_LIMIT / count,
         sandbox: ready_sandbox(input),
     };
@@ -43,6 +43,17 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
         init: init.iter().map(|container| view.status(container, true)).collect(),
         regular: regular.iter().map(|container| view.status(container, false)).collect(),
     }
+}
+
+/// What the runtime calls itself; before it has told that to this life of the agent, what it told to the one before.
+fn runtime_name<'a>(input: &StatusInput<'a>, cx: &'a StatusContext) -> Option<&'a str> {
+    let previous = || {
+        let status = input.previous?;
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        let mut ids = lists.into_iter().flatten().flatten().filter_map(|s| s.container_id.as_ref());
+        ids.find_map(|id| Some(id.split_once("://")?.0))
+    };
+    Some(cx.runtime_name.as_str()).filter(|name| !name.is_empty()).or_else(previous)
 }
 
 /// Whether a regular container exists in the sandbox in use (or, without one, at all).
@@ -72,7 +83,8 @@ fn newest<'a>(input: &StatusInput<'a>, name: &str) -> Option<&'a ObservedContain
 /// What the status of one container is made from.
 struct View<'a> {
     input: &'a StatusInput<'a>,
-    runtime: &'a str,
+    /// Without it a container has no id that anybody else could use.
+    runtime: Option<&'a str>,
     message_limit: usize,
     sandbox: Option<&'a str>,
 }
@@ -137,14 +149,14 @@ impl View<'_> {
             state: Some(state),
             // It may have been removed where a disk was short.
             last_state: self.state_before(instance).or_else(|| {
-                let same = |previous: &&k8s::ContainerStatus| {
-                    previous.container_id.as_ref() == Some(&self.container_id(instance))
-                };
+                let id = self.container_id(instance);
+                let same =
+                    |previous: &&k8s::ContainerStatus| id.is_some() && previous.container_id == id;
                 previous.filter(same)?.last_state.clone()
             }),
             image: instance.image.to_string(),
             image_id: instance.image_ref.to_string(),
-            container_id: Some(self.container_id(instance)),
+            container_id: self.container_id(instance),
             allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()),
             resources: container.resources.clone().map(|mut resources| {
                 resources.claims = None;
@@ -227,7 +239,7 @@ impl View<'_> {
             },
             ContainerState::Exited { started_at, finished_at, exit_code, reason, message } => {
                 terminated_state(k8s::ContainerStateTerminated {
-                    container_id: Some(self.container_id(instance)),
+                    container_id: self.container_id(instance),
                     exit_code: *exit_code,
                     finished_at: Some(time(*finished_at)),
                     message: text(cut(message, self.message_limit)),
@@ -239,8 +251,8 @@ impl View<'_> {
         }
     }
 
-    fn container_id(&self, instance: &ObservedContainer) -> String {
-        format!("{}://{}", self.runtime, instance.id)
+    fn container_id(&self, instance: &ObservedContainer) -> Option<String> {
+        Some(format!("{}://{}", self.runtime?, instance.id))
     }
 
     fn default_reason(&self) -> &'static str {

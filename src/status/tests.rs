@@ -137,6 +137,10 @@ impl Case {
     }
 
     fn status_at(&self, now: Now) -> k8s::PodStatus {
+        self.status_of("containerd", now)
+    }
+
+    fn status_of(&self, runtime_name: &str, now: Now) -> k8s::PodStatus {
         let uid = PodUid::from(UID);
         let input = StatusInput {
             pod: &self.pod,
@@ -148,8 +152,8 @@ impl Case {
             terminating: self.terminating,
             previous: self.previous.as_ref(),
         };
-        let cx = StatusContext { runtime_name: "containerd".to_owned(), host_ips: Vec::new() };
-        pod_status(&input, &cx, now)
+        let runtime_name = runtime_name.to_owned();
+        pod_status(&input, &StatusContext { runtime_name, host_ips: Vec::new() }, now)
     }
 
     /// Phase and the columns of kubectl.
@@ -285,6 +289,23 @@ fn a_running_container_is_described_in_full() {
     assert_eq!(ips, ["10.0.0.7", "fd00::7"]);
     assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
     assert_eq!(to_json(status.start_time), json!("2026-11-20T09:58:20Z"));
+}
+
+/// What a new life of the agent reports first: the runtime was listed, and has not told its name.
+#[test]
+fn a_runtime_without_a_name_changes_nothing_that_is_known() {
+    let mut case = Case::of(up());
+    case.observed.containers.push(instance("web", 1, running()));
+    let ended = case.observed.containers.iter_mut().find(|c| c.id.as_str() == "web-0");
+    ended.unwrap().state = exited(4);
+    let status = case.status_of("", now());
+    assert_eq!(container(&status, "web").container_id, None);
+    case.previous = Some(case.status());
+    // Removed meanwhile, where a disk was short.
+    case.observed.containers.retain(|c| c.id.as_str() != "web-0");
+    let status = case.status_of("", now());
+    assert_eq!(Some(&status), case.previous.as_ref());
+    assert_eq!(to_json(container(&status, "web"))["lastState"]["terminated"]["exitCode"], 4);
 }
 
 #[test]

@@ -83,8 +83,8 @@ fn connections_fail_as_told() {
     // What was on its way arrives afterwards.
     let patient = new().with_deadline(SOON);
     thread::scope(|scope| {
-        let asked = scope.spawn(|| ask(&patient));
         let seen = link.tcp.connections();
+        let asked = scope.spawn(|| ask(&patient));
         wait_until("it has connected", SOON, || link.tcp.connections(), |now| *now > seen);
         link.tcp.silence(false);
         assert_eq!(asked.join().unwrap(), Ok(200));

@@ -173,6 +173,7 @@ fn notices_a_silent_node_as_soon_as_it_is_told_to() {
     let look = || ready(format!("{PODS}/web")).map(|(status, _)| status);
     wait_until("its pod is not ready", SOON, look, |seen| seen.as_deref() == Some("False"));
     say_loudly(&format!("a silent node is noticed after {:.1?}", begun.elapsed()));
-    let text = cluster.kubectl_text(&["describe", "node", "silent"]);
-    assert!(text.contains("node.kubernetes.io/unreachable"), "{text}");
+    let look = || cluster.kubectl_text(&["describe", "node", "silent"]);
+    let tainted = |text: &String| text.contains("node.kubernetes.io/unreachable");
+    wait_until("it is tainted", SOON, look, tainted);
 }

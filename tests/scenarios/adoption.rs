@@ -167,13 +167,17 @@ pub fn back_off_outlives_the_agent(kind: Kind) {
     world.drop_pod(&Pod::with_main("crash", "exit 3"));
     let backs_off = |status: &Status| status.waiting_reason("crash", "main") == "CrashLoopBackOff";
     world.wait("it backs off", backs_off);
+    let begun = tokio::time::Instant::now();
     world.proxy.forget_calls();
     for _ in 0..3 {
         world.agent.kill();
         world.agent.start();
         world.wait("it still backs off", backs_off);
     }
-    assert_eq!(world.proxy.count("StartContainer", "crash"), 0, "back-off turned into hammering");
+    // It is 10 s long; on a slow machine it may be over by now.
+    let due = usize::from(begun.elapsed() > Duration::from_secs(8));
+    let starts = world.proxy.count("StartContainer", "crash");
+    assert!(starts <= due, "back-off turned into hammering: {starts} starts");
     world.finish();
 }
 

@@ -144,6 +144,7 @@ impl Node {
         for reason in ["Evicted", "EvictionThresholdMet", "NodeHasDiskPressure"] {
             assert!(status.has_event(reason, ""), "{reason} in {:#?}", status.events);
         }
+        assert!(status.has_event("Evicted", name), "{:#?}", status.events);
         let step = |status: &Status| {
             let mut steps = status.node.pressure.steps.iter();
             steps.find(|step| step.what.contains(&format!("/{name}-"))).cloned()
@@ -303,17 +304,17 @@ pub fn dead_containers_go_before_pods(kind: Kind) {
     });
     let steps = &status.node.pressure.steps;
     say(&format!("{steps:?}"));
-    assert!(steps[0].freed.unwrap() > 24 * MIB, "{steps:?}");
+    assert!(steps[0].freed.unwrap() >= 8 * MIB, "{steps:?}");
     assert_eq!(dead(), 1);
+    // Containerd frees the layers one after the other, a while later.
+    let missing = || (FREE_MIB + 16) * MIB > node.disk.available();
+    world.wait_until("both layers are free", missing, |missing| !missing);
     let over = |status: &Status| !holds(status) && ended(status);
     let status = world.wait("the pressure is over", over);
     assert!(evicted(&status).is_empty() && status.node.pressure.steps.len() == 1, "{status:?}");
     world.agent.kill();
     world.agent.start();
-    // Four times the usual: seen to take longer than half a minute now and then, for a reason that is not known yet.
-    world.wait_for(4 * SOON, "all is found again", |status| {
-        !crossed_or_unread(status) && ended(status)
-    });
+    world.wait("all is found again", |status| !crossed_or_unread(status) && ended(status));
     stays("nobody runs again", Duration::from_secs(2), dead, |dead| *dead == 1);
     assert_eq!((innocent, crashed), (node.innocent(), world.running_ids("crashes")));
     node.finish();
@@ -467,10 +468,12 @@ pub fn a_disk_that_is_short_at_the_start_costs_its_culprit_alone(kind: Kind) {
     }
     node.tell("volume", false);
     world.agent.start();
+    // As long as the disk is short it can't come back.
     let status = world.wait("it is evicted all the same", |status| {
-        reason(status, "volume") == "Evicted" && !holds(status) && !crossed_or_unread(status)
+        reason(status, "volume") == "Evicted" && !evicted(status).is_empty()
     });
     assert_eq!(evicted(&status), ["volume".to_owned()]);
+    world.wait("the pressure is over", |status| !holds(status) && !crossed_or_unread(status));
     assert_eq!(innocent, node.innocent(), "nobody else is touched");
     assert!(node.disk.available() > 70 * MIB, "the space is back");
     node.finish();

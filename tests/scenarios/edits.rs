@@ -70,6 +70,9 @@ pub fn an_edit_of_comments_changes_nothing(kind: Kind) {
     world.wait_running("web");
     let ids = world.running_ids("web");
     world.write("web.yaml", &format!("# looked at and left alone\n\n{}", pod.text()));
+    // Written later, and seen: so the edit was read.
+    world.drop_pod(&Pod::running("later"));
+    world.wait_running("later");
     stays(
         "the same container",
         Duration::from_secs(3),

@@ -4,7 +4,7 @@ use crate::support::{
     images::BUSYBOX,
     manifest::{FOREVER, Pod},
     process::{Process, cgroup_value, myself},
-    status::exchange,
+    status::{Status, exchange},
     world::{Kind, World},
 };
 use serde_json::json;
@@ -363,7 +363,8 @@ pub fn logs_lie_where_shippers_look(kind: Kind) {
     let link = world.agent.log_links().join(format!("web-node1_default_main-{id}.log"));
     assert_eq!(fs::read_link(&link).unwrap(), log);
     world.kill_container(&id);
-    world.wait("it is restarted", |status| status.restarts("web", "main") == 1);
+    let again = |status: &Status| status.restarts("web", "main") == 1 && status.runs("web");
+    world.wait("it is restarted", again);
     assert!(log.with_file_name("1.log").exists());
     world.finish();
 }

@@ -4,11 +4,12 @@ use crate::support::{
     images::BUSYBOX,
     manifest::Pod,
     registry::Registry,
-    world::{Kind, World},
+    world::{Kind, SOON, World},
 };
 use std::fs;
 
-const ABSENT: &str = "nodelet.test/absent:1";
+/// Of a registry that refuses at once, whatever resolver the machine has.
+const ABSENT: &str = "127.0.0.1:1/absent:1";
 
 pub fn pull_policies_and_their_reasons(kind: Kind) {
     let world = World::start(kind);
@@ -23,7 +24,7 @@ pub fn pull_policies_and_their_reasons(kind: Kind) {
     world.drop_pod(&pod("absent", ABSENT, "IfNotPresent"));
     // The registry cannot be reached: what is here already is good enough for a static pod.
     world.drop_pod(&pod("always", BUSYBOX, "Always"));
-    let status = world.wait("each is judged", |status| {
+    let status = world.wait_for(3 * SOON, "each is judged", |status| {
         let pulls = ["ErrImagePull", "ImagePullBackOff"];
         status.runs("present")
             && status.runs("always")

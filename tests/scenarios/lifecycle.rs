@@ -201,7 +201,7 @@ pub fn many_pods_at_once(kind: Kind) {
         world.remove(&format!("pod{n:03}.yaml"));
     }
     world.wait_for(Duration::from_secs(120), "all are gone", |status| status.pods.is_empty());
-    world.finish();
+    world.remove_all();
 }
 
 /// Whether nothing was changed for a second, as far as the recording goes.

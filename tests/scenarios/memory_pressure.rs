@@ -226,31 +226,44 @@ fn watch(world: &World, pod: &str, free_mib: u64) -> thread::JoinHandle<Seen> {
 
 /// What was seen, told to whoever runs the test, and held against what a busy machine needs.
 #[track_caller]
-fn check(what: &str, watched: thread::JoinHandle<Seen>) {
+fn check(world: &World, what: &str, watched: thread::JoinHandle<Seen>) {
     let seen = watched.join().unwrap();
     say_loudly(&format!("{what}: {seen:?}"));
-    assert!(seen.lived < Duration::from_secs(3), "{seen:?}");
-    assert!(seen.past < FREE_MIB, "{seen:?}");
+    let quick = seen.lived < Duration::from_secs(3) && seen.past < FREE_MIB;
+    assert!(quick, "{seen:?}\n--- agent's log: {}", world.agent.log_tail(60));
 }
 
 /// Page cache is no pressure; then hogs of every kind, one after the other, among many that take little.
 pub fn of_many_pods_those_that_eat_memory_go(kind: Kind) {
     let world = World::start_with(kind, &strict_node(kind));
     let signs = Signs::make(&world);
-    // More page cache than pods may use together: it is nobody's loss. Each page is read once, by a call that has it whole.
+    // More page cache than pods may use together, again and again: it is nobody's loss. Each page is read once, by a call
+    // that has it whole.
     let reads = format!(
-        "truncate -s 550M /large; dd if=/large of=/dev/null bs=4M; touch /signs/read; {FOREVER}"
+        "for n in 1 2 3 4 5 6 7 8; do truncate -s 550M /large$n; dd if=/large$n of=/dev/null bs=4M; \
+         touch /signs/read$n; until {}; do sleep 0.1; done; rm /large$n; done; {FOREVER}",
+        sign("seen$n")
     );
     world.drop_pod(&signs.pod("reader", &reads));
-    world.wait_until("the file is read", || signs.has("read"), |read| *read);
+    world.wait_running("reader");
     let cache = Process::of(&world, "reader", "main").cgroup("memory");
-    let usage = || usage(&cache);
-    assert!(usage() > (ALL_PODS_MIB - FREE_MIB) * MIB, "{} bytes", usage());
     let held = || holds(&world.agent.status().unwrap(), Pressure::Memory);
-    stays("page cache is no pressure", Duration::from_millis(500), held, |held| !held);
+    for n in 1..=8 {
+        // Looked at all the while: something else may free it at once (DAMON).
+        let mut most = 0;
+        let mut read = || {
+            most = most.max(usage(&cache));
+            signs.has(&format!("read{n}"))
+        };
+        world.wait_until("the file is read", &mut read, |read| *read);
+        assert!(most > (ALL_PODS_MIB - FREE_MIB) * MIB, "{most} bytes");
+        stays("page cache is no pressure", Duration::from_millis(300), held, |held| !held);
+        signs.give(&format!("seen{n}"));
+    }
     // Not kept: a kernel that sorts pages by itself (DAMON) may take these for active later, which is use by the kubelet's formula.
     world.remove("reader.yaml");
     world.wait_gone("reader");
+    assert!(!has_event(&world.agent.status().unwrap(), "NodeHasInsufficientMemory"));
     let innocents = Innocents::start(&world, 30);
 
     let fast = format!("until {}; do sleep 0.05; done\n{}", sign("fast"), grows("0.05"));
@@ -259,7 +272,7 @@ pub fn of_many_pods_those_that_eat_memory_go(kind: Kind) {
     let watched = watch(&world, "fast", FREE_MIB);
     signs.give("fast");
     let status = wait_evicted(&world, "fast");
-    check("200 MiB/s among 31", watched);
+    check(&world, "200 MiB/s among 31", watched);
     for reason in ["Evicted", "EvictionThresholdMet", "NodeHasInsufficientMemory"] {
         assert!(has_event(&status, reason), "{reason} in {:#?}", status.events);
     }
@@ -316,13 +329,16 @@ fn many_small_ones(world: &World, signs: &Signs) {
     world.wait_for(Duration::from_secs(90), "the small ones run", all);
     let before = running(world, "small");
     signs.give("all");
-    world.wait("the first of them goes", |status| small.iter().any(|name| is_told(status, name)));
     let is_low = |status: &Status| {
         let mut signals = status.node.pressure.signals.iter();
         signals.any(|one| one.signal == Signal::AllocatableMemoryAvailable && one.crossed)
     };
+    // People are told first; what is shown of the node, and what was freed, follows together.
     let status = world.wait("enough of them have gone", |status| {
-        !is_low(status) && !holds(status, Pressure::Memory)
+        let told = small.iter().filter(|name| is_told(status, name)).count();
+        let steps = status.node.pressure.steps.iter();
+        let freed = steps.filter(|step| step.what.contains("/small")).count();
+        told > 0 && freed == told && !is_low(status) && !holds(status, Pressure::Memory)
     });
     let gone = small.iter().filter(|name| is_told(&status, name)).count();
     assert!((2..=7).contains(&gone), "{gone} have gone: {status:?}");
@@ -365,7 +381,7 @@ pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
 
     // Takes no notice of SIGTERM, and all of its time.
     let stubborn = format!("trap '' TERM\n{}", keeps(450, "false"));
-    let stubborn = Pod::with_main("stubborn", &stubborn).set("terminationGracePeriodSeconds", 3);
+    let stubborn = Pod::with_main("stubborn", &stubborn).set("terminationGracePeriodSeconds", 6);
     world.drop_pod(&stubborn);
     world.wait("there is pressure", |status| holds(status, Pressure::Memory));
     let since = Instant::now();
@@ -375,7 +391,7 @@ pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
     world.running_id("stubborn", "main");
     wait_evicted(&world, "stubborn");
     let had = begun.elapsed();
-    assert!(had > Duration::from_secs(2), "gone after {had:?}");
+    assert!(had > Duration::from_secs(3), "gone after {had:?}");
     innocents.are_untouched();
     wait_over(&world, "stubborn");
 
@@ -398,7 +414,7 @@ pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
         }
         let watched = watch(&world, name, 100);
         signs.give(name);
-        check("a hard threshold after a soft one", watched);
+        check(&world, "a hard threshold after a soft one", watched);
         let evicted = |status: &Status| reason(status, name) == "Evicted";
         world.wait("it has no time left", evicted);
         innocents.are_untouched();
@@ -419,14 +435,15 @@ pub fn a_hog_dies_while_the_runtime_hangs(kind: Kind) {
     let watched = watch(&world, "hog", FREE_MIB);
     let frozen = world.runtime.containerd().freeze();
     signs.give("now");
-    check("200 MiB/s while containerd hangs", watched);
+    check(&world, "200 MiB/s while containerd hangs", watched);
     let status = world.wait("people are told", |status| is_told(status, "hog"));
     // It may be over before anybody has looked.
     assert!(has_event(&status, "NodeHasInsufficientMemory"));
-    world.wait("the pressure is over", |status| !holds(status, Pressure::Memory));
-    let status = world.agent.status().unwrap();
-    let away = &status.node.pressure.evicted;
-    assert!(away.iter().any(|one| one.waits_for.contains("it has stopped")), "{away:?}");
+    world.wait("the pressure is over, and it has still to stop", |status| {
+        let away = &status.node.pressure.evicted;
+        !holds(status, Pressure::Memory)
+            && away.iter().any(|one| one.waits_for.contains("it has stopped"))
+    });
     drop(frozen);
     wait_evicted(&world, "hog");
     innocents.are_untouched();

@@ -22,14 +22,16 @@ pub fn status_shows_pods_manifests_and_reasons(kind: Kind) {
             && status.waiting_reason("crash", "main") == "CrashLoopBackOff"
             && status.rejected("broken.yaml")
     });
-    let output = world.agent.cli(&["status"]);
-    assert!(output.status.success(), "{output:?}");
-    let table = printed(&output);
-    for expected in
-        ["web-node1", "Running", "CrashLoopBackOff", "broken.yaml", "containers", "containerd"]
-    {
-        assert!(table.contains(expected), "no {expected} in\n{table}");
-    }
+    let expected =
+        ["web-node1", "Running", "CrashLoopBackOff", "broken.yaml", "containers", "containerd"];
+    let table = || {
+        let output = world.agent.cli(&["status"]);
+        assert!(output.status.success(), "{output:?}");
+        printed(&output)
+    };
+    // The back-off comes and goes.
+    let whole = |table: &String| expected.iter().all(|text| table.contains(text));
+    world.wait_until("the table shows it", table, whole);
     let one = printed(&world.agent.cli(&["status", "web"]));
     for expected in ["web-node1", "main", "Started", "nodelet.test/busybox:1"] {
         assert!(one.contains(expected), "no {expected} in\n{one}");

@@ -4,6 +4,7 @@ use crate::support::{
     agent::Settings,
     images::BUSYBOX,
     manifest::Pod,
+    status::Status,
     stays,
     world::{Kind, World},
 };
@@ -162,12 +163,11 @@ pub fn pods_wait_for_the_network_and_host_network_pods_do_not(kind: Kind) {
     let world = World::prepare(kind, &Settings::for_kind(kind));
     world.runtime.set_network_ready(false);
     world.agent.start();
+    let away = |status: &Status| status.node.runtime.network_not_ready.is_some();
+    world.wait("the network is said to be away", away);
     world.drop_pod(&Pod::running("web"));
     world.drop_pod(&Pod::running("host").set("hostNetwork", true));
-    let status = world
-        .wait("the host-network pod runs and the network is said to be away", |status| {
-            status.runs("host") && status.node.runtime.network_not_ready.is_some()
-        });
+    let status = world.wait("the host-network pod runs", |status| status.runs("host"));
     assert!(!status.runs("web"), "{status:?}");
     world.wait("the waiting pod says why", |status| {
         status.has_event("NetworkNotReady", "web")

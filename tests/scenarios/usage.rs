@@ -16,7 +16,7 @@ use nodelet::{
         CgroupDriver, ContainerId, DiskLayout, Now, PodKey, PodUse, Signal, Space, ToldDriver,
     },
     signals::{
-        ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces, Roots,
+        ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces,
         find_layers,
     },
     volume::Volumes,
@@ -26,6 +26,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::MetadataExt as _,
+    path::Path,
     time::Duration,
 };
 
@@ -161,14 +162,13 @@ pub fn the_machine_and_its_images_are_read(kind: Kind) {
     world.wait_running("web");
     let client = client(&world);
     let cgroups = cgroups(&world);
-    let roots = Roots { proc: "/proc".into(), root_cgroup: cgroups.root_dirs().unwrap().memory };
     let pods = cgroups.kubepods_dirs().unwrap();
     let look = Look {
         signals: &BTreeSet::from(Signal::ALL),
         pods: Some(&pods.memory),
-        is_far: &|_, _, _| false,
+        is_far: &|_, _| false,
     };
-    let mut sample = Machine::new(&roots, MemorySignal::WorkingSet).sample(look);
+    let mut sample = Machine::new(Path::new("/proc"), MemorySignal::WorkingSet).sample(look);
     let found = block_on(client.image_filesystems()).unwrap();
     let mut disks = Disks::new(&world.agent.root_dir());
     let layout = block_on(disks.locate(&found.images, &found.containers, WITHIN)).unwrap();

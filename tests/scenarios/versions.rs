@@ -7,7 +7,7 @@ use crate::support::{
     proxy::Call,
     say_loudly,
     status::Status,
-    world::{Kind, World},
+    world::{Kind, SOON, World},
 };
 use nodelet::cri::v1;
 use std::{collections::BTreeMap, ops::Range, time::Duration};
@@ -126,12 +126,12 @@ pub fn upgraded_in_place(suites: [Suite; 3]) {
         quiet.iter().all(|pod| status.runs(pod) && status.restarts(pod, "main") == 0)
             && dying.iter().all(|pod| status.runs(pod))
     };
-    world.wait("all run", all_run);
+    world.wait_for(3 * SOON, "all run", all_run);
     let (containers, sandboxes) = (running(&world, &quiet), sandbox_ids(&world));
     for (suite, dies) in suites.into_iter().skip(1).zip(dying) {
         world.proxy.forget_calls();
         world.runtime.containerd().upgrade(suite);
-        world.wait("the new version is seen, and events arrive", |status| {
+        world.wait_for(2 * SOON, "the new version is seen, and events arrive", |status| {
             let runtime = &status.node.runtime;
             runtime.version.contains(&suite.version())
                 && runtime.not_ready.is_none()
@@ -154,7 +154,8 @@ pub fn upgraded_in_place(suites: [Suite; 3]) {
     world.proxy.forget_calls();
     world.agent.start();
     let quiet = &quiet[1..];
-    world.wait("all is found again", |s| quiet.iter().all(|pod| s.runs(pod)) && s.runs("new"));
+    let found = |s: &Status| quiet.iter().all(|pod| s.runs(pod)) && s.runs("new");
+    world.wait_for(2 * SOON, "all is found again", found);
     assert_eq!(world.proxy.mutating_calls().len(), 0, "{:#?}", world.proxy.mutating_calls());
     let mut expected = containers;
     expected.remove("pod00");

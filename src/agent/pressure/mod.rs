@@ -26,10 +26,10 @@ use crate::{
         Readings, Signal,
     },
     pressure::core::{
-        EvictionRecord, EvictionSettings, Evictions, MemorySignal, PressureState, Step,
+        EvictionRecord, EvictionSettings, Evictions, MemorySignal, PressureState, Step, Threshold,
         condition_event,
     },
-    signals::{self, KernelLog, Look, Machine, PsiTrigger, Roots, Sample, SystemOom},
+    signals::{self, KernelLog, Look, Machine, PsiTrigger, Sample, SystemOom},
     worker::{Host, Known, PodViews},
 };
 use anyhow::Context as _;
@@ -137,24 +137,19 @@ struct Kernel {
 }
 
 /// Memory and process ids of the machine, for [`EvictionSettings::check_against`].
-pub(super) fn capacities(host: &Host, settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
+pub(super) fn capacities(settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
     let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::PidAvailable]);
-    let exactly = Look { signals: &signals, pods: None, is_far: &|_, _, _| false };
-    let sample = machine(host, settings).sample(exactly);
+    let exactly = Look { signals: &signals, pods: None, is_far: &|_, _| false };
+    let sample = machine(settings).sample(exactly);
     sample.readings.into_iter().map(|(signal, reading)| (signal, reading.capacity)).collect()
 }
 
-fn machine(host: &Host, settings: &EvictionSettings) -> Machine {
-    let root = host.cgroups.root_dirs().map(|dirs| dirs.memory);
-    let roots = Roots {
-        proc: "/proc".into(),
-        root_cgroup: root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
-    };
+fn machine(settings: &EvictionSettings) -> Machine {
     let signal = match settings.memory_signal {
         MemorySignal::WorkingSet => signals::MemorySignal::WorkingSet,
         MemorySignal::MemAvailable => signals::MemorySignal::MemAvailable,
     };
-    Machine::new(&roots, signal)
+    Machine::new(Path::new("/proc"), signal)
 }
 
 /// What was saved of earlier evictions.
@@ -185,7 +180,7 @@ impl PressureTask {
     pub(super) fn new(inputs: PressureInputs) -> Self {
         let proc = PathBuf::from("/proc");
         Self {
-            machine: machine(&inputs.host, &inputs.settings),
+            machine: machine(&inputs.settings),
             kernel: Kernel::open(&proc),
             proc,
             effective: inputs.settings.clone(),
@@ -297,8 +292,10 @@ impl PressureTask {
         }
         let thresholds = &self.effective.thresholds;
         let signals = thresholds.iter().map(|threshold| threshold.signal).collect();
-        let is_far = |signal: Signal, available: u64, capacity: u64| {
-            let of_signal = thresholds.iter().filter(|threshold| threshold.signal == signal);
+        let is_far = |available: u64, capacity: u64| {
+            let of_pods =
+                |threshold: &&Threshold| threshold.signal == Signal::AllocatableMemoryAvailable;
+            let of_signal = thresholds.iter().filter(of_pods);
             let nearest = of_signal.map(|threshold| threshold.relieved_at(capacity)).max();
             let far = nearest.unwrap_or_default().saturating_add(FAR.max(capacity / 16));
             !exactly && available > far

@@ -23,9 +23,9 @@ const PERIOD: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy)]
 pub(super) struct Awaited {
     pub signal: Signal,
-    /// What was available before, and how much more there should be.
+    /// What was available before, and how much more there has to be before the next thing is done.
     pub before: u64,
-    pub expected: u64,
+    pub enough: u64,
 }
 
 /// Dead containers that are being removed, by their pods' workers.
@@ -71,9 +71,9 @@ impl PressureTask {
             return false;
         }
         self.dead_tried = Some(now);
-        // What is in them is not known; by what is missing, it is seen whether the space is back.
-        let (before, expected) = (acting.reading.available, acting.shortfall);
-        let room = Awaited { signal, before, expected };
+        // What is in them is not known. When nothing is missing any more, that is enough.
+        let (before, enough) = (acting.reading.available, acting.shortfall);
+        let room = Awaited { signal, before, enough };
         self.clearing = Some(Clearing { room, dead, since: now, gone: None });
         self.order_dead(true);
         true
@@ -117,7 +117,7 @@ impl PressureTask {
 
     /// What has become available of a signal by a reading from after `gone`; `Some(None)` where there is none in
     /// time, `None` while it is waited for. The runtime frees writable layers a while after it has said that they are
-    /// removed: on a disk at least half of what is expected is waited for.
+    /// removed: on a disk [`Awaited::enough`] is waited for.
     pub(super) fn freed_since(
         &self,
         freeing: &Awaited,
@@ -128,7 +128,7 @@ impl PressureTask {
         let reading = self.sample.readings.get(&signal).filter(|reading| reading.at > gone);
         let freed = reading.map(|reading| reading.available.saturating_sub(freeing.before));
         let disk = signal.condition() == Pressure::Disk;
-        let enough = freed.is_some_and(|freed| !disk || freed >= freeing.expected / 2);
+        let enough = freed.is_some_and(|freed| !disk || freed >= freeing.enough);
         let late = now.boot.saturating_sub(gone) >= SPACE_PATIENCE;
         (enough || late).then_some(freed)
     }

@@ -11,7 +11,7 @@ pub use process::Process;
 
 pub(super) use disk::{FileSystemUse, layout, tops, upper_dir};
 pub(super) use kmsg::system_oom;
-pub(super) use memory::{idle_file, limit, memory_stat, number, working_set};
+pub(super) use memory::{CgroupMemory, limit, memory_stat, number, working_set};
 pub(super) use process::{is_below, process, tasks};
 
 use std::path::PathBuf;
