@@ -42,6 +42,9 @@ pub struct Conditions {
     pub ignored: &'static [&'static str],
 }
 
+/// The conditions of a Node that it writes itself.
+pub const NODE_CONDITIONS: &[&str] = &["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+
 /// `NodeStatus`, as far as a node writes it.
 pub const NODE_STATUS: Rules = Rules {
     fields: &[
@@ -51,7 +54,7 @@ pub const NODE_STATUS: Rules = Rules {
         (
             "conditions",
             Merge::Conditions(Conditions {
-                ours: &["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"],
+                ours: NODE_CONDITIONS,
                 shared: &[],
                 ignored: &["lastHeartbeatTime"],
             }),
@@ -122,6 +125,16 @@ pub fn status_patch(observed: &Value, ours: &Value, rules: &Rules) -> Option<Map
         }
     }
     (!patch.is_empty()).then_some(patch)
+}
+
+/// A patch without the times of its conditions: what makes two patches the same although they are made at different times.
+#[must_use]
+pub fn without_times(mut patch: Map<String, Value>) -> Map<String, Value> {
+    let conditions = patch.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.retain(|field, _| !is_time(field));
+    }
+    patch
 }
 
 /// `wanted`, with null for each key that only `theirs` has.

@@ -2,7 +2,7 @@
 
 use super::{
     Ended,
-    cluster::{self, ClusterInputs},
+    cluster::{self, ClusterInputs, Machine},
     housekeeping::Housekeeping,
     image_gc::{self, ImageGcTask},
     node_facts::{self, node_facts},
@@ -156,12 +156,14 @@ pub(super) fn spawn_all(
     if let Some(kubeconfig) = &config.cluster.kubeconfig {
         recorder.record(starting());
         let inputs = ClusterInputs {
-            node_name: node_name.clone(),
-            labels,
-            capacity: node_facts::capacity(config, &capacity),
-            allocatable,
-            runtime,
-            node: node.clone(),
+            machine: Machine {
+                name: node_name.clone(),
+                labels,
+                capacity: node_facts::capacity(config, &capacity),
+                allocatable,
+                runtime,
+                view: node.clone(),
+            },
             pods: pods.clone(),
             known: known_pods,
             log: event_log.clone(),

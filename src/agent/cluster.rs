@@ -25,12 +25,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// What the cluster's part needs of the rest.
 pub(super) struct ClusterInputs {
-    pub node_name: String,
-    pub labels: BTreeMap<String, String>,
-    pub capacity: Capacity,
-    pub allocatable: Allocatable,
-    pub runtime: RuntimeClient,
-    pub node: watch::Receiver<Arc<NodeView>>,
+    pub machine: Machine,
     pub pods: watch::Receiver<Arc<PodViews>>,
     pub known: watch::Receiver<Arc<Known>>,
     pub log: watch::Receiver<Arc<EventLog>>,
@@ -38,101 +33,81 @@ pub(super) struct ClusterInputs {
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
 }
 
+/// The machine that the node stands for.
+pub(super) struct Machine {
+    /// The node's name.
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub capacity: Capacity,
+    pub allocatable: Allocatable,
+    pub runtime: RuntimeClient,
+    pub view: watch::Receiver<Arc<NodeView>>,
+}
+
 /// A task with its name.
 pub(super) type Part = (&'static str, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
 
 /// Everything that speaks to the API server.
-#[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn parts(
     config: &Arc<Config>,
     kubeconfig: &Path,
     inputs: ClusterInputs,
     shutdown: &CancellationToken,
 ) -> Vec<Part> {
-    let cluster = &config.cluster;
-    let (connections, link) = api::link_channel(kubeconfig.to_owned(), env!("CARGO_PKG_VERSION"));
-    let (seen_node, node_picture) = watch::channel(Arc::new(Picture::<k8s::Node>::default()));
-    let (seen_pods, pod_picture) = watch::channel(Arc::new(Picture::<SeenPod>::default()));
-    let (registered, registered_node) = watch::channel(None::<NodeRef>);
-    let (report, reports) = watch::channel(None);
-    let (node_state, node_states) = watch::channel(NodeState::default());
-    let (lease_state, lease_states) = watch::channel(LeaseState::default());
-    let (pods_report, pods_reports) = watch::channel(Arc::new(PodsReport::default()));
-    let (events_waiting, waiting) = watch::channel(0);
-    let bucket = |rate: Rate| (rate.qps > 0).then(|| Bucket::new(rate.qps, rate.burst.max(1)));
-    let node_name = inputs.node_name.clone();
-    let node_reflector = Reflector {
-        collection: "/api/v1/nodes",
-        field_selector: format!("metadata.name={node_name}"),
-        link: link.clone(),
-        published: seen_node,
-    };
-    let pod_reflector = Reflector {
-        collection: "/api/v1/pods",
-        field_selector: format!("spec.nodeName={node_name}"),
-        link: link.clone(),
-        published: seen_pods,
-    };
-    let report_task = NodeReportTask {
-        config: Arc::clone(config),
-        node_name: node_name.clone(),
-        capacity: inputs.capacity,
-        allocatable: inputs.allocatable,
-        runtime: inputs.runtime,
-        view: inputs.node,
-        published: report,
-    };
-    let node_task = NodeTask {
-        registration: registration(config, inputs.labels),
-        periods: ReportPeriods { update: cluster.status_update, report: cluster.status_report },
-        report: reports,
-        link: link.clone(),
-        picture: node_picture.clone(),
-        registered,
-        published: node_state,
-        events: inputs.events.clone(),
-    };
+    let version = env!("CARGO_PKG_VERSION");
+    let (connections, link, credentials) = api::link_channel(kubeconfig.to_owned(), version);
+    let own = |field: &str| format!("{field}={}", inputs.machine.name);
+    let (node_watch, nodes) = Reflector::new("/api/v1/nodes", own("metadata.name"), link.clone());
+    let (pod_watch, pods) = Reflector::new("/api/v1/pods", own("spec.nodeName"), link.clone());
+    let (registered, registered_node) = watch::channel(None);
+    let (lease_state, lease) = watch::channel(LeaseState::default());
+    let (pods_report, mirrors) = watch::channel(Arc::default());
+    let (waiting, events_waiting) = watch::channel(0);
     let lease_task = LeaseTask {
-        seconds: cluster.lease_seconds,
+        seconds: config.cluster.lease_seconds,
         link: link.clone(),
         node: registered_node.clone(),
         published: lease_state,
     };
     let events_task = EventsTask {
-        node: node_name.clone(),
+        node: inputs.machine.name.clone(),
         link: link.clone(),
         log: inputs.log,
-        budget: bucket(cluster.events),
-        waiting: events_waiting,
+        budget: bucket(config.cluster.events),
+        waiting,
     };
-    let recorder = inputs.events;
+    let recorder = inputs.events.clone();
     let pods_task = PodsTask::new(PodsInputs {
         link: link.clone(),
-        picture: pod_picture.clone(),
+        picture: pods.clone(),
         views: inputs.pods,
         known: inputs.known,
         node: registered_node.clone(),
         events: Box::new(move |event| recorder.record(event)),
-        budget: bucket(cluster.api),
+        budget: bucket(config.cluster.api),
         report: pods_report,
     });
+    let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered };
+    let (report_task, node_task, node) =
+        node_tasks(config, inputs.machine, inputs.events, own_node);
     let view_task = ClusterViewTask {
         kubeconfig: kubeconfig.display().to_string(),
         link,
-        nodes: node_picture,
-        pods: pod_picture,
+        credentials,
+        nodes,
+        pods,
         registered: registered_node,
-        node: node_states,
-        lease: lease_states,
-        mirrors: pods_reports,
-        events_waiting: waiting,
+        node,
+        lease,
+        mirrors,
+        events_waiting,
         published: inputs.published,
     };
     let stop = || shutdown.clone();
     vec![
         ("credentials", Box::pin(connections.run(stop()))),
-        ("watch of the node", Box::pin(node_reflector.run(stop()))),
-        ("watch of pods", Box::pin(pod_reflector.run(stop()))),
+        ("watch of the node", Box::pin(node_watch.run(stop()))),
+        ("watch of pods", Box::pin(pod_watch.run(stop()))),
         ("node report", Box::pin(report_task.run(stop()))),
         ("node status", Box::pin(node_task.run(stop()))),
         ("lease", Box::pin(lease_task.run(stop()))),
@@ -140,6 +115,49 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ]
+}
+
+fn bucket(rate: Rate) -> Option<Bucket> {
+    (rate.qps > 0).then(|| Bucket::new(rate.qps, rate.burst.max(1)))
+}
+
+/// Where the node is seen and registered.
+struct OwnNode {
+    link: watch::Receiver<Link>,
+    picture: watch::Receiver<Arc<Picture<k8s::Node>>>,
+    registered: watch::Sender<Option<NodeRef>>,
+}
+
+/// What finds out how the machine is, what says so to the API server, and how far that is.
+fn node_tasks(
+    config: &Arc<Config>,
+    machine: Machine,
+    events: Recorder,
+    own: OwnNode,
+) -> (NodeReportTask, NodeTask, watch::Receiver<NodeState>) {
+    let cluster = &config.cluster;
+    let (published, report) = watch::channel(None);
+    let (state, states) = watch::channel(NodeState::default());
+    let node_task = NodeTask {
+        registration: registration(config, machine.labels),
+        periods: ReportPeriods { update: cluster.status_update, report: cluster.status_report },
+        report,
+        link: own.link,
+        picture: own.picture,
+        registered: own.registered,
+        published: state,
+        events,
+    };
+    let report_task = NodeReportTask {
+        config: Arc::clone(config),
+        node_name: machine.name,
+        capacity: machine.capacity,
+        allocatable: machine.allocatable,
+        runtime: machine.runtime,
+        view: machine.view,
+        published,
+    };
+    (report_task, node_task, states)
 }
 
 fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registration {
@@ -162,6 +180,7 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
 struct ClusterViewTask {
     kubeconfig: String,
     link: watch::Receiver<Link>,
+    credentials: watch::Receiver<Option<String>>,
     nodes: watch::Receiver<Arc<Picture<k8s::Node>>>,
     pods: watch::Receiver<Arc<Picture<SeenPod>>>,
     registered: watch::Receiver<Option<NodeRef>>,
@@ -187,6 +206,7 @@ impl ClusterViewTask {
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = self.link.changed() => changed,
+                changed = self.credentials.changed() => changed,
                 changed = self.nodes.changed() => changed,
                 changed = self.pods.changed() => changed,
                 changed = self.registered.changed() => changed,
@@ -222,7 +242,7 @@ impl ClusterViewTask {
         };
         let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
         let troubles = [
-            plain("credentials", link.trouble),
+            plain("credentials", self.credentials.borrow_and_update().clone()),
             plain("watch", watch),
             of("node status", node.trouble),
             of("lease", lease.trouble),
@@ -230,7 +250,7 @@ impl ClusterViewTask {
         ];
         ClusterView {
             kubeconfig: self.kubeconfig.clone(),
-            server: link.clients.map(|clients| clients.server.to_string()),
+            server: link.map(|clients| clients.server.to_string()),
             node_uid: self.registered.borrow_and_update().clone().map(|node| node.uid),
             watching: nodes.live && pods.live,
             status_posted: node.posted,
@@ -246,7 +266,8 @@ impl ClusterViewTask {
 
 /// What the API server said of single pods, one sentence each.
 fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
-    let refused = pods.refused.iter().map(|(key, why)| format!("{key} has no mirror pod: {why}"));
+    let refused =
+        pods.refused.iter().map(|(key, why)| format!("{key} is not shown as it should be: {why}"));
     let declined = pods.declined.iter().map(|key| {
         format!(
             "{key} was bound to this node by the API server and is not run: only static pods are"

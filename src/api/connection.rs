@@ -1,7 +1,7 @@
 //! The kubeconfig and what it names, read again when they change.
 //!
 //! ```text
-//!   files ──changed, or every minute──► read ──┬── good, other than before ─► Link::Up (new clients; old connections end)
+//!   files ──changed, or every minute──► read ──┬── good, other than before ─► Link (new clients; old connections end)
 //!                                              ├── the same ────────────────► nothing
 //!                                              └── bad ─────────────────────► why; what was good before is used on
 //! ```
@@ -30,16 +30,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Between two readings when nothing tells of a change.
 const RESYNC: Duration = Duration::from_secs(60);
 
-/// The way to the API server.
-#[derive(Clone, Debug, Default)]
-pub struct Link {
-    /// The clients of the last kubeconfig that was good; `None` while there was none.
-    pub clients: Option<Arc<Clients>>,
-    /// Why the present one can't be used.
-    pub trouble: Option<String>,
-    /// Counts the sets of clients: whoever uses them begins anew with the next ones.
-    pub generation: u64,
-}
+/// The way to the API server: the clients of the last kubeconfig that was good; `None` while there was none. Changes when they are
+/// others, and whoever uses them begins anew then.
+pub type Link = Option<Arc<Clients>>;
 
 /// The task behind [`Link`].
 #[derive(Debug)]
@@ -47,14 +40,19 @@ pub struct Connections {
     kubeconfig: PathBuf,
     user_agent: String,
     published: watch::Sender<Link>,
+    trouble: watch::Sender<Option<String>>,
 }
 
-/// The task, and what it publishes.
+/// The task, and what it publishes: the way, and why the present files can't be used.
 #[must_use]
-pub fn link_channel(kubeconfig: PathBuf, version: &str) -> (Connections, watch::Receiver<Link>) {
+pub fn link_channel(
+    kubeconfig: PathBuf,
+    version: &str,
+) -> (Connections, watch::Receiver<Link>, watch::Receiver<Option<String>>) {
     let (published, link) = watch::channel(Link::default());
+    let (trouble, troubles) = watch::channel(None);
     let user_agent = format!("nodelet/{version} (linux/{})", std::env::consts::ARCH);
-    (Connections { kubeconfig, user_agent, published }, link)
+    (Connections { kubeconfig, user_agent, published, trouble }, link, troubles)
 }
 
 /// What was read.
@@ -100,11 +98,8 @@ impl Connections {
         match Clients::new(config) {
             Ok(clients) => {
                 tracing::info!(server = %clients.server, "credentials for the API server are taken up");
-                self.published.send_modify(|link| {
-                    link.clients = Some(Arc::new(clients));
-                    link.trouble = None;
-                    link.generation += 1;
-                });
+                self.published.send_replace(Some(Arc::new(clients)));
+                self.tell(None);
                 true
             }
             Err(error) => {
@@ -116,15 +111,15 @@ impl Connections {
 
     /// Publishes what is wrong where that is something new.
     fn tell(&self, trouble: Option<String>) {
-        self.published.send_if_modified(|link| {
-            if link.trouble == trouble {
-                return false;
+        self.trouble.send_if_modified(|published| {
+            let changed = *published != trouble;
+            if changed {
+                if let Some(why) = &trouble {
+                    tracing::warn!("{why}");
+                }
+                *published = trouble;
             }
-            if let Some(why) = &trouble {
-                tracing::warn!("{why}");
-            }
-            link.trouble = trouble;
-            true
+            changed
         });
     }
 
@@ -136,9 +131,12 @@ impl Connections {
         })?;
         let kubeconfig = Kubeconfig::read_from(path).map_err(|error| told(&error))?;
         let files: Vec<PathBuf> = files_of(&kubeconfig).collect();
-        let proxied = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
-        if proxied.filter_map(|cluster| cluster.proxy_url.as_deref()).any(|url| !url.is_empty()) {
-            return Err(format!("{}: proxy-url is not supported", path.display()));
+        if let Some(name) = proxied(&kubeconfig) {
+            return Err(format!(
+                "{}: clusters[{name}].cluster.proxy-url is set, and this version has no proxies: remove it, and name in \
+                 clusters[{name}].cluster.server what the node reaches by itself",
+                path.display()
+            ));
         }
         let options = KubeConfigOptions::default();
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
@@ -164,6 +162,16 @@ impl Connections {
         let all = std::iter::once(path.clone()).chain(files).collect();
         Ok(Read { config, digest: digest.finalize().into(), files: all })
     }
+}
+
+/// The cluster of the current context, if it is to be reached by a proxy.
+fn proxied(kubeconfig: &Kubeconfig) -> Option<&str> {
+    let current = kubeconfig.current_context.as_deref()?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == current)?;
+    let name = context.context.as_ref()?.cluster.as_str();
+    let named = kubeconfig.clusters.iter().find(|named| named.name == name)?;
+    let url = named.cluster.as_ref()?.proxy_url.as_deref()?;
+    (!url.is_empty()).then_some(name)
 }
 
 /// Certificates and keys that a kubeconfig names. Token files are not among them: they are read anew by themselves.

@@ -60,12 +60,3 @@ fn told(error: &kube::Error) -> String {
         last => last.join(": "),
     }
 }
-
-/// The answer of a request that was refused; `None` when there was no answer.
-#[must_use]
-pub fn refusal(error: &ApiError) -> Option<&kube::core::Status> {
-    match error {
-        ApiError::Refused(status) => Some(status),
-        ApiError::Failed(_) | ApiError::Late(_) => None,
-    }
-}

@@ -51,24 +51,35 @@ impl EventsTask {
         let mut allowances: Allowances = Allowances::new();
         let mut pause = Pause::default();
         loop {
-            let clients = self.link.borrow_and_update().clients.clone();
+            let clients = self.link.borrow_and_update().clone();
             let log = Arc::clone(&self.log.borrow_and_update());
-            let wait = match clients {
-                None => Duration::MAX,
+            let outcome = match clients {
+                None => Ok(Duration::MAX),
                 Some(clients) => {
                     // Cancel-safe: a write that is dropped is made again; the name makes that harmless.
                     tokio::select! {
                         () = shutdown.cancelled() => return,
-                        wait = self.write(&clients, &log, &mut written, &mut allowances, &mut pause) => wait,
+                        outcome = self.write(&clients, &log, &mut written, &mut allowances) => outcome,
                     }
                 }
             };
+            let (wait, failed) = match outcome {
+                Ok(wait) => (wait, false),
+                Err(error) => {
+                    tracing::debug!(err = %error, "cannot write an event");
+                    (pause.after_failure(), true)
+                }
+            };
+            if !failed {
+                pause.reset();
+            }
             // Cancel-safe: every arm only waits.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
                 changed = self.link.changed() => if changed.is_err() { return },
-                changed = self.log.changed() => if changed.is_err() { return },
+                // One more event is no reason to think that the API server is back.
+                changed = self.log.changed(), if !failed => if changed.is_err() { return },
             }
         }
     }
@@ -80,8 +91,7 @@ impl EventsTask {
         log: &EventLog,
         written: &mut Written,
         allowances: &mut Allowances,
-        pause: &mut Pause,
-    ) -> Duration {
+    ) -> Result<Duration, ApiError> {
         let objects: Vec<(Arc<Entry>, k8s::Event)> = log
             .entries
             .iter()
@@ -115,19 +125,17 @@ impl EventsTask {
             }
             match send(clients, object, known.is_some()).await {
                 Ok(()) => {
-                    pause.reset();
                     charge(allowances, subject, now);
                     written.insert(name, entry.count);
                 }
                 Err(error) => {
-                    tracing::debug!(err = %error, "cannot write an event");
                     self.waiting.send_replace(objects.len() - written.len());
-                    return pause.after_failure();
+                    return Err(error);
                 }
             }
         }
         self.waiting.send_if_modified(|waiting| std::mem::replace(waiting, left) != left);
-        wait
+        Ok(wait)
     }
 }
 

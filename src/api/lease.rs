@@ -40,7 +40,7 @@ impl LeaseTask {
         let mut last: Option<Lease> = None;
         let mut pause = Pause::default();
         loop {
-            let clients = self.link.borrow_and_update().clients.clone();
+            let clients = self.link.borrow_and_update().clone();
             let node = self.node.borrow_and_update().clone();
             let wait = match (clients, node) {
                 (Some(clients), Some(node)) => {

@@ -23,7 +23,7 @@ mod reflect;
 
 pub use client::{Clients, Verb, call};
 pub use connection::{Connections, Link, link_channel};
-pub use error::{ApiError, refusal};
+pub use error::ApiError;
 pub use events::EventsTask;
 pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};

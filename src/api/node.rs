@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 const NODES: &str = "/api/v1/nodes";
 /// Between two answers to somebody who writes something else into our status.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long another agent of the same name is told of after it was last heard.
+const RIVAL_FOR: Duration = Duration::from_secs(60);
 /// How long what was written counts while the watch does not show it.
 const ECHO_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -78,20 +80,32 @@ struct Memory {
     written: Option<Written>,
     pause: Pause,
     unschedulable: bool,
+    /// What the server did not keep of the last status that was written: to write it again would change nothing.
+    unkept: Map<String, Value>,
+    /// Another agent that writes our status, and when it was last heard by boot time.
+    rival: Option<(String, Duration)>,
     /// What the last written status was made from, and when by boot time.
     reported: Option<(Arc<NodeReport>, Duration)>,
+}
+
+impl Memory {
+    fn new(periods: ReportPeriods) -> Self {
+        Self {
+            posting: Posting::new(periods),
+            written: None,
+            pause: Pause::default(),
+            unschedulable: false,
+            unkept: Map::new(),
+            rival: None,
+            reported: None,
+        }
+    }
 }
 
 impl NodeTask {
     /// Registers and reports until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut memory = Memory {
-            posting: Posting::new(self.periods),
-            written: None,
-            pause: Pause::default(),
-            unschedulable: false,
-            reported: None,
-        };
+        let mut memory = Memory::new(self.periods);
         loop {
             // Cancel-safe: a write that is dropped with its credentials is made again from what the server has.
             let wait = tokio::select! {
@@ -111,7 +125,7 @@ impl NodeTask {
 
     /// One look at everything, and at most one write. How long to wait when nothing happens meanwhile.
     async fn pass(&mut self, memory: &mut Memory) -> Duration {
-        let clients = self.link.borrow_and_update().clients.clone();
+        let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();
         let picture = Arc::clone(&self.picture.borrow_and_update());
         let (Some(clients), Some(report)) = (clients, report) else { return Duration::MAX };
@@ -200,10 +214,15 @@ impl NodeTask {
         let Computed { status, told } = node::status(report, Some(node), now);
         let ours = serde_json::to_value(&status).unwrap_or_default();
         let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();
-        let changed = patch::status_patch(&theirs, &ours, &patch::NODE_STATUS);
+        let difference = |theirs: &Value| {
+            patch::status_patch(theirs, &ours, &patch::NODE_STATUS).unwrap_or_default()
+        };
+        let mut fields = difference(&theirs);
         let metadata = node::reconciled(&self.registration, node);
         self.note(report, node, memory);
-        let differs = changed.is_some() || metadata.is_some();
+        let mut news = patch::without_times(fields.clone());
+        news.retain(|field, value| memory.unkept.get(field) != Some(value));
+        let differs = !news.is_empty() || metadata.is_some();
         if !memory.posting.is_due(differs, now) {
             return Ok(());
         }
@@ -214,7 +233,6 @@ impl NodeTask {
         if just_said {
             return Ok(());
         }
-        let mut fields: Map<String, Value> = changed.unwrap_or_default();
         // All of them, also where they are as they were: their heartbeat is not.
         fields.entry("conditions").or_insert_with(|| kept_by_node(&ours["conditions"]));
         let mut body = json!({ "status": fields });
@@ -224,6 +242,8 @@ impl NodeTask {
         let path = format!("{NODES}/{}/status", report.name);
         let written: k8s::Node = call(&clients.main, Verb::Patch, &path, Some(&body)).await?;
         self.tell(told);
+        let kept = serde_json::to_value(written.status.as_ref()).unwrap_or_default();
+        memory.unkept = patch::without_times(difference(&kept));
         memory.posting.posted(differs, spread(), now);
         memory.reported = Some((Arc::clone(report), now.boot));
         memory.written = Some(Written { node: written, at: now.boot });
@@ -238,8 +258,9 @@ impl NodeTask {
     }
 
     /// What a person should do or know about the Node.
-    fn note(&self, report: &NodeReport, node: &k8s::Node, memory: &Memory) {
+    fn note(&self, report: &NodeReport, node: &k8s::Node, memory: &mut Memory) {
         let mut notes = Vec::new();
+        let now = clock::now().boot;
         let told = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let ours = &report.info;
         // Before our first word it is what an earlier boot of this machine said.
@@ -247,10 +268,21 @@ impl NodeTask {
             && let Some(told) = told
             && (&told.machine_id, &told.boot_id) != (&ours.machine_id, &ours.boot_id)
         {
-            notes.push(format!(
+            let text = format!(
                 "another agent reports a node of this name: machine id {}, boot id {}; give one of the two another name \
                  with --hostname-override",
                 told.machine_id, told.boot_id
+            );
+            memory.rival = Some((text, now));
+        }
+        // What it wrote is put right at once, and it answers.
+        memory.rival = memory.rival.take().filter(|(_, heard)| now < *heard + RIVAL_FOR);
+        notes.extend(memory.rival.iter().map(|(text, _)| text.clone()));
+        if !memory.unkept.is_empty() {
+            let fields: Vec<&str> = memory.unkept.keys().map(String::as_str).collect();
+            notes.push(format!(
+                "the API server does not keep these fields of the node's status as they are written: {}",
+                fields.join(", ")
             ));
         }
         if node::lacks_taint(node) {
@@ -274,9 +306,11 @@ impl NodeTask {
 
 /// Conditions that a node writes.
 fn kept_by_node(conditions: &Value) -> Value {
-    let ours = ["MemoryPressure", "DiskPressure", "PIDPressure", node::READY];
     let all = conditions.as_array().into_iter().flatten();
-    all.filter(|condition| ours.iter().any(|our| condition["type"] == *our)).cloned().collect()
+    let ours = |condition: &&Value| {
+        condition["type"].as_str().is_some_and(|type_| patch::NODE_CONDITIONS.contains(&type_))
+    };
+    all.filter(ours).cloned().collect()
 }
 
 /// Our Node: as the watch shows it, or as it was written since.
@@ -302,3 +336,6 @@ fn observed(seen: Option<&Arc<k8s::Node>>, memory: &mut Memory) -> Option<k8s::N
 fn spread() -> f64 {
     jitter(Duration::from_secs(1)).as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests;

@@ -224,8 +224,7 @@ impl PodsTask {
     }
 
     fn take_in_link(&mut self) {
-        let generation = self.inputs.link.borrow_and_update().generation;
-        tracing::debug!(generation, "the way to the API server is another");
+        self.inputs.link.mark_unchanged();
         self.begin_anew();
     }
 
@@ -275,7 +274,7 @@ impl PodsTask {
     /// Begins as many requests as may be under way. Gives when the next may begin, where time alone keeps it.
     fn serve(&mut self) -> Option<Instant> {
         let whole = self.inputs.picture.borrow().whole;
-        let clients = self.inputs.link.borrow().clients.clone().filter(|_| whole)?;
+        let clients = self.inputs.link.borrow().clone().filter(|_| whole)?;
         let now = Instant::now();
         if let Some(at) = self.server.not_before.filter(|at| now < *at) {
             return Some(at);
@@ -332,7 +331,7 @@ impl PodsTask {
         match &step {
             Step::Nothing => {
                 pod.calm();
-                if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled() {
+                if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled(now) {
                     self.pods.remove(key);
                 }
                 return None;

@@ -62,13 +62,11 @@ impl<T> Default for Picture<T> {
 #[derive(Debug)]
 pub struct Reflector<T> {
     /// `/api/v1/pods`
-    pub collection: &'static str,
+    collection: &'static str,
     /// `spec.nodeName=node1`
-    pub field_selector: String,
-    /// The way to the server.
-    pub link: watch::Receiver<Link>,
-    /// Where the picture goes.
-    pub published: watch::Sender<Arc<Picture<T>>>,
+    field_selector: String,
+    link: watch::Receiver<Link>,
+    published: watch::Sender<Arc<Picture<T>>>,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +90,17 @@ enum End {
 }
 
 impl<T: Watched> Reflector<T> {
+    /// The task, and what it publishes.
+    #[must_use]
+    pub fn new(
+        collection: &'static str,
+        field_selector: String,
+        link: watch::Receiver<Link>,
+    ) -> (Self, watch::Receiver<Arc<Picture<T>>>) {
+        let (published, picture) = watch::channel(Arc::default());
+        (Self { collection, field_selector, link, published }, picture)
+    }
+
     /// Follows until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut pause = Pause::default();
@@ -117,6 +126,8 @@ impl<T: Watched> Reflector<T> {
                 }
                 Err(error) => self.tell(&error),
             }
+            // The next one may be another, newer server.
+            streams = true;
             // One that ends at once is not asked again at once.
             if begun.elapsed() >= WORTHWHILE {
                 pause.reset();
@@ -160,7 +171,7 @@ async fn follow<T: Watched>(
     streams: bool,
     published: &watch::Sender<Arc<Picture<T>>>,
 ) -> Result<End, ApiError> {
-    let Some(clients) = &link.clients else { return std::future::pending().await };
+    let Some(clients) = link else { return std::future::pending().await };
     let timeout = WATCH_FOR + jitter(WATCH_FOR);
     let mut query =
         format!("{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}", timeout.as_secs());

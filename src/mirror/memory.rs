@@ -1,7 +1,9 @@
 //! What is remembered of one pod name between steps: answers that the watch has not shown yet, and refusals.
 
 use super::{
-    Case, Denial, Refusal, Refusals, SeenPod, Step, plan,
+    Case, Denial, Refusal, Refusals, SeenPod, Step,
+    contest::Contest,
+    plan,
     refusal::{minds_a_restart, refused},
 };
 use crate::{
@@ -57,6 +59,13 @@ pub struct Memory {
     declined: Option<String>,
     /// A status that was written without effect: version of the object, hash of the patch.
     futile: Option<(u64, u64)>,
+    /// Uid of the mirror that was made here last.
+    made: Option<String>,
+    /// The status that was written last, and the one that is being written.
+    said: [Option<Arc<k8s::PodStatus>>; 2],
+    contest: Contest,
+    /// The step that was planned last puts right what somebody else wrote.
+    answers: bool,
     /// The API server's words about the last refusal.
     pub trouble: Option<String>,
 }
@@ -126,6 +135,7 @@ impl Memory {
             refusals: &self.refusals.1,
         });
         let step = self.without_repeats(step);
+        let step = self.with_patience(step, sight, seen.as_deref(), now);
         match &step {
             Step::Nothing => self.trouble = None,
             Step::Wait(why) => self.trouble = Some(why.clone()),
@@ -151,11 +161,41 @@ impl Memory {
         }
     }
 
+    /// Whoever writes something else again and again is answered once in a while.
+    fn with_patience(
+        &mut self,
+        step: Step,
+        sight: &Sight<'_>,
+        seen: Option<&SeenPod>,
+        now: Duration,
+    ) -> Step {
+        self.answers = match &step {
+            // Made by another, or by an earlier agent.
+            Step::Delete { uid, .. } => {
+                self.made.as_ref() != Some(uid) && seen.is_some_and(|seen| !seen.deleting)
+            }
+            Step::PatchStatus { .. } => {
+                self.said[1] = sight.view.map(|view| Arc::clone(&view.status));
+                self.said[0] == self.said[1]
+            }
+            Step::Nothing | Step::Wait(_) | Step::Create(_) | Step::Decline { .. } => false,
+        };
+        if self.answers && self.contest.must_wait(now) {
+            return Step::Wait("somebody else writes its mirror pod again and again".to_owned());
+        }
+        step
+    }
+
     /// Takes an answer in.
     pub fn settle(&mut self, step: &Step, answer: &Answer, now: Duration) -> Next {
+        if self.answers && matches!(answer, Answer::Pod(_) | Answer::Gone) {
+            self.contest.answered(now);
+        }
         match (step, answer) {
             (_, Answer::Unclear(_)) => return Next::Later,
             (Step::Create(pod), Answer::Pod(made)) => {
+                self.made = Some(made.uid.clone());
+                self.said[0] = None;
                 self.told = Some((Told::Pod(Arc::clone(made)), now));
                 self.refusals.1 = Refusals::default();
                 if !is_as_sent(made, pod) {
@@ -165,6 +205,7 @@ impl Memory {
                 }
             }
             (Step::PatchStatus { .. }, Answer::Pod(pod)) => {
+                self.said[0] = self.said[1].take();
                 self.futile = Some((pod.version, hash(step)));
                 self.told = Some((Told::Pod(Arc::clone(pod)), now));
             }
@@ -204,8 +245,8 @@ impl Memory {
 
     /// Whether there is nothing worth keeping once neither a view nor a pod is left.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.told.is_none()
+    pub fn is_settled(&mut self, now: Duration) -> bool {
+        self.told.is_none() && self.contest.is_over(now)
     }
 }
 

@@ -13,6 +13,7 @@
 //! Invariant: an answer of the API server counts until the watch shows it or something newer, so that nothing is written twice
 //! because the watch is slow.
 
+mod contest;
 mod memory;
 mod plan;
 mod pod;

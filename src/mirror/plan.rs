@@ -72,11 +72,9 @@ impl Step {
             })),
             Self::PatchStatus { uid, version, status } => {
                 let mut metadata = json!({"uid": uid});
-                // Nothing leaves a final phase: it is written on what it was decided by, and on nothing newer.
-                if status
-                    .get("phase")
-                    .is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
-                {
+                // Nothing leaves a final phase, which may be there although the answer was lost: a phase is written on what it
+                // was decided by, and on nothing newer.
+                if status.contains_key("phase") {
                     metadata["resourceVersion"] = json!(version.to_string());
                 }
                 Some(json!({"metadata": metadata, "status": status}))

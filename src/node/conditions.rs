@@ -5,7 +5,7 @@ use crate::model::{Event, EventKind, EventTarget, Now, Pressure, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// The condition that says whether pods can run.
-pub const READY: &str = "Ready";
+pub(super) const READY: &str = "Ready";
 
 /// What a pressure is called, when it is there and when it is not.
 struct Words {

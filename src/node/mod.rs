@@ -17,7 +17,6 @@ mod posting;
 mod report;
 mod status;
 
-pub use conditions::READY;
 pub use lease::{lease, renewed};
 pub use object::{MISSING_TAINT, lacks_taint, new_node, reconciled};
 pub use posting::{Posting, ReportPeriods};

@@ -40,10 +40,4 @@ impl Posting {
         let factor = if changed || first { 0.5 + spread.clamp(0.0, 1.0) } else { 1.0 };
         self.due = Some(now.boot.saturating_add(self.periods.report.mul_f64(factor)));
     }
-
-    /// Boot time at which the next report is due although nothing changes.
-    #[must_use]
-    pub fn due(&self) -> Option<Duration> {
-        self.due
-    }
 }

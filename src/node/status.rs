@@ -47,8 +47,11 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     status.runtime_handlers =
         (!report.runtime_handlers.is_empty()).then(|| report.runtime_handlers.clone());
     status.features.clone_from(&report.features);
-    // What a kubelet may have left: nothing listens here.
-    status.daemon_endpoints = None;
+    // What a kubelet may have left: nothing listens here. Port 0 is what the API server makes of none.
+    let none = |endpoint: &k8s::DaemonEndpoint| endpoint.port == 0;
+    status.daemon_endpoints = status
+        .daemon_endpoints
+        .filter(|endpoints| endpoints.kubelet_endpoint.as_ref().is_none_or(none));
     Computed { status, told }
 }
 

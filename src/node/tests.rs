@@ -1,9 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::*;
+use super::{conditions::READY, *};
 use crate::{
     admission::{Allocatable, Capacity},
     model::{Now, Pressure, k8s},
+    patch::{NODE_STATUS, status_patch},
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -158,6 +159,21 @@ fn what_others_wrote_stays() {
 }
 
 #[test]
+fn the_endpoint_of_a_kubelet_goes_and_what_stands_for_none_is_left_alone() {
+    let report = report();
+    let mut node = new_node(&registration(), &report, at(0));
+    let mut patch = |port: u16| {
+        let seen = json!({"kubeletEndpoint": {"Port": port}});
+        node.status.as_mut().unwrap().daemon_endpoints = serde_json::from_value(seen).unwrap();
+        let ours = serde_json::to_value(status(&report, Some(&node), at(10)).status).unwrap();
+        let theirs = serde_json::to_value(&node.status).unwrap();
+        status_patch(&theirs, &ours, &NODE_STATUS).map(Value::Object)
+    };
+    assert_eq!(patch(10250), Some(json!({"daemonEndpoints": null})));
+    assert_eq!(patch(0), None);
+}
+
+#[test]
 fn a_reboot_is_told() {
     let mut report = report();
     let node = new_node(&registration(), &report, at(0));
@@ -190,6 +206,40 @@ fn only_the_kubelets_labels_are_put_right() {
     assert!(lacks_taint(&node));
 }
 
+/// The wall clock is set, forward or back by a day: only what people read follows it.
+#[test]
+fn a_step_of_the_wall_clock_changes_no_condition_and_no_schedule() {
+    let report = report();
+    let first = at(0);
+    let node = new_node(&registration(), &report, first);
+    let periods =
+        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+    let day = Duration::from_secs(24 * 3600);
+    let boot = Duration::from_secs(10);
+    for wall in [first.wall + day, first.wall - day] {
+        let now = Now { boot, wall };
+        let computed = status(&report, Some(&node), now);
+        assert_eq!(reasons(&computed), Vec::<&str>::new());
+        for condition in computed.status.conditions.iter().flatten() {
+            assert_eq!(
+                condition.last_transition_time.as_ref().map(|time| time.0),
+                Some(first.wall)
+            );
+            assert_eq!(condition.last_heartbeat_time.as_ref().map(|time| time.0), Some(wall));
+        }
+        let theirs = serde_json::to_value(&node.status).unwrap();
+        let ours = serde_json::to_value(&computed.status).unwrap();
+        assert_eq!(status_patch(&theirs, &ours, &NODE_STATUS), None);
+        let mut posting = Posting::new(periods);
+        posting.posted(false, 0.5, first);
+        assert!(!posting.is_due(false, now));
+        assert!(posting.is_due(false, Now { boot: Duration::from_secs(300), wall }));
+        // The node controller goes by its own clock, from when it saw the lease change.
+        let next = renewed(&lease("n1", "u1", 40, first), "n1", "u1", 40, now);
+        assert_eq!(next.spec.unwrap().renew_time.map(|time| time.0), Some(wall));
+    }
+}
+
 #[test]
 fn a_lease_follows_the_node_that_it_belongs_to() {
     let first = lease("n1", "u1", 40, at(0));
@@ -211,7 +261,8 @@ fn a_status_is_written_when_it_changes_and_when_its_time_has_come() {
     assert!(posting.is_due(true, at(1)));
     assert!(posting.is_due(false, at(300)));
     posting.posted(false, 0.9, at(300));
-    assert_eq!(posting.due(), Some(Duration::from_secs(600)), "regular ones are not spread");
+    let due = |posting: &Posting| (0..1000).find(|second| posting.is_due(false, at(*second)));
+    assert_eq!(due(&posting), Some(600), "regular ones are not spread");
     posting.posted(true, 0.0, at(310));
-    assert_eq!(posting.due(), Some(Duration::from_secs(460)));
+    assert_eq!(due(&posting), Some(460));
 }

@@ -8,6 +8,7 @@ use super::{
         agent::{NODE_NAME, Settings},
         manifest::Pod,
         poll_until, say_loudly,
+        slot::Slot,
         world::{Kind, World, full_name},
     },
 };
@@ -27,10 +28,19 @@ pub struct Member {
 impl Member {
     /// Everything but the agent runs; `None` where there is no control plane.
     pub fn prepare(options: &Options, settings: &Settings) -> Option<Self> {
+        Self::prepare_by(|slot, plane| Link::start(slot, plane, 0), options, settings)
+    }
+
+    /// As [`Self::prepare`], by a link of one's own.
+    pub fn prepare_by(
+        link: impl FnOnce(&Slot, &ControlPlane) -> Link,
+        options: &Options,
+        settings: &Settings,
+    ) -> Option<Self> {
         let programs = programs()?;
         let world = World::prepare(Kind::Fake, settings);
         let plane = ControlPlane::start(&world.slot, &programs, options);
-        let link = Link::start(&world.slot, &plane, 0);
+        let link = link(&world.slot, &plane);
         let kubeconfig = plane.node_kubeconfig(NODE_NAME, link.address());
         world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
         Some(Self { world, plane, link })
@@ -38,13 +48,28 @@ impl Member {
 
     /// The agent runs, and its node is Ready.
     pub fn start(options: &Options) -> Option<Self> {
-        // What is killed again and again is not to be waited for.
-        let settings = Settings::for_kind(Kind::Fake)
-            .kubelet("crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n");
-        let member = Self::prepare(options, &settings)?;
-        member.world.agent.start();
-        member.wait("the node is Ready", || member.node(), ready);
-        Some(member)
+        Self::prepare(options, &hasty()).map(Self::started)
+    }
+
+    /// As [`Self::start`], with a static pod `web` that runs and is shown.
+    pub fn with_web() -> Option<Self> {
+        Self::start(&Options::default()).map(Self::shows_web)
+    }
+
+    /// The agent runs, and its node is Ready.
+    #[must_use]
+    pub fn started(self) -> Self {
+        self.world.agent.start();
+        self.wait("the node is Ready", || self.node(), ready);
+        self
+    }
+
+    /// There is a static pod `web`, which runs and is shown.
+    #[must_use]
+    pub fn shows_web(self) -> Self {
+        self.world.drop_pod(&Pod::running("web"));
+        self.wait("the mirror is Ready", || self.mirror("web"), ready);
+        self
     }
 
     pub fn node(&self) -> Value {
@@ -64,6 +89,46 @@ impl Member {
     pub fn notes(&self) -> String {
         let cluster = self.world.agent.status().ok().and_then(|status| status.node.cluster.clone());
         cluster.map(|cluster| cluster.notes.join("\n")).unwrap_or_default()
+    }
+
+    /// What `nodelet status` says is wrong with the way to the API server, one line each; `None` when the agent does not answer.
+    pub fn troubles(&self) -> Option<String> {
+        let cluster = self.world.agent.status().ok()?.node.cluster.clone()?;
+        let lines =
+            cluster.troubles.iter().map(|trouble| format!("{}: {}", trouble.what, trouble.error));
+        Some(lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Waits until the agent says that.
+    #[track_caller]
+    pub fn wait_told(&self, what: &str) {
+        self.wait(
+            &format!("{what:?} is told"),
+            || self.troubles(),
+            |troubles| troubles.as_ref().is_some_and(|text| text.contains(what)),
+        );
+    }
+
+    /// Waits until the agent has nothing to complain of.
+    #[track_caller]
+    pub fn wait_untroubled(&self) {
+        self.wait(
+            "all is well",
+            || self.troubles(),
+            |troubles| troubles.as_ref().is_some_and(String::is_empty),
+        );
+    }
+
+    /// Waits until the lease is renewed, from now on.
+    #[track_caller]
+    pub fn wait_renewed(&self) {
+        let renewed = |lease: &Value| lease["spec"]["renewTime"].clone();
+        let before = renewed(&self.lease());
+        self.wait(
+            "the lease is renewed",
+            || self.lease(),
+            |lease| !lease.is_null() && renewed(lease) != before,
+        );
     }
 
     pub fn events(&self) -> Vec<Value> {
@@ -96,11 +161,22 @@ impl Member {
     }
 }
 
+/// For agents whose containers are killed again and again, and whose leases are looked at.
+pub fn hasty() -> Settings {
+    Settings::for_kind(Kind::Fake).kubelet(
+        "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\nnodeLeaseDurationSeconds: 8\n",
+    )
+}
+
+pub fn restarts(pod: &Value) -> u64 {
+    pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
+}
+
 pub fn ready(object: &Value) -> bool {
     objects::condition(object, "Ready").is_some_and(|(status, _)| status == "True")
 }
 
-fn uid(object: &Value) -> String {
+pub fn uid(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -137,6 +213,7 @@ fn a_node_registers_and_shows_its_pods() {
         || member.events(),
         |events| ["Started", "NodeHasSufficientMemory"].iter().all(|reason| has(events, reason)),
     );
+    assert_eq!(member.notes(), "", "all that was written is kept");
     let described = member.plane.kubectl_text(&["describe", "node", NODE_NAME]);
     for expected in ["NodeHasSufficientMemory", "nodelet.dev/static-only:NoSchedule", "web-node1"] {
         assert!(described.contains(expected), "{expected} in {described}");
@@ -210,6 +287,12 @@ fn a_pod_from_the_api_is_not_run_and_can_be_deleted() {
     member.finish();
 }
 
+fn labelled(name: &str, app: &str) -> Value {
+    let mut pod = objects::pod(name, "");
+    pod["metadata"]["labels"] = serde_json::json!({ "app": app });
+    pod
+}
+
 #[test]
 fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
     let Some(member) = Member::start(&Options::default()) else { return };
@@ -223,5 +306,28 @@ fn what_the_api_server_refuses_is_left_out_of_the_mirror() {
     member.plane.kubectl_text(&["create", "namespace", "shop"]);
     let path = "/api/v1/namespaces/shop/pods/shop-node1";
     member.wait("the mirror follows", || member.plane.admin.find(path).unwrap_or_default(), ready);
+    // A webhook that can't be reached is in the way of one pod: told, and no pod beside it waits.
+    member.plane.kubectl_text(&["create", "serviceaccount", "default", "-n", "default"]);
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    member.plane.admin.create(hooks, &objects::dead_webhook("app", "minded")).unwrap().ok();
+    member.wait(
+        "the webhook is in force",
+        || {
+            member
+                .plane
+                .admin
+                .create(&format!("{PODS}?dryRun=All"), &labelled("trial", "minded"))
+                .unwrap()
+                .status
+        },
+        |status| *status == 500,
+    );
+    member.world.drop_pod(&Pod::running("minded"));
+    member.wait("people are told", || member.notes(), |notes| notes.contains("webhook"));
+    member.world.drop_pod(&Pod::running("beside"));
+    member.wait("the pod beside it is shown", || member.mirror("beside"), ready);
+    member.wait_untroubled();
+    member.plane.admin.delete(&format!("{hooks}/dead")).unwrap().ok();
+    member.wait("it is shown as well", || member.mirror("minded"), ready);
     member.finish();
 }

@@ -1,7 +1,7 @@
 //! The API server or the way to it fails: no pod notices, and the node comes back by itself.
 
 use super::{
-    agent::{Member, figure, ready},
+    agent::{Member, figure, ready, restarts},
     controlplane::Options,
     objects,
     support::{agent::Settings, manifest::Pod, stays, world::Kind},
@@ -14,12 +14,17 @@ use serde_json::Value;
 use std::{fs, time::Duration};
 use tokio::time::Instant;
 
-fn restarts(pod: &Value) -> u64 {
-    pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
-}
+/// Longer than a dead connection takes to be noticed.
+pub const LONG: Duration = Duration::from_secs(8);
 
 /// Something happens to the API server or the way to it; meanwhile a container crashes and a pod is added.
-fn goes_and_comes(member: &Member, what: &str, begin: impl FnOnce(), end: impl FnOnce()) {
+pub fn goes_and_comes(
+    member: &Member,
+    what: &str,
+    hold: Duration,
+    begin: impl FnOnce(),
+    end: impl FnOnce(),
+) {
     let world = &member.world;
     let before = restarts(&member.mirror("web"));
     begin();
@@ -32,12 +37,7 @@ fn goes_and_comes(member: &Member, what: &str, begin: impl FnOnce(), end: impl F
             && u64::try_from(status.restarts("web", "main")) == Ok(before + 1)
     });
     let running = world.running_ids("web");
-    stays(
-        "nobody is restarted",
-        Duration::from_secs(8),
-        || world.running_ids("web"),
-        |ids| *ids == running,
-    );
+    stays("nobody is restarted", hold, || world.running_ids("web"), |ids| *ids == running);
     end();
     let begun = Instant::now();
     member.wait(&format!("{what}: the new pod is mirrored"), || member.mirror(&late), ready);
@@ -54,13 +54,12 @@ fn goes_and_comes(member: &Member, what: &str, begin: impl FnOnce(), end: impl F
 
 #[test]
 fn an_api_server_that_goes_away_costs_no_pod() {
-    let Some(member) = Member::start(&Options::default()) else { return };
-    member.world.drop_pod(&Pod::running("web"));
-    member.wait("the mirror is Ready", || member.mirror("web"), ready);
+    let Some(member) = Member::with_web() else { return };
     let plane = &member.plane;
     goes_and_comes(
         &member,
         "killed",
+        LONG,
         || plane.apiserver.kill(),
         || {
             plane.apiserver.start();
@@ -70,6 +69,7 @@ fn an_api_server_that_goes_away_costs_no_pod() {
     goes_and_comes(
         &member,
         "connections refused",
+        LONG,
         || {
             member.link.tcp.refuse(true);
             member.link.tcp.cut();
@@ -79,6 +79,7 @@ fn an_api_server_that_goes_away_costs_no_pod() {
     goes_and_comes(
         &member,
         "nothing answered",
+        LONG,
         || member.link.tcp.silence(true),
         || member.link.tcp.heal(),
     );
@@ -86,12 +87,14 @@ fn an_api_server_that_goes_away_costs_no_pod() {
     goes_and_comes(
         &member,
         "all answered with 500",
+        LONG,
         || rule.set(Some(member.link.http.on("*", "/").answer(500))),
         || member.link.http.lift_all(),
     );
     goes_and_comes(
         &member,
         "all answered with 429",
+        LONG,
         || rule.set(Some(member.link.http.on("*", "/").answer(429))),
         || member.link.http.lift_all(),
     );
@@ -100,9 +103,7 @@ fn an_api_server_that_goes_away_costs_no_pod() {
 
 #[test]
 fn an_api_server_that_lost_its_memory_is_told_everything_again() {
-    let Some(member) = Member::start(&Options::default()) else { return };
-    member.world.drop_pod(&Pod::running("web"));
-    member.wait("the mirror is Ready", || member.mirror("web"), ready);
+    let Some(member) = Member::with_web() else { return };
     let running = member.world.running_ids("web");
     let snapshot = member.plane.snapshot();
     member.world.drop_pod(&Pod::running("second"));

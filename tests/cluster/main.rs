@@ -16,12 +16,17 @@ mod support;
 mod upstream;
 
 mod agent;
+mod answers;
+mod credentials;
 mod faults;
 mod identity;
 mod links;
+mod load;
+mod network;
 mod objects;
 mod planes;
 mod reference;
+mod rivals;
 
 use controlplane::{ControlPlane, Options};
 use std::path::PathBuf;

@@ -59,3 +59,22 @@ pub fn condition(node: &Value, kind: &str) -> Option<(String, String)> {
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     Some((text("status"), text("reason")))
 }
+
+/// A webhook that nobody answers, asked about every pod that has this label.
+pub fn dead_webhook(label: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "dead" },
+        "webhooks": [{
+            "name": "dead.nodelet.dev",
+            // Port 9 is nobody's: refused at once.
+            "clientConfig": { "url": "https://127.0.0.1:9/" },
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+            }],
+            "objectSelector": { "matchLabels": { label: value } },
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 1,
+        }],
+    })
+}

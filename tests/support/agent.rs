@@ -34,6 +34,7 @@ pub struct Agent {
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
     flags: RefCell<Vec<String>>,
+    boot_id: OnceCell<PathBuf>,
     writes: OnceCell<StateWrites>,
 }
 
@@ -67,6 +68,7 @@ impl Agent {
             child: RefCell::default(),
             revived: Cell::default(),
             flags: RefCell::default(),
+            boot_id: OnceCell::new(),
             writes: OnceCell::new(),
         };
         let at = agent.dir.display();
@@ -97,7 +99,17 @@ impl Agent {
 
     /// The command line of `nodelet run` in these directories.
     fn command(&self) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command = match self.boot_id.get() {
+            None => Command::new(BINARY),
+            Some(id) => {
+                // Every one of them becomes the next, so that the process stays this one.
+                let script =
+                    "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "sh", "-c", script, "sh"]).arg(id).arg(BINARY);
+                command
+            }
+        };
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
         command.args(&*self.flags.borrow()).stdin(Stdio::null());
@@ -122,6 +134,13 @@ impl Agent {
     /// One more flag, from the next start on.
     pub fn add_flag(&self, flag: String) {
         self.flags.borrow_mut().push(flag);
+    }
+
+    /// From the next start on it finds another boot id, as if on another machine; needs root.
+    pub fn on_another_boot(&self, id: &str) {
+        let file = self.dir.join("boot_id");
+        fs::write(&file, format!("{id}\n")).unwrap();
+        self.boot_id.set(file).expect("once");
     }
 
     /// From now on the agent is started again whenever it is found dead, as systemd would.

@@ -269,6 +269,22 @@ fn a_pod_that_was_evicted_and_is_back_gets_a_new_mirror() {
 }
 
 #[test]
+fn a_final_phase_whose_answer_was_lost_is_not_left() {
+    let mut world = World::new();
+    world.run("a", "r1", "Failed");
+    world.step(false);
+    world.step(true);
+    // Not seen yet.
+    world.run("a", "r1", "Running");
+    world.step(false);
+    assert_eq!(world.api.object.as_ref().unwrap()["status"]["phase"], "Failed");
+    world.relist();
+    world.settle();
+    world.check();
+    assert_eq!(world.api.made, 2);
+}
+
+#[test]
 fn a_container_that_runs_again_in_the_same_pod_gets_a_new_mirror() {
     let mut world = World::new();
     world.run("a", "r1", "Running");
@@ -316,6 +332,40 @@ fn a_status_that_the_api_server_does_not_keep_is_not_written_for_ever() {
     let object = seen(world.api.object.as_ref().unwrap());
     world.memory.settle(&step, &Answer::Pod(object), world.now);
     assert!(matches!(world.memory.without_repeats(step), Step::Wait(_)));
+}
+
+/// Another agent of the same name, which writes as often as this one.
+#[test]
+fn who_writes_something_else_again_and_again_is_answered_once_in_a_while() {
+    let of_status = |world: &mut World, _| happen(world, Happening::NodeController);
+    let of_mirror = |world: &mut World, number: usize| {
+        let mut object = world.api.object.clone().unwrap();
+        object["metadata"]["uid"] = json!(format!("theirs{number}"));
+        object["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("theirs");
+        world.api.store(Some(object));
+    };
+    let rivals: [fn(&mut World, usize); 2] = [of_status, of_mirror];
+    for rival in rivals {
+        let mut world = World::new();
+        world.run("a", "r1", "Running");
+        world.settle();
+        let mut answers = Vec::new();
+        for number in 0..300 {
+            world.now += Duration::from_millis(100);
+            rival(&mut world, number);
+            world.relist();
+            let before = world.api.writes;
+            world.settle();
+            if world.api.writes > before {
+                answers.push(number);
+            }
+        }
+        assert_eq!(answers[..3], [0, 1, 2], "at once as long as it is not a habit");
+        assert_eq!(answers.len(), 9, "{answers:?}");
+        world.now += Duration::from_secs(60);
+        world.settle();
+        world.check();
+    }
 }
 
 /// What may happen.

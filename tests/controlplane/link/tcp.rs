@@ -61,9 +61,9 @@ impl Tcp {
         let (state, seen) = watch::channel(State { serial: 1, ..State::default() });
         let (done, mut applied) = watch::channel(0);
         let carried = Arc::new(Carried::default());
-        let proxy = Proxy { place, server, carried: Arc::clone(&carried) };
+        let proxy = Proxy { place, server, carried: Arc::clone(&carried), applied: done };
         let runtime = crate::support::tokio_runtime();
-        let task = runtime.spawn(proxy.run(seen, done)).abort_handle();
+        let task = runtime.spawn(proxy.run(seen)).abort_handle();
         runtime.block_on(applied.wait_for(|serial| *serial > 0)).expect("the proxy listens");
         Self { state: Arc::new(state), applied, carried, task }
     }
@@ -166,10 +166,12 @@ struct Proxy {
     place: Place,
     server: SocketAddr,
     carried: Arc<Carried>,
+    /// Dropped last: whoever waits for the end finds the place, too, as it was before.
+    applied: watch::Sender<u64>,
 }
 
 impl Proxy {
-    async fn run(self, mut state: watch::Receiver<State>, applied: watch::Sender<u64>) {
+    async fn run(self, mut state: watch::Receiver<State>) {
         let mut listener = None;
         let mut connections = JoinSet::new();
         let mut cuts = 0;
@@ -184,7 +186,7 @@ impl Proxy {
                 connections.shutdown().await;
                 cuts = now.cuts;
             }
-            applied.send_replace(now.serial);
+            self.applied.send_replace(now.serial);
             tokio::select! {
                 changed = state.changed() => if changed.is_err() {
                     return;

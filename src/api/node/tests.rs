@@ -1,0 +1,85 @@
+//! The task against an API server that does not keep all that it is told.
+
+use super::*;
+use http::{Request, Response};
+use kube::client::Body;
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+};
+use tower::service_fn;
+
+/// A Node, and how often it was written.
+#[derive(Default)]
+struct Api {
+    node: Value,
+    writes: usize,
+}
+
+impl Api {
+    /// An older server: it knows no features of the runtime.
+    fn patch(&mut self, body: &Value) -> Value {
+        self.writes += 1;
+        for (field, value) in body["status"].as_object().unwrap() {
+            if field != "features" {
+                self.node["status"][field] = value.clone();
+            }
+        }
+        self.node.clone()
+    }
+}
+
+fn clients(api: &Arc<Mutex<Api>>) -> Clients {
+    let api = Arc::clone(api);
+    let service = service_fn(move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move {
+            let body = request.into_body().collect_bytes().await.unwrap_or_default();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let answer = api.lock().unwrap_or_else(PoisonError::into_inner).patch(&body);
+            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+        }
+    });
+    let client = kube::Client::new(service, "default");
+    Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+}
+
+#[tokio::test]
+async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
+    let api: Arc<Mutex<Api>> = Arc::default();
+    let clients = clients(&api);
+    let registration = Registration::default();
+    let mut report = NodeReport { name: "n1".to_owned(), ..NodeReport::default() };
+    let new = node::new_node(&registration, &report, clock::now());
+    api.lock().unwrap().node = serde_json::to_value(new).unwrap();
+    report.features = Some(k8s::NodeFeatures { supplemental_groups_policy: Some(true) });
+    let (published, state) = watch::channel(NodeState::default());
+    let (events, ..) = crate::event::channel();
+    let task = NodeTask {
+        registration,
+        // Nobody who writes something else is waited for.
+        periods: ReportPeriods { update: Duration::ZERO, report: Duration::from_secs(300) },
+        report: watch::channel(None).1,
+        link: watch::channel(None).1,
+        picture: watch::channel(Arc::default()).1,
+        registered: watch::channel(None).0,
+        published,
+        events,
+    };
+    let mut memory = Memory::new(task.periods);
+    let mut write = async |report: &NodeReport| {
+        let seen = serde_json::from_value(api.lock().unwrap().node.clone()).unwrap();
+        task.report(&clients, &Arc::new(report.clone()), &seen, &mut memory).await.unwrap();
+        api.lock().unwrap().writes
+    };
+    assert_eq!([write(&report).await, write(&report).await, write(&report).await], [1, 1, 1]);
+    let notes = state.borrow().notes.join("\n");
+    assert!(notes.contains("does not keep") && notes.contains("features"), "{notes}");
+    // Whatever else changes is written.
+    report.not_ready = vec!["not now".to_owned()];
+    assert_eq!([write(&report).await, write(&report).await], [2, 2]);
+    report.features = None;
+    report.not_ready.clear();
+    assert_eq!([write(&report).await, write(&report).await], [3, 3]);
+    assert!(!state.borrow().notes.join("\n").contains("does not keep"));
+}
