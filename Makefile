@@ -32,13 +32,13 @@ test: test-fast ## everything, half an hour; as root, on private containerds and
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
-	scripts/tier node 900 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	scripts/tier cluster 360 $(CARGO) test --locked --test cluster -- --test-threads=2
+	scripts/tier cluster 480 $(CARGO) test --locked --test cluster -- --test-threads=2
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
@@ -52,7 +52,7 @@ test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver 
 	@# Not on the tier's time, as above.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	scripts/tier cluster 360 $(CARGO) test --locked --test cluster -- --test-threads=2
+	scripts/tier cluster 480 $(CARGO) test --locked --test cluster -- --test-threads=2
 
 test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 2, and an upgrade in place; as root
 	scripts/prerequisites test
