@@ -74,8 +74,8 @@ impl Connections {
                 Ok(read) => {
                     if last == Some(read.digest) {
                         self.tell(None);
-                    } else {
-                        last = self.take_up(&read.config).then_some(read.digest);
+                    } else if self.take_up(&read.config) {
+                        last = Some(read.digest);
                     }
                     if files != read.files {
                         files = read.files;

@@ -27,6 +27,17 @@ impl ApiError {
         }
     }
 
+    /// Whether a webhook is at fault, which may be asked about this object and no other: it can't be reached, or refuses. By
+    /// kube-apiserver's texts.
+    #[must_use]
+    pub fn is_of_webhook(&self) -> bool {
+        let texts = ["failed calling webhook", "admission webhook"];
+        match self {
+            Self::Refused(status) => texts.iter().any(|text| status.message.contains(text)),
+            Self::Failed(_) | Self::Late(_) => false,
+        }
+    }
+
     /// Whether the object is not there.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

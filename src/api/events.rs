@@ -128,6 +128,12 @@ impl EventsTask {
                     charge(allowances, subject, now);
                     written.insert(name, entry.count);
                 }
+                // The others are not held up by it.
+                Err(error) if error.is_of_webhook() => {
+                    tracing::debug!(err = %error, "cannot write an event");
+                    left += 1;
+                    wait = wait.min(LATER);
+                }
                 Err(error) => {
                     self.waiting.send_replace(objects.len() - written.len());
                     return Err(error);

@@ -12,7 +12,7 @@ use super::{ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, cal
 use crate::{
     clock,
     event::Recorder,
-    model::{Event, k8s},
+    model::{Event, Now, k8s},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
     patch,
 };
@@ -81,11 +81,42 @@ struct Memory {
     pause: Pause,
     unschedulable: bool,
     /// What the server did not keep of the last status that was written: to write it again would change nothing.
-    unkept: Map<String, Value>,
+    unkept: Unkept,
     /// Another agent that writes our status, and when it was last heard by boot time.
     rival: Option<(String, Duration)>,
     /// What the last written status was made from, and when by boot time.
     reported: Option<(Arc<NodeReport>, Duration)>,
+}
+
+/// Fields that the server did not keep as they were written, and what it kept in their place.
+#[derive(Debug, Default)]
+struct Unkept {
+    ours: Map<String, Value>,
+    kept: Value,
+}
+
+impl Unkept {
+    /// Of the fields that were `sent`, those that would be written again now that the server has answered.
+    fn of<'a>(
+        sent: impl Iterator<Item = &'a String>,
+        report: &NodeReport,
+        written: &k8s::Node,
+        now: Now,
+    ) -> Self {
+        let again = node::status(report, Some(written), now).status;
+        let again = serde_json::to_value(again).unwrap_or_default();
+        let kept = serde_json::to_value(written.status.as_ref()).unwrap_or_default();
+        let fields = patch::status_patch(&kept, &again, &patch::NODE_STATUS).unwrap_or_default();
+        let mut fields = patch::without_times(fields);
+        let sent: Vec<&String> = sent.collect();
+        fields.retain(|field, _| sent.contains(&field));
+        Self { ours: fields, kept }
+    }
+
+    /// Whether this is to be written only because the server did not keep it, and not because somebody changed it since.
+    fn explains(&self, field: &str, ours: &Value, theirs: &Value) -> bool {
+        self.ours.get(field) == Some(ours) && theirs.get(field) == self.kept.get(field)
+    }
 }
 
 impl Memory {
@@ -95,7 +126,7 @@ impl Memory {
             written: None,
             pause: Pause::default(),
             unschedulable: false,
-            unkept: Map::new(),
+            unkept: Unkept::default(),
             rival: None,
             reported: None,
         }
@@ -214,14 +245,12 @@ impl NodeTask {
         let Computed { status, told } = node::status(report, Some(node), now);
         let ours = serde_json::to_value(&status).unwrap_or_default();
         let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();
-        let difference = |theirs: &Value| {
-            patch::status_patch(theirs, &ours, &patch::NODE_STATUS).unwrap_or_default()
-        };
-        let mut fields = difference(&theirs);
+        let mut fields =
+            patch::status_patch(&theirs, &ours, &patch::NODE_STATUS).unwrap_or_default();
         let metadata = node::reconciled(&self.registration, node);
         self.note(report, node, memory);
         let mut news = patch::without_times(fields.clone());
-        news.retain(|field, value| memory.unkept.get(field) != Some(value));
+        news.retain(|field, value| !memory.unkept.explains(field, value, &theirs));
         let differs = !news.is_empty() || metadata.is_some();
         if !memory.posting.is_due(differs, now) {
             return Ok(());
@@ -242,8 +271,8 @@ impl NodeTask {
         let path = format!("{NODES}/{}/status", report.name);
         let written: k8s::Node = call(&clients.main, Verb::Patch, &path, Some(&body)).await?;
         self.tell(told);
-        let kept = serde_json::to_value(written.status.as_ref()).unwrap_or_default();
-        memory.unkept = patch::without_times(difference(&kept));
+        let sent = body["status"].as_object().into_iter().flatten().map(|(field, _)| field);
+        memory.unkept = Unkept::of(sent, report, &written, now);
         memory.posting.posted(differs, spread(), now);
         memory.reported = Some((Arc::clone(report), now.boot));
         memory.written = Some(Written { node: written, at: now.boot });
@@ -278,8 +307,8 @@ impl NodeTask {
         // What it wrote is put right at once, and it answers.
         memory.rival = memory.rival.take().filter(|(_, heard)| now < *heard + RIVAL_FOR);
         notes.extend(memory.rival.iter().map(|(text, _)| text.clone()));
-        if !memory.unkept.is_empty() {
-            let fields: Vec<&str> = memory.unkept.keys().map(String::as_str).collect();
+        let fields: Vec<&str> = memory.unkept.ours.keys().map(String::as_str).collect();
+        if !fields.is_empty() {
             notes.push(format!(
                 "the API server does not keep these fields of the node's status as they are written: {}",
                 fields.join(", ")

@@ -75,24 +75,33 @@ impl Disks {
     /// Takes no longer than `within`.
     ///
     /// # Errors
-    /// When that can't be found out; then they have no reading, with this reason.
+    /// When that can't be found out; then they have no reading, with this reason. Where a file system only does not answer in
+    /// time, what was known before stays known.
     ///
     /// # Cancel safety
-    /// Images and layers have no reading until it is called again.
+    /// To be called again: that a file system becomes another one meanwhile is not noticed.
     pub async fn locate(
         &mut self,
         images: &[PathBuf],
         layers: &[PathBuf],
         within: Duration,
     ) -> Result<DiskLayout, NoReading> {
-        (self.images, self.layers) = (Err(NoReading::NotTold), Err(NoReading::NotTold));
-        self.layout = DiskLayout::Single;
-        for system in self.systems.values_mut() {
-            system.device = None;
-        }
+        let before: BTreeMap<PathBuf, Option<u64>> = self
+            .systems
+            .iter_mut()
+            .map(|(path, system)| (path.clone(), system.device.take()))
+            .collect();
         let located = self.find(images, layers, Instant::now() + within).await;
         if let Err(why) = &located {
-            (self.images, self.layers) = (Err(why.clone()), Err(why.clone()));
+            if self.images.is_ok() && matches!(why, NoReading::Hung { .. }) {
+                // One that is slow just now has not become another one.
+                for (path, system) in &mut self.systems {
+                    system.device = before.get(path).copied().flatten();
+                }
+            } else {
+                (self.images, self.layers) = (Err(why.clone()), Err(why.clone()));
+                self.layout = DiskLayout::Single;
+            }
         }
         let used = [Some(&self.root), self.images.as_ref().ok(), self.layers.as_ref().ok()];
         self.systems.retain(|path, system| used.contains(&Some(path)) || system.pending.is_some());

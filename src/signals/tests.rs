@@ -95,7 +95,7 @@ fn a_cgroup_whose_files_lag_is_read_by_those_below() {
     let (mib_of, zero) = (|n: u64| n * MIB, 0);
     let stat = |v1: bool, anon: u64, file: u64| {
         let all = [("inactive_file", file), ("active_file", zero), ("shmem", zero)];
-        let more = [("swapcached", zero), ("unevictable", zero)];
+        let more = [("unevictable", zero)];
         let own =
             if v1 { [("rss", anon), ("cache", file)] } else { [("anon", anon), ("file", file)] };
         let lines = own.into_iter().chain(all).chain(more);
@@ -324,6 +324,10 @@ async fn a_file_system_that_hangs_or_changes_has_no_reading() {
         assert!(matches!(sample.missing[&Signal::ImagefsAvailable], NoReading::Hung { .. }));
         assert!(matches!(sample.missing[&Signal::ContainerfsAvailable], NoReading::Hung { .. }));
     }
+    // Where it is does not change for that.
+    let located = disks.locate(at, at, Duration::from_millis(20)).await;
+    assert!(matches!(located, Err(NoReading::Hung { .. })), "{located:?}");
+    assert_eq!((disks.layout(), disks.images()), (DiskLayout::DedicatedImages, Some(&*images)));
     // It answers the one question that it was asked.
     becomes("ii");
     let sample = disks.sample(SOON).await;

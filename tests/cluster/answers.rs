@@ -5,6 +5,7 @@ use super::{
     faults::goes_and_comes,
     objects::NODES,
 };
+use serde_json::Value;
 use std::{cell::Cell, time::Duration};
 use tokio::time::Instant;
 
@@ -54,8 +55,8 @@ fn refusals_of_everything_cost_no_pod() {
             },
             || {
                 member.wait("watches are refused", watches, |now| *now >= before.get() + 2);
-                member.link.http.lift_all();
                 member.link.http.forget();
+                member.link.http.lift_all();
             },
         );
         member.wait_renewed();
@@ -100,8 +101,11 @@ fn an_older_api_server_is_listed_and_watched() {
         || member.node(),
         |node| node["metadata"]["labels"]["kubernetes.io/os"] == "linux",
     );
+    let uid = |pod: &Value| pod["metadata"]["uid"].clone();
+    let old = uid(&member.mirror("web"));
     member.plane.kubectl_text(&["delete", "pod", "web-node1", "--wait=false"]);
-    member.wait("the mirror is made again", || member.mirror("web"), ready);
+    let anew = |pod: &Value| ready(pod) && uid(pod) != old;
+    member.wait("the mirror is made again", || member.mirror("web"), anew);
     assert!(!watched(INITIAL_EVENTS));
     member.link.http.forget();
     member.link.tcp.cut();

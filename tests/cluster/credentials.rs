@@ -22,29 +22,26 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
         Kubeconfig::new(member.link.address(), &plane.authority(), &plane.node_identity(NODE_NAME));
     let foreign = Authority::new("test-ca");
     let user = format!("system:node:{NODE_NAME}");
-    let soon_over = Validity::EndsIn(Duration::from_secs(3));
-    let cases = [
-        (
-            "a foreign authority",
-            "invalid peer certificate",
-            Kubeconfig { authority_pem: foreign.pem().to_owned(), ..right.clone() },
-        ),
-        (
-            "a foreign client certificate",
-            "Unauthorized",
-            Kubeconfig {
-                identity: foreign.client(&user, &["system:nodes"], Validity::Long),
-                ..right.clone()
-            },
-        ),
-        (
-            "a client certificate that runs out",
-            "Unauthorized",
-            Kubeconfig { identity: plane.node_identity_for(NODE_NAME, soon_over), ..right.clone() },
-        ),
+    let of = |identity| Kubeconfig { identity, ..right.clone() };
+    let foreign_authority =
+        || Kubeconfig { authority_pem: foreign.pem().to_owned(), ..right.clone() };
+    let foreign_client = || of(foreign.client(&user, &["system:nodes"], Validity::Long));
+    // Long enough to be used first.
+    let soon_over = Validity::EndsIn(Duration::from_secs(10));
+    let runs_out = || of(plane.node_identity_for(NODE_NAME, soon_over));
+    let cases: [(&str, &str, bool, &dyn Fn() -> Kubeconfig); 3] = [
+        ("a foreign authority", "invalid peer certificate", false, &foreign_authority),
+        ("a foreign client certificate", "Unauthorized", false, &foreign_client),
+        ("a client certificate that runs out", "Unauthorized", true, &runs_out),
     ];
-    for (number, (what, told, wrong)) in cases.into_iter().enumerate() {
-        wrong.write(&path);
+    for (number, (what, told, good_at_first, wrong)) in cases.into_iter().enumerate() {
+        let connections = member.link.tcp.connections();
+        wrong().write(&path);
+        if good_at_first {
+            let connected = || member.link.tcp.connections();
+            member.wait("it is taken up", connected, |now| *now > connections);
+            member.wait_renewed();
+        }
         member.wait_told(told);
         let late = format!("late-{number}");
         world.drop_pod(&Pod::running(&late));

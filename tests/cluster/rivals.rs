@@ -98,6 +98,7 @@ fn two_agents_of_one_name_are_told_of_each_other() {
     member.wait("both are told", || (notes(&member.world), notes(&other)), told);
     figure("a second agent of the same name: started -> told by both", begun.elapsed());
     other.wait_running("theirs");
+    other.wait_running("web");
     let theirs = other.running_ids("web");
     // They do not agree, and do not fight over it for all that the API server has.
     member.link.http.forget();

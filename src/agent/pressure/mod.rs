@@ -260,7 +260,7 @@ impl PressureTask {
             | self.settle(now)
             | self.room_made(now)
             | self.page_cache_came(&step, now);
-        self.cut_short(now).await;
+        self.cut_short(&step, now).await;
         if !something_ended && self.everything_is_seen(now) {
             self.act(&step, disks.layout, now).await;
         }

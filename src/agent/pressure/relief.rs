@@ -14,8 +14,8 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        Acting, Candidate, Cause, Eviction, Spare, Spared, StaticPods, Step, Victim, over_limits,
-        patience, rank, threshold_met_message,
+        Acting, Candidate, Cause, Eviction, Met, Spare, Spared, StaticPods, Step, Victim,
+        over_limits, patience, rank, threshold_met_message,
     },
     signals,
 };
@@ -29,8 +29,7 @@ pub(super) struct Leaving {
     signal: Signal,
     /// It was given time.
     soft: bool,
-    /// Until when it was given time (boot time), and how long it may take.
-    time_ends: Duration,
+    /// How long it may take.
     patience: Duration,
     /// What was available before, and how much more there should be.
     before: u64,
@@ -48,17 +47,12 @@ impl Leaving {
         stop: HoldStop,
         now: Now,
     ) -> Self {
-        let time = match stop {
-            HoldStop::AtOnce => Duration::ZERO,
-            HoldStop::Within(seconds) => Duration::from_secs(seconds.into()),
-        };
         Self {
             key: victim.candidate.key.clone(),
             uid: victim.candidate.uid.clone(),
             pod: Arc::clone(pod),
             signal: acting.threshold.signal,
             soft: !acting.threshold.is_hard(),
-            time_ends: now.boot.saturating_add(time),
             patience: patience(stop),
             before: acting.reading.available,
             expected: victim.used,
@@ -139,12 +133,16 @@ impl PressureTask {
         if has_time && self.inputs.evictions.relief_is_coming(condition, now) {
             return false;
         }
+        let hard = acting.threshold.is_hard();
         if disk(acting.threshold.signal) {
-            return !self.makes_room() && self.leaving.is_none() && self.surveys.is_empty();
+            // Who was given time for something else has nothing to do with it.
+            let waits = |leaving: &Leaving| !(hard && leaving.soft && !disk(leaving.signal));
+            let goes = self.leaving.as_ref().is_some_and(waits);
+            return !self.makes_room() && !goes && self.surveys.is_empty();
         }
         match &self.leaving {
             None => true,
-            Some(leaving) => acting.threshold.is_hard() && (disk(leaving.signal) || leaving.soft),
+            Some(leaving) => hard && (disk(leaving.signal) || leaving.soft),
         }
     }
 
@@ -188,15 +186,13 @@ impl PressureTask {
         true
     }
 
-    /// Who fills a disk beyond a hard threshold is killed when its second is over: a runtime that takes its time to stop it
-    /// would find the disk full, from which it can't remove anything.
-    pub(super) async fn cut_short(&mut self, now: Now) {
-        let over = |leaving: &&Leaving| {
-            let hard_disk = leaving.signal.condition() == Pressure::Disk && !leaving.soft;
-            hard_disk && leaving.gone.is_none() && now.boot >= leaving.time_ends
+    /// While a hard threshold of a disk is crossed, who goes for it has a second, whatever it was given: a runtime that takes its
+    /// time to stop it would find the disk full, from which it can't remove anything.
+    pub(super) async fn cut_short(&mut self, step: &Step, now: Now) {
+        let hard_disk = |met: &Met| {
+            met.threshold.signal.condition() == Pressure::Disk && met.threshold.is_hard()
         };
-        let Some(leaving) = self.leaving.as_ref().filter(over) else { return };
-        if self.inputs.evictions.hurry(&leaving.key, &leaving.uid) {
+        if step.met.iter().any(hard_disk) && self.inputs.evictions.hurry_all(Pressure::Disk, now) {
             self.save().await;
             self.give_evictions();
         }

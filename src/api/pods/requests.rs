@@ -41,8 +41,7 @@ pub(super) async fn carry_out(client: &kube::Client, key: &PodKey, step: &Step) 
 fn meaning(verb: Verb, error: &ApiError) -> Answer {
     let ApiError::Refused(status) = error else { return Answer::Unclear(error.to_string()) };
     match status.code {
-        // A webhook is at fault, which may be asked about this pod and no other.
-        500.. if of_webhook(&status.message) => Answer::Refused(denial(status)),
+        500.. if error.is_of_webhook() => Answer::Refused(denial(status)),
         404 if matches!(verb, Verb::Delete | Verb::Patch) => Answer::Gone,
         // The credentials, the load or the server itself are at fault, whatever was asked for.
         401 | 408 | 429 | 500.. => Answer::Unclear(format!("{} ({})", status.message, status.code)),
@@ -52,9 +51,4 @@ fn meaning(verb: Verb, error: &ApiError) -> Answer {
 
 fn denial(status: &kube::core::Status) -> Denial {
     Denial { code: status.code, reason: status.reason.clone(), message: status.message.clone() }
-}
-
-/// Texts of kube-apiserver about a webhook that can't be reached, and about one that refuses.
-fn of_webhook(message: &str) -> bool {
-    message.contains("failed calling webhook") || message.contains("admission webhook")
 }

@@ -195,6 +195,24 @@ impl Evictions {
         had_time
     }
 
+    /// Leaves those that still go, and whose end relieves the condition, no more time than a second since they were told to:
+    /// a hard threshold is crossed. Whether that is new for any of them.
+    pub fn hurry_all(&mut self, condition: Pressure, now: Now) -> bool {
+        let due = |entry: &Entry| {
+            let second = Duration::from_secs(1);
+            entry.stopping
+                && entry.record.cause.relieves(condition)
+                && now.boot >= entry.told.saturating_add(second)
+        };
+        let all: Vec<(PodKey, PodUid)> = self
+            .0
+            .iter()
+            .filter(|(_, entry)| due(entry))
+            .map(|(key, entry)| (key.clone(), entry.record.uid.clone()))
+            .collect();
+        all.iter().fold(false, |any, (key, uid)| self.hurry(key, uid) | any)
+    }
+
     /// Takes in of which pods something still runs; whether one of them has come to its end.
     pub fn observe(&mut self, runs: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
         let mut ended = false;

@@ -2,12 +2,11 @@
 //!
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after the pods
 //! of an API server) unless `staticPodEviction: never` says otherwise. A pod that would not relieve the signal is no
-//! candidate: it uses less than a twentieth of what is missing, or nothing of its use could be measured, which puts it
-//! first upstream. By looking often little is missing at first, and what is small would help: so it has to use a
-//! twentieth of what the threshold keeps free, too, or as much as the average pod where all that may go use that much together.
-//! Many small ones that are the cause together don't escape by it, whatever their number: one is never below their
-//! average; and beside a large one they are not taken for it. What minimum reclaim wants on top makes nobody small except by what
-//! is missing. And where inodes are short, requests of bytes don't count.
+//! candidate: it uses less than a twentieth of what the threshold keeps free, or nothing of its use could be measured, which puts
+//! it first upstream. (Of what is missing would not do: by looking often little is missing at first, and a small pod would go for
+//! what somebody else takes.) Many small ones that are the cause together don't escape by it, whatever their number:
+//! where those above their requests (or all, when nobody is) use as much together as is to be kept free, as much as their
+//! average is enough; one is never below it. And where inodes are short, requests of bytes don't count.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
 };
 use std::cmp::Reverse;
 
-/// A pod that uses less than one part in so many of what is missing would not relieve it.
+/// A pod that uses less than one part in so many of what is to be free would not relieve it.
 const RELEVANT_PART: u64 = 20;
 
 /// A pod that runs.
@@ -226,16 +225,18 @@ pub fn rank<'a>(
     let mut ranking = Ranking::default();
     let used: Vec<Measured> =
         candidates.iter().map(|candidate| candidate.used(signal, layout)).collect();
+    let requested = |candidate: &Candidate<'_>| match signal.resource() {
+        resource @ ("memory" | "ephemeral-storage") => candidate.request(resource),
+        _ => 0,
+    };
     let may_go = candidates.iter().zip(&used).filter(|(c, _)| c.exempt(static_pods).is_none());
-    let large = Large::among(may_go.filter_map(|(_, used)| used.known), acting);
+    let uses = may_go.filter_map(|(candidate, used)| Some((used.known?, requested(candidate))));
+    let large = Large::among(uses, acting);
     for (candidate, used) in candidates.iter().zip(used) {
         let why = match (candidate.exempt(static_pods), used.known) {
             (Some(why), _) => why,
             (None, Some(used)) if large.is(used) => {
-                let requested = match signal.resource() {
-                    resource @ ("memory" | "ephemeral-storage") => candidate.request(resource),
-                    _ => 0,
-                };
+                let requested = requested(candidate);
                 ranking.victims.push(Victim { candidate: *candidate, used, requested });
                 continue;
             }
@@ -259,30 +260,45 @@ pub fn rank<'a>(
 
 /// Who uses enough for its end to help.
 struct Large {
-    /// At least one, so that nothing used is too little.
-    missing: u64,
+    /// What the threshold keeps free; at least one, so that nothing used is too little.
     kept_free: u64,
-    /// What all that may go use, and how many of them use anything.
+    /// Who may be the cause together.
+    many: Many,
+}
+
+/// Several pods: what they use together, and how many of them use anything.
+#[derive(Clone, Copy, Default)]
+struct Many {
     together: u64,
     users: u64,
 }
 
 impl Large {
-    fn among(uses: impl Iterator<Item = u64>, acting: &Acting) -> Self {
+    /// `uses`: what each that may go uses and requests.
+    fn among(uses: impl Iterator<Item = (u64, u64)>, acting: &Acting) -> Self {
         let kept_free = acting.threshold.value.resolve(acting.reading.capacity);
-        let none = Self { missing: acting.shortfall, kept_free, together: 0, users: 0 };
-        uses.filter(|used| *used > 0).fold(none, |sum, used| Self {
-            together: sum.together.saturating_add(used),
-            users: sum.users + 1,
-            ..sum
-        })
+        let (mut all, mut over) = (Many::default(), Many::default());
+        for (used, requested) in uses.filter(|(used, _)| *used > 0) {
+            all.add(used);
+            if used > requested {
+                over.add(used);
+            }
+        }
+        let many = if over.users > 0 { over } else { all };
+        Self { kept_free: kept_free.max(1), many }
     }
 
     fn is(&self, used: u64) -> bool {
-        let counts = |whole: u64| used.saturating_mul(RELEVANT_PART) >= whole;
-        let average =
-            self.together >= self.kept_free && used.saturating_mul(self.users) >= self.together;
-        counts(self.missing) && (counts(self.kept_free) || average)
+        let alone = used.saturating_mul(RELEVANT_PART) >= self.kept_free;
+        let Many { together, users } = self.many;
+        alone || (together >= self.kept_free && used.saturating_mul(users) >= together)
+    }
+}
+
+impl Many {
+    fn add(&mut self, used: u64) {
+        self.together = self.together.saturating_add(used);
+        self.users += 1;
     }
 }
 

@@ -14,7 +14,7 @@ pub struct MemInfo {
     pub available: Option<u64>,
     /// `AnonPages`
     pub anonymous: u64,
-    /// `Cached`, `Buffers` and `SwapCached`: everything that caches.
+    /// `Cached` and `Buffers`: everything that caches files.
     pub file: u64,
     /// What of it doesn't count, see [`idle_file`].
     pub idle_file: u64,
@@ -36,12 +36,8 @@ impl MemInfo {
             number.checked_mul(1024)
         };
         let needed = |name: &str| field(name).ok_or_else(|| format!("it holds no {name}"));
-        let swap_cached = field("SwapCached").unwrap_or(0);
-        let caches = [needed("Cached")?, needed("Buffers")?, swap_cached];
-        let file = caches.into_iter().fold(0, u64::saturating_add);
-        let elsewhere = ["Active(file)", "Shmem", "Unevictable"];
-        let elsewhere = elsewhere.into_iter().map(field).sum::<Option<u64>>();
-        let elsewhere = elsewhere.map(|sum| sum.saturating_add(swap_cached));
+        let file = needed("Cached")?.saturating_add(needed("Buffers")?);
+        let elsewhere = ["Active(file)", "Shmem", "Unevictable"].into_iter().map(field).sum();
         let info = Self {
             total: needed("MemTotal")?,
             free: needed("MemFree")?,
@@ -83,9 +79,9 @@ pub(in crate::signals) fn working_set(usage: u64, inactive_file: u64) -> u64 {
 }
 
 /// Page cache that doesn't count, in bytes: what is inactive, and what the kernel has just taken off its lists to free it,
-/// which is on none of them: all that is not `elsewhere` (active, shmem, swap cache, unevictable). Who frees much at once
-/// (`DAMON_RECLAIM`) lets hundreds of MiB of idle page cache look like use for a moment otherwise. Where the kernel does not
-/// tell what is elsewhere (before Linux 5.12) only the first.
+/// which is on none of them: all that is not `elsewhere` (active, shmem, unevictable). Who frees much at once
+/// (`DAMON_RECLAIM`) lets hundreds of MiB of idle page cache look like use for a moment otherwise. Where it is not told what is
+/// elsewhere only the first.
 fn idle_file(inactive: u64, file: u64, elsewhere: Option<u64>) -> u64 {
     elsewhere.map_or(inactive, |elsewhere| inactive.max(file.saturating_sub(elsewhere)))
 }
@@ -95,7 +91,7 @@ fn idle_file(inactive: u64, file: u64, elsewhere: Option<u64>) -> u64 {
 pub(in crate::signals) struct CgroupMemory {
     /// Page cache that does not count, see [`idle_file`].
     pub idle_file: u64,
-    /// Anonymous memory, page cache, and the kernel's where that is told (v2, Linux 5.18).
+    /// Anonymous memory, caches, and the kernel's as far as it is told (v2).
     accounted: u64,
 }
 
@@ -112,12 +108,16 @@ impl CgroupMemory {
         };
         let (file, anonymous) = if v1 { ("cache", "rss") } else { ("file", "anon") };
         let (file, anonymous) = (field(file)?, field(anonymous)?);
-        let elsewhere = ["active_file", "shmem", "swapcached", "unevictable"];
-        let elsewhere = elsewhere.into_iter().map(field).sum();
-        let kernel = field("kernel").unwrap_or(0);
+        let elsewhere = ["active_file", "shmem", "unevictable"].into_iter().map(field).sum();
+        let told = |name: &&str| field(name).unwrap_or(0);
+        // One number since Linux 5.18.
+        let kernel = field("kernel").unwrap_or_else(|| {
+            ["slab", "kernel_stack", "pagetables", "percpu"].iter().map(told).sum()
+        });
+        let others: u64 = ["sock", "swapcached"].iter().map(told).sum();
         Some(Self {
             idle_file: idle_file(field("inactive_file")?, file, elsewhere),
-            accounted: file.saturating_add(anonymous).saturating_add(kernel),
+            accounted: [anonymous, kernel, others].into_iter().fold(file, u64::saturating_add),
         })
     }
 
@@ -181,10 +181,10 @@ HugePages_Total:       0
 
     #[test]
     fn page_cache_on_its_way_out_is_idle() {
-        let v2 = "anon 10\nfile 1000\nkernel 1\nshmem 100\nswapcached 20\n\
+        let v2 = "anon 10\nfile 1000\nkernel 1\nshmem 100\n\
             inactive_file 300\nactive_file 200\nunevictable 30\n";
         let idle = |stat: &str| CgroupMemory::parse(stat, false).map(|memory| memory.idle_file);
-        let elsewhere = 100 + 20 + 200 + 30;
+        let elsewhere = 100 + 200 + 30;
         assert_eq!(idle(v2), Some(1000 - elsewhere));
         let v1: String = v2.lines().map(|line| format!("total_{line}\n")).collect();
         let v1 = v1.replace("total_file", "total_cache").replace("total_anon", "total_rss");
@@ -192,7 +192,7 @@ HugePages_Total:       0
         assert_eq!(CgroupMemory::parse(&v1, true), CgroupMemory::parse(v2, false));
         // Counters are not read at one moment: never less than what is on the list.
         assert_eq!(idle(&v2.replace("file 1000", "file 500")), Some(300));
-        for missing in ["\nshmem", "\nswapcached", "\nactive_file", "\nunevictable"] {
+        for missing in ["\nshmem", "\nactive_file", "\nunevictable"] {
             assert_eq!(idle(&v2.replace(missing, "\nother")), Some(300), "{missing}");
         }
         for missing in ["anon", "\nfile", "inactive_file"] {
@@ -206,6 +206,10 @@ HugePages_Total:       0
         let memory = CgroupMemory::parse(stat, false).unwrap();
         assert!(memory.is_whole(3000, 0) && memory.is_whole(3500 + SLACK, 0));
         assert!(!memory.is_whole(3501 + SLACK, 0) && memory.is_whole(3501 + SLACK, 1));
+        let parts =
+            "slab 200\nkernel_stack 100\npagetables 50\npercpu 50\nsock 60\nswapcached 40\n";
+        let old = CgroupMemory::parse(&stat.replace("kernel 500\n", parts), false).unwrap();
+        assert_eq!(old.accounted, memory.accounted);
     }
 
     #[test]
@@ -214,8 +218,8 @@ HugePages_Total:       0
         assert_eq!((info.total, info.free), (485_832 << 10, 52_460 << 10));
         assert_eq!(info.available, Some(291_204 << 10));
         assert_eq!((info.swap_total, info.swap_free), (200_000 << 10, 190_000 << 10));
-        assert_eq!(info.file, (14_212 + 236_096 + 100) << 10);
-        assert_eq!(info.working_set(), (91_040 + 14_212 + 236_096 + 100 - 129_680) << 10);
+        assert_eq!(info.file, (14_212 + 236_096) << 10);
+        assert_eq!(info.working_set(), (91_040 + 14_212 + 236_096 - 129_680) << 10);
         assert_eq!(info.working_sets(), (485_832 - 52_460 - 129_680) << 10);
         let old = MemInfo::parse(&MEMINFO.replace("MemAvailable", "Other")).unwrap();
         assert_eq!(old.available, None);

@@ -84,6 +84,30 @@ fn who_was_given_time_can_be_hurried_once() {
     assert!(!evictions.hurry(&soft.key, &soft.uid), "it is back");
 }
 
+/// Whatever it was given, and whoever told it to go: also an earlier life of the agent.
+#[test]
+fn while_a_hard_threshold_is_crossed_who_goes_for_it_has_a_second() {
+    let pod = Pod::new("web", json!({}));
+    let hold = Hold { stop: HoldStop::Within(600), ..hold() };
+    let stop = |evictions: &Evictions| evictions.away()[&pod.key].hold.stop;
+    for cause in [Cause::Signal(Signal::NodefsAvailable), Cause::Limit(LocalLimit::Pod)] {
+        let mut evictions = Evictions::default();
+        evictions.evict(&pod.candidate(), cause, hold.clone(), at(100));
+        assert!(!evictions.hurry_all(Pressure::Disk, at(101)), "nothing of it runs");
+        let records: Vec<EvictionRecord> = evictions.records().cloned().collect();
+        let restored = Evictions::restored(records, at(100));
+        for mut evictions in [evictions, restored] {
+            evictions.observe(|_, _| true);
+            assert!(!evictions.hurry_all(Pressure::Disk, at(100)), "it has its second");
+            assert!(!evictions.hurry_all(Pressure::Memory, at(101)), "of something else");
+            assert_eq!(stop(&evictions), HoldStop::Within(600));
+            assert!(evictions.hurry_all(Pressure::Disk, at(101)));
+            assert_eq!(stop(&evictions), HoldStop::AtOnce);
+            assert!(!evictions.hurry_all(Pressure::Disk, at(102)), "nothing new");
+        }
+    }
+}
+
 #[test]
 fn who_still_goes_relieves_what_it_was_evicted_for() {
     let signal = Cause::Signal;

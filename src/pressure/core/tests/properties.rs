@@ -217,13 +217,18 @@ proptest! {
         };
         let used = |candidate: &Candidate<'_>| candidate.usage.memory.map_or(0, |bytes| bytes / MI * unit);
         let kept_free = 100 * unit;
-        let users: Vec<u64> =
-            candidates.iter().filter(|c| may(c)).map(used).filter(|used| *used > 0).collect();
-        let together: u64 = users.iter().sum();
-        // Of all that may go, a twentieth of what is kept free, or as much as the average one.
+        let of = |wanted: &dyn Fn(&Candidate<'_>) -> bool| -> Vec<u64> {
+            let all = candidates.iter().filter(|c| may(c) && wanted(c)).map(used);
+            all.filter(|used| *used > 0).collect()
+        };
+        let over = of(&|c| by_pids || used(c) > c.request("memory"));
+        let all = of(&|_| true);
+        let many = if over.is_empty() { &all } else { &over };
+        let together: u64 = many.iter().sum();
+        // A twentieth of what is kept free, or as much as the average of those that may be the cause together.
         let large = |used: u64| {
-            let average = together >= kept_free && used * u64::try_from(users.len()).unwrap() >= together;
-            used * 20 >= acting.shortfall && (used * 20 >= kept_free || average)
+            let average = together >= kept_free && used * u64::try_from(many.len()).unwrap() >= together;
+            used * 20 >= kept_free || average
         };
         prop_assert_eq!(ranking.victims.len() + ranking.spared.len(), pods.len());
 
@@ -236,10 +241,7 @@ proptest! {
             prop_assert!(!may(&spared.candidate) || used == 0 || !large(used), "{:?}", spared);
         }
         // Whoever may go and is the cause together can't escape by being many.
-        let most = users.iter().max().copied().unwrap_or(0);
-        prop_assert!(
-            together < kept_free || most * 20 < acting.shortfall || !ranking.victims.is_empty()
-        );
+        prop_assert!(together < kept_free || !ranking.victims.is_empty());
         for pair in ranking.victims.windows(2) {
             let [first, second] = pair else { unreachable!() };
             let over = |victim: &Victim<'_>| victim.used > victim.requested;
