@@ -1,12 +1,13 @@
 //! `nodelet check` says beforehand what the agent says afterwards: both real, on the same directory.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+use nix::mount::{MntFlags, umount2};
 use nodelet::model::{FileVerdict, SourceView};
 use std::{
     fs,
     io::{Read, Write},
     os::unix::{fs::symlink, net::UnixStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -101,14 +102,19 @@ fn sources(socket: &Path) -> std::io::Result<Vec<SourceView>> {
     Ok(serde_json::from_value(status["node"]["sources"].clone())?)
 }
 
-/// Killed at the end, however that comes.
-struct Agent(Child);
+/// Killed at the end, however that comes; with its root directory, which it has made a mount.
+struct Agent {
+    child: Child,
+    root: PathBuf,
+}
 
 impl Drop for Agent {
     fn drop(&mut self) {
         // It may have ended by itself, which the test has noticed.
-        self.0.kill().ok();
-        self.0.wait().ok();
+        self.child.kill().ok();
+        self.child.wait().ok();
+        // As a user it has mounted nothing.
+        umount2(&self.root, MntFlags::MNT_DETACH).ok();
     }
 }
 
@@ -130,8 +136,10 @@ fn check_says_what_the_agent_says() {
     let log = fs::File::create(home.path().join("log")).unwrap();
     let mut run = Command::new(BINARY);
     run.args(["run", "--hostname-override=n1", "--config"]).arg(&config);
-    run.arg("--root-dir").arg(home.path().join("root"));
-    let _agent = Agent(run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    let root = home.path().join("root");
+    run.arg("--root-dir").arg(&root);
+    let child = run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    let _agent = Agent { child, root };
 
     let check = Command::new(BINARY)
         .args(["check", "--hostname-override=n1"])
