@@ -289,7 +289,14 @@ impl PodsTask {
                 }
                 self.has_token = true;
             }
-            let (key, step) = self.next(elapsed)?;
+            let Some((key, step)) = self.next(elapsed) else {
+                let paused = self.pods.values().any(|pod| pod.not_before.is_some());
+                if self.jobs.is_empty() && !paused {
+                    // What could not be written is as it should be: nothing is left to ask for that would show it.
+                    self.server = Server::default();
+                }
+                return None;
+            };
             self.has_token = false;
             let client = clients.main.clone();
             self.jobs.spawn(async move {
