@@ -60,25 +60,16 @@ mod tests {
     use crate::{
         desired::Knowledge,
         manifest::Settings,
-        model::{Origin, k8s},
+        model::Origin,
         source::{DirectorySource, SourceOptions},
     };
     use std::{fs, path::Path, time::Duration};
 
     fn record(origin: SourceKind) -> PodRecord {
         let location = "/m/web.yaml".into();
-        PodRecord {
-            key: PodKey::new("default", "web-n1"),
-            uid: "u".into(),
-            revision: None,
-            origin: Some(Origin { source: origin, location, document: 0, line: 1 }),
-            pod: Arc::new(k8s::Pod::default()),
-            started_at: None,
-            kill: None,
-            terminal: None,
-            interrupted: Vec::new(),
-            status: None,
-        }
+        let new = PodRecord::new(PodKey::new("default", "web-n1"), "u".into(), Arc::default());
+        let origin = Some(Origin { source: origin, location, document: 0, line: 1 });
+        PodRecord { origin, ..new }
     }
 
     /// How much a source knows after it has looked at an empty directory.

@@ -42,6 +42,23 @@ pub struct PodRecord {
 }
 
 impl PodRecord {
+    /// One that nothing but this is known of.
+    #[must_use]
+    pub fn new(key: PodKey, uid: PodUid, pod: Arc<k8s::Pod>) -> Self {
+        Self {
+            key,
+            uid,
+            revision: None,
+            origin: None,
+            pod,
+            started_at: None,
+            kill: None,
+            terminal: None,
+            interrupted: Vec::new(),
+            status: None,
+        }
+    }
+
     /// Whether it has ended for good and stays so: one that is being removed may be wished again and begins anew.
     #[must_use]
     pub fn has_ended(&self) -> bool {

@@ -2,22 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::model::{PodUid, k8s};
+use crate::model::PodUid;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 fn record(key: &PodKey, uid: &str) -> PodRecord {
-    PodRecord {
-        key: key.clone(),
-        uid: PodUid::from(uid),
-        revision: Some("r1".into()),
-        origin: None,
-        pod: Arc::new(k8s::Pod::default()),
-        started_at: None,
-        kill: None,
-        terminal: None,
-        interrupted: Vec::new(),
-        status: None,
-    }
+    let new = PodRecord::new(key.clone(), PodUid::from(uid), Arc::default());
+    PodRecord { revision: Some("r1".into()), ..new }
 }
 
 /// A store with its writer running; a new call on the same directories is the agent's next life.

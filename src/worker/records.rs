@@ -174,17 +174,12 @@ impl Records {
                 true
             }
             None => {
+                let pod = Arc::clone(&desired.pod);
                 self.records.push(PodRecord {
-                    key: self.key.clone(),
-                    uid: uid.clone(),
                     revision: Some(desired.revision.clone()),
                     origin: Some(desired.origin.clone()),
-                    pod: Arc::clone(&desired.pod),
                     started_at: Some(now.wall),
-                    kill: None,
-                    terminal: None,
-                    interrupted: Vec::new(),
-                    status: None,
+                    ..PodRecord::new(self.key.clone(), uid.clone(), pod)
                 });
                 true
             }
@@ -267,19 +262,9 @@ mod tests {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         let (pods, aside) = (dir.path().join("root/nodelet/pods"), dir.path().join("aside"));
-        let mut records = Records::new(PodKey::new("default", "web"), Vec::new(), clock::now());
-        records.records.push(PodRecord {
-            key: PodKey::new("default", "web"),
-            uid: "a".into(),
-            revision: None,
-            origin: None,
-            pod: Arc::new(k8s::Pod::default()),
-            started_at: None,
-            kill: None,
-            terminal: None,
-            interrupted: Vec::new(),
-            status: None,
-        });
+        let key = PodKey::new("default", "web");
+        let mut records = Records::new(key.clone(), Vec::new(), clock::now());
+        records.records.push(PodRecord::new(key, "a".into(), Arc::default()));
         // Nothing can be written where the directory is a file.
         fs::rename(&pods, &aside).unwrap();
         fs::write(&pods, "").unwrap();

@@ -192,10 +192,18 @@ impl PressureTask {
         let hard_disk = |met: &Met| {
             met.threshold.signal.condition() == Pressure::Disk && met.threshold.is_hard()
         };
-        if step.met.iter().any(hard_disk) && self.inputs.evictions.hurry_all(Pressure::Disk, now) {
-            self.save().await;
-            self.give_evictions();
+        if !step.met.iter().any(hard_disk) {
+            return;
         }
+        let hurried = self.inputs.evictions.hurry_all(Pressure::Disk, now);
+        if hurried.is_empty() {
+            return;
+        }
+        for pod in hurried {
+            tracing::info!(%pod, "evicted, and killed now: a disk is short, and its second is over");
+        }
+        self.save().await;
+        self.give_evictions();
     }
 
     fn pod_event(&self, key: &PodKey, uid: &PodUid, message: String, annotations: Annotations) {

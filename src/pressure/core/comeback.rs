@@ -185,32 +185,22 @@ impl Evictions {
     /// Leaves a pod that is away, and was given time to stop, none of it. Whether that is new: what is given then
     /// has to be saved as well.
     pub fn hurry(&mut self, key: &PodKey, uid: &PodUid) -> bool {
-        let away = |entry: &&mut Entry| entry.record.uid == *uid && entry.record.back.is_none();
-        let Some(entry) = self.0.get_mut(key).filter(away) else { return false };
-        let hold = &mut entry.record.hold;
-        let had_time = hold.stop != HoldStop::AtOnce;
-        if had_time {
-            *hold = Arc::new(Hold { stop: HoldStop::AtOnce, ..Hold::clone(hold) });
-        }
-        had_time
+        let entry = self.0.get_mut(key).filter(|entry| entry.record.uid == *uid);
+        entry.is_some_and(Entry::hurry)
     }
 
     /// Leaves those that still go, and whose end relieves the condition, no more time than a second since they were told to:
-    /// a hard threshold is crossed. Whether that is new for any of them.
-    pub fn hurry_all(&mut self, condition: Pressure, now: Now) -> bool {
+    /// a hard threshold is crossed. For whom that is new.
+    pub fn hurry_all(&mut self, condition: Pressure, now: Now) -> Vec<PodKey> {
         let due = |entry: &Entry| {
-            let second = Duration::from_secs(1);
             entry.stopping
                 && entry.record.cause.relieves(condition)
-                && now.boot >= entry.told.saturating_add(second)
+                && now.boot >= entry.told.saturating_add(Duration::from_secs(1))
         };
-        let all: Vec<(PodKey, PodUid)> = self
-            .0
-            .iter()
-            .filter(|(_, entry)| due(entry))
-            .map(|(key, entry)| (key.clone(), entry.record.uid.clone()))
-            .collect();
-        all.iter().fold(false, |any, (key, uid)| self.hurry(key, uid) | any)
+        let hurried = |(key, entry): (&PodKey, &mut Entry)| {
+            (due(entry) && entry.hurry()).then(|| key.clone())
+        };
+        self.0.iter_mut().filter_map(hurried).collect()
     }
 
     /// Takes in of which pods something still runs; whether one of them has come to its end.
@@ -296,6 +286,16 @@ impl Evictions {
 }
 
 impl Entry {
+    /// Leaves it no time to stop, where it is away and was given some; whether it was.
+    fn hurry(&mut self) -> bool {
+        let hold = &mut self.record.hold;
+        let had_time = self.record.back.is_none() && hold.stop != HoldStop::AtOnce;
+        if had_time {
+            *hold = Arc::new(Hold { stop: HoldStop::AtOnce, ..Hold::clone(hold) });
+        }
+        had_time
+    }
+
     fn waiting(&self, conditions: &BTreeSet<Pressure>, known: bool, now: Now) -> Option<Waiting> {
         if self.record.back.is_some() {
             return None;

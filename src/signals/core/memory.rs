@@ -74,8 +74,8 @@ impl MemInfo {
 
 /// What is used and not easily had back.
 #[must_use]
-pub(in crate::signals) fn working_set(usage: u64, inactive_file: u64) -> u64 {
-    usage.saturating_sub(inactive_file)
+pub(in crate::signals) fn working_set(usage: u64, idle_file: u64) -> u64 {
+    usage.saturating_sub(idle_file)
 }
 
 /// Page cache that doesn't count, in bytes: what is inactive, and what the kernel has just taken off its lists to free it,

@@ -93,17 +93,20 @@ fn while_a_hard_threshold_is_crossed_who_goes_for_it_has_a_second() {
     for cause in [Cause::Signal(Signal::NodefsAvailable), Cause::Limit(LocalLimit::Pod)] {
         let mut evictions = Evictions::default();
         evictions.evict(&pod.candidate(), cause, hold.clone(), at(100));
-        assert!(!evictions.hurry_all(Pressure::Disk, at(101)), "nothing of it runs");
+        assert!(evictions.hurry_all(Pressure::Disk, at(101)).is_empty(), "nothing of it runs");
         let records: Vec<EvictionRecord> = evictions.records().cloned().collect();
         let restored = Evictions::restored(records, at(100));
         for mut evictions in [evictions, restored] {
             evictions.observe(|_, _| true);
-            assert!(!evictions.hurry_all(Pressure::Disk, at(100)), "it has its second");
-            assert!(!evictions.hurry_all(Pressure::Memory, at(101)), "of something else");
+            assert!(evictions.hurry_all(Pressure::Disk, at(100)).is_empty(), "it has its second");
+            assert!(evictions.hurry_all(Pressure::Memory, at(101)).is_empty(), "of something else");
             assert_eq!(stop(&evictions), HoldStop::Within(600));
-            assert!(evictions.hurry_all(Pressure::Disk, at(101)));
+            assert_eq!(
+                evictions.hurry_all(Pressure::Disk, at(101)),
+                std::slice::from_ref(&pod.key)
+            );
             assert_eq!(stop(&evictions), HoldStop::AtOnce);
-            assert!(!evictions.hurry_all(Pressure::Disk, at(102)), "nothing new");
+            assert!(evictions.hurry_all(Pressure::Disk, at(102)).is_empty(), "nothing new");
         }
     }
 }
