@@ -249,8 +249,7 @@ impl Worker {
             cancel_pull: cancel_pull.clone(),
             progress: sender,
         };
-        // On the heap: it is large, and there only while something is done.
-        let mut running = Box::pin(execute(&host, &request, &action));
+        let mut running = execute(&host, &request, &action);
         let mut listening = true;
         let mut input = input.clone();
         // `running` is pinned outside and polled again when another arm wins; a watch's `changed`

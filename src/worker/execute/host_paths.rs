@@ -45,6 +45,6 @@ pub(super) async fn with_volumes<T: Send + 'static>(
             sender.send(work()).ok();
         })
         .map_err(|error| format!("cannot start a thread: {error}"))?;
-    let looked = request.awaited("looking at host paths", HANGS, answer).await;
+    let looked = request.awaited("looking at host paths", HANGS, Box::pin(answer)).await;
     looked.map_err(|_| "looking at host paths has crashed".to_owned())
 }

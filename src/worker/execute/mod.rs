@@ -24,7 +24,7 @@ use crate::{
     store::Store,
     volume::Volumes,
 };
-use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +85,9 @@ pub struct HostSettings {
     pub request_timeout: Duration,
 }
 
+/// Something under way. On the heap: a call to the runtime is large (10 KiB and more), and there only while it lasts.
+pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// What an action is executed with.
 pub(super) struct Request {
     pub key: PodKey,
@@ -107,21 +110,25 @@ pub(super) struct Progress {
     pub waits_for_turn: bool,
 }
 
-/// Carries out `action`.
+/// Carries out `action`. Each on the heap by itself: they differ in size, and there are as many as pods.
 ///
 /// # Cancel safety
 /// None: it awaits calls that must not be dropped.
-pub(super) async fn execute(host: &Host, request: &Request, action: &Action) -> Outcome {
+pub(super) fn execute<'a>(
+    host: &'a Host,
+    request: &'a Request,
+    action: &'a Action,
+) -> Call<'a, Outcome> {
     match action {
-        Action::PreparePod { .. } => prepare::prepare(host, request).await,
-        Action::CreateSandbox(create) => sandbox::create(host, request, create).await,
-        Action::StartContainer(start) => start::start(host, request, start).await,
-        Action::KillContainer(kill) => stop::kill_container(host, request, kill).await,
-        Action::KillPod(kill) => stop::kill_pod(host, request, kill).await,
-        Action::RemoveContainer(remove) => remove::container(host, request, remove).await,
-        Action::RemoveSandbox(remove) => remove::sandbox(host, request, remove).await,
-        Action::Release { .. } => remove::release(host, request).await,
-        Action::CleanUp { .. } => remove::clean_up(host, request).await,
+        Action::PreparePod { .. } => Box::pin(prepare::prepare(host, request)),
+        Action::CreateSandbox(create) => Box::pin(sandbox::create(host, request, create)),
+        Action::StartContainer(start) => Box::pin(start::start(host, request, start)),
+        Action::KillContainer(kill) => Box::pin(stop::kill_container(host, request, kill)),
+        Action::KillPod(kill) => Box::pin(stop::kill_pod(host, request, kill)),
+        Action::RemoveContainer(remove) => Box::pin(remove::container(host, request, remove)),
+        Action::RemoveSandbox(remove) => Box::pin(remove::sandbox(host, request, remove)),
+        Action::Release { .. } => Box::pin(remove::release(host, request)),
+        Action::CleanUp { .. } => Box::pin(remove::clean_up(host, request)),
     }
 }
 
@@ -163,14 +170,7 @@ impl Request {
     }
 
     /// Awaits a call that must not be dropped; past `deadline` it is shown as hung.
-    async fn awaited<T>(
-        &self,
-        call: &str,
-        deadline: Duration,
-        answer: impl Future<Output = T>,
-    ) -> T {
-        // On the heap: a call is large, and there only while it lasts.
-        let mut answer = Box::pin(answer);
+    async fn awaited<T>(&self, call: &str, deadline: Duration, mut answer: Call<'_, T>) -> T {
         if let Ok(answer) = tokio::time::timeout(deadline, &mut answer).await {
             return answer;
         }
@@ -183,19 +183,19 @@ impl Request {
         answer
     }
 
-    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs.
-    async fn awaited_in_turn<T>(
+    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The call is made with the turn: on a
+    /// full node a hundred pods wait for theirs.
+    async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
         call: &str,
         deadline: Duration,
-        answer: impl Future<Output = Result<T, CriError>>,
+        make: impl FnOnce() -> Call<'a, Result<T, CriError>>,
     ) -> Result<T, CriError> {
         self.progress.send_modify(|progress| progress.waits_for_turn = true);
         let turn = host.turn().await;
         self.progress.send_modify(|progress| progress.waits_for_turn = false);
-        // On the heap: a call is large, and there only while it lasts.
-        let mut answer = Box::pin(answer);
+        let mut answer = make();
         if let Ok(answer) = tokio::time::timeout(TURN, &mut answer).await {
             return answer;
         }

@@ -24,7 +24,7 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
         }
     }
     let deadline = host.settings.request_timeout;
-    let call = host.runtime.remove_container(&remove.id);
+    let call = Box::pin(host.runtime.remove_container(&remove.id));
     let step = Step::RemoveContainer { id: remove.id.clone() };
     if let Err(error) = request.awaited("RemoveContainer", deadline, call).await {
         return Outcome::Failed(request.failure(step, "RemoveContainerError", error.message()));
@@ -41,7 +41,7 @@ pub(super) async fn sandbox(host: &Host, request: &Request, remove: &RemoveSandb
     if let Err(error) = host.stop_sandbox(request, &remove.id).await {
         return failed(error.message());
     }
-    let call = host.runtime.remove_sandbox(&remove.id);
+    let call = Box::pin(host.runtime.remove_sandbox(&remove.id));
     if let Err(error) = request.awaited("RemovePodSandbox", deadline, call).await {
         return failed(error.message());
     }

@@ -1,6 +1,6 @@
 //! `CreateSandbox`.
 
-use super::{Host, Request, blocking, chain, holder::Holder};
+use super::{Call, Host, Request, blocking, chain, holder::Holder};
 use crate::{
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
@@ -22,18 +22,19 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
-    let config = match config(host, request, pod, create.attempt).await {
+    // On the heap what is large and over before, or comes after, a turn is waited for.
+    let config = match Box::pin(config(host, request, pod, create.attempt)).await {
         Ok(config) => config,
         Err(message) => return failed(message, None),
     };
     let deadline = host.settings.request_timeout * 2;
-    let call = host.runtime.run_sandbox(config, "");
-    let made = Box::pin(request.awaited_in_turn(host, "RunPodSandbox", deadline, call)).await;
+    let call = || -> Call<'_, _> { Box::pin(host.runtime.run_sandbox(config, "")) };
+    let made = request.awaited_in_turn(host, "RunPodSandbox", deadline, call).await;
     let id = match made {
         Ok(id) => id,
         Err(error) => {
             let mut message = host.explained(error.to_string());
-            let holder = Holder::of_sandbox(host, &error).await;
+            let holder = Box::pin(Holder::of_sandbox(host, &error)).await;
             message.extend(holder.iter().map(|holder| holder.note.as_str()));
             return failed(message, holder.map(|holder| holder.taken));
         }
@@ -41,7 +42,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     if let Err(error) = host.cgroups.sandbox_made(&pod_cgroup_name(pod)) {
         tracing::debug!(pod = %request.key, err = %chain(&error), "cannot see whether its sandbox is in its cgroup");
     }
-    match host.runtime.sandbox_status(&id).await {
+    match Box::pin(host.runtime.sandbox_status(&id)).await {
         Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),
         // It runs; the next listing shows it.
         Err(error) => {

@@ -1,6 +1,8 @@
 //! `StartContainer`: image, configuration, create, start.
 
-use super::{Host, Request, blocking, chain, holder::Holder, host_paths::with_volumes, sandbox};
+use super::{
+    Call, Host, Request, blocking, chain, holder::Holder, host_paths::with_volumes, sandbox,
+};
 use crate::{
     clock,
     cri::{ContainerInputs, CriError, ImageFound, ImageInputs, MountInput, to_cri, v1},
@@ -26,6 +28,12 @@ struct Start<'a> {
     pod: Arc<k8s::Pod>,
     container: k8s::Container,
     restart_count: u32,
+}
+
+/// Both configurations that CreateContainer takes.
+struct Configs {
+    container: v1::ContainerConfig,
+    sandbox: v1::PodSandboxConfig,
 }
 
 pub(super) async fn start(host: &Host, request: &Request, action: &StartContainer) -> Outcome {
@@ -55,7 +63,8 @@ async fn try_start(
     let made = match &action.created {
         Some(id) => start.already_created(id)?,
         None => {
-            let image = start.image().await?;
+            // On the heap, as below, what is large and over before a turn is waited for.
+            let image = Box::pin(start.image()).await?;
             start.create(&image).await?
         }
     };
@@ -103,17 +112,19 @@ impl Start<'_> {
 
     async fn create(&self, image: &ImageFound) -> Result<ObservedContainer, Box<Failure>> {
         let sandbox = self.sandbox()?;
-        let (container_config, sandbox_config) =
-            self.configs(sandbox, image).await.map_err(|message| self.config_failed(message))?;
-        let termination_log = termination_log(&self.container, &container_config);
-        let log_path = format!("{}/{}", sandbox_config.log_directory, container_config.log_path);
+        let configs = Box::pin(self.configs(sandbox, image)).await;
+        let configs = configs.map_err(|message| self.config_failed(message))?;
+        let termination_log = termination_log(&self.container, &configs.container);
+        let log_path = format!("{}/{}", configs.sandbox.log_directory, configs.container.log_path);
         let deadline = self.host.settings.request_timeout;
-        let call =
-            self.host.runtime.create_container(&sandbox.id, container_config, sandbox_config);
+        let runtime = &self.host.runtime;
+        let call = || -> Call<'_, _> {
+            Box::pin(runtime.create_container(&sandbox.id, configs.container, configs.sandbox))
+        };
         let made = self.request.awaited_in_turn(self.host, "CreateContainer", deadline, call).await;
         let id = match made {
             Ok(id) => id,
-            Err(error) => return Err(self.not_created(&error).await),
+            Err(error) => return Err(Box::pin(self.not_created(&error)).await),
         };
         self.event(EventKind::Normal, "Created", "Container created".to_owned());
         Ok(self.observed(id, image, termination_log, log_path))
@@ -139,7 +150,7 @@ impl Start<'_> {
     /// Starts what was created.
     async fn run(&self, mut made: ObservedContainer) -> Result<ObservedContainer, Box<Failure>> {
         let deadline = self.host.settings.request_timeout;
-        let call = self.host.runtime.start_container(&made.id);
+        let call = || -> Call<'_, _> { Box::pin(self.host.runtime.start_container(&made.id)) };
         let started =
             self.request.awaited_in_turn(self.host, "StartContainer", deadline, call).await;
         if let Err(error) = started {
@@ -196,13 +207,12 @@ impl Start<'_> {
         }
     }
 
-    /// Both configurations that CreateContainer takes.
     async fn configs(
         &self,
         sandbox: &ObservedSandbox,
         image: &ImageFound,
-    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), String> {
-        let sandbox_config =
+    ) -> Result<Box<Configs>, String> {
+        let of_sandbox =
             sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
         let pod_ips: &[IpAddr] =
             if is_host_network(&self.pod) { &self.host.settings.host_ips } else { &sandbox.ips };
@@ -218,7 +228,7 @@ impl Start<'_> {
         )
         .map_err(|error| error.to_string())?;
         let mounts = self.mounts(&env, pod_ips).await?;
-        let config = to_cri::container_config(&ContainerInputs {
+        let container = to_cri::container_config(&ContainerInputs {
             pod: &self.pod,
             container: &self.container,
             restart_count: self.restart_count,
@@ -228,7 +238,7 @@ impl Start<'_> {
             node: &self.host.settings.facts,
         })
         .map_err(|error| error.to_string())?;
-        Ok((config, sandbox_config))
+        Ok(Box::new(Configs { container, sandbox: of_sandbox }))
     }
 }
 

@@ -83,7 +83,7 @@ impl Host {
         id: &SandboxId,
     ) -> Result<(), CriError> {
         let deadline = self.settings.request_timeout;
-        let call = self.runtime.stop_sandbox(id);
+        let call = Box::pin(self.runtime.stop_sandbox(id));
         let answer = request.awaited("StopPodSandbox", deadline, call).await;
         if let Err(error) = &answer
             && error.message().contains("cached result")
@@ -120,7 +120,7 @@ async fn stop(
     let used = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
     let grace = kill.grace_seconds.saturating_sub(used).max(MIN_STOP_SECONDS);
     let deadline = host.settings.request_timeout + Duration::from_secs(grace.into());
-    let call = host.runtime.stop_container(&kill.id, grace.into());
+    let call = Box::pin(host.runtime.stop_container(&kill.id, grace.into()));
     request.awaited(&format!("StopContainer {}", kill.name), deadline, call).await
 }
 
