@@ -9,6 +9,7 @@
 //! | `BENCH_IDLE` | 60 | seconds of each idle window; figures for the documentation are taken with 600 |
 //! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
+//! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
@@ -19,11 +20,17 @@
     reason = "a measurement that can't be taken ends the run with the reason"
 )]
 
+#[path = "../../tests/controlplane/mod.rs"]
+mod controlplane;
+#[expect(dead_code, reason = "the tests' objects, of which little is needed")]
+#[path = "../../tests/cluster/objects.rs"]
+mod objects;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 #[path = "../../tests/upstream/mod.rs"]
 mod upstream;
 
+mod cluster;
 mod facts;
 mod floor;
 mod hog;
@@ -63,8 +70,10 @@ fn main() {
         idle: Duration::from_secs(number("BENCH_IDLE", 60).try_into().unwrap()),
         idle_rounds: number("BENCH_IDLE_ROUNDS", 1),
         pressure_rounds: number("BENCH_PRESSURE_ROUNDS", 1),
+        cluster_rounds: number("BENCH_CLUSTER_ROUNDS", 1),
         floor_at_a_time: number("BENCH_FLOOR", 4),
     };
+    let plane = if plan.cluster_rounds > 0 { upstream::control_plane() } else { None };
     let mut at_a_time = Vec::new();
     if wanted(&Candidate::Floor) && variable("BENCH_FLOOR").is_none() {
         at_a_time = measure_floor(&plan);
@@ -72,7 +81,8 @@ fn main() {
     }
     let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
     let mut figures = Figures::default();
-    for round in 0..plan.rounds.max(plan.idle_rounds).max(plan.pressure_rounds) {
+    let rounds = [plan.rounds, plan.idle_rounds, plan.pressure_rounds, plan.cluster_rounds];
+    for round in 0..rounds.into_iter().max().unwrap() {
         // Nobody always goes first.
         candidates.rotate_left(round.min(1));
         for candidate in &candidates {
@@ -91,6 +101,16 @@ fn main() {
             if round < plan.pressure_rounds {
                 progress(&format!("round {}, {}: pressure", round + 1, candidate.name()));
                 pressure::pressure(*candidate, &plan, kubelet.as_deref(), &mut figures);
+            }
+        }
+        for candidate in &candidates {
+            if let Some(plane) = &plane
+                && round < plan.cluster_rounds
+                && *candidate != Candidate::Floor
+            {
+                progress(&format!("round {}, {}: cluster", round + 1, candidate.name()));
+                let programs = cluster::Programs { plane, kubelet: kubelet.as_deref() };
+                cluster::cluster(*candidate, &plan, programs, &mut figures);
             }
         }
         // After each round: a run that is cut short leaves what it has.

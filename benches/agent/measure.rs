@@ -12,9 +12,9 @@ use tokio::time::Instant;
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Before an idle window: containerd and its shims have after-work of their own when many pods were started.
-const CALM: Duration = Duration::from_secs(30);
+pub const CALM: Duration = Duration::from_secs(30);
 /// Numbers of pods at which idleness is measured, where there are more in all.
-const FEW: usize = 20;
+pub const FEW: usize = 20;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Plan {
     pub idle_rounds: usize,
     /// How often each candidate is under pressure.
     pub pressure_rounds: usize,
+    /// How often each agent is a node of a cluster.
+    pub cluster_rounds: usize,
     /// Calls that the floor makes at a time.
     pub floor_at_a_time: usize,
 }
@@ -178,6 +180,7 @@ fn begin(candidate: Candidate, kubelet: Option<&Path>) -> Stage {
     stage
 }
 
-fn pods(prefix: &str, count: usize) -> Vec<Pod> {
+/// Pods that do nothing.
+pub fn pods(prefix: &str, count: usize) -> Vec<Pod> {
     (0..count).map(|n| Pod::with_main(&format!("{prefix}-{n}"), FOREVER)).collect()
 }

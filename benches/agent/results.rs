@@ -10,6 +10,9 @@ pub const IDLE_PODS: [usize; 3] = [0, 20, 110];
 /// How fast memory is taken, in MiB a second, by the place in `Evicted` and `Past`.
 pub const RATES: [usize; 3] = [50, 200, 1000];
 
+/// What is away for a minute, by the place in `Healed`.
+pub const FAULTS: [&str; 3] = ["API server killed", "all packets lost", "agent killed"];
+
 /// What is measured. Numbers are places in [`IDLE_PODS`], or in [`RATES`] and whether the node is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Row {
@@ -47,6 +50,26 @@ pub enum Row {
     Watching(usize),
     /// Pods that went although nothing but page cache was large.
     FalseEvictions,
+    /// Seconds from the agent's start until the API server shows its node as Ready.
+    Ready,
+    /// Seconds from the crossing of a threshold of a disk until the API server shows the condition.
+    ConditionShown,
+    /// Seconds from a container's start until the API server shows its pod as Ready.
+    Shown,
+    /// Seconds until a full node's manifests are all shown so.
+    AllShown,
+    /// Seconds from the end of a fault, by its place in [`FAULTS`], until the API server shows all as it is.
+    Healed(usize),
+    /// Requests in five quiet minutes.
+    Requests,
+    /// KiB that they and their answers were, as carried.
+    KibCarried,
+    /// [`Self::Rss`] in a cluster.
+    ClusterRss(usize),
+    /// [`Self::Peak`] in a cluster.
+    ClusterPeak,
+    /// [`Self::Cpu`] in a cluster.
+    ClusterCpu(usize),
 }
 
 /// What a figure of nodelet's is held to.
@@ -73,7 +96,7 @@ impl Row {
         rows.extend(places.clone().map(Self::Cpu));
         rows.extend(places.clone().map(Self::Wakeups));
         rows.extend(places.clone().map(Self::Written));
-        rows.extend(places.map(Self::RuntimeCpu));
+        rows.extend(places.clone().map(Self::RuntimeCpu));
         for full in [0, 1] {
             rows.extend((0..RATES.len()).map(|rate| Self::Evicted(rate, full)));
             rows.extend((0..RATES.len()).map(|rate| Self::Past(rate, full)));
@@ -83,7 +106,16 @@ impl Row {
             Self::Watching(0),
             Self::Watching(1),
             Self::FalseEvictions,
+            Self::Ready,
+            Self::ConditionShown,
+            Self::Shown,
+            Self::AllShown,
         ]);
+        rows.extend((0..FAULTS.len()).map(Self::Healed));
+        rows.extend([Self::Requests, Self::KibCarried]);
+        rows.extend(places.clone().map(Self::ClusterRss));
+        rows.push(Self::ClusterPeak);
+        rows.extend(places.map(Self::ClusterCpu));
         rows
     }
 
@@ -121,6 +153,22 @@ impl Row {
             Self::Watching(0) => "CPU of watching, idle".to_owned(),
             Self::Watching(_) => "CPU of watching, 100 MiB from a threshold".to_owned(),
             Self::FalseEvictions => "evictions for churning page cache, 20 s".to_owned(),
+            Self::Ready => "cluster: agent start → node Ready".to_owned(),
+            Self::ConditionShown => "cluster: disk crossed → DiskPressure shown".to_owned(),
+            Self::Shown => "cluster: container started → pod shown as Ready".to_owned(),
+            Self::AllShown => {
+                format!("cluster: {} manifests dropped at once → all shown as Ready", pods - at(1))
+            }
+            Self::Healed(fault) => format!(
+                "cluster: {} for a minute, healed → all shown as it is, {} pods",
+                FAULTS[fault],
+                at(1)
+            ),
+            Self::Requests => format!("cluster: requests in 5 quiet minutes, {} pods", at(1)),
+            Self::KibCarried => format!("cluster: carried in 5 quiet minutes, {} pods", at(1)),
+            Self::ClusterRss(place) => format!("cluster: RSS idle, {} pods", at(place)),
+            Self::ClusterPeak => format!("cluster: peak RSS, {pods} pods"),
+            Self::ClusterCpu(place) => format!("cluster: CPU idle, {} pods", at(place)),
         }
     }
 
@@ -146,25 +194,41 @@ impl Row {
             Self::DiskEvicted => "disk_evicted_seconds".to_owned(),
             Self::Watching(near) => format!("watching_percent_{}", ["far", "near"][near]),
             Self::FalseEvictions => "false_evictions".to_owned(),
+            Self::Ready => "cluster_ready_seconds".to_owned(),
+            Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
+            Self::Shown => "cluster_shown_seconds".to_owned(),
+            Self::AllShown => "cluster_all_shown_seconds".to_owned(),
+            Self::Healed(fault) => {
+                format!("cluster_healed_seconds_{}", FAULTS[fault].to_lowercase().replace(' ', "_"))
+            }
+            Self::Requests => "cluster_requests".to_owned(),
+            Self::KibCarried => "cluster_carried_kib".to_owned(),
+            Self::ClusterRss(place) => format!("cluster_rss_mib_{}", IDLE_PODS[place]),
+            Self::ClusterPeak => "cluster_peak_rss_mib".to_owned(),
+            Self::ClusterCpu(place) => format!("cluster_cpu_percent_{}", IDLE_PODS[place]),
         }
     }
 
     /// A figure with its unit.
     pub fn show(self, value: f64) -> String {
         match self {
-            Self::Evicted(..) | Self::Past(..) | Self::DiskEvicted if value.is_infinite() => {
-                "never".to_owned()
+            _ if value.is_infinite() => "never".to_owned(),
+            Self::Batch | Self::AllShown => format!("{value:.1} s"),
+            Self::Ready | Self::ConditionShown | Self::Shown | Self::Healed(_) => {
+                format!("{value:.2} s")
             }
-            Self::Batch => format!("{value:.1} s"),
             Self::Evicted(..) | Self::DiskEvicted => format!("{value:.3} s"),
             Self::Past(..) => format!("{value:.0} MiB"),
-            Self::FalseEvictions => format!("{value:.0}"),
+            Self::FalseEvictions | Self::Threads(_) | Self::Requests => format!("{value:.0}"),
             Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
-            Self::Rss(_) | Self::Peak => format!("{value:.1} MiB"),
-            Self::Threads(_) => format!("{value:.0}"),
-            Self::Cpu(_) | Self::RuntimeCpu(_) | Self::Watching(_) => format!("{value:.3} %"),
+            Self::Rss(_) | Self::Peak | Self::ClusterRss(_) | Self::ClusterPeak => {
+                format!("{value:.1} MiB")
+            }
+            Self::Cpu(_) | Self::RuntimeCpu(_) | Self::Watching(_) | Self::ClusterCpu(_) => {
+                format!("{value:.3} %")
+            }
             Self::Wakeups(_) => format!("{value:.1}"),
-            Self::Written(_) => format!("{value:.0} KiB"),
+            Self::Written(_) | Self::KibCarried => format!("{value:.0} KiB"),
         }
     }
 
@@ -177,13 +241,20 @@ impl Row {
             Self::Comeback => Goal::AtMost(0.3),
             Self::Rss(place) => Goal::AtMost([8.0, 9.0, 12.0][place]),
             Self::Peak => Goal::AtMost(20.0),
-            Self::Cpu(place) => Goal::AtMost([0.03, 0.05, 0.15][place]),
+            Self::Cpu(place) | Self::ClusterCpu(place) => Goal::AtMost([0.03, 0.05, 0.15][place]),
             Self::Written(_) => Goal::AtMost(0.0),
             Self::RuntimeCpu(2) => Goal::BelowKubelet,
             Self::Evicted(1, _) => Goal::AtMost(0.25),
             Self::Past(1, _) => Goal::AtMost(60.0),
             Self::Watching(0) => Goal::AtMost(0.05),
             Self::FalseEvictions => Goal::AtMost(0.0),
+            Self::Ready => Goal::AtMost(1.0),
+            Self::Healed(_) => Goal::AtMost(5.0),
+            Self::ClusterRss(2) => Goal::AtMost(15.0),
+            Self::ClusterPeak => Goal::AtMost(24.0),
+            Self::Requests => Goal::BelowKubelet,
+            Self::ConditionShown | Self::Shown | Self::AllShown => Goal::None,
+            Self::KibCarried | Self::ClusterRss(_) => Goal::None,
             Self::Evicted(..) | Self::Past(..) | Self::DiskEvicted | Self::Watching(_) => {
                 Goal::None
             }

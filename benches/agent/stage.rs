@@ -176,6 +176,22 @@ impl Stage {
         }
     }
 
+    /// What is its own of the machine.
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// From its next start on the agent is a node of the cluster that this kubeconfig leads to.
+    pub fn join(&mut self, kubeconfig: &Path) {
+        match &mut self.actor {
+            Actor::Floor(_) => unreachable!("the floor is no node"),
+            Actor::Nodelet(agent) => {
+                agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+            }
+            Actor::Kubelet(kubelet) => kubelet.join(kubeconfig),
+        }
+    }
+
     /// Starts the agent; the floor has none.
     pub fn start(&self) {
         match &self.actor {
@@ -342,7 +358,8 @@ impl Stage {
         }
     }
 
-    fn log_tail(&self) -> String {
+    /// The last lines of the agent's log.
+    pub fn log_tail(&self) -> String {
         match &self.actor {
             Actor::Floor(_) => String::new(),
             Actor::Nodelet(agent) => agent.log_tail(40),
