@@ -17,6 +17,7 @@ mod upstream;
 
 mod agent;
 mod answers;
+mod clock;
 mod credentials;
 mod faults;
 mod identity;

@@ -35,6 +35,7 @@ pub struct Agent {
     revived: Cell<bool>,
     flags: RefCell<Vec<String>>,
     boot_id: OnceCell<PathBuf>,
+    clock: OnceCell<PathBuf>,
     writes: OnceCell<StateWrites>,
 }
 
@@ -69,6 +70,7 @@ impl Agent {
             revived: Cell::default(),
             flags: RefCell::default(),
             boot_id: OnceCell::new(),
+            clock: OnceCell::new(),
             writes: OnceCell::new(),
         };
         let at = agent.dir.display();
@@ -116,6 +118,12 @@ impl Agent {
         // Never the host's.
         let bus = format!("unix:path={}", self.system_bus().display());
         command.env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+        if let Some(library) = self.clock.get() {
+            command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", self.clock_file());
+            command.env("FAKETIME_NO_CACHE", "1").env("NO_FAKE_STAT", "1");
+            // Only the wall clock: nobody can set the others.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
         if let Some(writes) = self.writes.get() {
             writes.watch(&mut command);
         }
@@ -141,6 +149,31 @@ impl Agent {
         let file = self.dir.join("boot_id");
         fs::write(&file, format!("{id}\n")).unwrap();
         self.boot_id.set(file).expect("once");
+    }
+
+    /// From its next start on its wall clock is what [`Self::set_clock`] makes of it. `false` where there is no libfaketime.
+    pub fn has_own_clock(&self) -> bool {
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+        let name =
+            format!("usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH);
+        let library = [Path::new("/"), &tools].map(|root| root.join(&name));
+        let Some(library) = library.into_iter().find(|library| library.exists()) else {
+            return false;
+        };
+        self.set_clock(0);
+        self.clock.set(library).expect("once");
+        true
+    }
+
+    /// Sets its wall clock, so many seconds from what it is.
+    pub fn set_clock(&self, seconds: i64) {
+        let new = self.clock_file().with_extension("new");
+        fs::write(&new, format!("{seconds:+}\n")).unwrap();
+        fs::rename(new, self.clock_file()).unwrap();
+    }
+
+    fn clock_file(&self) -> PathBuf {
+        self.dir.join("clock")
     }
 
     /// From now on the agent is started again whenever it is found dead, as systemd would.

@@ -1,0 +1,88 @@
+//! The wall clock of a node is set, far ahead and far back: leases and conditions go on, and no pod notices.
+
+use super::{
+    agent::{Member, hasty, ready, restarts},
+    controlplane::Options,
+    objects,
+    support::{manifest::Pod, say_loudly},
+};
+use jiff::Timestamp;
+use serde_json::Value;
+
+const DAY: i64 = 24 * 3600;
+
+/// How long after now something was stamped, in seconds.
+fn ahead(stamp: &Value) -> Option<i64> {
+    let stamp: Timestamp = stamp.as_str()?.parse().ok()?;
+    Some(stamp.duration_since(Timestamp::now()).as_secs())
+}
+
+/// Whether that is a clock so many seconds ahead, of somebody who stamps every few seconds.
+fn is_of(stamp: &Value, clock: i64) -> bool {
+    ahead(stamp).is_some_and(|ahead| (clock - 60..=clock + 60).contains(&ahead))
+}
+
+fn ready_condition(node: &Value) -> &Value {
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()
+}
+
+#[test]
+fn a_clock_that_is_set_costs_no_lease_and_no_condition() {
+    let grace = ["--node-monitor-period=1s", "--node-monitor-grace-period=15s"];
+    let settings =
+        hasty().kubelet("nodeStatusUpdateFrequency: 1s\nnodeStatusReportFrequency: 3s\n");
+    let options = Options::default().controller_manager(&grace);
+    let Some(member) = Member::prepare(&options, &settings) else { return };
+    let world = &member.world;
+    if !world.agent.has_own_clock() {
+        say_loudly(
+            "SKIPPED setting a node's clock: needs libfaketime (scripts/prerequisites test)",
+        );
+        return;
+    }
+    let member = member.started().shows_web();
+    let world = &member.world;
+    let became_ready = ready_condition(&member.node())["lastTransitionTime"].clone();
+    let mut due = restarts(&member.mirror("web"));
+    for (name, clock) in [("ahead", DAY), ("behind", -DAY), ("right", 0)] {
+        let running = world.running_ids("web");
+        world.agent.set_clock(clock);
+        let renewed = |lease: &Value| is_of(&lease["spec"]["renewTime"], clock);
+        member.wait(&format!("{name}: the lease is renewed"), || member.lease(), renewed);
+        for _ in 0..2 {
+            member.wait_renewed();
+        }
+        let heard = |node: &Value| is_of(&ready_condition(node)["lastHeartbeatTime"], clock);
+        let (node, _) =
+            member.wait(&format!("{name}: the status is posted"), || member.node(), heard);
+        assert_eq!(objects::condition(&node, "Ready").unwrap().0, "True");
+        // Nothing has changed, so nothing says that it has.
+        assert_eq!(ready_condition(&node)["lastTransitionTime"], became_ready, "{name}");
+        assert_eq!(world.running_ids("web"), running, "{name}: no pod has noticed");
+
+        // What happens now happens as ever.
+        world.kill_container(&world.running_id("web", "main"));
+        due += 1;
+        let again = |pod: &Value| ready(pod) && restarts(pod) == due;
+        let (mirror, _) =
+            member.wait(&format!("{name}: it is restarted"), || member.mirror("web"), again);
+        let of_web = &mirror["status"]["conditions"];
+        let ready = of_web.as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap();
+        assert!(is_of(&ready["lastTransitionTime"], clock), "{name}: {ready}");
+        world.drop_pod(&Pod::running(name));
+        member.wait(
+            &format!("{name}: a new pod is shown"),
+            || member.mirror(name),
+            super::agent::ready,
+        );
+    }
+    assert_eq!(restarts(&member.mirror("web")), due);
+    member.wait_untroubled();
+    assert_eq!(
+        ready_condition(&member.node())["lastTransitionTime"],
+        became_ready,
+        "the node controller never gave it up"
+    );
+    member.finish();
+}
