@@ -1,7 +1,7 @@
 //! The API server answers, and not as it should: late, with refusals of everything, like an older one.
 
 use super::{
-    agent::{Member, figure, ready},
+    agent::{Member, figure, ready, uid},
     faults::goes_and_comes,
     objects::NODES,
 };
@@ -111,6 +111,28 @@ fn an_older_api_server_is_listed_and_watched() {
     member.link.tcp.cut();
     member.wait("initial events are asked for again", || watched(INITIAL_EVENTS), |seen| *seen);
     assert_eq!(lists(), 0);
+    member.wait_untroubled();
+    member.finish();
+}
+
+/// What a watch missed while etcd was compacted is found by the next one.
+#[test]
+fn a_watch_that_has_expired_begins_anew() {
+    let Some(member) = Member::with_web() else { return };
+    let http = &member.link.http;
+    http.forget();
+    // Each of its watches (its Node's, its pods') meets it at least once.
+    http.on("WATCH", "/").times(3).expire();
+    member.link.tcp.cut();
+    let before = uid(&member.mirror("web"));
+    let delete = ["delete", "pod", "-n", "default", "web-node1", "--wait=false"];
+    member.plane.kubectl_text(&delete);
+    member.wait("it is asked again", || http.count("WATCH", "/"), |count| *count >= 5);
+    member.wait(
+        "the mirror is made again",
+        || member.mirror("web"),
+        |pod| ready(pod) && uid(pod) != before,
+    );
     member.wait_untroubled();
     member.finish();
 }

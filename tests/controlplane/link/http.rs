@@ -33,6 +33,8 @@ pub enum Moment {
 enum Fault {
     /// Not executed; answered with this status and seconds of `Retry-After`.
     Answer(u16, Option<u32>),
+    /// A watch whose resource version is too old: answered, and over with an event that says so.
+    Expire,
     /// Passed on after this long.
     Delay(Duration),
     /// Not passed on until the rule is lifted.
@@ -223,6 +225,12 @@ impl RuleFor<'_> {
     /// As [`Self::answer`], with `Retry-After` in seconds.
     pub fn answer_retry_after(self, status: u16, seconds: u32) -> RuleId {
         self.fault(Fault::Answer(status, Some(seconds)))
+    }
+
+    /// For watches: answered with 200, and over at once with an event of type ERROR that says 410, as the API server ends a watch whose
+    /// resource version etcd has compacted.
+    pub fn expire(self) -> RuleId {
+        self.fault(Fault::Expire)
     }
 
     /// Passed on after this long.

@@ -7,11 +7,12 @@ use hyper::{
     body::{Bytes, Incoming},
     client::conn::{http1, http2},
     header::{self, HeaderName},
+    http::response::Builder,
     server,
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{convert::Infallible, future::pending, sync::Arc};
 use tokio::{net::TcpStream, sync::Mutex, time::Instant};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
@@ -85,6 +86,13 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
                 request.status = Some(*status);
             }
             return refusal(*status, *retry_after);
+        }
+        Some((_, Fault::Expire)) => {
+            if let Some(request) = recorded(&mut shared.state(), number) {
+                request.status = Some(200);
+            }
+            let event = json!({ "type": "ERROR", "object": status(410) });
+            return answer(Response::builder(), &event);
         }
         Some((_, Fault::Delay(by))) => tokio::time::sleep(*by).await,
         Some((rule, Fault::Hang)) => lifted(shared, *rule).await,
@@ -200,8 +208,18 @@ fn recorded(state: &mut State, number: usize) -> Option<&mut Recorded> {
 }
 
 /// An error as the API server words it.
-fn refusal(status: u16, retry_after: Option<u32>) -> Answer {
-    let reason = match status {
+fn refusal(code: u16, retry_after: Option<u32>) -> Answer {
+    let mut body = status(code);
+    let mut response = Response::builder().status(code);
+    if let Some(seconds) = retry_after {
+        body["details"] = json!({ "retryAfterSeconds": seconds });
+        response = response.header(header::RETRY_AFTER, seconds);
+    }
+    answer(response, &body)
+}
+
+fn status(code: u16) -> Value {
+    let reason = match code {
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "NotFound",
@@ -213,16 +231,14 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Answer {
         504 => "Timeout",
         _ => "",
     };
-    let mut body = json!({
+    json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "the test says so", "reason": reason, "code": status,
-    });
-    let mut response =
-        Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-    if let Some(seconds) = retry_after {
-        body["details"] = json!({ "retryAfterSeconds": seconds });
-        response = response.header(header::RETRY_AFTER, seconds);
-    }
-    let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {});
-    response.body(body.boxed()).unwrap()
+        "message": "the test says so", "reason": reason, "code": code,
+    })
+}
+
+/// One line of JSON.
+fn answer(response: Builder, body: &Value) -> Answer {
+    let line = Full::new(Bytes::from(format!("{body}\n"))).map_err(|never| match never {});
+    response.header(header::CONTENT_TYPE, "application/json").body(line.boxed()).unwrap()
 }
