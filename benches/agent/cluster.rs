@@ -36,9 +36,15 @@ pub struct Programs<'a> {
 
 /// One round of it.
 pub fn cluster(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figures: &mut Figures) {
-    let lines = format!(
-        "evictionHard: {{ nodefs.available: {DISK_FREE_MIB}Mi }}\nevictionPressureTransitionPeriod: 1s\n"
+    // Without its address the kubelet warns of every pod now and then.
+    let mut lines = format!(
+        "evictionHard: {{ nodefs.available: {DISK_FREE_MIB}Mi }}\nevictionPressureTransitionPeriod: 1s\n\
+         clusterDNS: [192.0.2.1]\n"
     );
+    if candidate == Candidate::Nodelet {
+        // As the kubelet has it: the disk of the images may be full.
+        lines += "imageGCHighThresholdPercent: 100\nimageGCLowThresholdPercent: 99\n";
+    }
     let mut stage = Stage::with(candidate, programs.kubelet, &lines);
     let options = Options::default().controller_manager(&[]);
     let plane = ControlPlane::start(stage.slot(), programs.plane, &options);
@@ -65,6 +71,7 @@ impl Act<'_> {
         let ready = self.wait("the node is Ready", || is(&self.node(), "Ready", "True"));
         figures.add(Row::Ready, self.candidate, seconds(begun, ready));
         self.condition(figures);
+        pause(CALM);
         self.idle(0, self.plan.idle, figures);
 
         let all = pods("pod", self.plan.pods);
@@ -80,6 +87,7 @@ impl Act<'_> {
         let begun = self.drop_pods(&all[few..]);
         let shown = self.wait("all are shown", || self.missing(&all).is_none());
         figures.add(Row::AllShown, self.candidate, seconds(begun, shown));
+        pause(CALM);
         self.idle(2, self.plan.idle, figures);
         let peak = self.stage.agent().unwrap().memory_mib("VmHWM");
         figures.add(Row::ClusterPeak, self.candidate, peak);
@@ -125,7 +133,6 @@ impl Act<'_> {
 
     /// What the agent uses when nothing happens.
     fn idle(&self, place: usize, window: Duration, figures: &mut Figures) {
-        pause(CALM);
         let agent = self.stage.agent().unwrap();
         let (before, begun) = (agent.cpu(), Instant::now());
         pause(window);

@@ -22,8 +22,8 @@ fn is_of(stamp: &Value, clock: i64) -> bool {
     ahead(stamp).is_some_and(|ahead| (clock - 60..=clock + 60).contains(&ahead))
 }
 
-fn ready_condition(node: &Value) -> &Value {
-    let conditions = node["status"]["conditions"].as_array().unwrap();
+fn ready_condition(object: &Value) -> &Value {
+    let conditions = object["status"]["conditions"].as_array().unwrap();
     conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()
 }
 
@@ -65,17 +65,11 @@ fn a_clock_that_is_set_costs_no_lease_and_no_condition() {
         world.kill_container(&world.running_id("web", "main"));
         due += 1;
         let again = |pod: &Value| ready(pod) && restarts(pod) == due;
-        let (mirror, _) =
-            member.wait(&format!("{name}: it is restarted"), || member.mirror("web"), again);
-        let of_web = &mirror["status"]["conditions"];
-        let ready = of_web.as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap();
-        assert!(is_of(&ready["lastTransitionTime"], clock), "{name}: {ready}");
+        member.wait(&format!("{name}: it is restarted"), || member.mirror("web"), again);
         world.drop_pod(&Pod::running(name));
-        member.wait(
-            &format!("{name}: a new pod is shown"),
-            || member.mirror(name),
-            super::agent::ready,
-        );
+        let (mirror, _) =
+            member.wait(&format!("{name}: a new pod is shown"), || member.mirror(name), ready);
+        assert!(is_of(&ready_condition(&mirror)["lastTransitionTime"], clock), "{mirror:#}");
     }
     assert_eq!(restarts(&member.mirror("web")), due);
     member.wait_untroubled();
