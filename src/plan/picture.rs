@@ -30,6 +30,8 @@ impl Picture {
             return;
         }
         self.outcomes.retain(|(at, _)| at.boot >= listing.listed_at);
+        // A pod that nothing happens to has none, mostly for ever.
+        self.outcomes.shrink_to_fit();
         self.listing = Some(listing);
         self.refresh();
     }

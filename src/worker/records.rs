@@ -175,6 +175,8 @@ impl Records {
             }
             None => {
                 let pod = Arc::clone(&desired.pod);
+                // Mostly the only one.
+                self.records.reserve_exact(1);
                 self.records.push(PodRecord {
                     revision: Some(desired.revision.clone()),
                     origin: Some(desired.origin.clone()),

@@ -180,7 +180,8 @@ impl Worker {
             let again = (input.clear_dead && !clears).then(|| now.boot.saturating_add(SAVE_AGAIN));
             return Pass::Settled(plan.wake_at.into_iter().chain(again).min());
         }
-        self.act(input, plan).await;
+        // On the heap: it is as large as all the rest, and a pod that runs has nothing to do.
+        Box::pin(self.act(input, plan)).await;
         Pass::Again
     }
 
