@@ -16,10 +16,8 @@ use tokio::time::Instant;
 const AWAY: Duration = Duration::from_secs(60);
 /// How long a quiet node is watched.
 const QUIET: Duration = Duration::from_secs(300);
-/// How often the API server is asked what it shows; the figures are at most this and one answer too large.
+/// How long lies between two looks at what the API server shows: a figure is at most this and one answer too large.
 const PACE: Duration = Duration::from_millis(20);
-/// Longer than anybody needs.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// Of the small file system under the root directory: all of it, what has to stay free, what somebody puts there.
 const DISK: &str = "size=256m";
 const DISK_FREE_MIB: u64 = 64;
@@ -101,9 +99,8 @@ impl Act<'_> {
         fs::write(&file, filled).unwrap();
         let crossed = now();
         let shown = || is(&self.node(), "DiskPressure", "True");
-        let at = self.within(PATIENCE, shown);
-        let took = at.map_or(f64::INFINITY, |at| seconds(crossed, at));
-        figures.add(Row::ConditionShown, self.candidate, took);
+        let shown = self.wait("the condition is shown", shown);
+        figures.add(Row::ConditionShown, self.candidate, seconds(crossed, shown));
         fs::remove_file(&file).unwrap();
         self.wait("the disk is well again", || is(&self.node(), "DiskPressure", "False"));
     }
@@ -141,7 +138,7 @@ impl Act<'_> {
         figures.add(Row::ClusterRss(place), self.candidate, agent.memory_mib("VmRSS"));
     }
 
-    /// The API server, the way to it, the agent are away for a minute; a container dies meanwhile, or after that.
+    /// The API server, the way to it, the agent are away for a minute each; a container dies at the beginning of it.
     fn faults(&self, pods: &[Pod], figures: &mut Figures) {
         // The first time at once, then after ten and twenty seconds: it runs again when a minute is over.
         let away = || {
@@ -231,22 +228,11 @@ impl Act<'_> {
     }
 
     /// Looks until it is so; gives the moment before the look that saw it.
-    fn wait(&self, what: &str, is_so: impl FnMut() -> bool) -> Moment {
-        self.within(PATIENCE, is_so).unwrap_or_else(|| {
-            panic!("not within {PATIENCE:?}: {what}\n--- agent: {}", self.stage.log_tail())
-        })
-    }
-
-    fn within(&self, patience: Duration, mut is_so: impl FnMut() -> bool) -> Option<Moment> {
-        let end = Instant::now() + patience;
-        while Instant::now() < end {
+    fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) -> Moment {
+        self.stage.wait(what, PACE, || {
             let looked = now();
-            if is_so() {
-                return Some(looked);
-            }
-            pause(PACE);
-        }
-        None
+            is_so().then_some(looked)
+        })
     }
 }
 

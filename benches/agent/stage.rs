@@ -341,8 +341,8 @@ impl Stage {
         found
     }
 
-    /// Looks at a pace until there is something.
-    fn wait<T>(&self, what: &str, pace: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    /// Looks at a pace until there is something; without it the run ends with what the logs say.
+    pub fn wait<T>(&self, what: &str, pace: Duration, mut look: impl FnMut() -> Option<T>) -> T {
         let end = Instant::now() + DEADLINE;
         loop {
             if let Some(found) = look() {
@@ -358,8 +358,7 @@ impl Stage {
         }
     }
 
-    /// The last lines of the agent's log.
-    pub fn log_tail(&self) -> String {
+    fn log_tail(&self) -> String {
         match &self.actor {
             Actor::Floor(_) => String::new(),
             Actor::Nodelet(agent) => agent.log_tail(40),

@@ -82,17 +82,11 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
     let (number, fault) = arrive(&mut shared.state(), &parts, &body);
     match &fault {
         Some((_, Fault::Answer(status, retry_after))) => {
-            if let Some(request) = recorded(&mut shared.state(), number) {
-                request.status = Some(*status);
-            }
-            return refusal(*status, *retry_after);
+            return answered(shared, number, refusal(*status, *retry_after));
         }
         Some((_, Fault::Expire)) => {
-            if let Some(request) = recorded(&mut shared.state(), number) {
-                request.status = Some(200);
-            }
             let event = json!({ "type": "ERROR", "object": status(410) });
-            return answer(Response::builder(), &event);
+            return answered(shared, number, answer(Response::builder(), &event));
         }
         Some((_, Fault::Delay(by))) => tokio::time::sleep(*by).await,
         Some((rule, Fault::Hang)) => lifted(shared, *rule).await,
@@ -117,9 +111,7 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
         _ => {}
     }
-    if let Some(request) = recorded(&mut shared.state(), number) {
-        request.status = Some(response.status().as_u16());
-    }
+    let response = answered(shared, number, response);
     let shared = Arc::clone(shared);
     response.map(|body| {
         let counted = body.map_frame(move |frame| {
@@ -205,6 +197,14 @@ async fn pass_on(
 /// A request in the recording, unless that was forgotten meanwhile.
 fn recorded(state: &mut State, number: usize) -> Option<&mut Recorded> {
     state.requests.iter_mut().rfind(|request| request.number == number)
+}
+
+/// Records an answer's status.
+fn answered<T>(shared: &Shared, number: usize, answer: Response<T>) -> Response<T> {
+    if let Some(request) = recorded(&mut shared.state(), number) {
+        request.status = Some(answer.status().as_u16());
+    }
+    answer
 }
 
 /// An error as the API server words it.
