@@ -1,0 +1,54 @@
+//! Attacks on the real agent, on a private real containerd: by containers, by manifests, by files that an
+//! administrator names, by local users. Each test makes one attack and is named after what it tries; a watchdog
+//! holds the agent to a status answer within 1 s and to 64 MiB of memory meanwhile, and checks that an innocent pod
+//! notices nothing. `docs/security.md` lists the attacks with the rule that each of them meets.
+//!
+//! An attack that takes longer than 30 s is `#[ignore]`d here and runs with the longer tiers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    unreachable_pub,
+    reason = "a panic is how a test fails"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod watchdog;
+
+use support::agent::Settings;
+use support::world::{Kind, World};
+
+/// A world with a private real containerd in which the agent runs; `None`, said loudly, when the test must be skipped.
+fn world(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
+    let world = prepared(settings)?;
+    world.agent.start();
+    Some(world)
+}
+
+/// As [`world`], with the agent not started yet.
+fn prepared(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
+    if support::skip_without_containerd() {
+        return None;
+    }
+    Some(World::prepare(Kind::Real, &settings(Settings::for_kind(Kind::Real))))
+}
+
+/// The watchdog itself can fail: an agent that stands still does not pass.
+#[test]
+fn the_watchdog_notices_an_agent_that_stands_still() {
+    use nix::{
+        sys::signal::{Signal, kill},
+        unistd::Pid,
+    };
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = watchdog::Watchdog::start(&world);
+    let pid = Pid::from_raw(i32::try_from(world.agent.pid()).unwrap());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    support::pause(std::time::Duration::from_millis(1500));
+    kill(pid, Signal::SIGCONT).unwrap();
+    let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dog.finish(&world)));
+    assert!(seen.is_err(), "it passed: {seen:?}");
+    world.finish();
+}
