@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod agent;
 pub mod api;
+pub mod blocking;
 pub mod cgroup;
 pub mod cli;
 pub mod clock;

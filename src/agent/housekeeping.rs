@@ -7,6 +7,7 @@
 
 use super::build::{enforces_pods, reserved};
 use crate::{
+    blocking::{CGROUPS, LOOKS, REMOVALS},
     cgroup::{Limits, NodeCapacity, node_limits},
     config::Config,
     model::{CgroupDriver, Event, EventKind, EventTarget, PodUid, ToldDriver},
@@ -140,7 +141,7 @@ impl Housekeeping {
     async fn sweep(&self) -> Vec<String> {
         let mut trouble = Vec::new();
         let volumes = self.host.volumes.clone();
-        let listed = match blocking(move || volumes.list_pods()).await {
+        let listed = match blocking(&LOOKS, move || volumes.list_pods()).await {
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
             Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
@@ -158,7 +159,8 @@ impl Housekeeping {
         }
         let files = self.host.files.clone();
         let known = Arc::clone(&self.known.borrow());
-        let links = blocking(move || files.remove_dead_links(|id| known.containers.contains(id)));
+        let links =
+            blocking(&LOOKS, move || files.remove_dead_links(|id| known.containers.contains(id)));
         if let Ok(Err(error)) = links.await {
             trouble.push(format!("cannot remove dead log links: {error}"));
         }
@@ -169,12 +171,14 @@ impl Housekeeping {
     /// directories are listed for everybody who runs pods on this machine. So it goes last.
     async fn remove_leftovers(&self, uid: &PodUid) -> Result<(), String> {
         let (cgroups, wanted) = (self.host.cgroups.clone(), uid.clone());
-        let found = blocking(move || cgroups.list_pods()).await?.map_err(|error| chain(&error))?;
+        let found = blocking(&CGROUPS, move || cgroups.list_pods())
+            .await?
+            .map_err(|error| chain(&error))?;
         for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
             self.host.cgroups.remove_pod(&pod.name).await.map_err(|error| chain(&error))?;
         }
         let (host, uid) = (Arc::clone(&self.host), uid.clone());
-        blocking(move || {
+        blocking(&REMOVALS, move || {
             let logs = host.files.list_pod_logs().map_err(|error| chain(&error))?;
             for logs in logs.iter().filter(|logs| logs.uid == uid) {
                 host.files.remove_pod_logs(&logs.key, &uid).map_err(|error| chain(&error))?;

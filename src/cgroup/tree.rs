@@ -8,7 +8,7 @@ use super::{
     slice,
     systemd::{Slice, Systemd},
 };
-use crate::{model::CgroupDriver, podspec::PodCgroup};
+use crate::{blocking::CGROUPS, model::CgroupDriver, podspec::PodCgroup};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -396,7 +396,7 @@ impl Cgroups {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
 ) -> Result<T, CgroupError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| CgroupError::Crashed)?
+    CGROUPS.run(work).await.map_err(|_| CgroupError::Crashed)?
 }
 
 fn check_name(name: &[impl AsRef<str>]) -> Result<(), CgroupError> {

@@ -2,13 +2,11 @@
 
 use super::{EXIT_FAILURE, EXIT_USAGE, RunArgs, complain};
 use crate::{
+    blocking::THREADS,
     config::{self, Config, ConfigError, Environment, HostFacts, Loaded},
     logging,
 };
 use std::{process::ExitCode, time::Duration};
-
-/// Threads for work that may block; one of them is that of [`crate::store::Writer`].
-const BLOCKING_THREADS: usize = 9;
 
 /// Runs the agent until it is told to stop.
 pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
@@ -37,7 +35,7 @@ where
     // goes to threads that come and go; enough of them that some may hang on a dead file system.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(THREADS)
         .thread_keep_alive(Duration::from_secs(1))
         .build()
     {

@@ -7,6 +7,7 @@ use super::{
     reference,
 };
 use crate::{
+    blocking::CREDENTIALS,
     cri::{CriError, ImageFound, v1},
     model::{EventKind, format_duration},
 };
@@ -228,7 +229,7 @@ where
         let repository = reference::repository(name).unwrap_or_default();
         let paths = self.images.credentials.clone();
         // A home directory may be on a file system that hangs. A panic in there leaves no credentials.
-        let read = tokio::task::spawn_blocking(move || paths.read()).await;
+        let read = CREDENTIALS.run(move || paths.read()).await;
         let keyring = read.unwrap_or_default();
         let credentials = keyring.lookup(&repository);
         if credentials.is_empty() {

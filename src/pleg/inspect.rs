@@ -6,6 +6,7 @@ use super::{
     termination,
 };
 use crate::{
+    blocking::LOOKS,
     cri::{CriError, ListFilter, RuntimeClient, from_cri, v1},
     model::{ContainerState, ObservedContainer, ObservedSandbox, PodKey},
 };
@@ -76,7 +77,7 @@ async fn inspect_container(
     let status = status.map_err(|e| (format!("ContainerStatus of {}", container.id), e))?;
     from_cri::inspected_container(&mut container, status);
     if let Some(ask) = termination::Ask::of(&container) {
-        let told = tokio::task::spawn_blocking(move || ask.read()).await.unwrap_or_default();
+        let told = LOOKS.run(move || ask.read()).await.unwrap_or_default();
         if let ContainerState::Exited { message, .. } = &mut container.state {
             *message = termination::joined(message, &told).into();
         }

@@ -7,7 +7,7 @@ use super::{
     lister::{Known, Lister},
     output::Output,
 };
-use crate::{clock, model::SourceKind};
+use crate::{blocking::SOURCES, clock, model::SourceKind};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -95,7 +95,7 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
     hints.written.clear();
     let (watches, watched) = hints.lend();
     let path = lister.path().display().to_string();
-    let mut job = tokio::task::spawn_blocking(move || {
+    let job = SOURCES.run(move || {
         let mut lister = lister;
         // Watched first, listed then: what changes in between is a hint to look again.
         let watched = match watches {
@@ -106,14 +106,14 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
         (lister, watched, listing)
     });
     let slow = sleep(HANGS_AFTER);
-    tokio::pin!(slow);
+    tokio::pin!(slow, job);
     let (mut lister, watched, mut listing) = loop {
         // Cancel safety: the job is only borrowed, a command is received whole or not at all, and the
         // sleep is pinned outside.
         tokio::select! {
             done = &mut job => match done {
                 Ok(done) => break done,
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
+                Err(crashed) => panic!("{crashed}"),
             },
             Some(command) = output.command() => {
                 output.forget(command);

@@ -6,7 +6,7 @@ use super::{
     output::Output,
     reader::Reader,
 };
-use crate::{clock, model::SourceKind};
+use crate::{blocking::SOURCES, clock, model::SourceKind};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::{
     Request, StatusCode, Uri,
@@ -166,11 +166,11 @@ impl UrlSource {
         let (reader, url) = (self.reader.clone(), self.url.clone());
         let seen = clock::now().wall;
         let accepted = self.output.state().pods();
-        let job = tokio::task::spawn_blocking(move || reader.read(&text, &url, &accepted, seen));
+        let job = SOURCES.run(move || reader.read(&text, &url, &accepted, seen));
         match job.await {
             Ok(Ok(reading)) => Look::Read(reading.into()),
             Ok(Err(problem)) => Look::Unread(problem),
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
+            Err(crashed) => panic!("{crashed}"),
         }
     }
 }

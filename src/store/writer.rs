@@ -2,6 +2,7 @@
 //! and tried again with the next write or after a pause, the latest content of each file only.
 
 use super::files;
+use crate::blocking::STATE;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -142,7 +143,7 @@ impl Lane {
             let work = std::mem::take(&mut self.pending);
             let failed = match &self.standing {
                 Some(standing) => standing.write(work).await,
-                None => tokio::task::spawn_blocking(move || write_all(work)).await.ok(),
+                None => STATE.run(move || write_all(work)).await.ok(),
             };
             let Some(failed) = failed else {
                 tracing::error!("writing state files has crashed");

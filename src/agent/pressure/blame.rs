@@ -2,6 +2,7 @@
 
 use super::PressureTask;
 use crate::{
+    blocking::LOOKS,
     clock,
     model::{EventKind, Pressure, Signal},
     pressure::core::{Acting, measured as amount},
@@ -123,7 +124,7 @@ impl PressureTask {
     ) -> impl Future<Output = Vec<String>> + Send + use<> {
         let (proc, names) = (self.proc.clone(), self.inputs.host.cgroups.kubepods_names());
         async move {
-            let found = blocking(move || outsiders::processes(&proc, &names, NAMED, size));
+            let found = blocking(&LOOKS, move || outsiders::processes(&proc, &names, NAMED, size));
             let found = found.await.unwrap_or_default();
             let shown = |one: outsiders::Outsider| {
                 format!("{} (pid {}, {})", one.process.name, one.pid, size(&one.process))

@@ -18,6 +18,7 @@ mod logind;
 mod tests;
 
 use crate::{
+    blocking::LOOKS,
     event::Recorder,
     model::{Event, EventKind, EventTarget, Shutdown, ShutdownPeriods, format_duration},
     worker::{Ending, blocking},
@@ -220,7 +221,7 @@ impl Listener {
             return Ok(Ok(()));
         }
         let path = self.places.drop_in.clone();
-        let written = blocking(move || write_drop_in(&path, wanted)).await;
+        let written = blocking(&LOOKS, move || write_drop_in(&path, wanted)).await;
         let mut why = match written {
             Ok(Ok(())) => "another of its settings is stronger".to_owned(),
             Ok(Err(error)) => format!("{}: {error}", self.places.drop_in.display()),

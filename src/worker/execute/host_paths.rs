@@ -1,6 +1,7 @@
 //! Looks at host paths, which may lie on a file system that does not answer: a dead NFS server, say.
 
 use super::{Host, Request, TURN, blocking};
+use crate::blocking::PODS;
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -28,7 +29,7 @@ pub(super) async fn with_volumes<T: Send + 'static>(
 ) -> Result<T, String> {
     let volumes = request.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.volumes.as_ref());
     if !volumes.is_some_and(|all| all.iter().any(|volume| volume.host_path.is_some())) {
-        return blocking(work).await;
+        return blocking(&PODS, work).await;
     }
     let turn = tokio::time::timeout(TURN, Arc::clone(&host.host_paths.0).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {

@@ -12,6 +12,7 @@ mod stop;
 pub use host_paths::HostPaths;
 
 use crate::{
+    blocking::Pool,
     cgroup::Cgroups,
     cri::{CriError, NodeFacts, RuntimeClient},
     event::Recorder,
@@ -204,11 +205,12 @@ impl Request {
     }
 }
 
-/// Runs something that may block (file systems) off the event loop; a panic there is an error.
+/// Runs something that may block (file systems) on a thread of `pool`; a panic there is an error.
 pub(crate) async fn blocking<T: Send + 'static>(
+    pool: &'static Pool,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+    pool.run(work).await.map_err(|error| error.to_string())
 }
 
 /// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as they are and

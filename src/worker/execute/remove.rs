@@ -2,6 +2,7 @@
 
 use super::{Host, Request, blocking, chain};
 use crate::{
+    blocking::{CGROUPS, REMOVALS},
     plan::{Outcome, RemoveContainer, RemoveSandbox, Step},
     podspec::pod_cgroup_name,
 };
@@ -11,8 +12,10 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
     if !remove.keep_logs && !remove.name.is_empty() {
         let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
         let (name, id, count) = (remove.name.clone(), remove.id.clone(), remove.restart_count);
-        let removed =
-            blocking(move || files.remove_container_logs((&key, &uid), &name, &id, count)).await;
+        let removed = blocking(&REMOVALS, move || {
+            files.remove_container_logs((&key, &uid), &name, &id, count)
+        })
+        .await;
         let error = match removed {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(chain(&error)),
@@ -63,7 +66,7 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     }
     let (volumes, files) = (host.volumes.clone(), host.files.clone());
     let (key, uid) = (request.key.clone(), request.uid.clone());
-    let removed = blocking(move || -> Result<(), String> {
+    let removed = blocking(&REMOVALS, move || -> Result<(), String> {
         volumes.remove_pod_dir(&uid).map_err(|error| chain(&error))?;
         files.remove_pod_logs(&key, &uid).map_err(|error| chain(&error))
     });
@@ -76,12 +79,13 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
 /// Volumes first: a mount that is busy keeps the rest for the next try.
 async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
-    blocking(move || volumes.teardown(&uid)).await?.map_err(|error| chain(&error))?;
+    blocking(&REMOVALS, move || volumes.teardown(&uid)).await?.map_err(|error| chain(&error))?;
     let names = match &request.pod {
         Some(pod) => vec![pod_cgroup_name(pod)],
         None => {
             let (cgroups, uid) = (host.cgroups.clone(), request.uid.clone());
-            let found = blocking(move || cgroups.list_pods()).await?.map_err(|e| chain(&e))?;
+            let found =
+                blocking(&CGROUPS, move || cgroups.list_pods()).await?.map_err(|e| chain(&e))?;
             found.into_iter().filter(|pod| pod.uid == uid).map(|pod| pod.name).collect()
         }
     };

@@ -2,6 +2,7 @@
 
 use super::{Call, Host, Request, blocking, chain, holder::Holder};
 use crate::{
+    blocking::PODS,
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
     hostfiles::{DnsWarning, NodeDns, ResolvConf, pod_dns},
@@ -84,7 +85,7 @@ pub(super) async fn config(
 ) -> Result<v1::PodSandboxConfig, String> {
     let name = hostname(pod, &host.settings.cluster_domain).map_err(|error| error.to_string())?;
     let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
-    let log_directory = blocking(move || files.ensure_pod_log_dir(&key, &uid))
+    let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid))
         .await?
         .map_err(|error| chain(&error))?;
     let dns = dns(host, request, pod).await?;
@@ -106,7 +107,7 @@ async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<DnsInputs
     let resolv_conf = match host.settings.resolv_conf.clone() {
         None => None,
         Some(path) => {
-            let read = blocking(move || ResolvConf::read(&path)).await?;
+            let read = blocking(&PODS, move || ResolvConf::read(&path)).await?;
             Some(read.map_err(|error| chain(&error))?)
         }
     };

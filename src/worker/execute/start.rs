@@ -4,6 +4,7 @@ use super::{
     Call, Host, Request, blocking, chain, holder::Holder, host_paths::with_volumes, sandbox,
 };
 use crate::{
+    blocking::PODS,
     clock,
     cri::{ContainerInputs, CriError, ImageFound, ImageInputs, MountInput, to_cri, v1},
     hostfiles::EtcHosts,
@@ -98,7 +99,7 @@ impl Start<'_> {
         let (files, key, uid) =
             (self.host.files.clone(), self.request.key.clone(), self.request.uid.clone());
         let name = self.action.name.clone();
-        let count = blocking(move || files.next_restart_count(&key, &uid, &name)).await;
+        let count = blocking(&PODS, move || files.next_restart_count(&key, &uid, &name)).await;
         count
             .and_then(|count| count.map_err(|error| chain(&error)))
             .map_err(|message| self.config_failed(message))
@@ -171,7 +172,8 @@ impl Start<'_> {
         let (files, key, name) =
             (self.host.files.clone(), self.request.key.clone(), self.action.name.clone());
         let (id, log_path) = (made.id.clone(), PathBuf::from(&*made.log_path));
-        let linked = blocking(move || files.link_container_log(&key, &name, &id, &log_path)).await;
+        let linked =
+            blocking(&PODS, move || files.link_container_log(&key, &name, &id, &log_path)).await;
         let error = match linked {
             Ok(Ok(())) => return,
             Ok(Err(error)) => chain(&error),

@@ -2,6 +2,7 @@
 
 use super::{Host, Request, blocking, chain};
 use crate::{
+    blocking::PODS,
     cri::CriError,
     model::{EventKind, PodKey, SandboxId, k8s},
     plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Step},
@@ -89,7 +90,7 @@ impl Host {
             && error.message().contains("cached result")
         {
             let (files, sandbox) = (self.files.clone(), id.clone());
-            match blocking(move || files.remove_damaged_network_results(&sandbox)).await {
+            match blocking(&PODS, move || files.remove_damaged_network_results(&sandbox)).await {
                 Ok(Ok(removed)) => {
                     for path in removed {
                         tracing::warn!(pod = %request.key, "removed {path:?}, which CNI could not read any more");
