@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo test test-attacks test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -33,6 +33,8 @@ test: test-fast ## everything, half an hour; as root, on private containerds and
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
+	scripts/tier attacks 300 $(CARGO) test --locked --test attacks -- --test-threads=2
+	scripts/tier long-attacks 300 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
@@ -53,6 +55,10 @@ test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver 
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier cluster 480 $(CARGO) test --locked --test cluster -- --test-threads=2
+
+test-attacks: test-build ## attacks by pods, manifests, files and local users; as root, on private containerds
+	scripts/prerequisites test
+	$(CARGO) test --locked --test attacks -- --test-threads=2 --include-ignored
 
 test-containerds: test-build ## what may differ between containerd 1.6, 1.7 and 2, and an upgrade in place; as root
 	scripts/prerequisites test

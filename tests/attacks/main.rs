@@ -15,6 +15,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod credentials;
+mod identity;
+mod local_users;
+mod manifests;
+mod ownership;
+mod removal;
+mod storage;
 mod watchdog;
 
 use support::agent::Settings;

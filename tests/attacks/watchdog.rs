@@ -2,14 +2,15 @@
 
 use crate::support::{manifest::Pod, pause, status, world::World};
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// Between two status requests.
 const EVERY: Duration = Duration::from_millis(100);
@@ -83,7 +84,7 @@ impl Watchdog {
     }
 }
 
-fn watch(socket: &PathBuf, pid: u32, over: &AtomicBool) -> Seen {
+fn watch(socket: &Path, pid: u32, over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     while !over.load(Ordering::Relaxed) {
         let asked = Instant::now();

@@ -1,0 +1,1 @@
+//! Credentials, kubeconfigs and other files that an administrator names.

@@ -1,0 +1,1 @@
+//! Pods that claim another pod's identity, and pods that come back although their manifest is gone.

@@ -1,0 +1,1 @@
+//! Small manifests that multiply into much work, memory or output.

@@ -1,0 +1,1 @@
+//! Containers that make their own removal expensive.

@@ -1,0 +1,1 @@
+//! Containers that hide what they store on the node's disk.
