@@ -16,6 +16,7 @@
 mod support;
 
 mod credentials;
+mod floods;
 mod identity;
 mod local_users;
 mod manifests;
@@ -24,8 +25,8 @@ mod removal;
 mod storage;
 mod watchdog;
 
-use support::agent::Settings;
 use support::world::{Kind, World};
+use support::{agent::Settings, containerd::Suite};
 
 /// A world with a private real containerd in which the agent runs; `None`, said loudly, when the test must be skipped.
 fn world(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
@@ -39,7 +40,16 @@ fn prepared(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
     if support::skip_without_containerd() {
         return None;
     }
-    Some(World::prepare(Kind::Real, &settings(Settings::for_kind(Kind::Real))))
+    let kind = kind();
+    Some(World::prepare(kind, &settings(Settings::for_kind(kind))))
+}
+
+/// The installed containerd, or that of the Debian release that `NODELET_CONTAINERD` names (`sid`), after
+/// `scripts/containerd-versions fetch`.
+fn kind() -> Kind {
+    let Some(name) = std::env::var_os("NODELET_CONTAINERD") else { return Kind::Real };
+    let suite = Suite::ALL.into_iter().find(|suite| name == suite.name());
+    Kind::Debian(suite.unwrap_or_else(|| panic!("NODELET_CONTAINERD: {name:?} is no release")))
 }
 
 /// The watchdog itself can fail: an agent that stands still does not pass.

@@ -2,21 +2,14 @@
 
 use crate::support::{
     agent::Settings,
+    dead_file_system::DeadFileSystem,
     manifest::{FOREVER, Pod},
     process::{Process, Stopped},
     world::{Kind, World},
 };
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    unistd::Pid,
-};
+use nix::unistd::Pid;
 use serde_json::json;
-use std::{
-    fs::{self, File},
-    os::fd::AsRawFd as _,
-    path::PathBuf,
-    time::Duration,
-};
+use std::time::Duration;
 
 /// Stops a pod's shim, the parent of its containers.
 fn stop_shim_of(world: &World, pod: &str) -> Stopped {
@@ -105,37 +98,11 @@ pub fn a_container_that_died_under_a_stopped_shim_is_restarted_once(kind: Kind) 
     world.finish();
 }
 
-/// A mounted file system that answers nobody, like that of an NFS server that is away.
-struct DeadFileSystem {
-    path: PathBuf,
-    /// The kernel's questions come here, and nobody reads them.
-    _questions: File,
-}
-
-impl DeadFileSystem {
-    fn mount(path: PathBuf) -> Self {
-        fs::create_dir(&path).unwrap();
-        let questions = File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let fd = questions.as_raw_fd();
-        let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other");
-        mount(Some("dead"), &path, Some("fuse"), MsFlags::empty(), Some(&*options)).unwrap();
-        Self { path, _questions: questions }
-    }
-}
-
-impl Drop for DeadFileSystem {
-    fn drop(&mut self) {
-        // Whoever asks gets an error from then on.
-        umount2(&self.path, MntFlags::MNT_FORCE).ok();
-        umount2(&self.path, MntFlags::MNT_DETACH).ok();
-    }
-}
-
 pub fn a_dead_file_system_holds_up_only_who_uses_it(kind: Kind) {
     const STUCK: usize = 20;
     let world = World::start(kind);
-    let dead = DeadFileSystem::mount(world.slot.dir().join("dead"));
-    let volumes = json!([{"name": "data", "hostPath": {"path": dead.path.join("data"), "type": "Directory"}}]);
+    let dead = DeadFileSystem::mount(&world.slot.dir().join("dead"));
+    let volumes = json!([{"name": "data", "hostPath": {"path": dead.path().join("data"), "type": "Directory"}}]);
     let mounts = json!([{"name": "data", "mountPath": "/data"}]);
     let stuck: Vec<String> = (0..STUCK).map(|n| format!("stuck{n:02}")).collect();
     for name in &stuck {

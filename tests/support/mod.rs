@@ -21,6 +21,7 @@
 pub mod agent;
 pub mod containerd;
 pub mod cri;
+pub mod dead_file_system;
 pub mod fake;
 pub mod gate;
 pub mod images;
