@@ -15,6 +15,7 @@ pub mod cri;
 pub mod desired;
 pub mod document;
 pub mod event;
+pub mod files;
 pub mod hostfiles;
 pub mod image;
 pub mod logging;
