@@ -24,8 +24,10 @@ pub static PODS: Pool = Pool::new("pods", PODS_THREADS);
 pub static CGROUPS: Pool = Pool::new("cgroups", CGROUPS_THREADS);
 /// Deleting the volumes and logs of pods, whose size is under the control of containers.
 pub static REMOVALS: Pool = Pool::new("removals", REMOVALS_THREADS);
-/// Reading credentials: of registries and of the API server.
+/// Reading the credentials of the API server, one reading at a time, and starting its exec plugin.
 pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
+/// Reading the credentials of registries, which may lie in a home directory on another file system.
+pub static REGISTRIES: Pool = Pool::new("registries", REGISTRIES_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
@@ -35,6 +37,7 @@ const PODS_THREADS: usize = 8;
 const CGROUPS_THREADS: usize = 4;
 const REMOVALS_THREADS: usize = 2;
 const CREDENTIALS_THREADS: usize = 2;
+const REGISTRIES_THREADS: usize = 2;
 const LOOKS_THREADS: usize = 4;
 /// For libraries that block on threads of tokio by themselves: name resolution.
 const LIBRARY_THREADS: usize = 16;
@@ -46,6 +49,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + CGROUPS_THREADS
     + REMOVALS_THREADS
     + CREDENTIALS_THREADS
+    + REGISTRIES_THREADS
     + LOOKS_THREADS
     + LIBRARY_THREADS;
 

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     document::MAX_TEXT_BYTES,
+    files::{ReadError, read_regular},
     model::{Position, Problem},
 };
 use std::{
-    fs::{self, File},
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -71,15 +71,12 @@ fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut V
     }
 }
 
-/// Reads a file, one byte more than is accepted at most, so that a device can't fill the memory.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut text)?;
-    Ok(text)
+/// Reads a regular file of the size of a configuration.
+fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
+    read_regular(path, u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Mistake {
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Mistake {
     let message = format!("cannot be read: {error}");
     Mistake {
         location: Arc::from(path.display().to_string()),

@@ -2,7 +2,10 @@
 //! these files.
 
 use super::{EtcHosts, HostFileError, HostFiles, ResolvConf, check_name, etc_hosts, io_error};
-use crate::model::PodUid;
+use crate::{
+    files::{ReadError, read_regular},
+    model::PodUid,
+};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use std::{
     fs,
@@ -13,6 +16,8 @@ use std::{
 
 /// No resolver configuration is larger.
 const MAX_RESOLV_CONF: u64 = 10 << 20;
+/// No hosts file of a node is larger.
+const MAX_HOSTS: u64 = 10 << 20;
 
 impl HostFiles {
     /// Writes `<pod>/etc-hosts` (0644) and returns its path. An existing file is rewritten in
@@ -30,7 +35,8 @@ impl HostFiles {
         let node_hosts = if host_network {
             let path = &self.paths.node_hosts;
             // Comments may be in any encoding.
-            let bytes = fs::read(path).map_err(|source| io_error("read", path, source))?;
+            let bytes = read_regular(path, MAX_HOSTS)
+                .map_err(|error| io_error("read", path, error.into()))?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         } else {
             None
@@ -96,13 +102,12 @@ impl ResolvConf {
     /// # Errors
     /// When it can't be read or is larger than 10 MiB.
     pub fn read(path: &Path) -> Result<Self, HostFileError> {
-        let mut text = Vec::new();
-        fs::File::open(path)
-            .and_then(|file| file.take(MAX_RESOLV_CONF + 1).read_to_end(&mut text))
-            .map_err(|source| io_error("read", path, source))?;
-        if text.len() as u64 > MAX_RESOLV_CONF {
-            return Err(HostFileError::TooLarge { path: path.to_owned(), limit: MAX_RESOLV_CONF });
-        }
+        let text = read_regular(path, MAX_RESOLV_CONF).map_err(|error| match error {
+            ReadError::TooLarge { limit } => {
+                HostFileError::TooLarge { path: path.to_owned(), limit }
+            }
+            error => io_error("read", path, error.into()),
+        })?;
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
 }

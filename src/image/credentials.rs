@@ -1,7 +1,11 @@
 //! Finding the docker config file of the node.
 
 use super::keyring::{Keyring, Layout};
-use std::{fs, io, path::PathBuf};
+use crate::files::read_regular;
+use std::path::PathBuf;
+
+/// The largest docker config file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Where docker config files are looked for, most important first: the agent's root directory, its
 /// working directory, the home directory, `/`.
@@ -38,10 +42,10 @@ impl CredentialPaths {
     /// image can be pulled all the same.
     pub(super) fn read(&self) -> Keyring {
         for (path, layout) in self.candidates() {
-            let text = match fs::read(&path) {
+            let text = match read_regular(&path, MAX_FILE_BYTES) {
                 Ok(text) => text,
                 Err(err) => {
-                    if err.kind() != io::ErrorKind::NotFound {
+                    if !err.is_not_found() {
                         tracing::warn!(path = %path.display(), %err, "cannot read registry credentials");
                     }
                     continue;

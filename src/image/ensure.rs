@@ -3,16 +3,19 @@
 use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
     core::{Step, is_unreachable, missing, next_step, pull_failed},
-    keyring::Credentials,
+    keyring::{Credentials, Keyring},
     reference,
 };
 use crate::{
-    blocking::CREDENTIALS,
+    blocking::REGISTRIES,
     cri::{CriError, ImageFound, v1},
     model::{EventKind, format_duration},
 };
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The longest time that reading the registry credentials may delay a pull.
+const CREDENTIALS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,9 +231,18 @@ where
     async fn try_credentials(&mut self, name: &str) -> Result<String, PullError> {
         let repository = reference::repository(name).unwrap_or_default();
         let paths = self.images.credentials.clone();
-        // A home directory may be on a file system that hangs. A panic in there leaves no credentials.
-        let read = CREDENTIALS.run(move || paths.read()).await;
-        let keyring = read.unwrap_or_default();
+        // A home directory may be on a file system that hangs: a public image is pulled all the same.
+        let read = tokio::time::timeout(CREDENTIALS_DEADLINE, REGISTRIES.run(move || paths.read()));
+        let keyring = match read.await {
+            // A panic in there leaves no credentials.
+            Ok(read) => read.unwrap_or_default(),
+            Err(_) => {
+                tracing::warn!(
+                    "the file system of the registry credentials does not answer; pulling without them"
+                );
+                Keyring::default()
+            }
+        };
         let credentials = keyring.lookup(&repository);
         if credentials.is_empty() {
             return (self.pull)(name.to_owned(), None).await;

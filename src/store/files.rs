@@ -1,6 +1,7 @@
 //! Single steps on single files.
 
 use super::StoreError;
+use crate::files::read_regular;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -11,6 +12,8 @@ use std::{
 
 /// Version of every state file.
 const VERSION: u32 = 1;
+/// The largest state file that is read, in bytes: more than all manifests of a source together.
+const MAX_STATE_BYTES: u64 = 256 << 20;
 /// Ending of files that are not finished; what a crash leaves of them is removed at the next start.
 const UNFINISHED: &str = ".unfinished";
 
@@ -36,9 +39,9 @@ pub(super) enum Read<T> {
 
 /// Reads a state file; one that can't be used is set aside.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Read<T> {
-    let text = match fs::read(path) {
+    let text = match read_regular(path, MAX_STATE_BYTES) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Read::Missing,
+        Err(error) if error.is_not_found() => return Read::Missing,
         Err(error) => return Read::Damaged(format!("cannot read {path:?}: {error}")),
     };
     let problem = match serde_json::from_slice::<Versioned<T>>(&text) {

@@ -1,9 +1,10 @@
 //! Who this agent is: the lock on its root directory, its owner id, its node's name.
 
 use super::{StoreError, files};
+use crate::files::read_regular;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -135,9 +136,9 @@ pub(super) fn node_name(
 }
 
 fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read(path) {
+    match read_regular(path, 4096) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
