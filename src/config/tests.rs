@@ -286,7 +286,7 @@ startConcurrency: -1
             "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must stand alone",
             "main.yaml: line 14, column 1: runOnce: Unsupported: the kubelet refuses it too: run the agent as a service",
             "main.yaml: line 15, column 24: allowedUnsafeSysctls[0]: Invalid value: \"vm.swappiness\": must be the name of a sysctl that each pod has its own of (kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*, net.*), with a `*` at the end at most",
-            "main.yaml: line 16, column 15: staticPodURL: Invalid value: \"ftp://x/\": must be an http or https URL",
+            "main.yaml: line 16, column 15: staticPodURL: Invalid value: must be an http or https URL",
             "main.yaml: line 17, column 27: containerRuntimeEndpoint: Invalid value: \"tcp://1.2.3.4:5\": must be a Unix socket, like unix:///run/containerd/containerd.sock",
             "main.yaml: line 21, column 1: runDirectory: unknown field",
             "main.yaml: line 22, column 8: owner: Invalid value: \"-\": must be letters, digits, '-', '_' and '.', begin and end with a letter or digit, and be at most 63 characters long",

@@ -31,7 +31,8 @@ const MAX_BODY_BYTES: usize = 10 << 20;
 /// The URL of `staticPodURL`.
 #[derive(Debug)]
 pub struct UrlSource {
-    url: String,
+    /// What people see of the URL, as the location of its pods.
+    shown: String,
     /// What to ask, or why that can't be asked for.
     request: Result<Request<Empty<Bytes>>, String>,
     output: Output,
@@ -88,9 +89,10 @@ impl UrlSource {
         options: SourceOptions,
     ) -> (Self, SourceHandle) {
         let check_every = options.check_every.max(SHORTEST_CHECK);
-        let (output, reader, handle) = Output::new(SourceKind::Http, url, options);
+        let shown = without_secrets(url);
+        let (output, reader, handle) = Output::new(SourceKind::Http, &shown, options);
         let request = request(url, headers).map_err(|error| error.to_string());
-        (Self { url: url.to_owned(), request, output, reader, check_every }, handle)
+        (Self { shown, request, output, reader, check_every }, handle)
     }
 
     /// Asks until `shutdown`.
@@ -145,7 +147,7 @@ impl UrlSource {
         let text = match answer {
             Ok(text) => text,
             Err(error) => {
-                let place = Place::Away(format!("{}: {error}", self.url));
+                let place = Place::Away(format!("{}: {error}", self.shown));
                 return Listing { place, files: Vec::new() };
             }
         };
@@ -155,7 +157,7 @@ impl UrlSource {
             Some(_) | None => self.read(text).await,
         };
         *last = Some(Body { digest, look: look.clone() });
-        let file = Listed { name: "".into(), location: self.url.as_str().into(), look };
+        let file = Listed { name: "".into(), location: self.shown.as_str().into(), look };
         // There is only one place that this can be.
         let here = Identity { device: 0, inode: 0, born: None, single_file: true };
         Listing { place: Place::Here(here), files: vec![file] }
@@ -163,16 +165,29 @@ impl UrlSource {
 
     /// Decodes, away from the event loop: it may be 10 MiB.
     async fn read(&self, text: Bytes) -> Look {
-        let (reader, url) = (self.reader.clone(), self.url.clone());
+        let (reader, location) = (self.reader.clone(), self.shown.clone());
         let seen = clock::now().wall;
         let accepted = self.output.state().pods();
-        let job = SOURCES.run(move || reader.read(&text, &url, &accepted, seen));
+        let job = SOURCES.run(move || reader.read(&text, &location, &accepted, seen));
         match job.await {
             Ok(Ok(reading)) => Look::Read(reading.into()),
             Ok(Err(problem)) => Look::Unread(problem),
             Err(crashed) => panic!("{crashed}"),
         }
     }
+}
+
+/// A URL without its query, fragment and user name: each may carry a token.
+fn without_secrets(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let url = url.get(..end).unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Bytes>>, UrlError> {

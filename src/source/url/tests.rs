@@ -198,3 +198,16 @@ fn the_system_certificates_are_used_for_https() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_url_is_shown_without_query_fragment_and_user_name() {
+    for (url, shown) in [
+        ("https://pods.example/a?token=secret", "https://pods.example/a"),
+        ("https://user:secret@pods.example/a@b#secret", "https://pods.example/a@b"),
+        ("http://pods.example?secret", "http://pods.example"),
+        ("http://[::1]:80/", "http://[::1]:80/"),
+        ("no url?secret", "no url"),
+    ] {
+        assert_eq!(without_secrets(url), shown);
+    }
+}
