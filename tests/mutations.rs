@@ -1,4 +1,4 @@
-//! Manifests and configurations, broken in a hundred thousand ways, go the way that `nodelet check` sends
+//! Manifests, configurations and kubeconfigs, broken in a hundred thousand ways, go the way that the agent sends
 //! them: nothing panics, nothing takes long, memory stays bounded, and every verdict makes sense.
 //!
 //! The seed is printed; `MUTATION_SEED=N` runs the same mutations again, `MUTATIONS=N` sets how many.
@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use nodelet::{
+    api::{Clients, Connector, Credentials},
     clock,
     config::parse_and_validate,
     manifest::{Context, DecodedDocument, Settings, decode, decode_document},
@@ -22,6 +23,8 @@ struct Subject {
     name: &'static str,
     /// Directories of fixtures, below `tests/`.
     fixtures: &'static [&'static str],
+    /// One in so many mutations is of it.
+    part: u64,
     check: fn(&[u8]),
 }
 
@@ -29,9 +32,12 @@ const SUBJECTS: &[Subject] = &[
     Subject {
         name: "manifests",
         fixtures: &["manifests/good", "manifests/bad"],
+        part: 2,
         check: check_manifest,
     },
-    Subject { name: "configurations", fixtures: &["config"], check: check_configuration },
+    Subject { name: "configurations", fixtures: &["config"], part: 2, check: check_configuration },
+    // Each that is accepted without a certificate authority reads those of the system.
+    Subject { name: "kubeconfigs", fixtures: &["kubeconfigs"], part: 10, check: check_kubeconfig },
 ];
 
 const MUTATIONS: u64 = 100_000;
@@ -47,7 +53,7 @@ fn mutated_texts_get_verdicts() {
     println!("MUTATION_SEED={seed} MUTATIONS={count}");
     for subject in SUBJECTS {
         let texts = fixtures(subject.fixtures);
-        let count = count / SUBJECTS.len() as u64;
+        let count = count / subject.part;
         let threads = 2;
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -117,6 +123,31 @@ fn check_configuration(text: &[u8]) {
                 assert!(length < (8 << 10) + 4 * text.len(), "a mistake of {length} bytes");
             }
         }
+    }
+}
+
+/// Read as the agent reads it, and made into clients.
+fn check_kubeconfig(text: &[u8]) {
+    thread_local! {
+        static DIRECTORY: tempfile::TempDir = tempfile::tempdir().unwrap();
+    }
+    let path = DIRECTORY.with(|directory| directory.path().join("kubeconfig"));
+    std::fs::write(&path, text).unwrap();
+    let told = |error: &dyn std::fmt::Display| {
+        let error = error.to_string();
+        assert!(!error.is_empty() && error.len() < (8 << 10) + text.len(), "{error}");
+    };
+    match Credentials::read(&path) {
+        Err(error) => told(&error),
+        Ok(credentials) => match Connector::new(credentials, "test") {
+            Err(error) => told(&error),
+            Ok(connector) => {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                let _entered = runtime.enter();
+                let (_header, authorization) = tokio::sync::watch::channel(None);
+                assert!(!Clients::new(&connector, &authorization).server.is_empty());
+            }
+        },
     }
 }
 

@@ -1,7 +1,11 @@
 //! Requests: one function for all of them, with a deadline, on connections that notice when the other side is gone.
+//!
+//! The library under it makes no decision about credentials: what it would read from files or run by itself is read by
+//! [`super::connection`], checked, and inserted here.
 
-use super::{ApiError, REQUEST_DEADLINE};
-use http::{HeaderValue, Request, header};
+use super::{ApiError, Credentials, REQUEST_DEADLINE, answer};
+use http::{HeaderMap, HeaderValue, Request, header};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
@@ -13,6 +17,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
 use tower::ServiceBuilder;
 
 /// How long TCP and TLS may take together.
@@ -68,43 +73,96 @@ impl std::fmt::Debug for Clients {
     }
 }
 
-impl Clients {
-    /// Two clients with the credentials of `config`. Nothing is connected before the first request.
-    pub(super) fn new(config: &Config) -> Result<Self, kube::Error> {
-        Ok(Self {
-            heartbeat: client(config)?,
-            main: client(config)?,
-            server: config.cluster_url.to_string().trim_end_matches('/').into(),
-        })
+/// What connections are made with. Making it may read the system's certificates: it blocks.
+pub struct Connector {
+    https: HttpsConnector<HttpConnector>,
+    config: Config,
+    /// Of every request.
+    headers: HeaderMap,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector")
+            .field("server", &self.config.cluster_url)
+            .finish_non_exhaustive()
     }
 }
 
-fn client(config: &Config) -> Result<kube::Client, kube::Error> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    // For a server that speaks no HTTP/2, where there are no pings.
-    http.set_keepalive(Some(PING_AFTER));
-    let mut tls = config.rustls_client_config()?;
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let mut https = hyper_rustls::HttpsConnector::from((http, tls));
-    https.enforce_https();
-    let mut connector = TimeoutConnector::new(https);
-    connector.set_connect_timeout(Some(CONNECT));
+impl Connector {
+    /// With what was read.
+    ///
+    /// # Errors
+    /// When certificates and key do not fit, or the system has no certificates that the server could be known by.
+    pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, kube::Error> {
+        let config = credentials.config;
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        // For a server that speaks no HTTP/2, where there are no pings.
+        http.set_keepalive(Some(PING_AFTER));
+        let mut builder = HttpsConnectorBuilder::new()
+            .with_tls_config(config.rustls_client_config()?)
+            .https_only();
+        if let Some(name) = credentials.server_name {
+            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+        }
+        let mut headers: HeaderMap = HeaderMap::new();
+        for (name, value) in credentials.headers {
+            headers.append(name, value);
+        }
+        if let Ok(value) = HeaderValue::from_str(user_agent) {
+            headers.insert(header::USER_AGENT, value);
+        }
+        Ok(Self { https: builder.enable_all_versions().wrap_connector(http), config, headers })
+    }
+}
+
+impl Clients {
+    /// Two clients. Nothing is connected before the first request; each request has the `Authorization` that is
+    /// published last.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn new(
+        connector: &Connector,
+        authorization: &watch::Receiver<Option<HeaderValue>>,
+    ) -> Self {
+        Self {
+            heartbeat: client(connector, authorization.clone()),
+            main: client(connector, authorization.clone()),
+            server: connector.config.cluster_url.to_string().trim_end_matches('/').into(),
+        }
+    }
+}
+
+fn client(
+    connector: &Connector,
+    authorization: watch::Receiver<Option<HeaderValue>>,
+) -> kube::Client {
+    let mut timed = TimeoutConnector::new(connector.https.clone());
+    timed.set_connect_timeout(Some(CONNECT));
     let client: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .http2_keep_alive_interval(PING_AFTER)
         .http2_keep_alive_timeout(PING_ANSWER)
         .http2_keep_alive_while_idle(true)
-        .build(connector);
+        .build(timed);
+    let headers = connector.headers.clone();
     let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
+        .layer(connector.config.base_uri_layer())
+        .map_request(move |mut request: Request<Body>| {
+            request.headers_mut().extend(headers.clone());
+            if let Some(value) = &*authorization.borrow() {
+                request.headers_mut().insert(header::AUTHORIZATION, value.clone());
+            }
+            request
+        })
         .map_err(tower::BoxError::from)
         .service(client);
-    Ok(kube::Client::new(service, &config.default_namespace))
+    kube::Client::new(service, &connector.config.default_namespace)
 }
 
 /// One request. `path` begins with `/api` and may have a query.
@@ -131,10 +189,13 @@ pub async fn call<T: DeserializeOwned>(
         .uri(path)
         .header(header::CONTENT_TYPE, HeaderValue::from_static(content))
         .header(header::ACCEPT, HeaderValue::from_static(JSON))
-        .body(bytes.unwrap_or_default())
+        .body(Body::from(bytes.unwrap_or_default()))
         .map_err(|error| failed(&error))?;
-    match tokio::time::timeout(REQUEST_DEADLINE, client.request(request)).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(ApiError::Late(REQUEST_DEADLINE)),
-    }
+    let asked = async {
+        let body = answer::accepted(client.send(request).await?).await?;
+        answer::object(&answer::text(body, answer::MAX_OBJECT_BYTES).await?)
+    };
+    tokio::time::timeout(REQUEST_DEADLINE, asked)
+        .await
+        .unwrap_or(Err(ApiError::Late(REQUEST_DEADLINE)))
 }

@@ -1,34 +1,45 @@
 //! The kubeconfig and what it names, read again when they change.
 //!
 //! ```text
-//!   files ──changed, or every minute──► read ──┬── good, other than before ─► Link (new clients; old connections end)
+//!   files ──changed, or every minute──► read ──┬── good, other than before ─► plugin, if any ─► Link (new clients)
+//!                                              ├── another token, no more ──► the header of the clients there are
 //!                                              ├── the same ────────────────► nothing
 //!                                              └── bad ─────────────────────► why; what was good before is used on
 //! ```
 //!
-//! A kubeconfig that is missing, half-written or wrong is no reason to end: the agent runs its pods and says what is wrong, and
-//! takes the file up when it is right.
+//! A kubeconfig that is missing, half-written or wrong is no reason to end: the agent runs its pods, publishes what
+//! is wrong, and reads the files again when they change. Files are read on a thread of [`CREDENTIALS`], one reading
+//! at a time: one that hangs on a dead file system delays nothing but the next reading. A plugin is a child of this
+//! task and is killed with it.
 
-use super::client::Clients;
-use inotify::{Inotify, WatchMask};
-use kube::{
-    Config,
-    config::{KubeConfigOptions, Kubeconfig},
+use super::{
+    client::{Clients, Connector},
+    credentials::{self, Authorization, Credentials, Reading},
+    plugin::{self, Issued},
 };
-use sha2::{Digest as _, Sha256};
+use crate::{blocking::CREDENTIALS, clock};
+use http::HeaderValue;
+use inotify::{Inotify, WatchMask};
 use std::{
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
-use tokio::{io::unix::AsyncFd, sync::watch};
+use tokio::{io::unix::AsyncFd, sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long after a change files are left to settle.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Between two readings when nothing tells of a change.
 const RESYNC: Duration = Duration::from_secs(60);
+/// Between two runs of a plugin.
+const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
+/// A plugin runs again this long before its credentials expire.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
+/// A reading or a plugin that takes longer is published as trouble while it goes on.
+const LATE: Duration = Duration::from_secs(3);
 
 /// The way to the API server: the clients of the last kubeconfig that was good; `None` while there was none. Changes when they are
 /// others, and whoever uses them begins anew then.
@@ -41,6 +52,16 @@ pub struct Connections {
     user_agent: String,
     published: watch::Sender<Link>,
     trouble: watch::Sender<Option<String>>,
+    in_use: Option<InUse>,
+}
+
+/// What the published clients are made from.
+#[derive(Debug)]
+struct InUse {
+    digest: [u8; 32],
+    authorization: watch::Sender<Option<HeaderValue>>,
+    /// When what a plugin gave expires.
+    expires: Option<jiff::Timestamp>,
 }
 
 /// The task, and what it publishes: the way, and why the present files can't be used.
@@ -52,61 +73,167 @@ pub fn link_channel(
     let (published, link) = watch::channel(Link::default());
     let (trouble, troubles) = watch::channel(None);
     let user_agent = format!("nodelet/{version} (linux/{})", std::env::consts::ARCH);
-    (Connections { kubeconfig, user_agent, published, trouble }, link, troubles)
-}
-
-/// What was read.
-struct Read {
-    config: Config,
-    digest: [u8; 32],
-    files: Vec<PathBuf>,
+    let connections = Connections { kubeconfig, user_agent, published, trouble, in_use: None };
+    (connections, link, troubles)
 }
 
 impl Connections {
     /// Reads and publishes until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
-        let mut last: Option<[u8; 32]> = None;
-        let mut files = vec![self.kubeconfig.clone()];
+        // Cancel-safe: a plugin that is dropped is killed, and nothing else has to be finished.
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.work() => {}
+        }
+    }
+
+    async fn work(mut self) {
+        let path = self.kubeconfig.clone();
+        let mut files = vec![path.clone()];
         loop {
-            // Armed before the files are read: a change in between is seen.
-            let hints = watched(&directories(files.iter().map(PathBuf::as_path)));
-            match self.read().await {
-                Ok(read) => {
-                    if last == Some(read.digest) {
-                        self.tell(None);
-                    } else if self.take_up(&read.config) {
-                        last = Some(read.digest);
-                    }
-                    if files != read.files {
-                        files = read.files;
-                        continue;
+            let late = || {
+                format!(
+                    "{}: no answer from the file system of it or of a file that it names",
+                    self.shown()
+                )
+            };
+            let (hints, reading) = self.unless_late(late, look(&path, &files)).await;
+            if files != reading.files {
+                // Watched before they are read: a change in between is seen.
+                files = reading.files;
+                continue;
+            }
+            let digest = reading.digest();
+            let mut taking = pin!(self.take_up(reading));
+            let mut change = pin!(changed(hints));
+            let pause = loop {
+                // Cancel-safe: both are pinned outside. A plugin that runs is killed only when the files differ: it
+                // may itself write in their directories.
+                tokio::select! {
+                    pause = &mut taking => break Some(pause),
+                    () = &mut change => {
+                        tokio::time::sleep(SETTLE).await;
+                        let (hints, again) = look(&path, &files).await;
+                        if again.digest() != digest {
+                            break None;
+                        }
+                        change.set(changed(hints));
                     }
                 }
-                Err(why) => self.tell(Some(why)),
-            }
+            };
+            let Some(pause) = pause else { continue };
             // Cancel-safe: every arm only waits.
             tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(RESYNC) => {}
-                () = changed(hints) => tokio::time::sleep(SETTLE).await,
+                () = tokio::time::sleep(pause) => {}
+                () = &mut change => tokio::time::sleep(SETTLE).await,
             }
         }
     }
 
-    /// Whether they can be used.
-    fn take_up(&self, config: &Config) -> bool {
-        match Clients::new(config) {
-            Ok(clients) => {
-                tracing::info!(server = %clients.server, "credentials for the API server are taken up");
-                self.published.send_replace(Some(Arc::new(clients)));
-                self.tell(None);
-                true
+    /// Publishes what was read, where it differs. The time until the next reading.
+    async fn take_up(&mut self, reading: Reading) -> Duration {
+        match reading.outcome {
+            Err(why) => {
+                self.tell(Some(format!("{}: {why}", self.shown())));
+                RESYNC
             }
-            Err(error) => {
-                self.tell(Some(format!("{}: {error}", self.kubeconfig.display())));
-                false
+            Ok(credentials) => match self.authorize(credentials).await {
+                Ok(()) => self.pause(),
+                Err((why, pause)) => {
+                    self.tell(Some(format!("{}: {why}", self.shown())));
+                    pause
+                }
+            },
+        }
+    }
+
+    /// Publishes new credentials, after a plugin has made them complete.
+    async fn authorize(&mut self, mut credentials: Credentials) -> Result<(), (String, Duration)> {
+        let now = clock::now().wall;
+        let in_use = self.in_use.as_ref().filter(|in_use| in_use.digest == credentials.digest);
+        let issued = match &credentials.authorization {
+            Authorization::Header(header) => {
+                if let Some(in_use) = in_use {
+                    in_use.authorization.send_if_modified(|shown| {
+                        let changed = shown != header;
+                        shown.clone_from(header);
+                        changed
+                    });
+                    self.tell(None);
+                    return Ok(());
+                }
+                Issued { header: header.clone(), identity: None, expires: None }
+            }
+            Authorization::Plugin(plugin, cluster) => {
+                if in_use.is_some_and(|in_use| !is_over(in_use.expires, now)) {
+                    self.tell(None);
+                    return Ok(());
+                }
+                let late =
+                    || format!("{}: {}: the plugin has not ended yet", self.shown(), plugin.field);
+                let run = plugin::run(plugin, cluster.clone());
+                let issued = self.unless_late(late, run).await;
+                issued.map_err(|why| (format!("{}: {why}", plugin.field), PLUGIN_PAUSE))?
+            }
+        };
+        if let Some((certificate, key)) = &issued.identity {
+            credentials.set_identity(certificate, key);
+        } else if let Some(in_use) = &mut self.in_use
+            && in_use.digest == credentials.digest
+        {
+            // Another token for the same connections.
+            in_use.authorization.send_replace(issued.header);
+            in_use.expires = issued.expires;
+            self.tell(None);
+            return Ok(());
+        }
+        let digest = credentials.digest;
+        let user_agent = self.user_agent.clone();
+        // The system's certificates are read where the kubeconfig names none.
+        let prepared = CREDENTIALS.run(move || Connector::new(credentials, &user_agent)).await;
+        let connector = match prepared {
+            Ok(connector) => connector.map_err(|error| (error.to_string(), RESYNC))?,
+            Err(crashed) => return Err((crashed.to_string(), RESYNC)),
+        };
+        let (authorization, shown) = watch::channel(issued.header);
+        let clients = Clients::new(&connector, &shown);
+        tracing::info!(server = %clients.server, "credentials for the API server are taken up");
+        self.published.send_replace(Some(Arc::new(clients)));
+        self.in_use = Some(InUse { digest, authorization, expires: issued.expires });
+        self.tell(None);
+        Ok(())
+    }
+
+    /// Until the files are read again: sooner where the credentials of a plugin expire.
+    fn pause(&self) -> Duration {
+        let Some(expires) = self.in_use.as_ref().and_then(|in_use| in_use.expires) else {
+            return RESYNC;
+        };
+        let left = expires.duration_since(clock::now().wall).unsigned_abs();
+        if is_over(Some(expires), clock::now().wall) {
+            return PLUGIN_PAUSE;
+        }
+        left.saturating_sub(EXPIRY_MARGIN).clamp(PLUGIN_PAUSE, RESYNC)
+    }
+
+    /// Waits for `work`, however long it takes, and publishes `what` once that is long.
+    async fn unless_late<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        match timeout(LATE, &mut work).await {
+            Ok(done) => done,
+            Err(_) => {
+                self.tell(Some(what()));
+                work.await
             }
         }
+    }
+
+    fn shown(&self) -> std::path::Display<'_> {
+        self.kubeconfig.display()
     }
 
     /// Publishes what is wrong where that is something new.
@@ -122,67 +249,25 @@ impl Connections {
             changed
         });
     }
+}
 
-    async fn read(&self) -> Result<Read, String> {
-        let path = &self.kubeconfig;
-        let told = |error: &dyn std::error::Error| format!("{}: {error}", path.display());
-        let text = fs::read(path).map_err(|error| {
-            format!("{}: the kubeconfig can't be read: {error}", path.display())
-        })?;
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| told(&error))?;
-        let files: Vec<PathBuf> = files_of(&kubeconfig).collect();
-        if let Some(name) = proxied(&kubeconfig) {
-            return Err(format!(
-                "{}: clusters[{name}].cluster.proxy-url is set, and this version has no proxies: remove it, and name in \
-                 clusters[{name}].cluster.server what the node reaches by itself",
-                path.display()
-            ));
-        }
-        let options = KubeConfigOptions::default();
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .map_err(|error| told(&error))?;
-        if config.cluster_url.scheme_str() != Some("https") {
-            return Err(format!(
-                "{}: clusters[].cluster.server is {:?}; expected a URL that begins with https://",
-                path.display(),
-                config.cluster_url.to_string()
-            ));
-        }
-        config.proxy_url = None;
-        config.default_retry = false;
-        if let Ok(value) = http::HeaderValue::from_str(&self.user_agent) {
-            config.headers.push((http::header::USER_AGENT, value));
-        }
-        let mut digest = Sha256::new_with_prefix(&text);
-        for file in &files {
-            // One that can't be read was found out above, or is a token that is read later.
-            digest.update(fs::read(file).unwrap_or_default());
-        }
-        let all = std::iter::once(path.clone()).chain(files).collect();
-        Ok(Read { config, digest: digest.finalize().into(), files: all })
+/// Watches the directories of `files`, then reads the kubeconfig and what it names.
+async fn look(path: &Path, files: &[PathBuf]) -> (Option<AsyncFd<Inotify>>, Reading) {
+    let (path, known) = (path.to_owned(), files.to_owned());
+    let job = CREDENTIALS.run(move || {
+        let hints = watched(&directories(known.iter().map(PathBuf::as_path)));
+        (hints, credentials::read(&path))
+    });
+    match job.await {
+        Ok((hints, reading)) => (hints.and_then(asynchronous), reading),
+        Err(crashed) => (None, Reading::crashed(files.to_owned(), crashed)),
     }
 }
 
-/// The cluster of the current context, if it is to be reached by a proxy.
-fn proxied(kubeconfig: &Kubeconfig) -> Option<&str> {
-    let current = kubeconfig.current_context.as_deref()?;
-    let context = kubeconfig.contexts.iter().find(|named| named.name == current)?;
-    let name = context.context.as_ref()?.cluster.as_str();
-    let named = kubeconfig.clusters.iter().find(|named| named.name == name)?;
-    let url = named.cluster.as_ref()?.proxy_url.as_deref()?;
-    (!url.is_empty()).then_some(name)
-}
-
-/// Certificates and keys that a kubeconfig names. Token files are not among them: they are read anew by themselves.
-fn files_of(kubeconfig: &Kubeconfig) -> impl Iterator<Item = PathBuf> + '_ {
-    let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
-    let users = kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref());
-    let authorities = clusters.filter_map(|cluster| cluster.certificate_authority.clone());
-    let identities = users.flat_map(|user| {
-        [user.client_certificate.clone(), user.client_key.clone()].into_iter().flatten()
-    });
-    authorities.chain(identities).map(PathBuf::from)
+/// Whether credentials have expired, or are about to.
+fn is_over(expires: Option<jiff::Timestamp>, now: jiff::Timestamp) -> bool {
+    let margin = jiff::SignedDuration::try_from(EXPIRY_MARGIN).unwrap_or_default();
+    expires.is_some_and(|expires| expires.duration_since(now) <= margin)
 }
 
 /// The directories of files and of what they link to (a rotated certificate is a link that is replaced).
@@ -202,22 +287,27 @@ fn directories<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
 }
 
 /// inotify over directories; `None` where the kernel gives none, and the clock has to do.
-fn watched(directories: &[PathBuf]) -> Option<AsyncFd<Inotify>> {
-    let told = |error: &std::io::Error| {
-        tracing::warn!(err = %error, "inotify: changes of credentials are seen by the clock");
-    };
-    let inotify = Inotify::init().inspect_err(told).ok()?;
+fn watched(directories: &[PathBuf]) -> Option<Inotify> {
+    let inotify = Inotify::init().inspect_err(no_hints).ok()?;
     let what = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::CREATE | WatchMask::DELETE;
     for directory in directories {
         if let Err(error) = inotify.watches().add(directory, what) {
             tracing::debug!(err = %error, "cannot watch {}", directory.display());
         }
     }
+    Some(inotify)
+}
+
+fn asynchronous(inotify: Inotify) -> Option<AsyncFd<Inotify>> {
     #[expect(
         deprecated,
         reason = "its successor is an unsafe function; Inotify owns its descriptor"
     )]
-    AsyncFd::new(inotify).inspect_err(told).ok()
+    AsyncFd::new(inotify).inspect_err(no_hints).ok()
+}
+
+fn no_hints(error: &std::io::Error) {
+    tracing::warn!(err = %error, "inotify: changes of credentials are seen by the clock");
 }
 
 /// Returns when something changed in one of the directories; never without inotify.

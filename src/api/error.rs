@@ -12,6 +12,15 @@ pub enum ApiError {
     /// It did not answer, or not in a way that can be understood.
     #[error("{0}")]
     Failed(String),
+    /// It sent more than is read, in bytes.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// It sent an object of more values than are decoded.
+    #[error("the answer has an object with more than {0} values")]
+    TooMany(usize),
+    /// The watch shows more than is kept.
+    #[error("the watch shows more than the agent keeps")]
+    TooMuch,
     /// It did not answer in time.
     #[error("no answer within {}s", .0.as_secs())]
     Late(Duration),
@@ -23,7 +32,11 @@ impl ApiError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),
-            Self::Failed(_) | Self::Late(_) => None,
+            Self::Failed(_)
+            | Self::TooLarge(_)
+            | Self::TooMany(_)
+            | Self::TooMuch
+            | Self::Late(_) => None,
         }
     }
 
@@ -34,7 +47,11 @@ impl ApiError {
         let texts = ["failed calling webhook", "admission webhook"];
         match self {
             Self::Refused(status) => texts.iter().any(|text| status.message.contains(text)),
-            Self::Failed(_) | Self::Late(_) => false,
+            Self::Failed(_)
+            | Self::TooLarge(_)
+            | Self::TooMany(_)
+            | Self::TooMuch
+            | Self::Late(_) => false,
         }
     }
 

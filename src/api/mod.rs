@@ -12,17 +12,23 @@
 //! server was last seen to have and writes the difference, so that an absence of any length ends in one write per object. Every
 //! request has a deadline, every pause is capped at [`MAX_PAUSE`].
 
+mod answer;
 mod client;
 mod connection;
+mod credentials;
 mod error;
 mod events;
+mod kubeconfig;
 mod lease;
 mod node;
+mod plugin;
 mod pods;
 mod reflect;
+mod secret;
 
-pub use client::{Clients, Verb, call};
+pub use client::{Clients, Connector, Verb, call};
 pub use connection::{Connections, Link, link_channel};
+pub use credentials::Credentials;
 pub use error::ApiError;
 pub use events::EventsTask;
 pub use lease::{LeaseState, LeaseTask};

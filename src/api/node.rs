@@ -8,7 +8,9 @@
 //!
 //! What was written counts until the watch shows it or something newer, so that nothing is written twice for want of an echo.
 
-use super::{ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, call, jitter};
+use super::{
+    ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, answer, call, jitter,
+};
 use crate::{
     clock,
     event::Recorder,
@@ -32,6 +34,10 @@ const ECHO_PATIENCE: Duration = Duration::from_secs(5);
 impl Watched for k8s::Node {
     fn key(&self) -> String {
         self.metadata.name.clone().unwrap_or_default()
+    }
+
+    fn weight(&self) -> usize {
+        answer::weight(self)
     }
 }
 

@@ -11,7 +11,7 @@
 
 mod requests;
 
-use super::{Link, Pause, Picture, Trouble, Watched};
+use super::{Link, Pause, Picture, Trouble, Watched, answer};
 use crate::{
     clock,
     mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
@@ -36,6 +36,11 @@ const HASTY: u32 = 5;
 impl Watched for SeenPod {
     fn key(&self) -> String {
         self.key.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn weight(&self) -> usize {
+        // Everything else that is kept of a pod is bounded by the API.
+        answer::weight(&self.status) + 2048
     }
 }
 

@@ -12,16 +12,16 @@
 //! published, as it is better than nothing; [`Picture::live`] tells the difference.
 
 use super::{
-    ApiError, Link, Pause,
-    client::{Clients, Verb, call},
+    ApiError, Link, Pause, REQUEST_DEADLINE,
+    answer::{self, Events, WatchEvent},
+    client::Clients,
     jitter,
 };
 use http::Request;
-use kube::core::WatchEvent;
-use serde::{Deserialize, de::DeserializeOwned};
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
-use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 /// How long a watch is asked to last; the server ends it then. Spread, so that not every node of a cluster comes back at once.
@@ -30,13 +30,14 @@ const WATCH_FOR: Duration = Duration::from_secs(300);
 const WORTHWHILE: Duration = Duration::from_secs(5);
 /// How long the server may take to end a watch, and to send what there is at its beginning.
 const GRACE: Duration = Duration::from_secs(30);
-/// Annotation of the bookmark behind the last initial event.
-const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// An object as far as it is of interest here. Whatever else the server sends of it is not kept.
 pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
     /// `namespace/name`, or the name.
     fn key(&self) -> String;
+
+    /// What it takes in memory, roughly, in bytes.
+    fn weight(&self) -> usize;
 }
 
 /// What a watch has shown.
@@ -67,18 +68,6 @@ pub struct Reflector<T> {
     field_selector: String,
     link: watch::Receiver<Link>,
     published: watch::Sender<Arc<Picture<T>>>,
-}
-
-#[derive(Deserialize)]
-struct Page<T> {
-    metadata: PageMetadata,
-    items: Vec<T>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMetadata {
-    resource_version: String,
 }
 
 /// How a stream came to its end.
@@ -175,82 +164,132 @@ async fn follow<T: Watched>(
     let timeout = WATCH_FOR + jitter(WATCH_FOR);
     let mut query =
         format!("{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}", timeout.as_secs());
-    let mut coming: Option<BTreeMap<String, Arc<T>>> = Some(BTreeMap::new());
+    let mut seen = Seen::default();
     if streams {
         query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=";
     } else {
-        let page: Page<T> = list(clients, path).await?;
-        query = format!("{query}&resourceVersion={}", page.metadata.resource_version);
-        publish(
-            published,
-            page.items.into_iter().map(|item| (item.key(), Arc::new(item))).collect(),
-        );
-        coming = None;
-    }
-    let request = Request::get(query)
-        .header(http::header::ACCEPT, "application/json")
-        .body(Vec::new())
-        .map_err(|error| ApiError::Failed(error.to_string()))?;
-    let answer =
-        tokio::time::timeout(super::REQUEST_DEADLINE, clients.main.request_events::<T>(request))
-            .await;
-    let events = match answer {
-        Ok(Ok(events)) => events,
-        Ok(Err(error)) => {
-            let error = ApiError::from(error);
-            // 400, 403 or 422, by the server's age: it knows no initial events.
-            return match error.code() {
-                Some(400 | 422) if streams => Ok(End::NoInitialEvents),
-                _ => Err(error),
-            };
+        let text = in_time(list(clients, path)).await?;
+        let (items, version) = answer::page::<T>(&text)?;
+        query = format!("{query}&resourceVersion={version}");
+        for item in items {
+            seen.put(item)?;
         }
-        Err(_) => return Err(ApiError::Late(super::REQUEST_DEADLINE)),
+        seen.publish_all(published);
+    }
+    let mut events = match in_time(begin(clients, &query)).await {
+        Ok(body) => Events::new(body),
+        // 400, 403 or 422, by the server's age: it knows no initial events.
+        Err(error) => match error.code() {
+            Some(400 | 422) if streams => return Ok(End::NoInitialEvents),
+            _ => return Err(error),
+        },
     };
-    let mut events = pin!(events);
     let end = Instant::now() + timeout + GRACE;
     let whole_by = Instant::now() + GRACE;
     loop {
         // A way that loses packets and says nothing is not waited on for ever.
-        let deadline = if coming.is_some() { whole_by } else { end };
-        let Ok(next) = tokio::time::timeout_at(deadline, events.next()).await else {
+        let deadline = if seen.coming.is_some() { whole_by } else { end };
+        let Ok(next) = tokio::time::timeout_at(deadline, events.next::<T>()).await else {
             return Err(ApiError::Late(GRACE));
         };
-        let Some(event) = next else { break };
-        match (event?, &mut coming) {
-            (WatchEvent::Added(object) | WatchEvent::Modified(object), Some(coming)) => {
-                coming.insert(object.key(), Arc::new(object));
-            }
-            (WatchEvent::Deleted(object), Some(coming)) => {
-                coming.remove(&object.key());
-            }
-            (WatchEvent::Added(object) | WatchEvent::Modified(object), None) => {
-                published.send_modify(|picture| {
-                    Arc::make_mut(picture).objects.insert(object.key(), Arc::new(object));
-                });
-            }
-            (WatchEvent::Deleted(object), None) => {
-                published.send_modify(|picture| {
-                    Arc::make_mut(picture).objects.remove(&object.key());
-                });
-            }
-            (WatchEvent::Bookmark(mark), _) => {
-                let last =
-                    mark.metadata.annotations.get(INITIAL_END).is_some_and(|end| end == "true");
-                if last && let Some(all) = coming.take() {
-                    publish(published, all);
+        match next? {
+            None => return Ok(End::Over),
+            Some(WatchEvent::Changed(object)) => {
+                if let Some((key, object)) = seen.put(object)? {
+                    published.send_modify(|picture| {
+                        Arc::make_mut(picture).objects.insert(key, object);
+                    });
                 }
             }
-            (WatchEvent::Error(status), _) => match status.code {
+            Some(WatchEvent::Deleted(object)) => {
+                let key = object.key();
+                if seen.remove(&key) {
+                    published.send_modify(|picture| {
+                        Arc::make_mut(picture).objects.remove(&key);
+                    });
+                }
+            }
+            Some(WatchEvent::Bookmark { initial_end }) => {
+                if initial_end {
+                    seen.publish_all(published);
+                }
+            }
+            Some(WatchEvent::Error(status)) => match status.code {
                 410 => return Ok(End::Over),
-                _ => return Err(ApiError::Refused(status)),
+                _ => return Err(answer::refused(*status)),
             },
         }
     }
-    Ok(End::Over)
 }
 
-async fn list<T: Watched>(clients: &Clients, path: &str) -> Result<Page<T>, ApiError> {
-    call(&clients.main, Verb::Get, path, None::<&()>).await
+/// What one watch has shown so far, and what that weighs.
+struct Seen<T> {
+    /// What came before everything was shown; `None` from then on.
+    coming: Option<BTreeMap<String, Arc<T>>>,
+    weights: BTreeMap<String, usize>,
+    weight: usize,
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Self { coming: Some(BTreeMap::new()), weights: BTreeMap::new(), weight: 0 }
+    }
+}
+
+impl<T: Watched> Seen<T> {
+    /// Takes an object; gives it back with its key when it is to be published at once.
+    fn put(&mut self, object: T) -> Result<Option<(String, Arc<T>)>, ApiError> {
+        let (key, weight) = (object.key(), object.weight());
+        let before = self.weights.insert(key.clone(), weight).unwrap_or_default();
+        self.weight = self.weight.saturating_sub(before).saturating_add(weight);
+        if self.weight > answer::MAX_WEIGHT {
+            return Err(ApiError::TooMuch);
+        }
+        let object = Arc::new(object);
+        match &mut self.coming {
+            Some(coming) => {
+                coming.insert(key, object);
+                Ok(None)
+            }
+            None => Ok(Some((key, object))),
+        }
+    }
+
+    /// Drops an object; whether that is to be published at once.
+    fn remove(&mut self, key: &str) -> bool {
+        self.weight = self.weight.saturating_sub(self.weights.remove(key).unwrap_or_default());
+        match &mut self.coming {
+            Some(coming) => {
+                coming.remove(key);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Publishes everything, the first time.
+    fn publish_all(&mut self, published: &watch::Sender<Arc<Picture<T>>>) {
+        if let Some(all) = self.coming.take() {
+            publish(published, all);
+        }
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    let late = Err(ApiError::Late(REQUEST_DEADLINE));
+    tokio::time::timeout(REQUEST_DEADLINE, work).await.unwrap_or(late)
+}
+
+async fn begin(clients: &Clients, query: &str) -> Result<Body, ApiError> {
+    let request = Request::get(query)
+        .header(http::header::ACCEPT, "application/json")
+        .body(Body::empty())
+        .map_err(|error| ApiError::Failed(error.to_string()))?;
+    answer::accepted(clients.main.send(request).await?).await
+}
+
+async fn list(clients: &Clients, path: &str) -> Result<Vec<u8>, ApiError> {
+    answer::text(begin(clients, path).await?, answer::MAX_LIST_BYTES).await
 }
 
 fn publish<T>(published: &watch::Sender<Arc<Picture<T>>>, objects: BTreeMap<String, Arc<T>>) {

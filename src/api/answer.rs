@@ -1,0 +1,308 @@
+//! Reading what an API server, or a proxy before it, sends: never more than fits, whatever it is.
+//!
+//! Bytes are not the only measure: three bytes (`{},`) become an object of half a kilobyte. So the values in a text are
+//! counted before it is decoded.
+
+use super::ApiError;
+use http::Response;
+use http_body_util::BodyExt as _;
+use kube::{client::Body, core::Status};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+/// The largest object, in bytes. etcd takes 1.5 MiB.
+pub(super) const MAX_OBJECT_BYTES: usize = 4 << 20;
+/// The largest list, in bytes: 800 pods of 20 KiB.
+pub(super) const MAX_LIST_BYTES: usize = 16 << 20;
+/// The most that all the objects of a watch may weigh together.
+pub(super) const MAX_WEIGHT: usize = 16 << 20;
+/// The most values in one object. A node with a hundred images has a thousand.
+const MAX_VALUES: usize = 25_000;
+/// What a value takes in memory besides its text, roughly.
+const VALUE_BYTES: usize = 200;
+/// The most that is read of an error.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// The longest message of an error that is kept, in characters.
+const MAX_MESSAGE: usize = 1024;
+
+/// The body of an answer that is no error.
+pub(super) async fn accepted(response: Response<Body>) -> Result<Body, ApiError> {
+    let code = response.status();
+    if !code.is_client_error() && !code.is_server_error() {
+        return Ok(response.into_body());
+    }
+    let text = text(response.into_body(), MAX_ERROR_BYTES).await.unwrap_or_default();
+    let status = object::<Status>(&text).ok().filter(|status| status.code != 0);
+    let status = status.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(&text);
+        Status::failure(text.trim(), "no Status").with_code(code.as_u16())
+    });
+    Err(refused(status))
+}
+
+/// What an API server says of a failure, cut to what people read.
+pub(super) fn refused(mut status: Status) -> ApiError {
+    for text in [&mut status.message, &mut status.reason] {
+        if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE) {
+            text.truncate(end);
+            text.push_str("...");
+        }
+    }
+    ApiError::Refused(Box::new(Status { details: None, metadata: None, ..status }))
+}
+
+/// A whole body of at most `limit` bytes.
+pub(super) async fn text(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame?.into_data() {
+            if text.len() + bytes.len() > limit {
+                return Err(ApiError::TooLarge(limit));
+            }
+            text.extend_from_slice(&bytes);
+        }
+    }
+    Ok(text)
+}
+
+/// An object from its JSON.
+pub(super) fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    if values(text) > MAX_VALUES {
+        return Err(ApiError::TooMany(MAX_VALUES));
+    }
+    serde_json::from_slice(text).map_err(|error| damaged(&error))
+}
+
+/// The place and kind of a mistake: its text repeats what was sent.
+fn damaged(error: &serde_json::Error) -> ApiError {
+    let (line, column) = (error.line(), error.column());
+    let kind = if error.is_data() { "of another type than expected" } else { "not JSON" };
+    ApiError::Failed(format!("the answer is {kind} (line {line}, column {column})"))
+}
+
+/// Number of values in a JSON text, roughly: one for each that can begin.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' | b',' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// What an object takes in memory, roughly.
+pub(super) fn weight(object: &impl Serialize) -> usize {
+    serde_json::to_vec(object).map_or(0, |text| text.len() + values(&text) * VALUE_BYTES)
+}
+
+/// One event of a watch.
+#[derive(Debug, PartialEq)]
+pub(super) enum WatchEvent<T> {
+    /// Added or modified.
+    Changed(T),
+    Deleted(T),
+    /// Behind the last initial event, or somewhere else.
+    Bookmark {
+        initial_end: bool,
+    },
+    Error(Box<Status>),
+}
+
+/// A list, with its items as text.
+#[derive(Deserialize)]
+pub(super) struct Page<'a> {
+    pub metadata: PageMetadata,
+    #[serde(borrow)]
+    pub items: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PageMetadata {
+    pub resource_version: String,
+}
+
+/// A list of at most `most` items from its JSON.
+pub(super) fn page<T: DeserializeOwned>(text: &[u8]) -> Result<(Vec<T>, String), ApiError> {
+    let page: Page<'_> = serde_json::from_slice(text).map_err(|error| damaged(&error))?;
+    let items = page.items.into_iter().map(|item| object(item.get().as_bytes()));
+    Ok((items.collect::<Result<_, _>>()?, page.metadata.resource_version))
+}
+
+/// The events of a watch: lines of a body.
+pub(super) struct Events {
+    body: Body,
+    read: Vec<u8>,
+    /// Bytes of `read` that were searched for the end of a line.
+    searched: usize,
+}
+
+impl Events {
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, read: Vec::new(), searched: 0 }
+    }
+
+    /// The next event; `None` at the end of the stream. What is left of a line there is dropped.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when it is dropped.
+    pub(super) async fn next<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<WatchEvent<T>>, ApiError> {
+        loop {
+            let fresh = self.read.get(self.searched..).unwrap_or_default();
+            if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=self.searched + end).collect();
+                self.searched = 0;
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                return event(&line).map(Some);
+            }
+            self.searched = self.read.len();
+            if self.read.len() > MAX_OBJECT_BYTES {
+                return Err(ApiError::TooLarge(MAX_OBJECT_BYTES));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(frame) => {
+                    if let Ok(bytes) = frame?.into_data() {
+                        self.read.extend_from_slice(&bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        #[serde(rename = "type")]
+        kind: &'a str,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Mark {
+        metadata: MarkMetadata,
+    }
+    #[derive(Deserialize)]
+    struct MarkMetadata {
+        #[serde(default)]
+        annotations: std::collections::BTreeMap<String, String>,
+    }
+    let Line { kind, object: text } = match serde_json::from_slice(line) {
+        Ok(line) => line,
+        // A failure may also be said as it is.
+        Err(error) => {
+            let status = object::<Status>(line).ok().filter(|status| status.code != 0);
+            return Err(status.map_or_else(|| damaged(&error), refused));
+        }
+    };
+    let text = text.get().as_bytes();
+    match kind {
+        "ADDED" | "MODIFIED" => object(text).map(WatchEvent::Changed),
+        "DELETED" => object(text).map(WatchEvent::Deleted),
+        "BOOKMARK" => {
+            let mark: Mark = object(text)?;
+            let end = mark.metadata.annotations.get(INITIAL_END);
+            Ok(WatchEvent::Bookmark { initial_end: end.is_some_and(|end| end == "true") })
+        }
+        "ERROR" => object(text).map(|status| WatchEvent::Error(Box::new(status))),
+        _ => Err(ApiError::Failed("the watch has an event of an unknown type".to_owned())),
+    }
+}
+
+/// Annotation of the bookmark behind the last initial event.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn body(text: impl Into<Vec<u8>>) -> Body {
+        Body::from(text.into())
+    }
+
+    #[tokio::test]
+    async fn events_are_lines() {
+        let lines = concat!(
+            "{\"type\": \"ADDED\", \"object\": {\"a\": 1}}\n\n",
+            "{\"object\": {\"a\": 2}, \"type\": \"DELETED\"}\r\n",
+            "{\"type\": \"BOOKMARK\", \"object\": {\"metadata\": {\"annotations\": {\"k8s.io/initial-events-end\": \"true\"}}}}\n",
+            "{\"type\": \"ADD",
+        );
+        let mut events = Events::new(body(lines));
+        assert_eq!(
+            events.next::<Value>().await.unwrap(),
+            Some(WatchEvent::Changed(json!({"a": 1})))
+        );
+        assert_eq!(
+            events.next::<Value>().await.unwrap(),
+            Some(WatchEvent::Deleted(json!({"a": 2})))
+        );
+        assert_eq!(
+            events.next::<Value>().await.unwrap(),
+            Some(WatchEvent::Bookmark { initial_end: true })
+        );
+        assert_eq!(events.next::<Value>().await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn garbage_in_a_watch_is_an_error() {
+        let deep = "[".repeat(100_000);
+        let wide = format!("{{\"type\": \"ADDED\", \"object\": [{}0]}}\n", "{},".repeat(30_000));
+        let long = "x".repeat(MAX_OBJECT_BYTES + 1);
+        let texts = [
+            "<html>\n",
+            "null\n",
+            "7\n",
+            "{\"type\": \"X\", \"object\": 1}\n",
+            &deep,
+            &wide,
+            &long,
+        ];
+        for text in texts {
+            let outcome = Events::new(body(format!("{text}\n"))).next::<Value>().await;
+            let error = outcome.err().unwrap_or_else(|| panic!("{:.80} was taken", text));
+            assert!(error.to_string().len() < 2000, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_bounded_and_its_errors_are_cut() {
+        assert!(matches!(text(body("12345"), 4).await, Err(ApiError::TooLarge(4))));
+        let html = format!("<html>{}", "x".repeat(5000));
+        let response = Response::builder().status(502).body(body(html)).unwrap();
+        let error = accepted(response).await.err().unwrap();
+        assert_eq!(error.code(), Some(502));
+        assert!(error.to_string().len() < 1200, "{error}");
+        let endless = Response::builder().status(500).body(body(vec![b'x'; MAX_ERROR_BYTES + 1]));
+        assert_eq!(accepted(endless.unwrap()).await.err().unwrap().code(), Some(500));
+    }
+
+    #[test]
+    fn a_list_may_have_more_values_than_an_object() {
+        let item = format!("{{\"a\": [{}0]}}", "0,".repeat(20_000));
+        let list = format!(
+            "{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{item}, {item}]}}"
+        );
+        let (items, version) = page::<Value>(list.as_bytes()).unwrap();
+        assert_eq!((items.len(), version.as_str()), (2, "7"));
+        assert!(matches!(object::<Value>(list.as_bytes()), Err(ApiError::TooMany(_))));
+    }
+
+    #[test]
+    fn values_in_texts_are_not_counted() {
+        assert_eq!(values(br#"{"a": "[[[,,\",", "b": [1, 2]}"#), 5);
+    }
+}

@@ -1,0 +1,202 @@
+//! Reading a kubeconfig and every file that it names. Blocks: runs on a thread of [`crate::blocking`].
+
+use super::{
+    kubeconfig::{self, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},
+    secret::{self, SecretError},
+};
+use crate::{
+    blocking::Crashed,
+    files::{ReadError, read_regular},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderName, HeaderValue};
+use kube::Config;
+use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The largest kubeconfig, certificate or token file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Why the files can't be used.
+#[derive(Debug, Error)]
+pub enum CredentialsError {
+    /// The kubeconfig itself can't be read.
+    #[error("the kubeconfig can't be read: {0}")]
+    Unreadable(ReadError),
+    /// Its text is wrong.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    /// A file that it names can't be read.
+    #[error("{field}: {}: {why}", path.display())]
+    File {
+        /// Field that names the file.
+        field: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: ReadError,
+    },
+    /// A file that it names, or a field of it, has a content that can't be used.
+    #[error("{field}: {why}")]
+    Content {
+        /// Field.
+        field: String,
+        /// Why.
+        why: SecretError,
+    },
+    /// The reading itself has failed.
+    #[error(transparent)]
+    Crashed(Crashed),
+}
+
+/// What was read, and what has to be watched for changes.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The kubeconfig and every file that it names.
+    pub files: Vec<PathBuf>,
+    pub outcome: Result<Credentials, CredentialsError>,
+}
+
+impl Reading {
+    /// What tells one good reading from another.
+    pub(super) fn digest(&self) -> Option<[u8; 32]> {
+        self.outcome.as_ref().ok().map(|credentials| credentials.digest)
+    }
+
+    /// A reading that did not come to its end.
+    pub(super) fn crashed(files: Vec<PathBuf>, crashed: Crashed) -> Self {
+        Self { files, outcome: Err(CredentialsError::Crashed(crashed)) }
+    }
+}
+
+/// The content of a kubeconfig and its files, checked.
+#[derive(Debug)]
+pub struct Credentials {
+    /// Everything but the token of a token file: clients are made anew when it changes.
+    pub(super) digest: [u8; 32],
+    /// Server, authorities and client certificate.
+    pub(super) config: Config,
+    pub(super) server_name: Option<ServerName<'static>>,
+    /// Headers of every request, besides `Authorization`.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) authorization: Authorization,
+}
+
+/// Where the `Authorization` header is from.
+#[derive(Debug)]
+pub(super) enum Authorization {
+    Header(Option<HeaderValue>),
+    /// A plugin, and what it is told of the cluster.
+    Plugin(Plugin, Value),
+}
+
+impl Credentials {
+    /// Reads a kubeconfig and the files that it names. Runs no plugin.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(path: &Path) -> Result<Self, CredentialsError> {
+        read(path).outcome
+    }
+
+    /// Puts a client certificate in the place of the one that the kubeconfig names.
+    pub(super) fn set_identity(&mut self, certificate: &[u8], key: &[u8]) {
+        let auth = &mut self.config.auth_info;
+        auth.client_certificate_data = Some(STANDARD.encode(certificate));
+        auth.client_key_data = Some(STANDARD.encode(key).into());
+    }
+}
+
+/// Reads a kubeconfig and the files that it names.
+pub(super) fn read(path: &Path) -> Reading {
+    let mut files = Files { read: vec![path.to_owned()], digest: Sha256::new() };
+    let outcome = assemble(path, &mut files);
+    Reading { files: files.read, outcome }
+}
+
+struct Files {
+    read: Vec<PathBuf>,
+    digest: Sha256,
+}
+
+impl Files {
+    fn read(&mut self, field: &str, path: &Path) -> Result<Vec<u8>, CredentialsError> {
+        self.read.push(path.to_owned());
+        read_regular(path, MAX_FILE_BYTES).map_err(|why| CredentialsError::File {
+            field: field.to_owned(),
+            path: path.to_owned(),
+            why,
+        })
+    }
+
+    /// PEM text that counts for the digest.
+    fn content(&mut self, named: &Named) -> Result<Vec<u8>, CredentialsError> {
+        let pem = match &named.content {
+            Content::Inline(inline) => inline.0.clone(),
+            Content::File(path) => self.read(&named.field, path)?,
+        };
+        self.digest.update(&pem);
+        Ok(pem)
+    }
+}
+
+fn assemble(path: &Path, files: &mut Files) -> Result<Credentials, CredentialsError> {
+    let text = read_regular(path, MAX_FILE_BYTES).map_err(CredentialsError::Unreadable)?;
+    files.digest.update(&text);
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let Kubeconfig { cluster, user } = kubeconfig::parse(&text, directory)?;
+    let of = |field: &str| {
+        let field = field.to_owned();
+        move |why| CredentialsError::Content { field, why }
+    };
+    let mut config = Config::new(cluster.server.clone());
+    config.accept_invalid_certs = cluster.skip_verify;
+    let mut authority = None;
+    if let Some(named) = &cluster.authority {
+        let pem = files.content(named)?;
+        config.root_cert = Some(secret::certificates(&pem).map_err(of(&named.field))?);
+        authority = Some(STANDARD.encode(&pem));
+    }
+    let mut identity = None;
+    if let Some((certificate, key)) = &user.identity {
+        let pem = files.content(certificate)?;
+        secret::certificates(&pem).map_err(of(&certificate.field))?;
+        let key_pem = files.content(key)?;
+        secret::check_key(&key_pem).map_err(of(&key.field))?;
+        identity = Some((pem, key_pem));
+    }
+    let authorization = match user.login {
+        Login::Nothing => Authorization::Header(None),
+        Login::Header(header) => Authorization::Header(Some(header)),
+        Login::TokenFile { field, path } => {
+            let token = files.read(&field, &path)?;
+            let token = std::str::from_utf8(&token).map_err(|_| SecretError::NotHeader);
+            let header = token.and_then(secret::bearer).map_err(of(&field))?;
+            Authorization::Header(Some(header))
+        }
+        Login::Exec(plugin) => {
+            let told = json!({
+                "server": cluster.server.to_string(),
+                "tls-server-name": cluster.server_name.as_ref().map(ServerName::to_str),
+                "insecure-skip-tls-verify": cluster.skip_verify,
+                "certificate-authority-data": authority,
+                "config": cluster.plugin_config,
+            });
+            Authorization::Plugin(plugin, told)
+        }
+    };
+    let mut credentials = Credentials {
+        digest: files.digest.clone().finalize().into(),
+        config,
+        server_name: cluster.server_name,
+        headers: user.impersonation,
+        authorization,
+    };
+    if let Some((certificate, key)) = identity {
+        credentials.set_identity(&certificate, &key);
+    }
+    Ok(credentials)
+}
