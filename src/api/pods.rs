@@ -15,7 +15,7 @@ use super::{Link, Pause, Picture, Trouble, Watched, answer};
 use crate::{
     clock,
     mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
-    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodView},
+    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView},
     node::NodeRef,
 };
 use std::{
@@ -337,8 +337,13 @@ impl PodsTask {
             live_since: self.live_since,
             node: node.as_ref(),
         };
-        let known = &self.inputs.known;
-        let step = pod.memory.plan(&sight, |uid| known.borrow().is_gone(uid), now);
+        let (known, views) = (&self.inputs.known, &self.inputs.views);
+        let gone = |uid: &PodUid| {
+            let lives_elsewhere =
+                |(name, view): (&PodKey, &Arc<PodView>)| name != key && view.uid == *uid;
+            known.borrow().is_gone(uid) || views.borrow().iter().any(lives_elsewhere)
+        };
+        let step = pod.memory.plan(&sight, gone, now);
         pod.behind = false;
         match &step {
             Step::Nothing => {

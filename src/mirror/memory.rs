@@ -113,7 +113,8 @@ impl Memory {
         }
     }
 
-    /// Decides what is next. `gone` tells whether the static pod of a uid is known to be gone.
+    /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under this name: it is gone, or it has
+    /// another name. It is asked only where no static pod has the name.
     pub fn plan(
         &mut self,
         sight: &Sight<'_>,
@@ -131,7 +132,8 @@ impl Memory {
             view: sight.view,
             seen: seen.as_deref(),
             node: sight.node,
-            gone: seen.as_ref().and_then(|pod| pod.mirrors.as_ref()).is_some_and(gone),
+            gone: sight.view.is_none()
+                && seen.as_ref().and_then(|pod| pod.mirrors.as_ref()).is_some_and(gone),
             refusals: &self.refusals.1,
         });
         let step = self.without_repeats(step);

@@ -18,8 +18,8 @@ pub struct Case<'a> {
     pub seen: Option<&'a SeenPod>,
     /// This node; `None` while it is not registered.
     pub node: Option<&'a NodeRef>,
-    /// The static pod that `seen` mirrors is known to be gone, to the last of its containers. Without that a missing view only
-    /// means that the agent does not know yet.
+    /// The static pod that `seen` claims to mirror is known to be gone, to the last of its containers, or to have another name.
+    /// Without that a missing view only means that the agent does not know yet.
     pub gone: bool,
     /// What the API server refused of this revision.
     pub refusals: &'a Refusals,
@@ -96,7 +96,7 @@ pub fn plan(case: &Case<'_>) -> Step {
     }
     let Some(view) = case.view else {
         return match case.gone {
-            true => delete("its manifest is gone"),
+            true => delete("no manifest has its name"),
             false => Step::Nothing,
         };
     };

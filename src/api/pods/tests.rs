@@ -251,3 +251,32 @@ async fn a_webhook_in_the_way_of_one_pod_is_no_trouble_of_the_server() {
     bench.until(|report| report.mirrored == 3 && report.refused.is_empty()).await;
     bench.tasks.shutdown().await;
 }
+
+/// A client that may write pods can give any pod the annotation of a mirror.
+#[tokio::test]
+async fn a_mirror_of_a_pod_with_another_name_is_deleted() {
+    let mut bench = Bench::new(None);
+    bench.run(&["web"]);
+    bench.show(&[]);
+    bench.until(|report| report.mirrored == 1 && report.waiting == 0).await;
+    let mut pods: Vec<Value> = bench.api.lock().unwrap().pods.values().cloned().collect();
+    let mut orphan = pods[0].clone();
+    orphan["metadata"]["name"] = json!("orphan");
+    orphan["metadata"]["uid"] = json!("orphan-1");
+    let path = "/api/v1/namespaces/default/pods/orphan";
+    bench.api.lock().unwrap().pods.insert(path.to_owned(), orphan.clone());
+    pods.push(orphan);
+    // Not complete yet: the uid alone proves that no static pod has this name.
+    bench.show(&pods);
+    let api = Arc::clone(&bench.api);
+    let gone = move || !api.lock().unwrap().pods.contains_key(path);
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !gone() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the orphan is still there");
+    assert_eq!(bench.api.lock().unwrap().pods.len(), 1);
+    bench.tasks.shutdown().await;
+}

@@ -137,7 +137,10 @@ fn a_mirror_that_cannot_become_what_it_should_be_is_replaced() {
 fn a_mirror_goes_when_the_pod_is_known_to_be_gone() {
     let seen = mirror("Running");
     assert_eq!(decide(None, Some(&seen), Some("node-1"), false), "nothing");
-    assert_eq!(decide(None, Some(&seen), Some("node-1"), true), "delete m1: its manifest is gone");
+    assert_eq!(
+        decide(None, Some(&seen), Some("node-1"), true),
+        "delete m1: no manifest has its name"
+    );
     assert_eq!(decide(None, None, Some("node-1"), true), "nothing");
     let mut leaving = view("a", "r1", "Running");
     leaving.terminating = true;
