@@ -24,6 +24,8 @@ pub static PODS: Pool = Pool::new("pods", PODS_THREADS);
 pub static CGROUPS: Pool = Pool::new("cgroups", CGROUPS_THREADS);
 /// Deleting the volumes and logs of pods, whose size is under the control of containers.
 pub static REMOVALS: Pool = Pool::new("removals", REMOVALS_THREADS);
+/// Unmounting the volumes of pods: it can hang in the kernel for ever, and then removals go on.
+pub static UNMOUNTS: Pool = Pool::new("unmounts", UNMOUNTS_THREADS);
 /// Reading the credentials of the API server, one reading at a time, and starting its exec plugin.
 pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
 /// Reading the credentials of registries, which may lie in a home directory on another file system.
@@ -36,6 +38,7 @@ const STATE_THREADS: usize = 3;
 const PODS_THREADS: usize = 8;
 const CGROUPS_THREADS: usize = 4;
 const REMOVALS_THREADS: usize = 2;
+const UNMOUNTS_THREADS: usize = 2;
 const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
 const LOOKS_THREADS: usize = 4;
@@ -48,6 +51,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + PODS_THREADS
     + CGROUPS_THREADS
     + REMOVALS_THREADS
+    + UNMOUNTS_THREADS
     + CREDENTIALS_THREADS
     + REGISTRIES_THREADS
     + LOOKS_THREADS

@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod agent;
 pub mod api;
+mod beneath;
 pub mod blocking;
 pub mod cgroup;
 pub mod cli;

@@ -7,14 +7,14 @@
 
 use super::build::{enforces_pods, reserved};
 use crate::{
-    blocking::{CGROUPS, LOOKS, REMOVALS},
+    blocking::{CGROUPS, LOOKS},
     cgroup::{Limits, NodeCapacity, node_limits},
     config::Config,
     model::{CgroupDriver, Event, EventKind, EventTarget, PodUid, ToldDriver},
     pleg::Health,
-    worker::{Host, Known, blocking, chain},
+    worker::{Host, Known, blocking, chain, remove_host_directories, unmount_and_delete},
 };
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +55,8 @@ impl Housekeeping {
         let mut next_try = Instant::now();
         let mut next_look = Instant::now();
         let (mut enforcing, mut leftovers) = (None, Vec::new());
+        // A removal may take long: the cgroups that all pods share don't wait for it.
+        let mut sweep: Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>> = None;
         loop {
             let known = Arc::clone(&self.known.borrow_and_update());
             let told = self.health.borrow().cgroup_driver;
@@ -73,8 +75,9 @@ impl Housekeeping {
                     next_try = Instant::now() + RETRY;
                 }
             }
-            if known.complete && Instant::now() >= next_look {
-                leftovers = self.sweep().await;
+            if known.complete && sweep.is_none() && Instant::now() >= next_look {
+                let sweeper = Sweeper { host: Arc::clone(&self.host), known: self.known.clone() };
+                sweep = Some(Box::pin(sweeper.sweep()));
                 next_look = Instant::now() + LOOK;
             }
             let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
@@ -90,10 +93,15 @@ impl Housekeeping {
                 (Some(_), true) => look.min(Instant::now() + RETRY),
                 (Some(_), false) => look.min(next_try),
             };
-            // Every arm only waits, and the next round reads everything anew.
+            // Every arm only waits, and the next round reads everything anew. The sweep is kept across rounds; at the
+            // end it is dropped, and the agent's next life goes on with it.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
+                found = ended(&mut sweep) => {
+                    leftovers = found;
+                    sweep = None;
+                }
                 changed = self.known.changed() => {
                     if changed.is_err() {
                         shutdown.cancelled().await;
@@ -133,12 +141,20 @@ impl Housekeeping {
         self.host.events.record(Event { target: EventTarget::Node, kind, reason, message });
         trouble
     }
+}
 
+/// Removes what crashes have left.
+struct Sweeper {
+    host: Arc<Host>,
+    known: watch::Receiver<Arc<Known>>,
+}
+
+impl Sweeper {
     /// Removes what is left of pods that are no more; returns what could not be removed.
     ///
     /// The directories are listed first and what is known is looked up after: a pod that is being
     /// prepared meanwhile is either not in the listing or known.
-    async fn sweep(&self) -> Vec<String> {
+    async fn sweep(self) -> Vec<String> {
         let mut trouble = Vec::new();
         let volumes = self.host.volumes.clone();
         let listed = match blocking(&LOOKS, move || volumes.list_pods()).await {
@@ -177,17 +193,22 @@ impl Housekeeping {
         for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
             self.host.cgroups.remove_pod(&pod.name).await.map_err(|error| chain(&error))?;
         }
-        let (host, uid) = (Arc::clone(&self.host), uid.clone());
-        blocking(&REMOVALS, move || {
-            let logs = host.files.list_pod_logs().map_err(|error| chain(&error))?;
-            for logs in logs.iter().filter(|logs| logs.uid == uid) {
-                host.files.remove_pod_logs(&logs.key, &uid).map_err(|error| chain(&error))?;
-            }
-            let removed =
-                host.volumes.teardown(&uid).and_then(|()| host.volumes.remove_pod_dir(&uid));
-            removed.map_err(|error| chain(&error))
-        })
-        .await?
+        let files = self.host.files.clone();
+        let logs = blocking(&LOOKS, move || files.list_pod_logs()).await?;
+        let logs = logs.map_err(|error| chain(&error))?;
+        let keys = logs.into_iter().filter(|logs| logs.uid == *uid).map(|logs| logs.key).collect();
+        unmount_and_delete(&self.host.volumes, uid).await?;
+        remove_host_directories(&self.host.volumes, &self.host.files, uid, keys).await
+    }
+}
+
+/// Waits for the end of a sweep; for ever when there is none.
+async fn ended(
+    sweep: &mut Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>>,
+) -> Vec<String> {
+    match sweep {
+        Some(sweep) => sweep.await,
+        None => std::future::pending().await,
     }
 }
 

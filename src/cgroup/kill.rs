@@ -1,4 +1,7 @@
 //! Killing what runs in a pod's cgroup, removing it, finding what is there.
+//!
+//! A privileged pod can make any number of cgroups below its own, deeper than a path can be long: those are visited and
+//! removed by descriptors ([`crate::beneath`]).
 
 use super::{
     CgroupError, Cgroups, FoundPod,
@@ -7,14 +10,21 @@ use super::{
     names::{self, DRIVERS, PARENTS},
     tree::{Place, blocking},
 };
+use crate::beneath::{self, Removal, Slice};
 use nix::{
     errno::Errno,
-    sys::signal::{Signal, kill},
+    fcntl::{OFlag, open, openat},
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
     unistd::Pid,
 };
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,6 +35,8 @@ const ROUNDS: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 const ATTEMPTS: usize = 17;
+/// The removal of many cgroups gives its thread back after this time.
+const SLICE: Duration = Duration::from_millis(250);
 
 impl Cgroups {
     /// Sends SIGKILL to every process of the pod, at once and without the runtime. Does not wait
@@ -62,8 +74,8 @@ impl Cgroups {
         // Frozen processes can't fork away from the signal; it takes effect when they thaw.
         set_frozen(&directory, true);
         let signalled = self.signal_rounds(place);
-        thaw_tree(&directory);
-        signalled.map(|()| true)
+        let thawed = thaw_tree(&directory);
+        signalled.and(thawed).map(|()| true)
     }
 
     /// Removes the pod's cgroup in every hierarchy, also those that only the runtime made cgroups
@@ -142,16 +154,24 @@ impl Cgroups {
             return Err(CgroupError::Busy { path, pids: pids.into_iter().collect() });
         }
         self.stop_slice(place).await?;
-        let (this, here) = (self.clone(), place.clone());
-        blocking(move || this.remove_directories(&here)).await
+        loop {
+            let (this, here) = (self.clone(), place.clone());
+            match blocking(move || this.remove_directories(&here)).await? {
+                Removal::Complete => return Ok(()),
+                Removal::Unfinished => {}
+            }
+        }
     }
 
-    /// One attempt at removing directories, bottom-up.
-    fn remove_directories(&self, place: &Place) -> Result<(), CgroupError> {
+    /// Removes directories, bottom-up, for the time of a slice.
+    fn remove_directories(&self, place: &Place) -> Result<Removal, CgroupError> {
         let mut busy = None;
+        let mut slice = Slice::new(SLICE);
         for path in self.all_paths(place) {
-            match remove_tree(&path) {
-                Ok(()) => {}
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            match beneath::remove_cgroups(parent, name, &mut slice) {
+                Ok(Removal::Complete) => {}
+                Ok(Removal::Unfinished) => return Ok(Removal::Unfinished),
                 Err(err) if err.raw_os_error() == Some(Errno::EBUSY as i32) => busy = Some(path),
                 Err(source) => return Err(CgroupError::Io { operation: "remove", path, source }),
             }
@@ -161,7 +181,7 @@ impl Cgroups {
                 let pids = self.processes_in(place)?.into_iter().collect();
                 Err(CgroupError::Busy { path, pids })
             }
-            None => Ok(()),
+            None => Ok(Removal::Complete),
         }
     }
 
@@ -212,40 +232,77 @@ impl Cgroups {
     }
 }
 
-/// v1 and v2 have different files for it; a cgroup that is gone needs none. Freezing only narrows
-/// a race, so a refusal is no reason not to send the signals.
+/// Freezing only narrows a race, so a refusal is no reason not to send the signals.
 fn set_frozen(directory: &Path, frozen: bool) {
+    if let Ok(Some(cgroup)) = open_cgroup(directory) {
+        set_frozen_at(cgroup.as_fd(), frozen);
+    }
+}
+
+/// v1 and v2 have different files for it; a cgroup that is gone needs none.
+fn set_frozen_at(cgroup: BorrowedFd<'_>, frozen: bool) {
     let (state, number) = if frozen { ("FROZEN", "1") } else { ("THAWED", "0") };
     for (file, value) in [("freezer.state", state), ("cgroup.freeze", number)] {
-        if let Err(err) = write_file(&directory.join(file), value)
+        let written = open_file(cgroup, file, OFlag::O_WRONLY)
+            .and_then(|mut file| file.write_all(value.as_bytes()));
+        if let Err(err) = written
             && !is_gone(&err)
         {
-            tracing::debug!(directory = %directory.display(), %err, "cannot set the freezer to {value}");
+            tracing::debug!(%err, "cannot set the freezer to {value}");
         }
     }
 }
 
 /// Thaws the pod and everything below: a paused container would keep a pending SIGKILL for ever.
-fn thaw_tree(directory: &Path) {
-    set_frozen(directory, false);
-    for child in children(directory).unwrap_or_default() {
-        thaw_tree(&child);
-    }
+fn thaw_tree(directory: &Path) -> Result<(), CgroupError> {
+    visit_cgroups(directory, "thaw", |cgroup| {
+        set_frozen_at(cgroup, false);
+        Ok(())
+    })
 }
 
 fn collect_processes(directory: &Path, pids: &mut BTreeSet<i32>) -> Result<(), CgroupError> {
-    let path = directory.join("cgroup.procs");
-    match fs::read_to_string(&path) {
-        Ok(text) => pids.extend(parse_procs(&text)),
-        Err(err) if is_gone(&err) => {}
-        // A threaded cgroup: its processes are listed by the domain above.
-        Err(err) if err.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
-        Err(source) => return Err(CgroupError::Io { operation: "read", path, source }),
+    visit_cgroups(directory, "list the processes of", |cgroup| {
+        let mut text = String::new();
+        let read = open_file(cgroup, "cgroup.procs", OFlag::O_RDONLY)
+            .and_then(|mut file| file.read_to_string(&mut text));
+        match read {
+            Ok(_) => pids.extend(parse_procs(&text)),
+            Err(err) if is_gone(&err) => {}
+            // A threaded cgroup: its processes are listed by the domain above.
+            Err(err) if err.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
+            Err(err) => return Err(err),
+        }
+        Ok(())
+    })
+}
+
+/// Calls `visit` for a cgroup and all below it; nothing to do when it doesn't exist.
+fn visit_cgroups(
+    directory: &Path,
+    operation: &'static str,
+    visit: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
+) -> Result<(), CgroupError> {
+    let visited = match open_cgroup(directory) {
+        Ok(Some(top)) => beneath::visit_tree(top, visit),
+        Ok(None) => Ok(()),
+        Err(err) => Err(err),
+    };
+    visited.map_err(|source| CgroupError::Io { operation, path: directory.to_owned(), source })
+}
+
+/// `None` when it doesn't exist.
+fn open_cgroup(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    match open(directory, flags, Mode::empty()).map_err(io::Error::from) {
+        Err(err) if is_gone(&err) => Ok(None),
+        opened => opened.map(Some),
     }
-    for child in children(directory)? {
-        collect_processes(&child, pids)?;
-    }
-    Ok(())
+}
+
+fn open_file(cgroup: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<File> {
+    let flags = access | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(openat(cgroup, name, flags, Mode::empty())?.into())
 }
 
 fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
@@ -265,17 +322,6 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
         }
     }
     Ok(found)
-}
-
-/// `rmdir` from the leaves up. Files in a cgroup directory are the kernel's and go with it.
-fn remove_tree(directory: &Path) -> io::Result<()> {
-    for child in children(directory).map_err(io::Error::other)? {
-        remove_tree(&child)?;
-    }
-    match fs::remove_dir(directory) {
-        Err(err) if !is_gone(&err) => Err(err),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 /// The directory or file is not there (any more); reading a cgroup that was just removed is ENODEV.

@@ -552,6 +552,42 @@ async fn v1_leftovers_in_a_hierarchy_that_only_the_runtime_uses_are_found_and_re
     assert!(cgroups.list_pods().unwrap().is_empty());
 }
 
+/// Makes a chain of cgroups in which no path reaches the last.
+fn nest(directory: &Path, depth: usize) -> std::os::fd::OwnedFd {
+    let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY;
+    let mode = nix::sys::stat::Mode::S_IRWXU;
+    let mut cgroup = nix::fcntl::open(directory, flags, mode).unwrap();
+    for _ in 0..depth {
+        nix::sys::stat::mkdirat(&cgroup, "n", mode).unwrap();
+        cgroup = nix::fcntl::openat(&cgroup, "n", flags, mode).unwrap();
+    }
+    cgroup
+}
+
+#[tokio::test]
+async fn cgroups_nested_deeper_than_a_path_are_killed_and_removed() {
+    let Some(mut root) = TestRoot::make(mounted()) else { return };
+    let cgroups = told(root.hierarchies.clone(), &settings(&root.name));
+    let name = burstable("deep");
+    let has = |h: &&Hierarchy| h.unified || h.controllers.iter().any(|c| c == "pids");
+    let mount_point = root.hierarchies.iter().find(has).unwrap().mount_point.clone();
+    let pod = mount_point.join(&root.name).join("kubepods/burstable/poddeep");
+    fs::create_dir_all(&pod).unwrap();
+    let deepest = nest(&pod, 2100);
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let flags = nix::fcntl::OFlag::O_WRONLY;
+    let procs =
+        nix::fcntl::openat(&deepest, "cgroup.procs", flags, nix::sys::stat::Mode::empty()).unwrap();
+    nix::unistd::write(&procs, child.id().to_string().as_bytes()).unwrap();
+    drop((deepest, procs));
+    let removed = cgroups.remove_pod(&name);
+    let reaped = tokio::task::spawn_blocking(move || child.wait());
+    removed.await.unwrap();
+    assert!(!reaped.await.unwrap().unwrap().success());
+    assert!(!pod.exists());
+    root.children.clear();
+}
+
 /// The kernel's own v2 tree, with whatever controllers it has on this machine.
 #[tokio::test]
 async fn v2_pod_is_killed_and_removed_for_real() {

@@ -2,7 +2,10 @@
 //! links `/var/log/containers/<pod>_<namespace>_<container>-<id>.log` that log shippers read.
 
 use super::{HostFileError, HostFiles, check_name, core, io_error};
-use crate::model::{ContainerId, PodKey, PodUid, parse_mountinfo};
+use crate::{
+    beneath::{self, Removal, Slice},
+    model::{ContainerId, PodKey, PodUid, parse_mountinfo},
+};
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -82,8 +85,10 @@ impl HostFiles {
     ) -> Result<u32, HostFileError> {
         let Some(directory) = self.open_container_dir(key, uid, container)? else { return Ok(0) };
         let path = self.pod_log_dir(key, uid)?.join(container);
-        let names = list_open(&directory, &path)?;
-        let highest = names.iter().filter_map(|name| core::restart_count_of(name)).max();
+        let mut highest = None;
+        for_each_name(&directory, &path, |name| {
+            highest = highest.max(core::restart_count_of(name));
+        })?;
         Ok(highest.map_or(0, |count| count.saturating_add(1)))
     }
 
@@ -142,16 +147,15 @@ impl HostFiles {
         let mut result = remove_file(&self.link_path(key, container, id)?);
         let Some(directory) = self.open_container_dir(key, uid, container)? else { return result };
         let path = self.pod_log_dir(key, uid)?.join(container);
-        for name in list_open(&directory, &path)? {
-            if core::restart_count_of(&name) == Some(restart_count) {
-                let removed = match unlinkat(&directory, name.as_str(), UnlinkatFlags::NoRemoveDir)
-                {
-                    Ok(()) | Err(Errno::ENOENT) => Ok(()),
-                    Err(errno) => Err(io_error("remove", &path.join(name), errno.into())),
-                };
-                result = result.and(removed);
+        for_each_name(&directory, &path, |name| {
+            if core::restart_count_of(name) == Some(restart_count)
+                && let Err(errno) = unlinkat(&directory, name, UnlinkatFlags::NoRemoveDir)
+                && errno != Errno::ENOENT
+                && result.is_ok()
+            {
+                result = Err(io_error("remove", &path.join(name), errno.into()));
             }
-        }
+        })?;
         result
     }
 
@@ -198,7 +202,12 @@ impl HostFiles {
     ///
     /// # Errors
     /// When something is mounted in it, when it is no directory, or when deleting fails.
-    pub fn remove_pod_logs(&self, key: &PodKey, uid: &PodUid) -> Result<(), HostFileError> {
+    pub(crate) fn remove_pod_logs(
+        &self,
+        key: &PodKey,
+        uid: &PodUid,
+        slice: &mut Slice,
+    ) -> Result<Removal, HostFileError> {
         let directory = self.pod_log_dir(key, uid)?;
         for name in list(&self.paths.links_dir)? {
             let link = self.paths.links_dir.join(&name);
@@ -207,7 +216,7 @@ impl HostFiles {
             }
         }
         if !is_directory(&directory)? {
-            return Ok(());
+            return Ok(Removal::Complete);
         }
         // The mount table has real paths.
         let real =
@@ -219,11 +228,9 @@ impl HostFiles {
         if let Some(mount) = inside {
             return Err(HostFileError::StillMounted { path: mount.mount_point });
         }
-        // Doesn't follow symlinks.
-        match fs::remove_dir_all(&directory) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.map_err(|source| io_error("delete", &directory, source)),
-        }
+        let name = directory.file_name().unwrap_or_default();
+        beneath::remove_tree(&self.paths.pod_logs_dir, name, slice)
+            .map_err(|source| io_error("delete", &directory, source))
     }
 
     /// Opens the container's log directory without following a symlink in its place or its
@@ -301,16 +308,21 @@ fn list(directory: &Path) -> Result<Vec<String>, HostFileError> {
     Ok(names)
 }
 
-/// The same of a directory that is open; `path` is for messages.
-fn list_open(directory: &OwnedFd, path: &Path) -> Result<Vec<String>, HostFileError> {
+/// Calls `handle` with every name in a directory that is UTF-8. `path` is for messages.
+fn for_each_name(
+    directory: &OwnedFd,
+    path: &Path,
+    mut handle: impl FnMut(&str),
+) -> Result<(), HostFileError> {
     let failed = |errno: Errno| io_error("list", path, errno.into());
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut dir = Dir::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
-    let mut names = Vec::new();
     for entry in dir.iter() {
-        names.extend(entry.map_err(failed)?.file_name().to_str().map(str::to_owned));
+        if let Ok(name) = entry.map_err(failed)?.file_name().to_str() {
+            handle(name);
+        }
     }
-    Ok(names)
+    Ok(())
 }
 
 fn remove_file(path: &Path) -> Result<(), HostFileError> {

@@ -1,9 +1,13 @@
 use super::{core::*, *};
-use crate::model::{ContainerId, PodKey, PodUid, k8s};
+use crate::{
+    beneath::{Removal, Slice},
+    model::{ContainerId, PodKey, PodUid, k8s},
+};
 use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -26,6 +30,12 @@ fn key() -> PodKey {
 
 fn uid() -> PodUid {
     PodUid::from("0123abcd")
+}
+
+fn remove_pod_logs(files: &HostFiles) -> Result<(), HostFileError> {
+    let removal = files.remove_pod_logs(&key(), &uid(), &mut Slice::new(Duration::MAX))?;
+    assert_eq!(removal, Removal::Complete);
+    Ok(())
 }
 
 fn mode(path: &Path) -> u32 {
@@ -273,9 +283,9 @@ fn log_directories_count_restarts_and_are_removed() {
     files.remove_container_logs((&key(), &uid()), "web", &id, 2).unwrap();
 
     assert_eq!(files.list_pod_logs().unwrap(), [PodLogs { key: key(), uid: uid() }]);
-    files.remove_pod_logs(&key(), &uid()).unwrap();
+    remove_pod_logs(&files).unwrap();
     assert!(!logs.exists());
-    files.remove_pod_logs(&key(), &uid()).unwrap();
+    remove_pod_logs(&files).unwrap();
     assert!(files.list_pod_logs().unwrap().is_empty());
 }
 
@@ -335,14 +345,14 @@ fn symlinks_in_log_directories_are_refused() {
     assert!(suspicious(files.ensure_pod_log_dir(&key(), &uid()).unwrap_err()));
     assert!(suspicious(files.next_restart_count(&key(), &uid(), "web").unwrap_err()));
     assert!(suspicious(files.remove_container_logs((&key(), &uid()), "web", &id, 0).unwrap_err()));
-    assert!(suspicious(files.remove_pod_logs(&key(), &uid()).unwrap_err()));
+    assert!(suspicious(remove_pod_logs(&files).unwrap_err()));
     fs::remove_file(&pod).unwrap();
     files.ensure_pod_log_dir(&key(), &uid()).unwrap();
     symlink(target.join("web"), pod.join("web")).unwrap();
     assert!(suspicious(files.ensure_container_log_dir(&key(), &uid(), "web").unwrap_err()));
     assert!(suspicious(files.remove_container_logs((&key(), &uid()), "web", &id, 0).unwrap_err()));
     // Removing the pod's logs removes the link, not what it points to.
-    files.remove_pod_logs(&key(), &uid()).unwrap();
+    remove_pod_logs(&files).unwrap();
     assert!(target.join("web/0.log").exists());
 }
 

@@ -1,9 +1,10 @@
 //! emptyDir: a directory or a tmpfs that lives as long as the pod.
 
 use super::{
-    VolumeError, beneath, core, io_error,
+    VolumeError, core, io_error,
     root::{make_directory, mounts_at_or_below, set_mode, unmount},
 };
+use crate::beneath::{self, Removal, Slice};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
@@ -82,9 +83,8 @@ impl Place {
         fs::File::create(&marker).map(drop).map_err(|source| io_error("create", &marker, source))
     }
 
-    /// Unmounts and deletes the volume. What is mounted there must be ours, and nothing may be
-    /// mounted below.
-    pub(super) fn teardown(&self) -> Result<(), VolumeError> {
+    /// Unmounts the volume. What is mounted there must be ours, and nothing may be mounted below.
+    pub(super) fn unmount(&self) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
         match fs::remove_file(&marker) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => {
@@ -99,13 +99,22 @@ impl Place {
         if let Some(foreign) = mounts.iter().find(|m| !ours(m)) {
             return Err(VolumeError::StillMounted { path: foreign.mount_point.clone() });
         }
-        if !mounts.is_empty() {
-            unmount(&directory)?;
+        if mounts.is_empty() { Ok(()) } else { unmount(&directory) }
+    }
+
+    /// Deletes the volume, which is not mounted.
+    pub(super) fn delete(&self, slice: &mut Slice) -> Result<Removal, VolumeError> {
+        let directory = self.directory();
+        if let Some(mount) = mounts_at_or_below(&directory)?.first() {
+            return Err(VolumeError::StillMounted { path: mount.mount_point.clone() });
         }
-        beneath::remove_tree(&self.parent, &self.name)
+        let removal = beneath::remove_tree(&self.parent, &self.name, slice)
             .map_err(|source| io_error("delete", &directory, source))?;
-        super::root::remove_empty(&self.meta)
-            .map_err(|source| io_error("remove", &self.meta, source))
+        if removal == Removal::Complete {
+            super::root::remove_empty(&self.meta)
+                .map_err(|source| io_error("remove", &self.meta, source))?;
+        }
+        Ok(removal)
     }
 
     fn ready_marker(&self) -> PathBuf {

@@ -5,9 +5,9 @@
 
 use super::{
     VolumeError,
-    beneath::{self, kind_of},
     root::{make_directory, mounts_at_or_below, unmount},
 };
+use crate::beneath::{self, kind_of};
 use nix::{
     mount::{MsFlags, mount},
     sys::stat::{FileStat, Mode, SFlag, fstat, stat},

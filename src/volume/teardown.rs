@@ -1,14 +1,17 @@
 //! Taking volumes down, and removing what remains of pods.
 
 use super::{
-    VolumeError, Volumes, beneath,
+    VolumeError, Volumes,
     core::is_component,
     empty_dir::{self, Place},
     io_error,
     root::{mounts_at_or_below, remove_empty, unmount},
     sub_path,
 };
-use crate::model::PodUid;
+use crate::{
+    beneath::{self, Removal, Slice},
+    model::PodUid,
+};
 use std::{
     ffi::OsStr,
     fs, io,
@@ -16,21 +19,33 @@ use std::{
 };
 
 impl Volumes {
-    /// Takes the pod's volumes down: unmounts its subPaths and tmpfs, deletes its emptyDirs. Works
-    /// from what is on disk, without the specification. Call when no container runs any more; to
-    /// be repeated until it succeeds.
+    /// Unmounts the pod's subPaths and tmpfs. Works from what is on disk, without the specification. Call when no
+    /// container runs any more; to be repeated until it succeeds.
     ///
     /// # Errors
-    /// The first failure, after trying everything. Data behind a mount that is not ours stay.
-    pub fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    /// The first failure, after trying everything.
+    pub fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
         // SubPaths hold volumes: if they can't go, the volumes stay too.
         remove_sub_paths(&pod_dir.join(sub_path::DIRECTORY))?;
         let mut result = Ok(());
-        for path in children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))? {
-            if let Some(name) = path.file_name() {
-                let done = Place::new(&pod_dir, name).teardown();
-                result = result.and(done);
+        for place in empty_dirs(&pod_dir)? {
+            result = result.and(place.unmount());
+        }
+        result
+    }
+
+    /// Deletes the pod's emptyDirs once they are unmounted. To be repeated until it succeeds.
+    ///
+    /// # Errors
+    /// The first failure, after trying everything. Data behind a mount that is not ours stay.
+    pub(crate) fn delete(&self, uid: &PodUid, slice: &mut Slice) -> Result<Removal, VolumeError> {
+        let mut result = Ok(Removal::Complete);
+        for place in empty_dirs(&self.pod_dir(uid)?)? {
+            match place.delete(slice) {
+                Ok(Removal::Unfinished) => return Ok(Removal::Unfinished),
+                Ok(Removal::Complete) => {}
+                Err(error) => result = result.and(Err(error)),
             }
         }
         result
@@ -42,7 +57,11 @@ impl Volumes {
     ///
     /// # Errors
     /// When something is still mounted, a volume's directory is not empty, or a removal fails.
-    pub fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    pub(crate) fn remove_pod_dir(
+        &self,
+        uid: &PodUid,
+        slice: &mut Slice,
+    ) -> Result<Removal, VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
         if let Some(mount) = mounts_at_or_below(&pod_dir)?.first() {
             return Err(VolumeError::StillMounted { path: mount.mount_point.clone() });
@@ -64,11 +83,15 @@ impl Volumes {
                 // Only empty directories are left in it; a race with something else fails here.
                 remove_nested_empty(&volumes)?;
             } else {
-                beneath::remove_tree(&pod_dir, name)
+                let removal = beneath::remove_tree(&pod_dir, name, slice)
                     .map_err(|source| io_error("delete", &child, source))?;
+                if removal == Removal::Unfinished {
+                    return Ok(Removal::Unfinished);
+                }
             }
         }
-        remove_empty(&pod_dir).map_err(|source| io_error("remove", &pod_dir, source))
+        remove_empty(&pod_dir).map_err(|source| io_error("remove", &pod_dir, source))?;
+        Ok(Removal::Complete)
     }
 
     /// Pods that have a directory, whoever made it.
@@ -97,6 +120,12 @@ impl Volumes {
         }
         Ok(false)
     }
+}
+
+/// The emptyDirs that are on disk.
+fn empty_dirs(pod_dir: &Path) -> Result<Vec<Place>, VolumeError> {
+    let paths = children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))?;
+    Ok(paths.iter().filter_map(|path| Some(Place::new(pod_dir, path.file_name()?))).collect())
 }
 
 /// Unmounts every subPath and removes the mount points, which lie exactly three levels down.

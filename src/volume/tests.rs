@@ -1,11 +1,14 @@
 use super::{core::*, root::mounts_at_or_below, *};
-use crate::model::k8s;
+use crate::{
+    beneath::{self, Removal, Slice},
+    model::k8s,
+};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 use std::{
-    ffi::OsStr,
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -173,13 +176,13 @@ fn a_disk_volume_lives_as_long_as_the_pod() {
     assert_eq!(root.volumes.list_pods().unwrap(), [uid()]);
     assert!(root.volumes.has_volumes(&uid()).unwrap());
     fs::write(root.pod_dir().join("etc-hosts"), "").unwrap();
-    root.volumes.teardown(&uid()).unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
     assert!(!directory.exists());
     assert!(!root.volumes.has_volumes(&uid()).unwrap());
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(!root.pod_dir().exists());
-    root.volumes.teardown(&uid()).unwrap();
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(root.volumes.list_pods().unwrap().is_empty());
 }
 
@@ -221,10 +224,10 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     umount2(&directory, MntFlags::empty()).unwrap();
     root.volumes.setup(&pod, &uid(), None).unwrap();
     assert_eq!(root.mounts().len(), 1);
-    assert!(root.volumes.remove_pod_dir(&uid()).is_err(), "it is still mounted");
-    root.volumes.teardown(&uid()).unwrap();
+    assert!(remove_pod_dir(&root.volumes, &uid()).is_err(), "it is still mounted");
+    teardown(&root.volumes, &uid()).unwrap();
     assert!(root.mounts().is_empty());
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
 }
 
 #[test]
@@ -348,10 +351,10 @@ fn sub_paths_are_made_pinned_and_taken_down() {
     assert_eq!(root.mounts().len(), 3);
     assert!(pinned.join("1").is_dir());
 
-    root.volumes.teardown(&uid()).unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
     assert!(root.mounts().is_empty());
     assert!(!directory.exists());
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(!root.pod_dir().exists());
 }
 
@@ -410,29 +413,37 @@ fn expanded_sub_paths_win() {
     assert!(root.empty_dir("v").join("web-1").is_dir());
 }
 
+fn teardown(volumes: &Volumes, uid: &PodUid) -> Result<(), VolumeError> {
+    volumes.unmount(uid)?;
+    let removal = volumes.delete(uid, &mut Slice::new(Duration::MAX))?;
+    assert_eq!(removal, Removal::Complete);
+    Ok(())
+}
+
+fn remove_pod_dir(volumes: &Volumes, uid: &PodUid) -> Result<(), VolumeError> {
+    let removal = volumes.remove_pod_dir(uid, &mut Slice::new(Duration::MAX))?;
+    assert_eq!(removal, Removal::Complete);
+    Ok(())
+}
+
 #[test]
-fn deleting_follows_no_symlink_and_survives_any_depth() {
+fn volumes_are_deleted_in_slices() {
     let root = TestRoot::new();
-    let kept = root.host("kept");
-    fs::create_dir(&kept).unwrap();
-    fs::write(kept.join("file"), "").unwrap();
-    let top = root.host("top");
-    fs::create_dir(&top).unwrap();
-    symlink(&kept, top.join("link")).unwrap();
-    // Deeper than a path may be long: made from below, step by step.
-    let mut directory = beneath::open_base(&top).unwrap();
-    for _ in 0..400 {
-        let mode = nix::sys::stat::Mode::S_IRWXU;
-        nix::sys::stat::mkdirat(&directory, "twelve-chars", mode).unwrap();
-        directory =
-            beneath::open_path(std::os::fd::AsFd::as_fd(&directory), Path::new("twelve-chars"))
-                .unwrap();
+    let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
+    root.volumes.setup(&pod, &uid(), None).unwrap();
+    for n in 0..10 {
+        fs::create_dir(root.empty_dir("v").join(n.to_string())).unwrap();
     }
-    drop(directory);
-    beneath::remove_tree(&root.host(""), OsStr::new("top")).unwrap();
-    assert!(!top.exists());
-    assert!(kept.join("file").exists());
-    beneath::remove_tree(&root.host(""), OsStr::new("top")).unwrap();
+    root.volumes.unmount(&uid()).unwrap();
+    let mut calls = 1;
+    while root.volumes.delete(&uid(), &mut Slice::new(Duration::ZERO)).unwrap()
+        == Removal::Unfinished
+    {
+        calls += 1;
+    }
+    assert!(calls >= 10, "{calls}");
+    assert!(!root.empty_dir("v").exists());
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
 }
 
 #[test]
@@ -458,11 +469,10 @@ fn nothing_is_deleted_behind_a_mount() {
     ] {
         bind(&target);
         // Even where the mount table didn't show it, deleting stops at it.
-        assert!(
-            beneath::remove_tree(target.parent().unwrap(), target.file_name().unwrap()).is_err()
-        );
-        let torn_down = root.volumes.teardown(&uid());
-        let removed = root.volumes.remove_pod_dir(&uid());
+        let (parent, name) = (target.parent().unwrap(), target.file_name().unwrap());
+        assert!(beneath::remove_tree(parent, name, &mut Slice::new(Duration::MAX)).is_err());
+        let torn_down = teardown(&root.volumes, &uid());
+        let removed = remove_pod_dir(&root.volumes, &uid());
         assert!(matches!(removed.unwrap_err(), VolumeError::StillMounted { .. }));
         assert_eq!(torn_down.is_err(), target.starts_with(root.empty_dir("v")));
         assert!(data.join("precious").exists());
@@ -471,7 +481,7 @@ fn nothing_is_deleted_behind_a_mount() {
     // Data at the place of a volume that isn't ours: only a person can tell what they are.
     let left = root.pod_dir().join("volumes/kubernetes.io~csi/pv/mount");
     fs::write(left.join("file"), "").unwrap();
-    let error = root.volumes.remove_pod_dir(&uid()).unwrap_err().to_string();
+    let error = remove_pod_dir(&root.volumes, &uid()).unwrap_err().to_string();
     assert!(
         error.starts_with("orphaned pod \"0123abcd\" found, but failed to rmdir() volume at path "),
         "{error}"
@@ -479,8 +489,8 @@ fn nothing_is_deleted_behind_a_mount() {
     assert!(left.join("file").exists());
     fs::remove_file(left.join("file")).unwrap();
     fs::remove_dir(left).unwrap();
-    root.volumes.teardown(&uid()).unwrap();
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(data.join("precious").exists());
 }
 
@@ -503,8 +513,8 @@ fn the_root_becomes_shared_once() {
     // Volumes below it come and go as ever.
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
     root.volumes.setup(&pod, &uid(), None).unwrap();
-    root.volumes.teardown(&uid()).unwrap();
-    root.volumes.remove_pod_dir(&uid()).unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
 }
 
 #[test]
@@ -513,10 +523,10 @@ fn a_uid_is_never_a_path() {
     for bad in ["..", "", "a/b", "/etc"] {
         let uid = PodUid::from(bad);
         assert!(matches!(
-            root.volumes.teardown(&uid).unwrap_err(),
+            teardown(&root.volumes, &uid).unwrap_err(),
             VolumeError::InvalidName { .. }
         ));
-        assert!(root.volumes.remove_pod_dir(&uid).is_err());
+        assert!(remove_pod_dir(&root.volumes, &uid).is_err());
     }
     let dots = simple_pod(&json!({"name": "..", "emptyDir": {}}));
     root.volumes.setup(&dots, &uid(), None).unwrap();

@@ -22,7 +22,7 @@ mod set;
 mod task;
 
 pub use execute::{Host, HostPaths, HostSettings};
-pub(crate) use execute::{blocking, chain};
+pub(crate) use execute::{blocking, chain, remove_host_directories, unmount_and_delete};
 pub(crate) use set::any_changed;
 pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
 

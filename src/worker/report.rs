@@ -54,6 +54,8 @@ pub(super) struct Reporter {
     last: Option<Report>,
     /// Which call on the pod is past its soft deadline.
     pub hung: Option<String>,
+    /// What is done on the host for the pod, when that takes a while.
+    pub doing: Option<String>,
 }
 
 /// The incarnation that a report describes.
@@ -68,7 +70,7 @@ struct Subject {
 
 impl Reporter {
     pub(super) fn new(key: PodKey, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
-        Self { key, host, reports, statuses: BTreeMap::new(), last: None, hung: None }
+        Self { key, host, reports, statuses: BTreeMap::new(), last: None, hung: None, doing: None }
     }
 
     /// Takes over the statuses that an earlier run of the agent reported last.
@@ -199,7 +201,7 @@ impl Reporter {
             origin: subject.origin.clone(),
             terminating: subject.terminating,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
-            waiting: plan.blocked.clone(),
+            waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
         }
     }
 }

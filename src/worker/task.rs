@@ -226,8 +226,8 @@ impl Worker {
     }
 
     /// Executes one action while still listening: a changed wish cancels a pull, a listing shows
-    /// in the view, and a call past its soft deadline is named. `None` when the agent stops before
-    /// the action has begun to change anything.
+    /// in the view, and a call past its soft deadline is named. `None` when the agent stops
+    /// while the action may be dropped: the next start of the agent plans it again.
     async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
         if matches!(action, Action::KillPod(_)) {
             // Something may have been started since.
@@ -259,7 +259,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 outcome = &mut running => {
-                    self.reporter.hung = None;
+                    (self.reporter.hung, self.reporter.doing) = (None, None);
                     return Some(outcome);
                 }
                 changed = self.input.changed(), if listening => {
@@ -279,11 +279,13 @@ impl Worker {
                     }
                 }
                 Ok(()) = progress.changed() => {
-                    self.reporter.hung.clone_from(&progress.borrow_and_update().overdue);
+                    let progress = progress.borrow_and_update();
+                    self.reporter.hung.clone_from(&progress.overdue);
+                    self.reporter.doing.clone_from(&progress.doing);
                 }
                 () = self.shutdown.cancelled(), if !cancel_pull.is_cancelled() => cancel_pull.cancel(),
             }
-            if self.shutdown.is_cancelled() && progress.borrow().waits_for_turn {
+            if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
                 return None;
             }
             if let Some(observed) = self.picture.shared() {

@@ -119,6 +119,9 @@ pub(super) fn reason(view: &PodView) -> Option<String> {
     if let Some(hung) = &view.hung {
         return Some(format!("hung: {hung}"));
     }
+    if let Some(waiting) = view.waiting.as_ref().filter(|_| view.terminating) {
+        return Some(waiting.clone());
+    }
     if let Some(message) = status.message.as_deref().filter(|message| !message.is_empty()) {
         return Some(message.to_owned());
     }

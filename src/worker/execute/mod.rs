@@ -10,6 +10,7 @@ mod start;
 mod stop;
 
 pub use host_paths::HostPaths;
+pub(crate) use remove::{remove_host_directories, unmount_and_delete};
 
 use crate::{
     blocking::Pool,
@@ -26,12 +27,17 @@ use crate::{
     volume::Volumes,
 };
 use std::{net::IpAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 /// How long a start may keep others waiting for its turn: a call that takes longer than this hangs
 /// rather than works, and gives its turn up.
 const TURN: Duration = Duration::from_secs(3);
+/// Work on the host that takes longer than this is shown, and its time is brought up to date this often.
+const SHOWN: Duration = Duration::from_secs(3);
 
 /// Everything of the host that actions work on; shared by all workers.
 pub struct Host {
@@ -107,8 +113,10 @@ pub(super) struct Request {
 pub(super) struct Progress {
     /// Which call is past its soft deadline.
     pub overdue: Option<String>,
-    /// It waits for its turn to start something: nothing is lost when it is dropped now.
-    pub waits_for_turn: bool,
+    /// What the action does on the host, and for how long; shown once it takes a while.
+    pub doing: Option<String>,
+    /// No call is under way: nothing is lost when the action is dropped now.
+    pub may_be_dropped: bool,
 }
 
 /// Carries out `action`. Each on the heap by itself: they differ in size, and there are as many as pods.
@@ -184,6 +192,25 @@ impl Request {
         answer
     }
 
+    /// Awaits work on the host that may be dropped and begun again. It is shown as `what` while it takes longer than [`SHOWN`].
+    async fn shown<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        self.progress.send_modify(|progress| progress.may_be_dropped = true);
+        let begun = Instant::now();
+        let mut work = Box::pin(work);
+        let result = loop {
+            if let Ok(result) = tokio::time::timeout(SHOWN, &mut work).await {
+                break result;
+            }
+            let doing = format!("{what} for {} s", begun.elapsed().as_secs());
+            self.progress.send_modify(|progress| progress.doing = Some(doing));
+        };
+        self.progress.send_modify(|progress| {
+            progress.doing = None;
+            progress.may_be_dropped = false;
+        });
+        result
+    }
+
     /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The call is made with the turn: on a
     /// full node a hundred pods wait for theirs.
     async fn awaited_in_turn<'a, T>(
@@ -193,9 +220,9 @@ impl Request {
         deadline: Duration,
         make: impl FnOnce() -> Call<'a, Result<T, CriError>>,
     ) -> Result<T, CriError> {
-        self.progress.send_modify(|progress| progress.waits_for_turn = true);
+        self.progress.send_modify(|progress| progress.may_be_dropped = true);
         let turn = host.turn().await;
-        self.progress.send_modify(|progress| progress.waits_for_turn = false);
+        self.progress.send_modify(|progress| progress.may_be_dropped = false);
         let mut answer = make();
         if let Ok(answer) = tokio::time::timeout(TURN, &mut answer).await {
             return answer;

@@ -2,20 +2,29 @@
 
 use super::{Host, Request, blocking, chain};
 use crate::{
-    blocking::{CGROUPS, REMOVALS},
+    beneath::{Removal, Slice},
+    blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
+    hostfiles::HostFiles,
+    model::{PodKey, PodUid},
     plan::{Outcome, RemoveContainer, RemoveSandbox, Step},
     podspec::pod_cgroup_name,
+    volume::Volumes,
 };
+use std::{error::Error, time::Duration};
+
+/// A removal gives its thread back after this time and asks for it again behind all others: one with a million
+/// entries delays a small one by this much.
+const SLICE: Duration = Duration::from_millis(250);
 
 pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveContainer) -> Outcome {
     // Before the container: on a disk that is full, of these logs perhaps, the runtime can't write down that it is gone.
     if !remove.keep_logs && !remove.name.is_empty() {
         let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
         let (name, id, count) = (remove.name.clone(), remove.id.clone(), remove.restart_count);
-        let removed = blocking(&REMOVALS, move || {
-            files.remove_container_logs((&key, &uid), &name, &id, count)
-        })
-        .await;
+        // Not with the removals: a container that starts again waits for it.
+        let removed =
+            blocking(&PODS, move || files.remove_container_logs((&key, &uid), &name, &id, count))
+                .await;
         let error = match removed {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(chain(&error)),
@@ -64,13 +73,13 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     if let Err(message) = try_release(host, request).await {
         return failed(message);
     }
-    let (volumes, files) = (host.volumes.clone(), host.files.clone());
-    let (key, uid) = (request.key.clone(), request.uid.clone());
-    let removed = blocking(&REMOVALS, move || -> Result<(), String> {
-        volumes.remove_pod_dir(&uid).map_err(|error| chain(&error))?;
-        files.remove_pod_logs(&key, &uid).map_err(|error| chain(&error))
-    });
-    if let Err(message) = removed.await.and_then(|done| done) {
+    let removal = remove_host_directories(
+        &host.volumes,
+        &host.files,
+        &request.uid,
+        vec![request.key.clone()],
+    );
+    if let Err(message) = request.shown("removing the pod's directories", removal).await {
         return failed(message);
     }
     Outcome::CleanedUp { uid: request.uid.clone() }
@@ -79,7 +88,13 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
 /// Volumes first: a mount that is busy keeps the rest for the next try.
 async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
-    blocking(&REMOVALS, move || volumes.teardown(&uid)).await?.map_err(|error| chain(&error))?;
+    let unmounted = blocking(&UNMOUNTS, move || volumes.unmount(&uid));
+    request.shown("unmounting volumes", unmounted).await?.map_err(|error| chain(&error))?;
+    request.shown("removing volumes", delete_volumes(&host.volumes, &request.uid)).await?;
+    request.shown("removing cgroups", remove_cgroups(host, request)).await
+}
+
+async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
     let names = match &request.pod {
         Some(pod) => vec![pod_cgroup_name(pod)],
         None => {
@@ -93,4 +108,51 @@ async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
         host.cgroups.remove_pod(&name).await.map_err(|error| chain(&error))?;
     }
     Ok(())
+}
+
+/// Unmounts the pod's volumes and deletes its emptyDirs.
+///
+/// # Cancel safety
+/// Dropping it leaves a part of them; the next call goes on.
+pub(crate) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
+    let (unmounted, of) = (volumes.clone(), uid.clone());
+    blocking(&UNMOUNTS, move || unmounted.unmount(&of)).await?.map_err(|error| chain(&error))?;
+    delete_volumes(volumes, uid).await
+}
+
+async fn delete_volumes(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
+    let (volumes, uid) = (volumes.clone(), uid.clone());
+    in_slices(move |slice| volumes.delete(&uid, slice)).await
+}
+
+/// Removes the logs of the pod under these names, and then its directory below the root directory.
+///
+/// # Cancel safety
+/// As [`unmount_and_delete`].
+pub(crate) async fn remove_host_directories(
+    volumes: &Volumes,
+    files: &HostFiles,
+    uid: &PodUid,
+    keys: Vec<PodKey>,
+) -> Result<(), String> {
+    for key in keys {
+        let (files, uid) = (files.clone(), uid.clone());
+        in_slices(move |slice| files.remove_pod_logs(&key, &uid, slice)).await?;
+    }
+    let (volumes, uid) = (volumes.clone(), uid.clone());
+    in_slices(move |slice| volumes.remove_pod_dir(&uid, slice)).await
+}
+
+/// Runs a removal to its end, a slice of time after the other.
+async fn in_slices<E: Error>(
+    removal: impl Fn(&mut Slice) -> Result<Removal, E> + Clone + Send + 'static,
+) -> Result<(), String> {
+    loop {
+        let removal = removal.clone();
+        let slice = move || removal(&mut Slice::new(SLICE)).map_err(|error| chain(&error));
+        match blocking(&REMOVALS, slice).await?? {
+            Removal::Complete => return Ok(()),
+            Removal::Unfinished => {}
+        }
+    }
 }

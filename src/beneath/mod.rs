@@ -2,33 +2,37 @@
 //!
 //! What a container can write to is hostile: a symlink planted between a check and a use must not
 //! make us open, create or delete anything elsewhere on the host. Everything here goes by file
-//! descriptors, and resolution is bounded by the kernel (`openat2`) where it can.
+//! descriptors, and resolution is bounded by the kernel (`openat2`) where it can. The container
+//! also controls the number of entries, the length of their names and the depth of the tree:
+//! `walk` visits any tree in bounded memory and with few descriptors, `remove` deletes with it.
+//!
+//! Shared by the volumes, the log directories and the cgroups of pods. All functions block.
+
+mod remove;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub(crate) use remove::{Removal, Slice, remove_cgroups, remove_tree};
+pub(crate) use walk::visit_tree;
 
 use nix::{
-    dir::Dir,
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat2},
-    sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat},
-    unistd::{UnlinkatFlags, unlinkat},
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2},
+    sys::stat::{Mode, SFlag, fchmod, fstat, mkdirat},
 };
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Component, Path, PathBuf},
 };
 
 /// How often a resolution is repeated that the kernel gave up because of a concurrent rename.
 const RACES: usize = 100;
-/// Directories held open at once while deleting. What lies deeper is moved up first: depth is under
-/// the control of whoever filled the volume, our stack and descriptors are not.
-const MAX_DEPTH: usize = 64;
 
 /// Opens a directory that is trusted, symlinks included, as a base.
-pub(super) fn open_base(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_base(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(nix::fcntl::open(path, flags, Mode::empty())?)
 }
@@ -38,7 +42,7 @@ pub(super) fn open_base(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `EXDEV` when the path leads out of `base`, and the usual ones.
-pub(super) fn open_path(base: BorrowedFd<'_>, relative: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_path(base: BorrowedFd<'_>, relative: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     match resolve_with(base, relative, flags, resolve) {
@@ -88,7 +92,7 @@ fn open_by_component(base: BorrowedFd<'_>, relative: &Path) -> nix::Result<Owned
 ///
 /// # Errors
 /// As [`open_path`]; when a directory can't be made.
-pub(super) fn make_directories(
+pub(crate) fn make_directories(
     base: BorrowedFd<'_>,
     relative: &Path,
     mode: Mode,
@@ -122,78 +126,6 @@ fn make_directory(parent: BorrowedFd<'_>, name: &OsStr, mode: Mode) -> io::Resul
     }
 }
 
-/// Deletes `name` in `parent` with everything below it. Never follows a symlink and never enters
-/// another mount, a bind mount of the same file system included: those fail with `EXDEV` or
-/// `EBUSY`. Goes on past failures and returns the first. Nothing to do when it doesn't exist.
-///
-/// # Errors
-/// What couldn't be deleted.
-pub(super) fn remove_tree(parent: &Path, name: &OsStr) -> io::Result<()> {
-    let parent = match open_base(parent) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
-        result => result?,
-    };
-    remove_entry(parent.as_fd(), name, None)
-}
-
-/// Where subtrees beyond [`MAX_DEPTH`] are moved to.
-struct Top<'a> {
-    directory: BorrowedFd<'a>,
-    depth: usize,
-}
-
-fn remove_entry(parent: BorrowedFd<'_>, name: &OsStr, top: Option<&Top<'_>>) -> io::Result<()> {
-    match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::EISDIR | Errno::EPERM) if is_directory(parent, name)? => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    if let Some(top) = top
-        && top.depth >= MAX_DEPTH
-    {
-        return move_up(parent, name, top);
-    }
-    let directory = open_same_mount(parent, name)?;
-    match top {
-        Some(top) => {
-            let below = Top { directory: top.directory, depth: top.depth + 1 };
-            remove_contents(directory.as_fd(), &below)?;
-        }
-        None => {
-            let top = Top { directory: directory.as_fd(), depth: 1 };
-            // Subtrees that were moved up are found by another look.
-            while !entries(directory.as_fd())?.is_empty() {
-                remove_contents(directory.as_fd(), &top)?;
-            }
-        }
-    }
-    match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn remove_contents(directory: BorrowedFd<'_>, top: &Top<'_>) -> io::Result<()> {
-    let mut result = Ok(());
-    for name in entries(directory)? {
-        let removed = remove_entry(directory, &name, Some(top));
-        result = result.and(removed);
-    }
-    result
-}
-
-fn move_up(parent: BorrowedFd<'_>, name: &OsStr, top: &Top<'_>) -> io::Result<()> {
-    for n in 0..u32::MAX {
-        let target = format!(".nodelet-deep-{n}");
-        match renameat2(parent, name, top.directory, target.as_str(), RenameFlags::RENAME_NOREPLACE)
-        {
-            Err(Errno::EEXIST) => {}
-            result => return Ok(result?),
-        }
-    }
-    Err(io::Error::from(Errno::EEXIST))
-}
-
 /// Opens a directory for listing, unless it is a symlink or a mount point.
 fn open_same_mount(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -212,27 +144,7 @@ fn open_same_mount(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> 
     }
 }
 
-fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
-    // A descriptor of its own: reading moves the offset.
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut dir = Dir::openat(directory, ".", flags, Mode::empty())?;
-    let mut names = Vec::new();
-    for entry in dir.iter() {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
-}
-
-fn is_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
-    let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-    Ok(kind_of(stat.st_mode) == SFlag::S_IFDIR)
-}
-
 /// The file type bits of a mode.
-pub(super) fn kind_of(mode: nix::libc::mode_t) -> SFlag {
+pub(crate) fn kind_of(mode: nix::libc::mode_t) -> SFlag {
     SFlag::from_bits_truncate(mode) & SFlag::S_IFMT
 }
