@@ -73,6 +73,7 @@ pub(super) fn spawn_all(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
     let (store, writer, mut loaded) = Store::open(&config.paths.root_dir, &config.paths.run_dir)?;
+    let [synced, cached] = writer.heartbeats();
     spawn(tasks, "store", writer.run());
     let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
     let capacity = NodeCapacity::read(Path::new("/proc"), Path::new("/sys"))?;
@@ -175,8 +176,16 @@ pub(super) fn spawn_all(
     }
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
-    let views = Views { pods, node, events: event_log, heartbeat };
-    serve(config, views, commands, relists, (tasks, shutdown))?;
+    let loops = [
+        ("workers", heartbeat),
+        ("relist", relists),
+        ("state files", synced),
+        ("state files of this boot", cached),
+    ];
+    let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
+    let views = Views { pods, node, events: event_log, heartbeats };
+    let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();
+    serve(config, views, commands, loops, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
 }
 
@@ -191,11 +200,9 @@ fn serve(
     config: &Config,
     views: Views,
     commands: mpsc::Sender<serve::Command>,
-    relists: watch::Receiver<Duration>,
+    loops: Vec<Pulse>,
     (tasks, shutdown): (&mut Tasks, &CancellationToken),
 ) -> anyhow::Result<()> {
-    let heartbeat = views.heartbeat.clone();
-    let loops = vec![Pulse::new("workers", heartbeat), Pulse::new("relist", relists)];
     let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
         socket,
         watchdog: config.process.watchdog,

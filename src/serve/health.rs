@@ -1,5 +1,9 @@
 //! `/healthz`, in the kubelet's words: `ping` (answers at all), `log` (the log is written as it
-//! comes, so nothing can lag), `syncloop` (the main loop came round not long ago).
+//! comes, so nothing can lag), `syncloop` (the agent's own loops came round not long ago: the set of
+//! workers, the relist loop, the writers of state files).
+//!
+//! What a restart of the agent does not heal is shown in the status and fails nothing here: a runtime that is away, a
+//! manifest directory that does not answer, a removal that takes long.
 
 use super::connections;
 use crate::clock;
@@ -15,26 +19,31 @@ use tokio::{net::TcpListener, sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
-/// The main loop is not called late before this.
+/// No loop is called late before this.
 const LATE_AT_LEAST: Duration = Duration::from_secs(300);
 const BIND_AGAIN: Duration = Duration::from_secs(5);
 
 /// Knows whether the agent is alive.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
-    heartbeat: watch::Receiver<Duration>,
+    heartbeats: Vec<watch::Receiver<Duration>>,
     late_after: Duration,
 }
 
 impl Health {
-    pub(super) fn new(heartbeat: watch::Receiver<Duration>, sync_frequency: Duration) -> Self {
-        Self { heartbeat, late_after: (sync_frequency * 2).max(LATE_AT_LEAST) }
+    pub(super) fn new(
+        heartbeats: Vec<watch::Receiver<Duration>>,
+        sync_frequency: Duration,
+    ) -> Self {
+        Self { heartbeats, late_after: (sync_frequency * 2).max(LATE_AT_LEAST) }
     }
 
     /// What is wrong with one check; `None` when nothing is.
     fn failure(&self, check: &str, now: Duration) -> Option<&'static str> {
-        let last = *self.heartbeat.borrow();
-        let late = !last.is_zero() && now.saturating_sub(last) > self.late_after;
+        let late = self.heartbeats.iter().any(|heartbeat| {
+            let last = *heartbeat.borrow();
+            !last.is_zero() && now.saturating_sub(last) > self.late_after
+        });
         (check == "syncloop" && late).then_some("sync Loop took longer than expected")
     }
 

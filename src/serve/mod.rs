@@ -38,8 +38,8 @@ pub struct Views {
     pub node: watch::Receiver<Arc<NodeView>>,
     /// What happened.
     pub events: watch::Receiver<Arc<EventLog>>,
-    /// Boot time at which the main loop last came round; zero before the first time.
-    pub heartbeat: watch::Receiver<Duration>,
+    /// Boot times at which the loops that make up the agent last came round; zero before the first time.
+    pub heartbeats: Vec<watch::Receiver<Duration>>,
 }
 
 /// What a person can tell the agent to do.
@@ -107,7 +107,7 @@ impl Server {
         commands: mpsc::Sender<Command>,
     ) -> Result<Self, ServeError> {
         let local = LocalSocket::bind(&settings.run_dir)?;
-        let health = health::Health::new(views.heartbeat.clone(), settings.sync_frequency);
+        let health = health::Health::new(views.heartbeats.clone(), settings.sync_frequency);
         let app = routes::App { views, commands, health, pod_logs_dir: settings.pod_logs_dir };
         Ok(Self { local, app, healthz: settings.healthz })
     }

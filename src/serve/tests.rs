@@ -59,7 +59,7 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
         pods: pods_seen,
         node: watch::channel(Arc::new(node)).1,
         events: log,
-        heartbeat: beats,
+        heartbeats: vec![beats],
     };
     let (sender, commands) = mpsc::channel(4);
     let server = Server::bind(settings(dir.path(), healthz), views, sender).unwrap();
@@ -206,7 +206,7 @@ async fn replaces_a_dead_socket_and_spares_a_living_one() {
         let (_, node) = watch::channel(Arc::default());
         let (_, heartbeat) = watch::channel(Duration::ZERO);
         let (_, _, events) = crate::event::channel();
-        let views = Views { pods, node, events, heartbeat };
+        let views = Views { pods, node, events, heartbeats: vec![heartbeat] };
         Server::bind(settings(dir, None), views, mpsc::channel(1).0)
     };
     let error = bind(rig.dir.path()).unwrap_err();

@@ -32,6 +32,21 @@ impl Life {
 }
 
 #[tokio::test]
+async fn both_writers_give_signs_of_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_store, writer, _) =
+        Store::open(&dir.path().join("root"), &dir.path().join("run")).unwrap();
+    let heartbeats = writer.heartbeats();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(writer.run());
+    for mut heartbeat in heartbeats {
+        let beat = heartbeat.wait_for(|beat| !beat.is_zero());
+        tokio::time::timeout(std::time::Duration::from_secs(10), beat).await.unwrap().unwrap();
+    }
+    tasks.abort_all();
+}
+
+#[tokio::test]
 async fn evictions_survive_the_agent_and_a_reboot() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());

@@ -2,7 +2,7 @@
 //! and tried again with the next write or after a pause, the latest content of each file only.
 
 use super::files;
-use crate::blocking::STATE;
+use crate::{blocking::STATE, clock};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -21,6 +21,8 @@ const SYNCS: usize = 4;
 /// Pauses between tries while the disk takes nothing.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// A queue comes round at least this often, so that a health check can tell it from one that hangs.
+const HEARTBEAT: Duration = Duration::from_secs(60);
 /// How every warning about the disk begins.
 const CANNOT_WRITE: &str = "cannot write state files";
 
@@ -70,7 +72,12 @@ struct Lane {
     pending: Pending,
     /// What of the warnings is ours.
     told: BTreeSet<String>,
+    heartbeat: watch::Sender<Duration>,
 }
+
+/// Writing has panicked.
+#[derive(Debug)]
+struct Crashed;
 
 impl Writer {
     pub(super) fn new(
@@ -83,6 +90,7 @@ impl Writer {
             warnings: warnings.clone(),
             pending: Pending::new(),
             told: BTreeSet::new(),
+            heartbeat: watch::Sender::new(Duration::ZERO),
         };
         Self { lanes: queues.map(lane) }
     }
@@ -93,7 +101,13 @@ impl Writer {
         let [synced, mut cached] = self.lanes;
         // Who is evicted goes this way.
         cached.standing = Some(Standing::make());
-        tokio::join!(synced.run(), cached.run());
+        // One that crashes ends the other: the agent ends with the task, and is started again.
+        drop(tokio::try_join!(synced.run(), cached.run()));
+    }
+
+    /// Boot times at which the two queues last came round: not while a write is under way.
+    pub fn heartbeats(&self) -> [watch::Receiver<Duration>; 2] {
+        self.lanes.each_ref().map(|lane| lane.heartbeat.subscribe())
     }
 }
 
@@ -125,19 +139,21 @@ impl Standing {
 }
 
 impl Lane {
-    async fn run(mut self) {
+    async fn run(mut self) -> Result<(), Crashed> {
         let mut jobs = Vec::new();
         let mut pause = FIRST_PAUSE;
         let mut ended = false;
         loop {
+            self.heartbeat.send_replace(clock::now().boot);
             // Cancel-safe: recv_many takes nothing out before it is ready; the others only wait.
             tokio::select! {
                 biased;
                 taken = self.queue.recv_many(&mut jobs, BATCH) => ended = taken == 0,
                 () = tokio::time::sleep(pause), if !self.pending.is_empty() => {}
+                () = tokio::time::sleep(HEARTBEAT) => continue,
             }
             if ended && self.pending.is_empty() {
-                return;
+                return Ok(());
             }
             let waiting = self.take_in(&mut jobs);
             let work = std::mem::take(&mut self.pending);
@@ -147,7 +163,7 @@ impl Lane {
             };
             let Some(failed) = failed else {
                 tracing::error!("writing state files has crashed");
-                return;
+                return Err(Crashed);
             };
             self.publish(&failed);
             for (path, done) in waiting {
@@ -162,7 +178,7 @@ impl Lane {
             }
             self.pending = failed.pending;
             if ended {
-                return;
+                return Ok(());
             }
             pause = if self.pending.is_empty() { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
         }
