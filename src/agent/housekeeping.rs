@@ -78,7 +78,6 @@ impl Housekeeping {
             if known.complete && sweep.is_none() && Instant::now() >= next_look {
                 let sweeper = Sweeper { host: Arc::clone(&self.host), known: self.known.clone() };
                 sweep = Some(Box::pin(sweeper.sweep()));
-                next_look = Instant::now() + LOOK;
             }
             let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
             self.trouble.send_if_modified(|published| {
@@ -86,8 +85,10 @@ impl Housekeeping {
                 *published = trouble;
                 changed
             });
-            // Until everything is known there is nothing to look for, and a change will tell.
-            let look = if known.complete { next_look } else { Instant::now() + LOOK };
+            // Until everything is known there is nothing to look for, and a change will tell; so will
+            // the end of a sweep.
+            let idle = known.complete && sweep.is_none();
+            let look = if idle { next_look } else { Instant::now() + LOOK };
             let wake = match (&done, self.enforced) {
                 (None, _) => look,
                 (Some(_), true) => look.min(Instant::now() + RETRY),
@@ -101,6 +102,7 @@ impl Housekeeping {
                 found = ended(&mut sweep) => {
                     leftovers = found;
                     sweep = None;
+                    next_look = Instant::now() + LOOK;
                 }
                 changed = self.known.changed() => {
                     if changed.is_err() {

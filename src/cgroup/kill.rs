@@ -1,7 +1,7 @@
 //! Killing what runs in a pod's cgroup, removing it, finding what is there.
 //!
 //! A privileged pod can make any number of cgroups below its own, deeper than a path can be long: those are visited and
-//! removed by descriptors ([`crate::beneath`]).
+//! removed by descriptors (`beneath`).
 
 use super::{
     CgroupError, Cgroups, FoundPod,

@@ -4,7 +4,7 @@
 //! find what they expect) and removes a pod's directory at the end. What is there is read back from
 //! disk and from the kernel's mount table, so a restart of the agent loses nothing.
 //!
-//! Volumes can be written to by containers: paths in them are never trusted ([`crate::beneath`]), and
+//! Volumes can be written to by containers: paths in them are never trusted (`beneath`), and
 //! nothing is ever deleted through a mount that this module didn't make.
 //!
 //! All functions block (a mount or a `stat` may hang on a dead file system): call them where
