@@ -1,1 +1,155 @@
 //! Containers that make their own removal expensive.
+
+use crate::{
+    support::{manifest::Pod, pause, world::World},
+    watchdog::Watchdog,
+};
+use nix::{
+    fcntl::{OFlag, open, openat},
+    sys::stat::{Mode, mkdirat},
+};
+use serde_json::json;
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// A pod with an emptyDir at `/d`.
+fn with_volume(name: &str) -> Pod {
+    Pod::running(name)
+        .set("volumes", json!([{ "name": "d", "emptyDir": {} }]))
+        .set("containers/0/volumeMounts", json!([{ "name": "d", "mountPath": "/d" }]))
+}
+
+/// Where a pod's emptyDir is on the host: filled here, it is filled sooner than by the container.
+fn volume(world: &World, pod: &str) -> PathBuf {
+    let uid = world.agent.status().unwrap().pod(pod).unwrap().uid.clone();
+    let pods = world.agent.root_dir().join("pods");
+    pods.join(uid.as_str()).join("volumes/kubernetes.io~empty-dir/d")
+}
+
+/// `count` directories, each with one in it, below 63 others.
+fn fill_with_deep_directories(world: &World, pod: &str, count: usize) {
+    let mut directory = volume(world, pod);
+    for _ in 0..63 {
+        directory.push("a");
+    }
+    for n in 0..count {
+        fs::create_dir_all(directory.join(n.to_string()).join("below")).unwrap();
+    }
+}
+
+/// Removes pods with deep directory trees together; another pod starts meanwhile.
+fn remove_deep_trees(pods: &[(&str, usize)], gone: Duration) {
+    let Some(world) = crate::world(|s| s) else { return };
+    for (name, _) in pods {
+        world.drop_pod(&with_volume(name));
+    }
+    for (name, count) in pods {
+        world.wait_running(name);
+        fill_with_deep_directories(&world, name, *count);
+    }
+    let dog = Watchdog::start(&world);
+    for (name, _) in pods {
+        world.remove(&format!("{name}.yaml"));
+    }
+    world.drop_pod(&Pod::running("late"));
+    world.wait_for(Duration::from_secs(15), "a new pod runs", |status| status.runs("late"));
+    world.wait_for(gone, "the pods are gone", |status| {
+        pods.iter().all(|(name, _)| status.pod(name).is_none())
+    });
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn deep_directory_trees_delay_no_other_pod() {
+    let mut pods = vec![("tree", 6000)];
+    let names: Vec<String> = (0..10).map(|n| format!("tree-{n}")).collect();
+    pods.extend(names.iter().map(|name| (name.as_str(), 2500)));
+    remove_deep_trees(&pods, Duration::from_secs(60));
+}
+
+#[test]
+#[ignore = "takes about 60 s"]
+fn a_hundred_thousand_deep_directories_delay_no_other_pod() {
+    remove_deep_trees(&[("tree", 100_000), ("small", 10)], Duration::from_secs(120));
+}
+
+#[test]
+fn three_hundred_thousand_long_names_take_no_memory() {
+    let Some(world) = crate::world(|s| s) else { return };
+    world.drop_pod(&with_volume("links"));
+    world.wait_running("links");
+    let directory = volume(&world, "links");
+    // A file can have 65,000 links.
+    for file in 0..6 {
+        let source = directory.join(file.to_string());
+        File::create(&source).unwrap();
+        for n in 0..50_000 {
+            fs::hard_link(&source, directory.join(format!("{file}{n:0246}"))).unwrap();
+        }
+    }
+    let dog = Watchdog::start(&world);
+    world.remove("links.yaml");
+    world.wait_for(Duration::from_secs(90), "the pod is gone", |status| {
+        status.pod("links").is_none()
+    });
+    let seen = dog.finish(&world);
+    assert!(seen.peak_anon_kib < 32 * 1024, "{seen:?}");
+    world.finish();
+}
+
+#[test]
+fn cgroups_nested_deeper_than_a_path_are_removed() {
+    let Some(world) = crate::world(|s| s) else { return };
+    world.drop_pod(&Pod::running("nest"));
+    world.wait_running("nest");
+    let pid = world.cri.container_pid(&world.running_id("nest", "main"));
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let line = cgroups.lines().find(|line| line.contains(":pids:") || line.starts_with("0::/"));
+    let mount = if cgroups.contains(":pids:") { "/sys/fs/cgroup/pids" } else { "/sys/fs/cgroup" };
+    let container = format!("{mount}{}", line.unwrap().splitn(3, ':').nth(2).unwrap());
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut cgroup = open(container.as_str(), flags, Mode::empty()).unwrap();
+    for _ in 0..2500 {
+        mkdirat(&cgroup, "n", Mode::S_IRWXU).unwrap();
+        cgroup = openat(&cgroup, "n", flags, Mode::empty()).unwrap();
+    }
+    drop(cgroup);
+    let dog = Watchdog::start(&world);
+    world.remove("nest.yaml");
+    world.wait_gone("nest");
+    assert!(!fs::exists(&container).unwrap());
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn a_large_removal_does_not_delay_the_end_of_the_agent() {
+    let Some(world) = crate::world(|s| s) else { return };
+    world.drop_pod(&with_volume("tree"));
+    world.wait_running("tree");
+    let directory = volume(&world, "tree");
+    fill_with_deep_directories(&world, "tree", 60_000);
+    world.remove("tree.yaml");
+    let removal = "the removal is shown";
+    let status = world.wait_for(Duration::from_secs(30), removal, |status| {
+        status.pod("tree").is_none_or(|pod| {
+            pod.waiting.as_deref().is_some_and(|text| text.starts_with("removing volumes for "))
+        })
+    });
+    assert!(status.pod("tree").is_some(), "the removal was too fast for this test");
+    let begun = Instant::now();
+    assert_eq!(world.agent.terminate(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    assert!(directory.exists(), "the removal was too fast for this test");
+    pause(Duration::from_millis(100));
+    world.agent.start();
+    world.wait_for(Duration::from_secs(90), "the pod is gone", |status| {
+        status.pod("tree").is_none()
+    });
+    world.finish();
+}
