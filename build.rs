@@ -2,10 +2,12 @@
 //! packed relocations.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const PROTOS: [&str; 3] = [
+    const PROTOS: [&str; 5] = [
         "proto/cri_runtime_v1.proto",
         "proto/containerd_events.proto",
         "proto/containerd_tasks.proto",
+        "proto/containerd_containers.proto",
+        "proto/containerd_snapshots.proto",
     ];
     for proto in PROTOS {
         println!("cargo:rerun-if-changed={proto}");

@@ -17,7 +17,7 @@ use prost::Message as _;
 use tonic::Streaming;
 
 /// containerd's namespace of everything that came through CRI.
-const NAMESPACE: &str = "k8s.io";
+pub(super) const NAMESPACE: &str = "k8s.io";
 const START: &str = "/tasks/start";
 const EXIT: &str = "/tasks/exit";
 const OOM: &str = "/tasks/oom";

@@ -15,6 +15,7 @@ mod error;
 mod events;
 pub mod from_cri;
 mod images;
+mod layers;
 mod stats;
 pub mod to_cri;
 
@@ -22,6 +23,7 @@ pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
 pub use images::{ImageFilesystems, ImageFound};
+pub use layers::WritePlaces;
 pub use stats::{Layer, Layers};
 pub use to_cri::{
     Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
@@ -35,13 +37,21 @@ pub mod v1 {
     tonic::include_proto!("runtime.v1");
 }
 
-/// containerd's own event service, as generated from `proto/containerd_events.proto`.
+/// containerd's own services, as generated from `proto/containerd_*.proto`.
 #[allow(missing_docs, reason = "generated; the comments are in proto/")]
 #[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
 pub mod containerd {
-    /// The service.
+    /// The event service.
     pub mod services {
         tonic::include_proto!("containerd.services.events.v1");
+    }
+    /// The container service.
+    pub mod containers {
+        tonic::include_proto!("containerd.services.containers.v1");
+    }
+    /// The snapshot service.
+    pub mod snapshots {
+        tonic::include_proto!("containerd.services.snapshots.v1");
     }
     /// What its envelopes carry.
     pub mod events {

@@ -42,7 +42,9 @@ pub use shutdown::{
     SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
 };
 pub use time::Now;
-pub use usage::{CgroupDirs, ContainerUse, DiskLayout, PodUse, Space, VolumePlace, VolumeUse};
+pub use usage::{
+    CgroupDirs, ContainerUse, DiskLayout, PartlyMeasured, PodUse, Space, VolumePlace, VolumeUse,
+};
 pub use view::{
     EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView,
     PressureCondition, PressureView, ReliefView, RuntimeView, SignalView, SourceView,

@@ -20,6 +20,22 @@ pub struct PodUse {
     pub volumes: Vec<VolumeUse>,
     /// What lies in its log directory.
     pub logs: Option<Space>,
+    /// The files in its directory that are no volumes: hosts file, termination logs.
+    pub files: Option<Space>,
+    /// What the runtime has made for its containers to write to besides their layers: resolv.conf and hostname, volumes that an
+    /// image declares. It lies beside the layers.
+    pub runtime_files: Option<Space>,
+    /// What of it was counted in part: the space above is a lower bound.
+    pub partly: PartlyMeasured,
+}
+
+/// Which parts of a pod a walk has begun to count and not finished, by the file system on which they lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartlyMeasured {
+    /// A writable layer.
+    pub layers: bool,
+    /// Logs, a volume or a file.
+    pub root_dir: bool,
 }
 
 /// A container's use.

@@ -6,7 +6,7 @@
 //! ```text
 //! Machine       memory and pids                 files of the kernel, no thread needed; cheap ones first
 //! Disks         nodefs, imagefs, containerfs    one thread for each file system: it may hang
-//! Measurer      one pod's memory, tasks, logs, emptyDirs
+//! Measurer      one pod's memory, tasks, logs, emptyDirs, layers, files
 //! outsiders     who uses it when no pod does
 //! PsiTrigger, KernelLog   hints and news from the kernel
 //! ```
@@ -31,7 +31,7 @@ pub use kmsg::KernelLog;
 pub use memory::{Look, Machine, MemorySignal, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, Reclaiming, reclaim};
-pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces, find_layers};
+pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces};
 pub use walk::WalkError;
 
 use crate::model::{Readings, Signal};

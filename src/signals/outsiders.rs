@@ -72,8 +72,8 @@ pub fn processes(
 }
 
 /// The `most` largest directories and files in the usual places on the file system of `same`, by `size`, without those in
-/// `known` (which are accounted for otherwise: the root directory, the runtime's, logs of pods). What is not
-/// measured `within` this time altogether does not count.
+/// `known` (which are accounted for otherwise: the root directory, the runtime's, logs of pods). All of it takes no longer
+/// than `within`: what was counted by then counts.
 ///
 /// # Cancel safety
 /// Nothing is lost; walks end soon after.
@@ -103,7 +103,8 @@ pub(super) async fn directories_in(
         all.extend(tops());
         Ok(candidates(&all, &here, &others))
     };
-    let Ok(candidates) = walk::on_thread(&turns, same, within, list).await else {
+    let Ok(turn) = walk::turn(&turns, within).await else { return Vec::new() };
+    let Ok(candidates) = walk::on_thread(&turn, same, within, list).await else {
         return Vec::new();
     };
     let mut found: BTreeMap<(u64, PathBuf), Space> = BTreeMap::new();
@@ -114,7 +115,7 @@ pub(super) async fn directories_in(
         }
         let space = match file {
             Some(space) => space,
-            None => match walk::walk(&turns, &path, left).await {
+            None => match walk::walk(&turn, &path, &[], left).await {
                 Ok(tree) => tree.all,
                 Err(_) => continue,
             },

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::model::{
-    CgroupDirs, ContainerId, DiskLayout, PodKey, PodUid, Reading, Space, VolumePlace,
+    CgroupDirs, ContainerId, DiskLayout, PartlyMeasured, PodKey, PodUid, Reading, Space,
+    VolumePlace,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -422,6 +423,9 @@ fn places(files: &Files) -> PodPlaces {
             volume("gone", false, files.path("gone")),
         ],
         logs: Some(files.path("logs")),
+        files: Some(files.path("files")),
+        runtime_files: vec![files.path("runtime/hostname"), files.path("runtime/gone")],
+        runtime_dirs: vec![files.path("image-volume")],
     }
 }
 
@@ -440,6 +444,12 @@ async fn a_pod_is_measured_in_all_its_parts() {
     files.put("logs/one/0.log", &"x".repeat(50_000));
     files.put("logs/one/0.log.20260101-000000.gz", "x");
     files.put("logs/two/3.log", "x");
+    files.put("files/etc-hosts", &"x".repeat(60_000));
+    files.put("files/containers/one/1234abcd", &"x".repeat(70_000));
+    files.put("files/volumes/kubernetes.io~empty-dir/data/file", &"x".repeat(1 << 20));
+    files.put("files/volume-subpaths/host/one/0/file", &"x".repeat(1 << 20));
+    files.put("runtime/hostname", &"x".repeat(80_000));
+    files.put("image-volume/file", &"x".repeat(90_000));
     let layer = Space { bytes: 123, inodes: 4 };
     let layers = async { BTreeMap::from([(ContainerId::from("bb22"), layer)]) };
     let pods = [places(&files), places(&files)];
@@ -461,6 +471,12 @@ async fn a_pod_is_measured_in_all_its_parts() {
     let space = |n: usize| usage.volumes[n].space;
     assert!(space(0).unwrap().bytes >= 100_000 && space(0).unwrap().inodes == 2);
     assert!(space(1).is_some() && space(2).is_none() && space(3).is_none());
+    // Neither emptyDirs, which are counted by themselves, nor what is mounted for a subPath.
+    let own = usage.files.unwrap();
+    assert!((130_000..1 << 20).contains(&own.bytes) && own.inodes == 1 + 1 + 2 + 1, "{own:?}");
+    let runtime = usage.runtime_files.unwrap();
+    assert!(runtime.bytes >= 170_000 && runtime.inodes == 3, "{runtime:?}");
+    assert_eq!(usage.partly, PartlyMeasured::default());
     assert_eq!(missing.len(), 2, "{missing:?}");
     assert!(
         missing
@@ -483,9 +499,40 @@ async fn memory_alone_walks_nothing() {
     assert_eq!(missing.len(), 2, "memory.stat and pids.current: {missing:?}");
 }
 
-async fn walked(path: &Path) -> walk::Tree {
+#[tokio::test]
+async fn a_pod_that_takes_too_long_is_measured_in_part() {
+    let files = Files::new();
+    files.put("scratch/file", "x");
+    files.put("logs/one/0.log", "x");
+    let pods = [places(&files)];
+    let none = async { BTreeMap::new() };
+    let measurer = Measurer::default();
+    let measured = measurer.measure(&pods, Parts::Everything, Duration::ZERO, none).await;
+    let Measured { usage, missing, .. } = &measured[0];
+    assert!(usage.partly.root_dir, "{usage:?}");
+    assert_eq!(usage.volumes[0].space.unwrap().inodes, 1, "the directory itself");
+    assert!(missing.contains(&"logs: there is more than could be counted".to_owned()));
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_its_turn_and_does_not_lose_its_time() {
+    let files = Files::new();
+    for n in 0..20 {
+        files.put(&format!("scratch/{n}/file"), "x");
+    }
+    let pods: Vec<PodPlaces> = (0..40).map(|_| places(&files)).collect();
+    let none = async { BTreeMap::new() };
+    let measured = Measurer::default().measure(&pods, Parts::Everything, SOON, none).await;
+    assert!(measured.iter().all(|one| one.usage.volumes[0].space.unwrap().inodes == 41));
+}
+
+async fn turn() -> walk::Turn {
     let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
-    walk::walk(&turns, path, SOON).await.unwrap()
+    walk::turn(&turns, SOON).await.unwrap()
+}
+
+async fn walked(path: &Path) -> walk::Tree {
+    walk::walk(&turn().await, path, &[], SOON).await.unwrap()
 }
 
 #[tokio::test]
@@ -524,51 +571,133 @@ async fn walking_is_not_led_out_by_a_mount() {
     }
     nix::mount::mount(Some("tmpfs"), &inner, Some("tmpfs"), flags, none).unwrap();
     fs::write(inner.join("large"), vec![b'x'; 1 << 20]).unwrap();
-    let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
-    let mounted = walk::mounted(&turns, &inner, SOON).await.unwrap();
+    let mounted = walk::mounted(&turn().await, &inner, SOON).await.unwrap();
     let tree = walked(&files.path("top")).await;
     nix::mount::umount(&inner).unwrap();
     assert_eq!(tree.all.inodes, 2, "itself and one file");
     assert_eq!(mounted, Space { bytes: 1 << 20, inodes: 2 });
 }
 
-#[tokio::test]
-async fn a_deep_tree_is_walked_with_few_descriptors() {
-    let files = Files::new();
-    let top = files.path("top");
-    fs::create_dir(&top).unwrap();
-    let depth = 300;
-    // Deeper than a path can be long.
-    let name = CString::new("d".repeat(200)).unwrap();
+/// A chain of directories, the deepest of which is returned. Longer than a path can be.
+fn chain(top: &Path, depth: u64, name: &str) -> std::os::fd::OwnedFd {
+    fs::create_dir_all(top).unwrap();
+    let name = CString::new(name).unwrap();
     let flags = nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_RDONLY;
     let mode = nix::sys::stat::Mode::S_IRWXU;
-    let mut at = nix::fcntl::open(&top, flags, mode).unwrap();
+    let mut at = nix::fcntl::open(top, flags, mode).unwrap();
     for _ in 0..depth {
         nix::sys::stat::mkdirat(&at, name.as_c_str(), mode).unwrap();
         at = nix::fcntl::openat(&at, name.as_c_str(), flags, mode).unwrap();
     }
-    assert_eq!(walked(&top).await.all.inodes, depth + 1);
+    at
 }
 
 #[tokio::test]
-async fn a_walk_ends_when_nobody_waits() {
+async fn a_deep_tree_is_walked_whole_with_few_descriptors() {
+    let files = Files::new();
+    let top = files.path("top");
+    let depth = 300;
+    chain(&top, depth, &"d".repeat(200));
+    let tree = walked(&top).await;
+    assert_eq!((tree.all.inodes, tree.whole), (depth + 1, true));
+}
+
+#[tokio::test]
+async fn many_deep_directories_are_walked_whole() {
+    let files = Files::new();
+    let top = files.path("top");
+    // One directory that is closed when the walk goes deeper below it, with more entries than are read at once.
+    let wide = chain(&top, 20, "d");
+    let (mode, entries) = (nix::sys::stat::Mode::S_IRWXU, 3000);
+    for n in 0..entries {
+        nix::sys::stat::mkdirat(&wide, format!("{n:0100}").as_str(), mode).unwrap();
+    }
+    let flags = nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_RDONLY;
+    let long = [0, 1, 1500, entries - 1].map(|n: u64| {
+        let mut at = nix::fcntl::openat(&wide, format!("{n:0100}").as_str(), flags, mode).unwrap();
+        for _ in 0..40 {
+            nix::sys::stat::mkdirat(&at, "e", mode).unwrap();
+            at = nix::fcntl::openat(&at, "e", flags, mode).unwrap();
+        }
+        40
+    });
+    let tree = walked(&top).await;
+    let expected = 1 + 20 + entries + long.iter().sum::<u64>();
+    assert_eq!((tree.all.inodes, tree.whole), (expected, true));
+}
+
+/// Directories are moved all the time while they are walked.
+#[test]
+fn a_walk_ends_though_its_directories_move_all_the_time() {
+    let files = Files::new();
+    let top = files.path("top");
+    chain(&top.join("a"), 60, "d");
+    chain(&top.join("b"), 60, "d");
+    let deep = |name: &str| top.join(name).join(["d"; 30].join("/"));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::rename(deep("a"), top.join("b/moved")).unwrap();
+                fs::rename(top.join("b/moved"), deep("a")).unwrap();
+            }
+        });
+        // What moves from where the walk was to where it will be counts twice, and may be lost the other way round.
+        let ended = (0..30).all(|_| runtime.block_on(walked(&top)).all.inodes > 0);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(ended);
+    });
+    let tree = runtime.block_on(walked(&top));
+    assert_eq!((tree.all.inodes, tree.whole), (1 + 2 * 61, true));
+}
+
+#[tokio::test]
+async fn files_with_many_names_count_once() {
+    let files = Files::new();
+    let first = files.put("top/0", &"x".repeat(1 << 20));
+    let second = files.put("top/a/0", &"x".repeat(1 << 20));
+    for n in 1..200 {
+        fs::hard_link(&first, files.path("top").join(n.to_string())).unwrap();
+        fs::hard_link(&second, files.path("top/a").join(n.to_string())).unwrap();
+    }
+    let tree = walked(&files.path("top")).await;
+    assert_eq!(tree.all.inodes, 2 + 2);
+    assert!((2 << 20..3 << 20).contains(&tree.all.bytes), "{tree:?}");
+}
+
+#[tokio::test]
+async fn a_bind_mount_of_the_same_file_system_is_not_entered() {
+    let files = Files::new();
+    files.put("outside/large", &"x".repeat(1 << 20));
+    files.put("top/file", "x");
+    let inner = files.path("top/inner");
+    fs::create_dir(&inner).unwrap();
+    if !may("root", is_root()) {
+        return;
+    }
+    let (none, flags): (Option<&str>, _) = (None, nix::mount::MsFlags::MS_BIND);
+    nix::mount::mount(Some(&files.path("outside")), &inner, none, flags, none).unwrap();
+    let tree = walked(&files.path("top")).await;
+    nix::mount::umount(&inner).unwrap();
+    assert_eq!(tree.all.inodes, 3, "itself, one file and the mount point");
+}
+
+#[tokio::test]
+async fn a_walk_that_runs_out_of_time_gives_a_lower_bound() {
     let files = Files::new();
     for n in 0..2000 {
         files.put(&format!("top/{n}"), "");
     }
     let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
-    let top = files.path("top");
-    let mut late = walk::walk(&turns, &top, Duration::ZERO).await;
-    // On a busy machine it may be done before anybody looks at the clock.
-    for _ in 0..100 {
-        if late.is_ok() {
-            late = walk::walk(&turns, &top, Duration::ZERO).await;
-        }
-    }
-    assert_eq!(late, Err(WalkError::Late(Duration::ZERO)));
-    // Its turn is free again, so that it has ended.
-    let turn = tokio::time::timeout(SOON, turns.acquire()).await;
-    assert!(turn.is_ok_and(|turn| turn.is_ok()));
+    let turn = walk::turn(&turns, SOON).await.unwrap();
+    let tree = walk::walk(&turn, &files.path("top"), &[], Duration::ZERO).await.unwrap();
+    assert_eq!((tree.all.inodes, tree.whole), (1, false));
+    let late = walk::turn(&turns, Duration::ZERO).await;
+    assert!(matches!(late, Err(WalkError::Late(_))), "its turn is not over: {late:?}");
+    drop(turn);
+    // Nothing of the walk runs any more.
+    assert!(walk::turn(&turns, SOON).await.is_ok());
 }
 
 #[test]

@@ -1,18 +1,18 @@
-//! What pods use, measured when a decision needs it: memory and tasks from their cgroups; logs, emptyDirs and the
-//! writable layers of running containers by looking at every file; other layers as the runtime answers, which may be
-//! ten seconds old. Each part has its own deadline: what can't be measured is missing in the answer, and the rest is
-//! there.
+//! What pods use, measured when a decision needs it: memory and tasks from their cgroups; logs, emptyDirs, writable
+//! layers and the files that the agent and the runtime provide by looking at every file; layers whose place is not
+//! known as the runtime answers, which may be ten seconds old. What can't be measured is missing in the answer, and
+//! the rest is there. A walk that is not finished in time has counted a lower bound
+//! ([`PartlyMeasured`]).
 
 use super::{
-    core::upper_dir,
     memory::{cgroup_memory, cgroup_tasks},
-    walk::{self, Turns, WalkError},
+    walk::{self, Turn, Turns, WalkError},
 };
 use crate::{
     clock,
     model::{
-        CgroupDirs, ContainerId, ContainerUse, PodKey, PodUid, PodUse, Space, VolumePlace,
-        VolumeUse,
+        CgroupDirs, ContainerId, ContainerUse, PartlyMeasured, PodKey, PodUid, PodUse, Space,
+        VolumePlace, VolumeUse,
     },
 };
 use std::{
@@ -22,10 +22,15 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
-/// Directories that are walked at a time.
+/// Pods whose directories are walked at a time.
 const WALKS: usize = 4;
+/// How long a pod may wait for its turn. Pods that make their walks last delay the others by no more than this.
+const TURN_PATIENCE: Duration = Duration::from_secs(15);
+/// Directories in a pod's directory that are not counted with its files: emptyDirs are measured one by one, and what is
+/// mounted for a `subPath` may be the host's.
+const NO_FILES: &[&str] = &["volumes", "volume-subpaths"];
 
 /// Where the parts of a pod are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,12 @@ pub struct PodPlaces {
     pub volumes: Vec<VolumePlace>,
     /// Its log directory, with one below it for each container.
     pub logs: Option<PathBuf>,
+    /// Its directory below the root directory.
+    pub files: Option<PathBuf>,
+    /// Files of the runtime that its containers can write to.
+    pub runtime_files: Vec<PathBuf>,
+    /// Directories of the runtime that its containers can write to, besides layers.
+    pub runtime_dirs: Vec<PathBuf>,
 }
 
 /// A container.
@@ -51,24 +62,8 @@ pub struct ContainerPlaces {
     pub name: Box<str>,
     /// The runtime's id of its newest instance.
     pub id: Option<ContainerId>,
-    /// Its writable layer, where that is known: [`find_layers`].
+    /// Its writable layer, where the runtime has told that.
     pub layer: Option<PathBuf>,
-}
-
-/// Finds the writable layers of the containers that run: what their root is an overlay over. The kernel tells, so that
-/// it needs no runtime. (A container that is privileged enough to forge it is measured wrongly, and nobody else.)
-pub fn find_layers(pod: &mut PodPlaces) {
-    let Some(dirs) = &pod.cgroup else { return };
-    let below = children(&dirs.memory);
-    for container in &mut pod.containers {
-        let Some(id) = &container.id else { continue };
-        let cgroup = below.iter().find(|(name, _)| is_of(name, id)).map(|(_, path)| path);
-        container.layer = cgroup.and_then(|cgroup| {
-            let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
-            let first = processes.lines().next()?;
-            upper_dir(&fs::read_to_string(format!("/proc/{first}/mountinfo")).ok()?)
-        });
-    }
 }
 
 /// What is wanted.
@@ -103,16 +98,67 @@ impl Default for Measurer {
     }
 }
 
-/// A part that is walked: the pod's logs, or its nth volume, or the layer of its nth container.
-enum Walked {
-    Logs(Result<walk::Tree, WalkError>),
-    Layer(usize, Result<Space, WalkError>),
-    Volume(usize, Result<Space, WalkError>),
+/// A part of a pod that is walked.
+enum Part {
+    Files(PathBuf),
+    RuntimeFiles(Vec<PathBuf>),
+    RuntimeDir(PathBuf),
+    Logs(PathBuf),
+    /// Of its nth container.
+    Layer(usize, PathBuf),
+    /// Its nth volume.
+    Volume(usize, VolumePlace),
 }
 
+impl Part {
+    /// The parts of a pod. Those that are large in most pods come last: they have the time that the others leave.
+    fn all(pod: &PodPlaces) -> Vec<Self> {
+        let layers = pod.containers.iter().enumerate();
+        let layers = layers.filter_map(|(nth, one)| Some(Self::Layer(nth, one.layer.clone()?)));
+        let volumes = pod.volumes.iter().cloned().enumerate();
+        let volumes = volumes.map(|(nth, volume)| Self::Volume(nth, volume));
+        let files = pod.files.clone().map(Self::Files);
+        let logs = pod.logs.clone().map(Self::Logs);
+        let first = files.into_iter().chain([Self::RuntimeFiles(pod.runtime_files.clone())]);
+        let dirs = pod.runtime_dirs.iter().cloned().map(Self::RuntimeDir);
+        first.chain(logs).chain(layers).chain(dirs).chain(volumes).collect()
+    }
+
+    async fn measure(&self, turn: &Turn, within: Duration) -> Result<walk::Tree, WalkError> {
+        let whole = |all| walk::Tree { all, whole: true, ..walk::Tree::default() };
+        match self {
+            Self::Files(path) => walk::walk(turn, path, NO_FILES, within).await,
+            Self::RuntimeFiles(paths) => walk::files(turn, paths, within).await.map(whole),
+            Self::Volume(_, volume) if volume.in_memory => {
+                walk::mounted(turn, &volume.path, within).await.map(whole)
+            }
+            Self::RuntimeDir(path)
+            | Self::Logs(path)
+            | Self::Layer(_, path)
+            | Self::Volume(_, VolumePlace { path, .. }) => {
+                walk::walk(turn, path, &[], within).await
+            }
+        }
+    }
+
+    /// For people.
+    fn name(&self, usage: &PodUse) -> String {
+        match self {
+            Self::Files(_) => "its files".to_owned(),
+            Self::RuntimeFiles(_) => "the runtime's files".to_owned(),
+            Self::RuntimeDir(_) => "a volume of its image".to_owned(),
+            Self::Logs(_) => "logs".to_owned(),
+            Self::Layer(nth, _) => format!("layer of {:?}", usage.containers[*nth].name),
+            Self::Volume(_, volume) => format!("volume {:?}", volume.name),
+        }
+    }
+}
+
+type Walked = (Part, Result<walk::Tree, WalkError>);
+
 impl Measurer {
-    /// Measures all of `pods` and returns them in the same order. `within` is for each directory; `layers`, which
-    /// runs meanwhile, tells the writable layer of each container that could be measured.
+    /// Measures all of `pods` and returns them in the same order. `within` is for all directories of a pod together, from its
+    /// turn on; `layers`, which runs meanwhile, tells the writable layer of containers where no place of it is known.
     ///
     /// # Cancel safety
     /// Nothing is lost; walks end soon after.
@@ -131,15 +177,15 @@ impl Measurer {
         let mut walks = JoinSet::new();
         if parts == Parts::Everything {
             for (nth, pod) in pods.iter().enumerate() {
-                self.start_walks(&mut walks, nth, pod, within);
+                let (turns, parts) = (Arc::clone(&self.turns), Part::all(pod));
+                walks.spawn(async move { (nth, walk_all(&turns, parts, within).await) });
             }
         }
         let walked = async {
             while let Some(walked) = walks.join_next().await {
                 // One that panicked stays unmeasured.
-                if let Ok((nth, part)) = walked {
-                    put(&mut measured[nth], part);
-                }
+                let Ok((nth, parts)) = walked else { continue };
+                parts.into_iter().for_each(|part| put(&mut measured[nth], part));
             }
         };
         let ((), layers) = tokio::join!(walked, layers);
@@ -153,65 +199,55 @@ impl Measurer {
         }
         measured
     }
-
-    fn start_walks(
-        &self,
-        walks: &mut JoinSet<(usize, Walked)>,
-        pod_nth: usize,
-        pod: &PodPlaces,
-        within: Duration,
-    ) {
-        if let Some(logs) = pod.logs.clone() {
-            let turns = Arc::clone(&self.turns);
-            walks.spawn(
-                async move { (pod_nth, Walked::Logs(walk::walk(&turns, &logs, within).await)) },
-            );
-        }
-        for (nth, container) in pod.containers.iter().enumerate() {
-            let Some(layer) = container.layer.clone() else { continue };
-            let turns = Arc::clone(&self.turns);
-            walks.spawn(async move {
-                let space = walk::walk(&turns, &layer, within).await.map(|tree| tree.all);
-                (pod_nth, Walked::Layer(nth, space))
-            });
-        }
-        for (nth, volume) in pod.volumes.iter().cloned().enumerate() {
-            let turns = Arc::clone(&self.turns);
-            walks.spawn(async move {
-                let space = match volume.in_memory {
-                    true => walk::mounted(&turns, &volume.path, within).await,
-                    false => walk::walk(&turns, &volume.path, within).await.map(|tree| tree.all),
-                };
-                (pod_nth, Walked::Volume(nth, space))
-            });
-        }
-    }
 }
 
-fn put(measured: &mut Measured, part: Walked) {
+/// Measures the parts of a pod one after the other. Each has an equal part of the time that is left.
+async fn walk_all(turns: &Turns, parts: Vec<Part>, within: Duration) -> Vec<Walked> {
+    let turn = match walk::turn(turns, TURN_PATIENCE).await {
+        Ok(turn) => turn,
+        Err(late) => return parts.into_iter().map(|part| (part, Err(late.clone()))).collect(),
+    };
+    let until = Instant::now() + within;
+    let (mut walked, mut left) = (Vec::with_capacity(parts.len()), parts.len());
+    for part in parts {
+        let time = until.saturating_duration_since(Instant::now());
+        let share = time / u32::try_from(left).unwrap_or(u32::MAX).max(1);
+        let measured = part.measure(&turn, share).await;
+        walked.push((part, measured));
+        left -= 1;
+    }
+    walked
+}
+
+fn put(measured: &mut Measured, (part, walked): Walked) {
     let Measured { usage, missing, .. } = measured;
+    let name = part.name(usage);
+    let tree = match walked {
+        Ok(tree) => tree,
+        Err(why) => return missing.push(format!("{name}: {why}")),
+    };
+    if !tree.whole {
+        missing.push(format!("{name}: there is more than could be counted"));
+        match part {
+            Part::Layer(..) | Part::RuntimeFiles(_) | Part::RuntimeDir(_) => {
+                usage.partly.layers = true;
+            }
+            Part::Files(_) | Part::Logs(_) | Part::Volume(..) => usage.partly.root_dir = true,
+        }
+    }
     match part {
-        Walked::Logs(Ok(tree)) => {
+        Part::Files(_) => usage.files = Some(tree.all),
+        Part::RuntimeFiles(_) | Part::RuntimeDir(_) => {
+            usage.runtime_files = Some(usage.runtime_files.unwrap_or_default() + tree.all);
+        }
+        Part::Logs(_) => {
             usage.logs = Some(tree.all);
             for container in &mut usage.containers {
                 container.logs = Some(tree.branch(&container.name));
             }
         }
-        Walked::Logs(Err(why)) => missing.push(format!("logs: {why}")),
-        Walked::Layer(nth, space) => {
-            let container = &mut usage.containers[nth];
-            match space {
-                Ok(space) => container.layer = Some(space),
-                Err(why) => missing.push(format!("layer of {:?}: {why}", container.name)),
-            }
-        }
-        Walked::Volume(nth, space) => {
-            let volume = &mut usage.volumes[nth];
-            match space {
-                Ok(space) => volume.space = Some(space),
-                Err(why) => missing.push(format!("volume {:?}: {why}", volume.name)),
-            }
-        }
+        Part::Layer(nth, _) => usage.containers[nth].layer = Some(tree.all),
+        Part::Volume(nth, _) => usage.volumes[nth].space = Some(tree.all),
     }
 }
 
@@ -250,6 +286,9 @@ fn from_cgroups(pod: &PodPlaces) -> Measured {
         containers: pod.containers.iter().map(container).collect(),
         volumes: pod.volumes.iter().map(volume).collect(),
         logs: None,
+        files: None,
+        runtime_files: None,
+        partly: PartlyMeasured::default(),
     };
     Measured { usage, measured_at, missing }
 }

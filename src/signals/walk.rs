@@ -1,49 +1,52 @@
 //! How much lies below a directory: what `du` counts.
 //!
-//! Allocated blocks and inodes; each hard-linked file once; no other file system that is mounted below; no symbolic
-//! link followed. Containers write there while it is walked, and may try to lead the walk astray or to make it last:
-//! every directory is opened from its parent, descriptors and memory are bounded, and it ends when nobody waits for
-//! it any more.
+//! Allocated blocks and inodes; each hard-linked file once; no other mount below; no symbolic link followed.
+//! Containers write there while it is walked, and may try to lead the walk astray or to make it last. Every
+//! directory is opened from its parent. The first [`SHALLOW`] and the last [`RECENT`] directories on the way down
+//! are open; one between them is opened again through `..` of the directory below it, and only used when it is
+//! still the same directory. A walk has a time budget. What it has counted by then is a lower bound
+//! ([`Tree::whole`] is false), as it is where something could not be looked at.
 
 use super::core::NoReading;
 use crate::model::Space;
 use nix::{
     dir::{Dir, OwningIter},
     errno::Errno,
-    fcntl::{AT_FDCWD, AtFlags, OFlag, openat},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2},
     sys::{
         stat::{FileStat, Mode, SFlag, fstat, fstatat, stat},
         statvfs::statvfs,
     },
-    unistd::dup,
+    unistd::{Whence, dup, lseek},
 };
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::{OsStr, OsString},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use thiserror::Error;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Directories held open at a time by one walk. What lies deeper is walked after the rest, from the top.
-const DEPTH: usize = 64;
-/// Directories that may be put off like that.
-const PUT_OFF: usize = 10_000;
+/// Directories next to the top that stay open until they are finished: a walk that has lost its way goes on there.
+const SHALLOW: usize = 16;
+/// Directories next to the deepest one that are open. A directory between these and the shallow ones is closed.
+const RECENT: usize = 16;
+/// Directories below each other. What lies deeper is not counted.
+const DEEPEST: usize = 50_000;
 /// Files with several names that are remembered. Of more than these each name counts as its share.
 const REMEMBERED: usize = 100_000;
 /// Directories below the top one whose own sum is kept.
 const BRANCHES: usize = 1000;
 /// `st_blocks` counts these, whatever the file system's blocks are.
 const SECTOR: u64 = 512;
-/// Entries between two looks whether somebody still waits.
-const LOOK_EVERY: u32 = 256;
+/// Parts of an inode, for files whose names count as shares.
+const INODE: u64 = 1 << 20;
+/// How long after its time budget a walk may take to return what it has counted. A walk that takes longer hangs.
+const GRACE: Duration = Duration::from_millis(500);
 const STACK: usize = 256 << 10;
 
 /// Why it is not known how much lies there.
@@ -52,20 +55,20 @@ pub enum WalkError {
     /// It can't be looked at.
     #[error(transparent)]
     Unreadable(#[from] NoReading),
-    /// It takes too long, or hangs.
+    /// It hangs, or no thread was free for it.
     #[error("it could not be measured within {0:?}")]
     Late(Duration),
-    /// More directories below each other, and beside those, than anybody needs.
-    #[error("its directories are nested too deeply to be measured")]
-    TooDeep,
 }
 
 /// What lies below a directory, it itself included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tree {
+    /// What was counted.
     pub(super) all: Space,
     /// The same for each directory in it, of a thousand at most.
     pub(super) branches: BTreeMap<OsString, Space>,
+    /// Everything was counted. Otherwise there may be more.
+    pub(super) whole: bool,
 }
 
 impl Tree {
@@ -78,27 +81,61 @@ impl Tree {
 /// Turns for walks, shared by all.
 pub(super) type Turns = Arc<Semaphore>;
 
-/// How much lies below a directory.
+/// A turn. It is over when its owner has dropped it and every thread that was started with it has ended.
+pub(super) type Turn = Arc<OwnedSemaphorePermit>;
+
+/// Waits for a turn.
+///
+/// # Errors
+/// When it does not come `within` this time.
+pub(super) async fn turn(turns: &Turns, within: Duration) -> Result<Turn, WalkError> {
+    let turn = tokio::time::timeout(within, Arc::clone(turns).acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else { return Err(WalkError::Late(within)) };
+    Ok(Arc::new(turn))
+}
+
+/// How much lies below a directory, without what lies in those directly below it whose names are in `skipped`: all of it,
+/// or what was counted `within` this time.
 ///
 /// Cancel-safe: the walk ends soon after.
 pub(super) async fn walk(
-    turns: &Turns,
+    turn: &Turn,
     directory: &Path,
+    skipped: &'static [&'static str],
     within: Duration,
 ) -> Result<Tree, WalkError> {
     let here = directory.to_owned();
-    on_thread(turns, directory, within, move |asker| Walk::new(asker).run(&here)).await
+    let until = Instant::now() + within;
+    let work = move |asker: &mut Asker<Tree>| Walk::new(asker, skipped, until).run(&here);
+    on_thread(turn, directory, within.saturating_add(GRACE), work).await
+}
+
+/// What files take that the runtime or the agent has made and a container can write to. A file that is gone, or is no file,
+/// counts as nothing.
+pub(super) async fn files(
+    turn: &Turn,
+    paths: &[std::path::PathBuf],
+    within: Duration,
+) -> Result<Space, WalkError> {
+    let Some(first) = paths.first() else { return Ok(Space::default()) };
+    let all = paths.to_vec();
+    on_thread(turn, first, within, move |_| {
+        let found = all.iter().filter_map(|path| nix::sys::stat::lstat(path).ok());
+        let files = found.filter(|stat| kind(stat) == SFlag::S_IFREG);
+        Ok(files.map(|stat| taken(&stat)).fold(Space::default(), |a, b| a + b))
+    })
+    .await
 }
 
 /// How much lies on a file system that is mounted at a directory and nowhere else, like the tmpfs of an emptyDir:
 /// asked of the file system itself.
 pub(super) async fn mounted(
-    turns: &Turns,
+    turn: &Turn,
     directory: &Path,
     within: Duration,
 ) -> Result<Space, WalkError> {
     let here = directory.to_owned();
-    on_thread(turns, directory, within, move |_| {
+    on_thread(turn, directory, within, move |_| {
         let failed = |errno: Errno| super::unreadable(&here, &errno.into());
         let device = |path: &Path| stat(path).map(|found| found.st_dev).map_err(failed);
         if device(&here)? == device(&here.join(".."))? {
@@ -115,28 +152,27 @@ pub(super) async fn mounted(
 }
 
 /// Works on a thread of its own, which may hang for as long as the file system does: its turn is taken for that long,
-/// and nobody else waits for it. The deadline counts from its turn, for which it waits as long at most.
+/// and nobody else waits for it.
 pub(super) async fn on_thread<T: Send + 'static>(
-    turns: &Turns,
+    turn: &Turn,
     directory: &Path,
     within: Duration,
     work: impl FnOnce(&mut Asker<T>) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
-    let late = WalkError::Late(within);
-    let turn = tokio::time::timeout(within, Arc::clone(turns).acquire_owned()).await;
-    let Ok(Ok(turn)) = turn else { return Err(late) };
+    let turn = Arc::clone(turn);
     let (mut sender, answer) = oneshot::channel();
     let thread = thread::Builder::new().name("walk".to_owned()).stack_size(STACK);
     let run = move || {
-        let _turn = turn;
         let worked = work(&mut sender);
+        // Before the answer: the next one may begin as soon as it is there.
+        drop(turn);
         // Whoever asked may have stopped waiting.
         drop(sender.send(worked));
     };
     let failed = |error| WalkError::Unreadable(super::unreadable(directory, &error));
     thread.spawn(run).map_err(failed)?;
     match tokio::time::timeout(within, answer).await {
-        Err(_) => Err(late),
+        Err(_) => Err(WalkError::Late(within)),
         Ok(Ok(worked)) => worked,
         Ok(Err(_)) => Err(failed(std::io::Error::other("measuring it has crashed"))),
     }
@@ -148,121 +184,218 @@ pub(super) type Asker<T> = oneshot::Sender<Result<T, WalkError>>;
 /// One walk.
 struct Walk<'a> {
     asker: &'a mut Asker<Tree>,
+    skipped: &'static [&'static str],
+    until: Instant,
     device: u64,
     seen: HashSet<u64>,
+    /// Shares of inodes with more names than are remembered, in parts of [`INODE`].
+    shares: u64,
     tree: Tree,
-    put_off: Vec<Vec<OsString>>,
-    looked: u32,
+}
+
+/// A directory on the way down.
+enum Level {
+    Open(Open),
+    Closed(Closed),
 }
 
 /// A directory that is open, and the entries of it that are still to come.
-struct Level {
+struct Open {
     directory: OwnedFd,
     entries: OwningIter,
+    inode: u64,
+    /// Where in the directory the entries begin that were read with the last one, and where they end.
+    begin: i64,
+    end: i64,
+    /// Entries from there on that were given.
+    given: u32,
 }
 
-impl Level {
-    fn open(parent: impl AsFd, name: &OsStr, flags: OFlag) -> nix::Result<Self> {
-        let flags = flags | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let directory = openat(parent, name, flags, Mode::empty())?;
+/// What is needed to go on with a directory that was closed.
+#[derive(Clone, Copy)]
+struct Closed {
+    inode: u64,
+    begin: i64,
+    given: u32,
+}
+
+impl Open {
+    /// The directory is to be on `device`, if that is given; `ENOENT` where it is not.
+    fn new(directory: OwnedFd, device: Option<u64>) -> nix::Result<(Self, FileStat)> {
+        let stat = fstat(&directory)?;
+        if device.is_some_and(|device| device != stat.st_dev) {
+            return Err(Errno::ENOENT);
+        }
+        // Both share one position.
         let entries = Dir::from_fd(dup(&directory)?)?.into_iter();
-        Ok(Self { directory, entries })
+        let (inode, begin, end, given) = (stat.st_ino, 0, 0, 0);
+        Ok((Self { directory, entries, inode, begin, end, given }, stat))
     }
 
-    /// Below a directory that others may change.
-    fn below(&self, name: &OsStr) -> nix::Result<Self> {
-        Self::open(&self.directory, name, OFlag::O_NOFOLLOW)
+    /// One below a directory that others may change. Another mount is not entered.
+    fn below(&self, name: &OsStr, device: u64) -> nix::Result<Self> {
+        let flags = flags() | OFlag::O_NOFOLLOW;
+        let resolve = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        let how = OpenHow::new().flags(flags).resolve(resolve);
+        let opened = match openat2(&self.directory, name, how) {
+            // Linux 5.5 and older.
+            Err(Errno::ENOSYS) => openat(&self.directory, name, flags, Mode::empty()),
+            opened => opened,
+        };
+        Ok(Self::new(opened?, Some(device))?.0)
     }
 
-    /// The next name in it; an error while reading it ends it.
-    fn next(&mut self) -> Option<OsString> {
-        let mut entries = self.entries.by_ref().map_while(Result::ok);
-        let entry = entries.find(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))?;
-        Some(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
+    /// The directory above this one, which was `closed`; `None` where another one is there now.
+    fn above(&self, closed: Closed, device: u64) -> Option<Self> {
+        let directory = openat(&self.directory, "..", flags(), Mode::empty()).ok()?;
+        let (mut above, stat) = Self::new(directory, Some(device)).ok()?;
+        if stat.st_ino != closed.inode {
+            return None;
+        }
+        lseek(&above.directory, closed.begin, Whence::SeekSet).ok()?;
+        (above.begin, above.end) = (closed.begin, closed.begin);
+        for _ in 0..closed.given {
+            above.entry();
+        }
+        Some(above)
     }
+
+    fn closed(&self) -> Closed {
+        Closed { inode: self.inode, begin: self.begin, given: self.given }
+    }
+
+    /// The next name in it.
+    fn next(&mut self) -> Option<nix::Result<OsString>> {
+        loop {
+            match self.entry()? {
+                Ok(name) if name == "." || name == ".." => {}
+                entry => return Some(entry),
+            }
+        }
+    }
+
+    fn entry(&mut self) -> Option<nix::Result<OsString>> {
+        let entry = self.entries.next()?;
+        // Many entries are read at once: the position of the directory is behind the last of them.
+        match lseek(&self.directory, 0, Whence::SeekCur) {
+            Ok(position) if position == self.end => {}
+            Ok(position) => (self.begin, self.end, self.given) = (self.end, position, 0),
+            Err(errno) => return Some(Err(errno)),
+        }
+        self.given += 1;
+        Some(entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()))
+    }
+}
+
+fn flags() -> OFlag {
+    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC
+}
+
+/// Whether an entry that can't be looked at is gone, or something else than before.
+fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV)
 }
 
 impl<'a> Walk<'a> {
-    fn new(asker: &'a mut Asker<Tree>) -> Self {
-        Self {
-            asker,
-            device: 0,
-            seen: HashSet::new(),
-            tree: Tree::default(),
-            put_off: Vec::new(),
-            looked: 0,
-        }
+    fn new(asker: &'a mut Asker<Tree>, skipped: &'static [&'static str], until: Instant) -> Self {
+        let tree = Tree { whole: true, ..Tree::default() };
+        let seen = HashSet::new();
+        Self { asker, skipped, until, device: 0, seen, shares: 0, tree }
     }
 
     fn run(mut self, path: &Path) -> Result<Tree, WalkError> {
         let failed = |errno: Errno| WalkError::Unreadable(super::unreadable(path, &errno.into()));
         // The path to it is ours.
-        let open = || Level::open(AT_FDCWD, path.as_os_str(), OFlag::empty()).map_err(failed);
-        let top = open()?;
-        let stat = fstat(&top.directory).map_err(failed)?;
+        let top = openat(AT_FDCWD, path, flags(), Mode::empty()).map_err(failed)?;
+        let (top, stat) = Open::new(top, None).map_err(failed)?;
         self.device = stat.st_dev;
         self.count(&stat, None);
-        self.descend(top, Vec::new())?;
-        while let Some(names) = self.put_off.pop() {
-            let mut level = open()?;
-            let opened = names.iter().try_for_each(|name| {
-                level = level.below(name)?;
-                Ok::<(), Errno>(())
-            });
-            // It may have gone meanwhile.
-            if opened.is_ok() {
-                self.descend(level, names)?;
-            }
-        }
+        self.descend(top);
+        self.tree.all.inodes = self.tree.all.inodes.saturating_add(self.shares / INODE);
         Ok(self.tree)
     }
 
-    /// Counts everything below a directory; `names` lead from the top down to it.
-    fn descend(&mut self, top: Level, mut names: Vec<OsString>) -> Result<(), WalkError> {
-        let mut levels = vec![top];
+    /// Counts everything below a directory, until the time is over.
+    fn descend(&mut self, top: Open) {
+        let mut levels = vec![Level::Open(top)];
+        // The directory in the top one that the walk is in.
+        let mut branch: Option<OsString> = None;
         loop {
+            if self.is_over() {
+                self.tree.whole = false;
+                return;
+            }
             let depth = levels.len();
-            let Some(level) = levels.last_mut() else { return Ok(()) };
-            let Some(name) = level.next() else {
-                levels.pop();
-                names.pop();
-                continue;
-            };
-            self.look_up()?;
-            // What is gone since, or can't be looked at, does not count.
-            let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-            let Ok(stat) = fstatat(&level.directory, name.as_os_str(), flags) else { continue };
-            if stat.st_dev != self.device {
-                continue;
-            }
-            let below = is_directory(&stat);
-            let branch = names.first().or(below.then_some(&name));
-            self.count(&stat, branch.map(OsString::as_os_str));
-            if !below {
-                continue;
-            }
-            if depth < DEPTH {
-                if let Ok(next) = level.below(&name) {
-                    names.push(name);
-                    levels.push(next);
+            let Some(Level::Open(level)) = levels.last_mut() else { return };
+            let name = match level.next() {
+                Some(Ok(name)) => name,
+                ended => {
+                    self.tree.whole &= ended.is_none();
+                    self.ascend(&mut levels);
+                    continue;
                 }
-            } else if self.put_off.len() < PUT_OFF {
-                self.put_off.push(names.iter().cloned().chain([name]).collect());
-            } else {
-                return Err(WalkError::TooDeep);
+            };
+            if depth == 1 && self.skipped.iter().any(|skipped| name == *skipped) {
+                continue;
+            }
+            let stat = fstatat(&level.directory, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let stat = match stat {
+                Ok(stat) if stat.st_dev == self.device => stat,
+                Ok(_) => continue,
+                Err(errno) => {
+                    self.tree.whole &= is_gone(errno);
+                    continue;
+                }
+            };
+            let is_directory = kind(&stat) == SFlag::S_IFDIR;
+            if depth == 1 {
+                branch = is_directory.then(|| name.clone());
+            }
+            self.count(&stat, branch.as_deref());
+            if !is_directory {
+                continue;
+            }
+            if depth >= DEEPEST {
+                self.tree.whole = false;
+                continue;
+            }
+            match level.below(&name, self.device) {
+                Ok(next) => {
+                    levels.push(Level::Open(next));
+                    close_between(&mut levels);
+                }
+                Err(errno) => self.tree.whole &= is_gone(errno),
+            }
+        }
+    }
+
+    /// Goes up from a directory that is finished. Where the one above it was closed and can't be opened again, the walk goes
+    /// on next to the top.
+    fn ascend(&mut self, levels: &mut Vec<Level>) {
+        let finished = levels.pop();
+        let (Some(Level::Open(finished)), Some(Level::Closed(closed))) = (finished, levels.last())
+        else {
+            return;
+        };
+        match finished.above(*closed, self.device) {
+            Some(above) => {
+                levels.pop();
+                levels.push(Level::Open(above));
+            }
+            None => {
+                self.tree.whole = false;
+                levels.truncate(SHALLOW);
             }
         }
     }
 
     fn count(&mut self, stat: &FileStat, branch: Option<&OsStr>) {
-        let whole = Space {
-            bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(SECTOR),
-            inodes: 1,
-        };
-        let space = match stat.st_nlink {
-            links if links < 2 || is_directory(stat) => whole,
+        let whole = taken(stat);
+        let space = match u64::from(stat.st_nlink) {
+            links if links < 2 || kind(stat) == SFlag::S_IFDIR => whole,
             _ if self.seen.contains(&stat.st_ino) => return,
             links if self.seen.len() >= REMEMBERED => {
+                self.shares = self.shares.saturating_add(INODE.div_ceil(links));
                 Space { bytes: whole.bytes / links, inodes: 0 }
             }
             _ => {
@@ -279,13 +412,28 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn look_up(&mut self) -> Result<(), WalkError> {
-        self.looked = (self.looked + 1) % LOOK_EVERY;
-        let gone = self.looked == 0 && self.asker.is_closed();
-        if gone { Err(WalkError::Late(Duration::ZERO)) } else { Ok(()) }
+    /// Whether the time is over, or nobody waits for the result.
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until || self.asker.is_closed()
     }
 }
 
-fn is_directory(stat: &FileStat) -> bool {
-    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR
+/// Closes the directory that is neither among the shallow ones nor among the recent ones any more.
+fn close_between(levels: &mut [Level]) {
+    let Some(nth) = levels.len().checked_sub(RECENT + 1).filter(|nth| *nth >= SHALLOW) else {
+        return;
+    };
+    if let Level::Open(open) = &levels[nth] {
+        levels[nth] = Level::Closed(open.closed());
+    }
+}
+
+/// What a file or directory takes.
+fn taken(stat: &FileStat) -> Space {
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+    Space { bytes: blocks.saturating_mul(SECTOR), inodes: 1 }
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }

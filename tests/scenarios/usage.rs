@@ -15,10 +15,7 @@ use nodelet::{
     model::{
         CgroupDriver, ContainerId, DiskLayout, Now, PodKey, PodUse, Signal, Space, ToldDriver,
     },
-    signals::{
-        ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces,
-        find_layers,
-    },
+    signals::{ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces},
     volume::Volumes,
 };
 use serde_json::json;
@@ -76,6 +73,9 @@ fn places(world: &World, cgroups: &Cgroups) -> PodPlaces {
         containers: vec![container("main"), container("idle")],
         volumes: volumes.empty_dirs(view.pod.as_ref().unwrap(), &uid).unwrap(),
         logs: Some(world.agent.pod_logs().join(logs)),
+        files: Some(volumes.pod_dir(&uid).unwrap()),
+        runtime_files: Vec::new(),
+        runtime_dirs: Vec::new(),
         uid,
     }
 }
@@ -137,8 +137,18 @@ pub fn what_a_pod_uses_is_measured(kind: Kind) {
             && about(usage.volumes[2].space, 16 * MIB)
     });
     assert!(missing.is_empty(), "{missing:?}");
-    // Layers of running containers are found without the runtime.
-    find_layers(&mut places);
+    // Layers are found where the runtime says that they lie.
+    let found = block_on(client.all_write_places(&ids, 2, WITHIN));
+    let told = block_on(client.image_filesystems()).unwrap().images;
+    for container in &mut places.containers {
+        let written = &found[container.id.as_ref().unwrap()];
+        container.layer = written.layer(&told).map(Path::to_owned);
+        assert!(container.layer.is_some(), "{written:?} {told:?}");
+        let mut files: Vec<_> = written.files(&told).filter_map(Path::file_name).collect();
+        files.sort();
+        // The hosts file is the agent's.
+        assert_eq!(files, ["hostname", "resolv.conf"], "{written:?}");
+    }
     let pods = std::slice::from_ref(&places);
     let nothing = async { BTreeMap::new() };
     let measurer = Measurer::default();

@@ -36,6 +36,8 @@ pub(in crate::agent) struct DiskSample {
     pub layout: DiskLayout,
     /// A path on the file system of images.
     pub images: Option<PathBuf>,
+    /// The directories in which the runtime says that it has images and writable layers.
+    pub told: Arc<[PathBuf]>,
 }
 
 /// Where readings are to be had.
@@ -68,6 +70,7 @@ impl DiskReadings {
 pub(in crate::agent) struct DiskTask {
     runtime: RuntimeClient,
     disks: Disks,
+    told: Arc<[PathBuf]>,
     /// Time between two readings.
     period: watch::Receiver<Duration>,
     published: watch::Sender<Arc<DiskSample>>,
@@ -86,7 +89,17 @@ impl DiskTask {
         let (published, latest) = watch::channel(Arc::default());
         let readings = DiskReadings { latest, wanted: Arc::default() };
         let wanted = Arc::clone(&readings.wanted);
-        (Self { runtime, disks: Disks::new(root_dir), period, published, wanted }, readings)
+        (
+            Self {
+                runtime,
+                disks: Disks::new(root_dir),
+                told: Arc::default(),
+                period,
+                published,
+                wanted,
+            },
+            readings,
+        )
     }
 
     pub(in crate::agent) async fn run(mut self, shutdown: CancellationToken) {
@@ -100,7 +113,12 @@ impl DiskTask {
                 asked = pause.map(|pause| self.ask_runtime(pause));
             }
             let images = self.disks.images().map(Path::to_owned);
-            let read_now = DiskSample { sample, layout: self.disks.layout(), images };
+            let read_now = DiskSample {
+                sample,
+                layout: self.disks.layout(),
+                images,
+                told: Arc::clone(&self.told),
+            };
             self.published.send_replace(Arc::new(read_now));
             // Every arm only waits; the answer of the runtime is kept until it has come.
             loop {
@@ -139,6 +157,7 @@ impl DiskTask {
     /// Takes in where the images lie. Whether that is known now.
     async fn locate(&mut self, found: Option<ImageFilesystems>) -> bool {
         let Some(found) = found else { return false };
+        self.told = found.images.iter().chain(&found.containers).cloned().collect();
         match self.disks.locate(&found.images, &found.containers, PATIENCE).await {
             Ok(layout) => {
                 tracing::debug!(?layout, "file systems of root directory, images and layers");

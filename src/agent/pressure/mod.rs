@@ -51,7 +51,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use usage::{Survey, has_ended};
+use usage::{Survey, WritePlacesOf, has_ended};
 
 /// Between two looks while a pod goes.
 const WHILE_LEAVING: Duration = Duration::from_millis(50);
@@ -110,6 +110,8 @@ pub(super) struct PressureTask {
     /// Measurements of pods that are under way, and the last that has come to its end.
     surveys: JoinSet<Survey>,
     surveyed: Option<Survey>,
+    /// Where containers write, as the runtime has told.
+    write_places: WritePlacesOf,
     /// The cgroup of all pods was there once, or there is to be none.
     pods_known: bool,
     /// When every pod was known first, by boot time.
@@ -200,6 +202,7 @@ impl PressureTask {
             freeing: None,
             surveys: JoinSet::new(),
             surveyed: None,
+            write_places: WritePlacesOf::new(),
             pods_known: false,
             listed_since: None,
             dead_tried: None,
@@ -230,7 +233,10 @@ impl PressureTask {
                     }
                 }
                 Some(survey) = self.surveys.join_next() => {
-                    self.surveyed = Some(survey.context("measuring pods has crashed")?);
+                    let mut survey = survey.context("measuring pods has crashed")?;
+                    self.write_places.append(&mut survey.found);
+                    self.history.measured(&survey.pods);
+                    self.surveyed = Some(survey);
                 }
                 found = self.blame.next() => self.tell_blame(found),
                 () = tokio::time::sleep(pause) => {}

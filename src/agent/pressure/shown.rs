@@ -1,10 +1,13 @@
 //! What people see of it.
 
-use super::{CALM_VIEW, PressureTask};
+use super::{
+    CALM_VIEW, PressureTask,
+    usage::{Measured, has_ended},
+};
 use crate::{
     model::{
-        EvictedView, Now, PodKey, Pressure, PressureCondition, PressureView, ReliefView, Signal,
-        SignalView, format_duration,
+        EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureCondition, PressureView,
+        ReliefView, Signal, SignalView, format_duration,
     },
     pressure::core::{Spare, Spared, Step, Threshold, Waiting},
 };
@@ -31,6 +34,8 @@ pub(super) struct History {
     told: BTreeSet<Signal>,
     /// Who was spared at the last look, and why, as long as a signal is crossed.
     spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
+    /// Pods whose directories were counted in part when they were measured last, and which directories.
+    partly: BTreeMap<PodKey, String>,
 }
 
 impl History {
@@ -55,6 +60,28 @@ impl History {
             tracing::debug!(%pod, %signal, "spared: {}", why.as_str());
         }
         *before = now;
+    }
+
+    /// Takes in a measurement: which pods were counted in part.
+    pub(super) fn measured(&mut self, pods: &[Measured]) {
+        for pod in pods {
+            let before = self.partly.remove(&pod.view.key);
+            if pod.usage.partly == PartlyMeasured::default() {
+                continue;
+            }
+            let what = pod.missing.join("; ");
+            if before.is_none() {
+                tracing::info!(pod = %pod.view.key, "could not be measured whole: {what}");
+            }
+            self.partly.insert(pod.view.key.clone(), what);
+        }
+    }
+
+    /// Pods that were counted in part, a sentence each.
+    fn suspects(&self) -> impl Iterator<Item = String> {
+        self.partly.iter().map(|(pod, what)| {
+            format!("pod {pod} could not be measured whole ({what}): it is a suspect when a disk is short")
+        })
     }
 
     /// Takes in what is crossed now.
@@ -82,6 +109,8 @@ fn since<K: Ord + Copy>(
 impl PressureTask {
     pub(super) fn publish(&mut self, step: &Step, now: Now) {
         self.history.seen(step);
+        let views = self.inputs.pods.borrow().clone();
+        self.history.partly.retain(|pod, _| views.get(pod).is_some_and(|view| !has_ended(view)));
         // While nothing is short, not with each of many looks.
         let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_VIEW;
         if calm && now.boot.saturating_sub(self.viewed) < CALM_VIEW {
@@ -160,7 +189,7 @@ impl PressureTask {
                 None => format!("{signal} is not watched: it {problem}"),
             });
         let short: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
-        problems.chain(self.blame.shown(&short)).collect()
+        problems.chain(self.blame.shown(&short)).chain(self.history.suspects()).collect()
     }
 }
 

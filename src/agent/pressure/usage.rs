@@ -2,29 +2,39 @@
 
 use super::{PressureTask, relief::has_local_limit};
 use crate::{
+    cri::WritePlaces,
     model::{
         ContainerId, DiskLayout, Evicted, HoldStop, PodKey, PodUse, PodView, Space, k8s,
         priority_of,
     },
     podspec::pod_cgroup_name,
     pressure::core::{Acting, Candidate},
-    signals::{ContainerPlaces, Measurer, Parts, PodPlaces, find_layers},
+    signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
     worker::PodViews,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-/// How long one directory, or one container's writable layer, may take.
+/// How long the directories of a pod together, or one container's writable layer, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Containers whose writable layers are asked for at a time.
 const LAYERS: usize = 8;
 /// How long all of them together may take.
 const LAYERS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the runtime may take to tell where containers write that were not seen before.
+const PLACES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A pod that may be evicted, with what it uses.
 pub(super) struct Measured {
     pub view: Arc<PodView>,
     pub pod: Arc<k8s::Pod>,
     pub usage: PodUse,
+    /// What could not be measured, or in part, a sentence each.
+    pub missing: Vec<String>,
 }
 
 impl Measured {
@@ -53,7 +63,12 @@ pub(super) enum Purpose {
 pub(super) struct Survey {
     pub purpose: Purpose,
     pub pods: Vec<Measured>,
+    /// Where containers write, of those for which that was not known.
+    pub found: WritePlacesOf,
 }
+
+/// Where containers write, as the runtime has told.
+pub(super) type WritePlacesOf = BTreeMap<ContainerId, WritePlaces>;
 
 /// A pod and where it is measured.
 pub(super) type Place = (Arc<PodView>, Arc<k8s::Pod>, PodPlaces);
@@ -102,29 +117,40 @@ impl PressureTask {
         measure(&self.measurer, pods, Parts::Cgroups, nothing).await
     }
 
-    /// Begins to measure everything of pods, beside the loop.
+    /// Begins to measure everything of pods, beside the loop. Where the containers of all pods write is asked whoever is measured:
+    /// it is to be known when the runtime hangs.
     pub(super) fn survey(&mut self, purpose: Purpose) {
+        let everyone = self.candidates(|_| true);
+        let ids: BTreeSet<ContainerId> = everyone.iter().flat_map(|(_, _, pod)| ids(pod)).collect();
+        self.write_places.retain(|id, _| ids.contains(id));
+        let known = self.write_places.clone();
+        let unknown: Vec<ContainerId> =
+            ids.into_iter().filter(|id| !known.contains_key(id)).collect();
         let mut pods = match purpose {
-            Purpose::Relief { .. } => self.candidates(|_| true),
+            Purpose::Relief { .. } => everyone,
             Purpose::Limits { .. } => self.candidates(has_local_limit),
         };
+        let told = Arc::clone(&self.inputs.disks.latest.borrow().told);
         let (measurer, host) = (self.measurer.clone(), Arc::clone(&self.inputs.host));
-        for (_, _, places) in &mut pods {
-            find_layers(places);
-        }
-        let containers = pods.iter().flat_map(|(_, _, place)| &place.containers);
-        let others = containers.filter(|container| container.layer.is_none());
-        let ids: Vec<ContainerId> = others.filter_map(|c| c.id.clone()).collect();
         self.surveys.spawn(async move {
+            let asked = host.runtime.all_write_places(&unknown, LAYERS, PLACES_PATIENCE);
+            let found = asked.await;
+            let mut without = Vec::new();
+            for (_, _, pod) in &mut pods {
+                let written = |id: &ContainerId| known.get(id).or_else(|| found.get(id));
+                set_places(pod, written, &told);
+                let others = pod.containers.iter().filter(|container| container.layer.is_none());
+                without.extend(others.filter_map(|container| container.id.clone()));
+            }
             let layers = async {
-                let asked = host.runtime.writable_layers(&ids, LAYERS, PATIENCE);
+                let asked = host.runtime.writable_layers(&without, LAYERS, PATIENCE);
                 // With a runtime that hangs: nobody's layer is known.
                 let layers = tokio::time::timeout(LAYERS_PATIENCE, asked).await.unwrap_or_default();
                 let known = layers.into_iter();
                 known.filter_map(|(id, layer)| Some((id, layer.ok()?.space))).collect()
             };
             let pods = measure(&measurer, pods, Parts::Everything, layers).await;
-            Survey { purpose, pods }
+            Survey { purpose, pods, found }
         });
     }
 
@@ -145,8 +171,33 @@ impl PressureTask {
             containers: containers.collect(),
             volumes: host.volumes.empty_dirs(pod, &view.uid).unwrap_or_default(),
             logs: host.files.pod_log_dir(&view.key, &view.uid).ok(),
+            files: host.volumes.pod_dir(&view.uid).ok(),
+            runtime_files: Vec::new(),
+            runtime_dirs: Vec::new(),
         }
     }
+}
+
+fn ids(pod: &PodPlaces) -> impl Iterator<Item = ContainerId> {
+    pod.containers.iter().filter_map(|container| container.id.clone())
+}
+
+/// Takes in where the containers of a pod write, as far as that lies in directories that the runtime has `told`.
+fn set_places<'a>(
+    pod: &mut PodPlaces,
+    written: impl Fn(&ContainerId) -> Option<&'a WritePlaces>,
+    told: &[PathBuf],
+) {
+    // Containers share the files of their sandbox.
+    let (mut files, mut dirs) = (BTreeSet::new(), BTreeSet::new());
+    for container in &mut pod.containers {
+        let Some(places) = container.id.as_ref().and_then(&written) else { continue };
+        container.layer = places.layer(told).map(PathBuf::from);
+        files.extend(places.files(told).map(PathBuf::from));
+        dirs.extend(places.volumes(told).map(PathBuf::from));
+    }
+    pod.runtime_files = files.into_iter().collect();
+    pod.runtime_dirs = dirs.into_iter().collect();
 }
 
 async fn measure(
@@ -163,7 +214,7 @@ async fn measure(
             for missing in &measured.missing {
                 tracing::debug!(pod = %view.key, "not measured: {missing}");
             }
-            Measured { view, pod, usage: measured.usage }
+            Measured { view, pod, usage: measured.usage, missing: measured.missing }
         })
         .collect()
 }

@@ -1,6 +1,6 @@
 //! Pods that use more local storage than they may: an emptyDir's `sizeLimit`, and the limits of containers on
 //! `ephemeral-storage`. The kubelet's checks in its order, the first one that applies. What could not be measured counts
-//! as nothing: who is above a limit without it is above it in any case.
+//! as nothing, and what was counted in part as that part: a pod above a limit without the rest is above it in any case.
 
 use super::{
     amount::shortest,
@@ -80,9 +80,8 @@ fn empty_dir(candidate: &Candidate<'_>) -> Option<String> {
 
 fn pod(candidate: &Candidate<'_>) -> Option<String> {
     let limit = pod_limits(candidate.pod.spec.as_ref()?).get(STORAGE).map(unsigned)?;
-    let layers = candidate.usage.containers.iter().map(|container| container.layer);
-    let used: Space =
-        layers.chain(candidate.logs_and_volumes()).flatten().fold(Space::default(), |a, b| a + b);
+    let parts = candidate.layers().chain(candidate.logs_and_volumes());
+    let used: Space = parts.flatten().fold(Space::default(), |a, b| a + b);
     (used.bytes > limit).then(|| {
         let limit = shortest(limit);
         format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")

@@ -7,11 +7,17 @@
 //! what somebody else takes.) Many small ones that are the cause together don't escape by it, whatever their number:
 //! where those above their requests (or all, when nobody is) use as much together as is to be kept free, as much as their
 //! average is enough; one is never below it. And where inodes are short, requests of bytes don't count.
+//!
+//! A pod whose directories were counted in part counts with what was counted. Where a hard threshold of a disk is crossed
+//! and no pod explains that, such a pod is a suspect: it goes before pods that were measured whole, as it would otherwise
+//! be spared for making itself hard to measure. A pod explains the shortage when it is known to use more than it requests,
+//! and half of what the threshold keeps free. A pod of which nothing was counted is no suspect: it had no part in that.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
     model::{
-        DiskLayout, PodKey, PodUid, PodUse, Quantity, SYSTEM_CRITICAL_PRIORITY, Signal, Space, k8s,
+        DiskLayout, PodKey, PodUid, PodUse, Pressure, Quantity, SYSTEM_CRITICAL_PRIORITY, Signal,
+        Space, k8s,
     },
     podspec::{Amounts, pod_requests},
 };
@@ -61,7 +67,7 @@ impl Candidate<'_> {
     fn memory(&self) -> Measured {
         let containers = self.usage.containers.iter().map(|container| container.memory);
         match self.usage.memory {
-            Some(memory) => Measured { known: Some(memory), whole: true },
+            Some(memory) => Measured::of(Some(memory)),
             None => containers.map(Measured::of).fold(Measured::NOTHING, Measured::plus),
         }
     }
@@ -70,7 +76,7 @@ impl Candidate<'_> {
     fn disk(&self, parts: DiskParts, pick: impl Fn(Space) -> u64) -> Measured {
         let mut sum = Measured::NOTHING;
         if parts.layers {
-            let layers = self.usage.containers.iter().map(|container| container.layer);
+            let layers = self.layers();
             sum = layers.map(|layer| Measured::of(layer.map(&pick))).fold(sum, Measured::plus);
         }
         if parts.logs_and_volumes {
@@ -80,10 +86,22 @@ impl Candidate<'_> {
                 .fold(sum, Measured::plus);
         }
         // Nothing that could have been measured is nothing used.
-        if sum.whole { Measured { known: Some(sum.known.unwrap_or(0)), whole: true } } else { sum }
+        if sum.whole {
+            sum.known = Some(sum.known.unwrap_or(0));
+        }
+        let partly = self.usage.partly;
+        sum.partly = (parts.layers && partly.layers) || (parts.logs_and_volumes && partly.root_dir);
+        sum.whole &= !sum.partly;
+        sum
     }
 
-    /// Its logs and each volume of its own on the disk.
+    /// Its writable layers, and what the runtime provides beside them.
+    pub(super) fn layers(&self) -> impl Iterator<Item = Option<Space>> {
+        let layers = self.usage.containers.iter().map(|container| container.layer);
+        layers.chain([self.usage.runtime_files])
+    }
+
+    /// Its logs, the files that the agent provides, and each volume of its own on the disk.
     pub(super) fn logs_and_volumes(&self) -> impl Iterator<Item = Option<Space>> {
         let containers = self.usage.containers.iter().map(|container| container.logs);
         // The pod's log directory has those of the containers in it.
@@ -92,7 +110,7 @@ impl Candidate<'_> {
             None => containers.collect(),
         };
         let volumes = self.usage.volumes.iter().filter(|volume| !volume.in_memory);
-        logs.into_iter().chain(volumes.map(|volume| volume.space))
+        logs.into_iter().chain([self.usage.files]).chain(volumes.map(|volume| volume.space))
     }
 
     fn used(&self, signal: Signal, layout: DiskLayout) -> Measured {
@@ -121,13 +139,15 @@ pub(super) fn unsigned(quantity: Quantity) -> u64 {
 struct Measured {
     known: Option<u64>,
     whole: bool,
+    /// A directory of it was counted in part.
+    partly: bool,
 }
 
 impl Measured {
-    const NOTHING: Self = Self { known: None, whole: true };
+    const NOTHING: Self = Self { known: None, whole: true, partly: false };
 
     fn of(amount: Option<u64>) -> Self {
-        Self { known: amount, whole: amount.is_some() }
+        Self { known: amount, whole: amount.is_some(), partly: false }
     }
 
     fn plus(self, other: Self) -> Self {
@@ -135,7 +155,8 @@ impl Measured {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
         };
-        Self { known, whole: self.whole && other.whole }
+        let (whole, partly) = (self.whole && other.whole, self.partly || other.partly);
+        Self { known, whole, partly }
     }
 }
 
@@ -167,6 +188,8 @@ pub struct Victim<'a> {
     pub used: u64,
     /// What it requests of it; 0 where nothing can be requested.
     pub requested: u64,
+    /// It goes because it could not be measured whole and no other pod explains the shortage.
+    pub suspect: bool,
 }
 
 /// A pod that is not to be evicted.
@@ -231,13 +254,18 @@ pub fn rank<'a>(
     };
     let may_go = candidates.iter().zip(&used).filter(|(c, _)| c.exempt(static_pods).is_none());
     let uses = may_go.filter_map(|(candidate, used)| Some((used.known?, requested(candidate))));
-    let large = Large::among(uses, acting);
+    let uses: Vec<(u64, u64)> = uses.collect();
+    let large = Large::among(uses.iter().copied(), acting);
+    let hard_disk = acting.threshold.is_hard() && signal.condition() == Pressure::Disk;
+    let suspicious =
+        hard_disk && !uses.iter().any(|(used, requested)| large.explains(*used, *requested));
     for (candidate, used) in candidates.iter().zip(used) {
+        let suspect = suspicious && used.partly;
         let why = match (candidate.exempt(static_pods), used.known) {
             (Some(why), _) => why,
-            (None, Some(used)) if large.is(used) => {
+            (None, Some(used)) if suspect || large.is(used) => {
                 let requested = requested(candidate);
-                ranking.victims.push(Victim { candidate: *candidate, used, requested });
+                ranking.victims.push(Victim { candidate: *candidate, used, requested, suspect });
                 continue;
             }
             (None, Some(_)) if used.whole => Spare::TooLittle,
@@ -250,7 +278,8 @@ pub fn rank<'a>(
         let order = |victim: &Victim<'_>| {
             let over = i128::from(victim.used) - i128::from(victim.requested);
             let candidate = &victim.candidate;
-            (!candidate.api_pod, by_request && over <= 0, candidate.priority, Reverse(over))
+            let within = by_request && over <= 0 && !victim.suspect;
+            (!victim.suspect, !candidate.api_pod, within, candidate.priority, Reverse(over))
         };
         order(a).cmp(&order(b)).then_with(|| name(&a.candidate).cmp(&name(&b.candidate)))
     });
@@ -286,6 +315,11 @@ impl Large {
         }
         let many = if over.users > 0 { over } else { all };
         Self { kept_free: kept_free.max(1), many }
+    }
+
+    /// Whether a pod that uses and requests this much is the cause by itself.
+    fn explains(&self, used: u64, requested: u64) -> bool {
+        used > requested && used.saturating_mul(2) >= self.kept_free
     }
 
     fn is(&self, used: u64) -> bool {

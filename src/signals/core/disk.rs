@@ -2,7 +2,7 @@
 
 use super::NoReading;
 use crate::model::DiskLayout;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a file system says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,18 +68,6 @@ pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> Option<
     }
 }
 
-/// The upper directory of the overlay that is mounted last at `/`, from a `/proc/PID/mountinfo`: where what a container
-/// writes to its root goes.
-#[must_use]
-pub(in crate::signals) fn upper_dir(mountinfo: &str) -> Option<PathBuf> {
-    let root = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/"))?;
-    let (_, system) = root.split_once(" - ")?;
-    let options = system.strip_prefix("overlay ")?.split(' ').nth(1)?;
-    let path = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
-    // A path with characters that are written otherwise here is left to the runtime.
-    (path.starts_with('/') && !path.contains('\\')).then(|| PathBuf::from(path))
-}
-
 /// Where the whole file system of a device (`8:1`) is mounted, from a `/proc/PID/mountinfo`.
 #[must_use]
 pub(in crate::signals) fn tops<'a>(mountinfo: &'a str, device: &str) -> Vec<&'a str> {
@@ -101,25 +89,6 @@ mod tests {
         assert_eq!(tops(mounts, "8:2"), ["/data"]);
         assert_eq!(tops(mounts, "8:1"), ["/"]);
         assert!(tops(mounts, "0:33").is_empty());
-    }
-
-    #[test]
-    fn the_upper_directory_of_a_containers_root() {
-        let root = |system: &str| {
-            format!(
-                "1 0 0:5 / /proc rw - proc proc rw\n2 1 0:9 / / rw,relatime - {system}\n3 2 0:7 / /dev rw - tmpfs t rw\n"
-            )
-        };
-        let found = |system: &str| upper_dir(&root(system));
-        let overlay = "overlay overlay rw,lowerdir=/s/1/fs:/s/2/fs,upperdir=/s/3/fs,workdir=/s/3/work,xino=off";
-        assert_eq!(found(overlay), Some("/s/3/fs".into()));
-        assert_eq!(found("overlay overlay ro,lowerdir=/s/1/fs:/s/2/fs"), None);
-        assert_eq!(found("overlay overlay rw,upperdir=l/3,workdir=l/4"), None);
-        assert_eq!(found("overlay overlay rw,upperdir=/with\\040space/fs"), None);
-        assert_eq!(found("ext4 /dev/vda rw,upperdir=/s/3/fs"), None);
-        assert_eq!(upper_dir(""), None);
-        let twice = root(overlay) + "4 2 0:9 / / rw - overlay overlay rw,upperdir=/s/4/fs\n";
-        assert_eq!(upper_dir(&twice), Some("/s/4/fs".into()));
     }
 
     const GOOD: FileSystemUse = FileSystemUse {

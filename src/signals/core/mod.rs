@@ -9,7 +9,7 @@ pub use kmsg::SystemOom;
 pub use memory::MemInfo;
 pub use process::Process;
 
-pub(super) use disk::{FileSystemUse, layout, tops, upper_dir};
+pub(super) use disk::{FileSystemUse, layout, tops};
 pub(super) use kmsg::system_oom;
 pub(super) use memory::{CgroupMemory, limit, memory_stat, number, working_set};
 pub(super) use process::{is_below, process, tasks};

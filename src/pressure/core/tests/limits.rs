@@ -134,3 +134,23 @@ fn all_that_are_above_go_except_those_that_never_do() {
     assert_eq!(names(StaticPods::Ranked), ["a", "b", "c"]);
     assert_eq!(names(StaticPods::Never), ["b"]);
 }
+
+#[test]
+fn a_lower_bound_above_a_limit_is_enough() {
+    let mut pod = with_volume(&json!({"sizeLimit": "1Mi"}), 2 * MI);
+    pod.usage.partly.root_dir = true;
+    assert_eq!(told(&pod, DiskLayout::Single).unwrap().0, LocalLimit::EmptyDir);
+    let mut below = with_volume(&json!({"sizeLimit": "1Mi"}), 1);
+    below.usage.partly.root_dir = true;
+    assert_eq!(told(&below, DiskLayout::Single), None);
+}
+
+#[test]
+fn files_of_the_agent_and_of_the_runtime_count_for_a_pods_limit() {
+    let mut pod = limited(Some("2Mi"), None);
+    pod.usage.files = Some(space(MI, 1));
+    pod.usage.runtime_files = Some(space(MI, 1));
+    assert_eq!(told(&pod, DiskLayout::Single), None, "equal is not above");
+    pod.usage.files = Some(space(MI + 1, 1));
+    assert_eq!(told(&pod, DiskLayout::Single).unwrap().0, LocalLimit::Pod);
+}

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{HoldStop, Pressure};
 
 fn evicted(pod: &Pod, used: u64, acting: &Acting, max_pod_grace: u32) -> Eviction {
-    let victim = Victim { candidate: pod.candidate(), used, requested: 0 };
+    let victim = Victim { candidate: pod.candidate(), used, requested: 0, suspect: false };
     Eviction::of(&victim, acting, max_pod_grace)
 }
 

@@ -10,7 +10,8 @@ mod thresholds;
 
 use super::*;
 use crate::model::{
-    ContainerUse, DiskLayout, Now, PodKey, PodUid, PodUse, Reading, Signal, Space, VolumeUse, k8s,
+    ContainerUse, DiskLayout, Now, PartlyMeasured, PodKey, PodUid, PodUse, Reading, Signal, Space,
+    VolumeUse, k8s,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
@@ -106,6 +107,9 @@ impl Pod {
             containers,
             volumes: volumes.collect(),
             logs: None,
+            files: Some(Space::default()),
+            runtime_files: Some(Space::default()),
+            partly: PartlyMeasured::default(),
         };
         Self { pod, key, uid, usage, api: false }
     }

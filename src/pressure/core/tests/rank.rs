@@ -273,3 +273,91 @@ fn process_ids_go_by_priority_and_number_alone() {
     assert_eq!(victims, ["many", "few", "high"]);
     assert_eq!(spared, [("unknown".to_owned(), Spare::NotMeasured)]);
 }
+
+/// A pod with this much in its logs, counted in part.
+fn partly(name: &str, bytes: u64) -> Pod {
+    let mut pod = Pod::new(name, json!({})).disk(Some(space(bytes, 1)), Some(space(0, 0)));
+    pod.usage.partly.root_dir = true;
+    pod
+}
+
+fn whole(name: &str, bytes: u64) -> Pod {
+    Pod::new(name, json!({})).disk(Some(space(bytes, 1)), Some(space(0, 0)))
+}
+
+#[test]
+fn a_partly_measured_pod_goes_before_innocents_of_a_hard_threshold() {
+    // 100 MiB are to be kept free.
+    let pods = || [whole("honest", 10 * MI), partly("suspect", MI), whole("tiny", 1)];
+    let hard = acting(Signal::NodefsAvailable, MI);
+    let (victims, spared) = ranked(&pods(), &hard, DiskLayout::Single);
+    assert_eq!(victims, ["suspect", "honest"]);
+    assert_eq!(spared, [("tiny".to_owned(), Spare::TooLittle)]);
+    let mut soft = hard;
+    soft.threshold.grace = Some(seconds(30));
+    let (victims, spared) = ranked(&pods(), &soft, DiskLayout::Single);
+    assert_eq!(victims, ["honest"]);
+    let unknown = ("suspect".to_owned(), Spare::NotMeasured);
+    assert_eq!(spared, [unknown, ("tiny".to_owned(), Spare::TooLittle)]);
+}
+
+#[test]
+fn a_partly_measured_pod_is_no_suspect_beside_one_that_explains_the_shortage() {
+    let hard = acting(Signal::NodefsAvailable, MI);
+    let (victims, spared) =
+        ranked(&[whole("hog", 50 * MI), partly("slow", MI)], &hard, DiskLayout::Single);
+    assert_eq!(victims, ["hog"]);
+    assert_eq!(spared, [("slow".to_owned(), Spare::NotMeasured)]);
+    // A pod within its request explains nothing, however large it is.
+    let resources = json!({"requests": {"ephemeral-storage": "1Gi"}});
+    let containers = json!([{"name": "c", "image": "i", "resources": resources}]);
+    let within = Pod::new("within", json!({"containers": containers}))
+        .disk(Some(space(500 * MI, 1)), Some(space(0, 0)));
+    let (victims, _) = ranked(&[within, partly("slow", MI)], &hard, DiskLayout::Single);
+    assert_eq!(victims, ["slow", "within"]);
+}
+
+#[test]
+fn suspects_go_by_priority_and_lower_bound() {
+    let mut first = partly("first", MI);
+    first.pod.spec.as_mut().unwrap().priority = Some(-5);
+    let critical = {
+        let mut pod = partly("critical", MI);
+        pod.pod.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+        pod
+    };
+    let pods = [partly("small", 2 * MI), critical, partly("large", 3 * MI), first];
+    let hard = acting(Signal::NodefsInodesFree, 1);
+    let (victims, spared) = ranked(&pods, &hard, DiskLayout::Single);
+    assert_eq!(victims, ["first", "large", "small"]);
+    assert_eq!(spared, [("critical".to_owned(), Spare::Critical)]);
+}
+
+#[test]
+fn a_pod_is_a_suspect_only_for_the_disk_that_has_what_was_not_counted() {
+    let layer = || {
+        let mut pod = Pod::new("layer", json!({})).disk(Some(space(0, 0)), Some(space(MI, 1)));
+        pod.usage.partly.layers = true;
+        pod
+    };
+    let of = |signal, layout| ranked(&[layer()], &acting(signal, MI), layout).0;
+    assert_eq!(of(Signal::ImagefsAvailable, DiskLayout::DedicatedImages), ["layer"]);
+    assert!(of(Signal::NodefsAvailable, DiskLayout::DedicatedImages).is_empty());
+    assert_eq!(of(Signal::NodefsAvailable, DiskLayout::Single), ["layer"]);
+    // Memory has nothing to do with it.
+    assert!(of(Signal::MemoryAvailable, DiskLayout::Single).is_empty());
+}
+
+#[test]
+fn files_of_the_agent_and_of_the_runtime_count() {
+    let mut pod = whole("files", 0);
+    pod.usage.files = Some(space(20 * MI, 1));
+    pod.usage.runtime_files = Some(space(30 * MI, 1));
+    let candidates = [pod.candidate()];
+    let used = |signal, layout| {
+        rank(&candidates, &acting(signal, MI), layout, StaticPods::Ranked).victims[0].used
+    };
+    assert_eq!(used(Signal::NodefsAvailable, DiskLayout::Single), 50 * MI);
+    assert_eq!(used(Signal::NodefsAvailable, DiskLayout::DedicatedImages), 20 * MI);
+    assert_eq!(used(Signal::ImagefsAvailable, DiskLayout::DedicatedImages), 30 * MI);
+}
