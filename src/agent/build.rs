@@ -24,8 +24,8 @@ use crate::{
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
     model::{
-        Event, EventKind, EventTarget, NodeView, PressureOrders, PressureView, Quantity, Shutdown,
-        SourceKind,
+        Event, EventKind, EventTarget, MachineState, NodeView, PressureOrders, PressureView,
+        Quantity, SourceKind,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
@@ -95,7 +95,7 @@ pub(super) fn spawn_all(
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
         sources.iter().map(|source| source.snapshots.clone()).collect();
-    let node_shutdown = watch::Sender::default();
+    let machine = watch::Sender::default();
     let facts = node_facts(config, &node_name, &capacity)?;
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let evictions = pressure::restored(loaded.evictions.take());
@@ -105,7 +105,7 @@ pub(super) fn spawn_all(
         sources: snapshots.clone(),
         updates,
         health: health.clone(),
-        node_shutdown: node_shutdown.subscribe(),
+        machine: machine.subscribe(),
         node: facts,
         pressure: orders.subscribe(),
         records: loaded.pods,
@@ -128,7 +128,7 @@ pub(super) fn spawn_all(
         images: loaded.images.take(),
     };
     spawn_pressure(config, &host, watched, tasks, shutdown)?;
-    let conducted = Conducted { shutdown: node_shutdown, ending: ending.clone() };
+    let conducted = Conducted { machine, ending: ending.clone() };
     let (shutdown_stage, trouble_of_shutdown) =
         spawn_shutdown(config, conducted, recorder.clone(), tasks, shutdown);
     let (trouble_sender, trouble) = watch::channel(Vec::new());
@@ -280,7 +280,7 @@ fn spawn_pressure(
 
 /// Where the workers are told of a shutdown of the machine, and where they answer.
 struct Conducted {
-    shutdown: watch::Sender<Option<Shutdown>>,
+    machine: watch::Sender<MachineState>,
     ending: watch::Receiver<Ending>,
 }
 
@@ -297,7 +297,7 @@ fn spawn_shutdown(
     let task = ShutdownTask {
         places: Places::new(config.process.system_bus.clone()),
         periods: config.shutdown.clone().unwrap_or_default(),
-        shutdown: conducted.shutdown,
+        machine: conducted.machine,
         ending: conducted.ending,
         stage,
         trouble,

@@ -16,6 +16,7 @@ use crate::{
     source::{SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -210,6 +211,7 @@ impl Report {
             kind: SourceKind::File,
             knowledge: Knowledge::Complete,
             pods: std::mem::take(&mut self.pods),
+            unconfirmed: BTreeSet::new(),
             view: SourceView {
                 kind: SourceKind::File,
                 location: String::new(),

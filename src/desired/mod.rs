@@ -5,7 +5,10 @@
 //! verdict that names both places. Admission (resources, node conditions) will stand here as well.
 
 use crate::model::{DesiredPod, Origin, PodKey, PodUid, SourceKind, SourceView};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// What a source knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,10 @@ pub struct SourceSnapshot {
     pub knowledge: Knowledge,
     /// The pods that it wants.
     pub pods: Vec<Arc<DesiredPod>>,
+    /// Those of them that it can't vouch for yet: an earlier run of the agent accepted them and they were not
+    /// looked for since, or their manifest is missing and may be removed. They keep what runs, and nothing
+    /// is started for them.
+    pub unconfirmed: BTreeSet<PodKey>,
     /// For people.
     pub view: SourceView,
 }
@@ -49,6 +56,8 @@ pub struct Duplicate {
 pub struct Desired {
     /// One pod per name.
     pub pods: BTreeMap<PodKey, Arc<DesiredPod>>,
+    /// Those of them that keep what runs, and for which nothing is started.
+    pub unconfirmed: BTreeSet<PodKey>,
     /// Pods that gave way, sorted.
     pub duplicates: Vec<Duplicate>,
     /// Whether every source has told something: what its first look showed, or the last good manifests.
@@ -61,25 +70,32 @@ pub struct Desired {
 ///
 /// No source at all counts as complete knowledge that nothing is wanted.
 #[must_use]
-pub fn merge(
-    sources: &[Arc<SourceSnapshot>],
+pub fn merge<'a>(
+    sources: &'a [Arc<SourceSnapshot>],
     running: &dyn Fn(&PodKey) -> Option<PodUid>,
 ) -> Desired {
-    let mut candidates: Vec<&Arc<DesiredPod>> =
-        sources.iter().flat_map(|source| &source.pods).collect();
-    candidates.sort_by(|a, b| {
+    let of_source = |source: &'a Arc<SourceSnapshot>| {
+        source.pods.iter().map(move |pod| (pod, source.unconfirmed.contains(&pod.key)))
+    };
+    let mut candidates: Vec<(&Arc<DesiredPod>, bool)> =
+        sources.iter().flat_map(of_source).collect();
+    candidates.sort_by(|(a, _), (b, _)| {
         let loses = |pod: &DesiredPod| running(&pod.key).as_ref() != Some(&pod.uid);
         (loses(a), &a.origin).cmp(&(loses(b), &b.origin))
     });
     let mut pods: BTreeMap<PodKey, Arc<DesiredPod>> = BTreeMap::new();
     let mut by_uid: BTreeMap<&PodUid, &Arc<DesiredPod>> = BTreeMap::new();
+    let mut unconfirmed = BTreeSet::new();
     let mut duplicates = Vec::new();
-    for pod in candidates {
+    for (pod, is_unconfirmed) in candidates {
         let kept = pods.get(&pod.key).or_else(|| by_uid.get(&pod.uid).copied());
         match kept.cloned() {
             Some(kept) => duplicates.push(duplicate(&kept, pod)),
             None => {
                 by_uid.insert(&pod.uid, pod);
+                if is_unconfirmed {
+                    unconfirmed.insert(pod.key.clone());
+                }
                 pods.insert(pod.key.clone(), Arc::clone(pod));
             }
         }
@@ -87,7 +103,7 @@ pub fn merge(
     duplicates.sort_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
     let complete = sources.iter().all(|source| source.knowledge == Knowledge::Complete);
     let told = sources.iter().all(|source| source.knowledge != Knowledge::Unknown);
-    Desired { pods, duplicates, told, complete }
+    Desired { pods, unconfirmed, duplicates, told, complete }
 }
 
 fn duplicate(kept: &DesiredPod, dropped: &DesiredPod) -> Duplicate {

@@ -23,7 +23,8 @@ fn source(knowledge: Knowledge, pods: Vec<Arc<DesiredPod>>) -> Arc<SourceSnapsho
         error: None,
         files: Vec::new(),
     };
-    Arc::new(SourceSnapshot { kind: SourceKind::File, knowledge, pods, view })
+    let unconfirmed = BTreeSet::new();
+    Arc::new(SourceSnapshot { kind: SourceKind::File, knowledge, pods, unconfirmed, view })
 }
 
 fn kept(desired: &Desired) -> Vec<(String, &str, &str)> {
@@ -72,6 +73,26 @@ fn a_uid_used_for_two_names_is_given_to_the_one_that_runs() {
     assert!(
         desired.duplicates[0].message.starts_with("pod \"default/api\" has the same metadata.uid")
     );
+}
+
+#[test]
+fn a_pod_is_unconfirmed_when_the_source_that_it_is_taken_from_says_so() {
+    let of = |location, unconfirmed: &[&str]| {
+        let mut source = SourceSnapshot::clone(&source(
+            Knowledge::Complete,
+            vec![pod("web", location, location), pod(location, location, location)],
+        ));
+        source.unconfirmed = unconfirmed.iter().map(|name| PodKey::new("default", name)).collect();
+        Arc::new(source)
+    };
+    let unconfirmed = |first: &[&str], second: &[&str]| {
+        let desired = merge(&[of("a", first), of("b", second)], &|_| None);
+        let keys = desired.unconfirmed.into_iter().map(|key| key.name.to_string());
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!(unconfirmed(&[], &[]), [""; 0]);
+    assert_eq!(unconfirmed(&["web"], &["b"]), ["b", "web"]);
+    assert_eq!(unconfirmed(&[], &["web"]), [""; 0], "that one gives way");
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub use pressure::{Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, R
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{
-    SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
+    MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
 };
 pub use time::Now;
 pub use usage::{

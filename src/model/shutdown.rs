@@ -76,6 +76,29 @@ pub struct Shutdown {
     pub turn: usize,
 }
 
+/// Whether the machine goes down, as far as known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MachineState {
+    /// logind has not answered yet: nothing is started.
+    #[default]
+    Unknown,
+    /// It stays up.
+    Up,
+    /// It goes down.
+    GoingDown(Shutdown),
+}
+
+impl MachineState {
+    /// The shutdown that is going on.
+    #[must_use]
+    pub fn shutdown(&self) -> Option<&Shutdown> {
+        match self {
+            Self::GoingDown(shutdown) => Some(shutdown),
+            Self::Unknown | Self::Up => None,
+        }
+    }
+}
+
 impl Shutdown {
     /// How many seconds a pod of this priority has to end, now that its turn has come; `None` before.
     #[must_use]

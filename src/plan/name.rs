@@ -24,7 +24,11 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         plan_retire(input, uid, now, &mut plan);
     }
     plan_undecided(input, now, &mut plan);
-    let Wish::Run(desired) = input.wish else { return plan };
+    let (desired, keep) = match input.wish {
+        Wish::Run(desired) => (desired, None),
+        Wish::Keep { pod, why } => (pod, Some(why)),
+        Wish::Gone | Wish::Undecided => return plan,
+    };
     if let Some(hold) = input.hold_of(&desired.uid) {
         plan.block(&hold.message);
         plan.held = retiring.is_empty();
@@ -43,6 +47,9 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         Some(why) => plan.blocked = Some(why.to_owned()),
         None => plan_pod(&cx, &mut plan),
     }
+    if let (Some(why), None) = (keep, &plan.interrupted) {
+        plan.withhold(why);
+    }
     plan
 }
 
@@ -57,7 +64,7 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
             || match input.wish {
                 Wish::Run(desired) => desired.uid != *uid,
                 Wish::Gone => true,
-                Wish::Undecided => false,
+                Wish::Keep { .. } | Wish::Undecided => false,
             }
     });
     uids
@@ -208,6 +215,15 @@ impl<'a> Cx<'a> {
 }
 
 impl PodPlan {
+    /// Takes back everything that would be done for a pod that may only keep what runs.
+    fn withhold(&mut self, why: &str) {
+        if !self.actions.is_empty() {
+            self.block(why);
+        }
+        self.actions.clear();
+        self.notices.clear();
+    }
+
     /// Plans again at this boot time at the latest.
     pub(crate) fn wake(&mut self, at: Duration) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));

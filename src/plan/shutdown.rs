@@ -32,8 +32,14 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
 
 /// Ends what runs under a name about which no source has said anything yet.
 pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan) {
-    let (Some(shutdown), Wish::Undecided) = (input.shutdown, input.wish) else { return };
+    let Some(shutdown) = input.shutdown else { return };
+    let kept = match input.wish {
+        Wish::Undecided => None,
+        Wish::Keep { pod, .. } => Some(&pod.uid),
+        Wish::Run(_) | Wish::Gone => return,
+    };
     let staying = input.known.iter().filter(|known| known.kill.is_none());
+    let staying = staying.filter(|known| Some(&known.uid) != kept);
     for known in staying {
         let pod = known.pod.as_deref();
         if let Some(seconds) = seconds(shutdown, pod) {

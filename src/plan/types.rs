@@ -41,6 +41,14 @@ pub struct NameInput<'a> {
 pub enum Wish<'a> {
     /// This pod is to run.
     Run(&'a DesiredPod),
+    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a kill already begun is
+    /// finished, and that the pod ends when the machine goes down.
+    Keep {
+        /// The pod.
+        pod: &'a DesiredPod,
+        /// What has to be known before more is done.
+        why: &'a str,
+    },
     /// Nothing of this name is to run, and every source that could say otherwise has spoken.
     Gone,
     /// Some source has not spoken yet and none wants the name: what runs goes on, nothing is done,

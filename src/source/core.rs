@@ -15,6 +15,9 @@
 //! Invariant: a pod leaves only when a directory that is known to be the right one was listed without
 //! it twice, at least [`AGREEMENT`] apart, with the same files both times, or when a person says so.
 //! Invariant: what a broken file says about a pod never replaces or removes that pod.
+//! Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest is missing
+//! and may be removed, is unconfirmed until a look has settled the matter: it keeps what runs, see
+//! [`SourceSnapshot::unconfirmed`].
 //! Invariant: while a last good revision is refused (another version or configuration has read it again),
 //! the source does not know everything, so that nothing is removed: its pod can't be wanted, and may run.
 
@@ -41,6 +44,9 @@ use std::{
 pub const AGREEMENT: Duration = Duration::from_millis(200);
 /// A file whose size and times hold for this long counts as written.
 pub const SETTLING: Duration = Duration::from_millis(100);
+/// A file that is still being written this long after the first look no longer delays the start of its last
+/// good pods.
+pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
 
 /// What tells one directory from another one at the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +152,8 @@ pub struct State {
     kept: BTreeMap<PodKey, Kept>,
     /// The directory and the manifest names of the look before, if that one may remove.
     before: Option<(Identity, Vec<Box<str>>)>,
+    /// Boot time of the first look.
+    first_look: Option<Duration>,
 }
 
 /// An accepted pod.
@@ -156,13 +164,50 @@ pub(super) struct Kept {
     /// Or why its last good revision can't be wanted.
     pod: Result<Arc<DesiredPod>, Refused>,
     warnings: Vec<Problem>,
-    /// Its document was there and valid at the last look.
-    current: bool,
-    /// Boot time of the first of the agreeing looks that did not show it.
-    missing_since: Option<Duration>,
+    presence: Presence,
+}
+
+/// What the last look showed of an accepted pod's manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// It was saved by an earlier run of the agent, and no look has decided about it yet.
+    Saved,
+    /// Its document is there and valid.
+    Current,
+    /// Its document is broken, or could not be looked for: the last good revision is wanted.
+    LastGood,
+    /// It is written nowhere.
+    Missing {
+        /// Boot time of the first of the agreeing looks that did not show it.
+        since: Duration,
+        /// The agreeing looks have settled that it stays wanted: a broken document has its name.
+        settled: bool,
+    },
+}
+
+impl Presence {
+    /// Whether the source can't tell yet if the pod is still wanted.
+    fn is_unconfirmed(self) -> bool {
+        match self {
+            Self::Saved | Self::Missing { settled: false, .. } => true,
+            Self::Current | Self::LastGood | Self::Missing { settled: true, .. } => false,
+        }
+    }
+
+    /// Boot time since when it is missing.
+    fn missing_since(self) -> Option<Duration> {
+        match self {
+            Self::Missing { since, .. } => Some(since),
+            Self::Saved | Self::Current | Self::LastGood => None,
+        }
+    }
 }
 
 impl Kept {
+    fn is_current(&self) -> bool {
+        self.presence == Presence::Current
+    }
+
     fn origin(&self) -> &Origin {
         match &self.pod {
             Ok(pod) => &pod.origin,
@@ -211,6 +256,7 @@ impl State {
             error: None,
             kept: BTreeMap::new(),
             before: None,
+            first_look: None,
         }
     }
 
@@ -229,6 +275,7 @@ impl State {
             kind: self.kind,
             knowledge,
             pods: self.pods(),
+            unconfirmed: self.unconfirmed(),
             view: SourceView {
                 kind: self.kind,
                 location: self.location.clone(),
@@ -244,11 +291,26 @@ impl State {
         self.kept.values().filter_map(|kept| kept.pod.as_ref().ok()).cloned().collect()
     }
 
+    /// The pods that may keep what runs, and for which nothing is started.
+    fn unconfirmed(&self) -> BTreeSet<PodKey> {
+        let kept = self.kept.iter().filter(|(_, kept)| kept.presence.is_unconfirmed());
+        kept.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// A look takes too long: what it has not settled counts as if the source could not be read, so that the
+    /// last good pods start.
+    pub fn stop_waiting(&mut self) {
+        self.before = None;
+        for kept in self.kept.values_mut().filter(|kept| kept.presence.is_unconfirmed()) {
+            kept.presence = Presence::LastGood;
+        }
+    }
+
     /// Drops the last good revision of a pod. Step again afterwards.
     pub fn forget(&mut self, key: &PodKey) -> Forgotten {
         let Some(kept) = self.kept.get(key) else { return Forgotten::Unknown };
         let location = kept.origin().location.to_string();
-        if kept.current {
+        if kept.is_current() {
             return Forgotten::Written { location };
         }
         self.kept.remove(key);
@@ -257,11 +319,12 @@ impl State {
 
     /// Takes in what a look showed.
     pub fn step(&mut self, listing: &Listing, now: Now) -> Step {
+        self.first_look.get_or_insert(now.boot);
         let speaks = listing.files.iter().any(|file| file.look.speaks());
         let error = match &listing.place {
             Place::Away(reason) => Some(reason.clone()),
             Place::Here(here) => match self.home {
-                Some(home) if home != *here && !speaks => Some(self.elsewhere(home, *here)),
+                Some(home) if !home.is_same(*here) && !speaks => Some(self.elsewhere(home, *here)),
                 Some(_) | None => {
                     self.take_in(*here, speaks, listing, now);
                     None
@@ -271,7 +334,7 @@ impl State {
         if error.is_some() {
             self.before = None;
             for kept in self.kept.values_mut() {
-                (kept.current, kept.missing_since) = (false, None);
+                kept.presence = Presence::LastGood;
             }
         }
         let knows_all = listing.files.iter().all(|file| {
@@ -293,7 +356,8 @@ impl State {
         };
         let complete = self.complete && self.kept.values().all(|kept| kept.pod.is_ok());
         let knowledge = if complete { Knowledge::Complete } else { Knowledge::Checkpoint };
-        SourceSnapshot { kind: self.kind, knowledge, pods: self.pods(), view }
+        let unconfirmed = self.unconfirmed();
+        SourceSnapshot { kind: self.kind, knowledge, pods: self.pods(), unconfirmed, view }
     }
 
     /// Whether [`Self::saved`] may take the place of what was saved before.
@@ -317,29 +381,37 @@ impl State {
         let agrees = self.before == looked;
         self.before = looked;
         let claims = Claims::of(listing);
+        let first_look = self.first_look.unwrap_or(now.boot);
+        let waits_for_writers = now.boot.saturating_sub(first_look) < LONGEST_WRITE;
         let keys: BTreeSet<PodKey> =
             self.kept.keys().cloned().chain(claims.keys().cloned()).collect();
         for key in keys {
             let mut kept = self.kept.remove(&key);
-            if let Some(kept) = &mut kept {
-                kept.current = false;
-                if !agrees {
-                    kept.missing_since = None;
-                }
+            if let Some(kept) = &mut kept
+                && kept.presence.missing_since().is_some()
+                && !agrees
+            {
+                kept.presence = Presence::LastGood;
             }
             let result = match (claims.decide(&key, kept.as_ref(), now.boot), kept) {
                 (Decision::Use(file, document), kept) => {
                     accept(kept.as_ref(), &listing.files[file], document)
                 }
                 (Decision::Keep, Some(mut kept)) => {
-                    kept.missing_since = None;
+                    let waits = kept.presence == Presence::Saved
+                        && waits_for_writers
+                        && listing.is_being_written(&kept.file);
+                    if !waits {
+                        kept.presence = Presence::LastGood;
+                    }
                     Some(kept)
                 }
-                (Decision::Missing, Some(mut kept)) => {
-                    kept.missing_since = kept.missing_since.or(Some(now.boot));
+                (Decision::Missing { settled }, Some(mut kept)) => {
+                    let since = kept.presence.missing_since().unwrap_or(now.boot);
+                    kept.presence = Presence::Missing { since, settled };
                     Some(kept)
                 }
-                (Decision::Remove, _) | (Decision::Keep | Decision::Missing, None) => None,
+                (Decision::Remove, _) | (Decision::Keep | Decision::Missing { .. }, None) => None,
             };
             if let Some(result) = result {
                 self.kept.insert(key, result);
@@ -348,7 +420,7 @@ impl State {
     }
 
     fn wake_at(&self, listing: &Listing, now: Now) -> Option<Duration> {
-        let removal = self.kept.values().filter_map(|kept| kept.missing_since).min();
+        let removal = self.kept.values().filter_map(|kept| kept.presence.missing_since()).min();
         let removal = removal.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
         let settling = listing.files.iter().any(|file| file.look == Look::Settling);
         removal.into_iter().chain(settling.then(|| now.boot + SETTLING)).min()
@@ -367,8 +439,7 @@ fn accept(before: Option<&Kept>, file: &Listed, document: &Document) -> Option<K
         manifest: Arc::clone(&document.manifest),
         pod: Ok(pod),
         warnings: document.warnings.clone(),
-        current: true,
-        missing_since: None,
+        presence: Presence::Current,
     })
 }
 
@@ -410,6 +481,25 @@ impl Reading {
                 *new = settle(old, new);
             }
         }
+    }
+}
+
+impl Identity {
+    /// Whether both are the same directory. A device may have another number after a reboot; the time at
+    /// which the directory was made tells as much where the file system knows it.
+    fn is_same(self, other: Self) -> bool {
+        let by_device = self.device == other.device && self.born == other.born;
+        let by_birth = self.born.is_some() && self.born == other.born;
+        self.inode == other.inode
+            && self.single_file == other.single_file
+            && (by_device || by_birth)
+    }
+}
+
+impl Listing {
+    /// Whether the file of this name is there and not written yet.
+    fn is_being_written(&self, name: &str) -> bool {
+        self.files.iter().any(|file| *file.name == *name && file.look == Look::Settling)
     }
 }
 

@@ -100,10 +100,7 @@ impl Output {
         let done = matches!(forgotten, Forgotten::Done { .. });
         if done {
             tracing::info!(pod = %command.key, "last good revision forgotten");
-            let snapshot = match &self.last {
-                Some(listing) => self.state.snapshot(listing),
-                None => self.state.before_first_look(),
-            };
+            let snapshot = self.snapshot();
             self.publish(snapshot);
         }
         // Whoever asked may be gone.
@@ -111,11 +108,20 @@ impl Output {
         done
     }
 
-    /// Says that a look does not end.
+    /// Says that a look does not end, and no longer waits for it.
     pub(super) fn complain(&mut self, error: &str) {
-        let mut snapshot = SourceSnapshot::clone(&self.snapshots.borrow());
+        self.state.stop_waiting();
+        let mut snapshot = self.snapshot();
         snapshot.view.error = Some(error.to_owned());
         self.publish(snapshot);
+    }
+
+    /// What is wanted by what is known now.
+    fn snapshot(&self) -> SourceSnapshot {
+        match &self.last {
+            Some(listing) => self.state.snapshot(listing),
+            None => self.state.before_first_look(),
+        }
     }
 
     fn publish(&mut self, snapshot: SourceSnapshot) {
@@ -144,6 +150,7 @@ impl Output {
 fn is_same(a: &SourceSnapshot, b: &SourceSnapshot) -> bool {
     a.knowledge == b.knowledge
         && a.view == b.view
+        && a.unconfirmed == b.unconfirmed
         && a.pods.len() == b.pods.len()
         && a.pods.iter().zip(&b.pods).all(|(a, b)| Arc::ptr_eq(a, b))
 }

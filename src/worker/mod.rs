@@ -79,6 +79,11 @@ impl Input {
 #[derive(Clone, Debug, PartialEq)]
 enum Intent {
     Run(Arc<DesiredPod>),
+    /// What runs goes on, and nothing is started.
+    Keep {
+        pod: Arc<DesiredPod>,
+        why: &'static str,
+    },
     Gone,
     Undecided,
 }
@@ -87,6 +92,7 @@ impl Intent {
     fn as_wish(&self) -> Wish<'_> {
         match self {
             Self::Run(pod) => Wish::Run(pod),
+            Self::Keep { pod, why } => Wish::Keep { pod, why },
             Self::Gone => Wish::Gone,
             Self::Undecided => Wish::Undecided,
         }
@@ -97,15 +103,20 @@ impl Intent {
         match self {
             Self::Run(pod) => pod.uid != *uid,
             Self::Gone => true,
-            Self::Undecided => false,
+            Self::Keep { .. } | Self::Undecided => false,
+        }
+    }
+
+    /// The wished pod.
+    fn pod(&self) -> Option<&Arc<DesiredPod>> {
+        match self {
+            Self::Run(pod) | Self::Keep { pod, .. } => Some(pod),
+            Self::Gone | Self::Undecided => None,
         }
     }
 
     /// The wished pod, when it is this incarnation.
     fn desired(&self, uid: &PodUid) -> Option<Arc<DesiredPod>> {
-        match self {
-            Self::Run(pod) if pod.uid == *uid => Some(Arc::clone(pod)),
-            Self::Run(_) | Self::Gone | Self::Undecided => None,
-        }
+        self.pod().filter(|pod| pod.uid == *uid).cloned()
     }
 }

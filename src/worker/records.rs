@@ -63,7 +63,7 @@ impl Records {
     /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of the
     /// agent one was read from disk and one from the manifest, and pods are most of its memory.
     pub(super) fn share(&mut self, intent: &Intent) {
-        let Intent::Run(desired) = intent else { return };
+        let Some(desired) = intent.pod() else { return };
         let own = self.records.iter_mut().zip(&mut self.incarnations);
         for (record, incarnation) in own.filter(|(record, _)| record.uid == desired.uid) {
             let same = record.revision.as_ref() == Some(&desired.revision);
@@ -149,7 +149,7 @@ impl Records {
         observed: &ObservedPod,
         owner: &str,
     ) {
-        let Intent::Run(desired) = intent else { return };
+        let Some(desired) = intent.pod() else { return };
         if self.of(&desired.uid).is_some() {
             return;
         }

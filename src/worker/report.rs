@@ -214,10 +214,7 @@ fn subject(
     records: &Records,
     owner: &str,
 ) -> Option<Subject> {
-    let wished = match &input.intent {
-        Intent::Run(pod) => Some(pod),
-        Intent::Gone | Intent::Undecided => None,
-    };
+    let wished = input.intent.pod();
     let leaving = records.all().iter().find(|record| {
         record.kill.is_some() || wished.is_none_or(|wished| wished.uid != record.uid)
     });
@@ -227,7 +224,7 @@ fn subject(
             pod: Some(Arc::clone(&record.pod)),
             origin: record.origin.clone(),
             wished: false,
-            terminating: record.kill.is_some() || input.intent != Intent::Undecided,
+            terminating: record.kill.is_some() || input.intent.is_without(&record.uid),
         });
     }
     if let Some(pod) = wished {

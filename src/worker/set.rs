@@ -19,7 +19,7 @@ use crate::{
     clock,
     desired::{Desired, SourceSnapshot, merge},
     model::{
-        ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView, SandboxState, Shutdown, k8s,
+        MachineState, ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView, SandboxState, k8s,
         priority_of,
     },
     pleg::{Health, PlegUpdate},
@@ -49,7 +49,7 @@ pub struct WorkerSet {
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     updates: mpsc::Receiver<PlegUpdate>,
     health: watch::Receiver<Arc<Health>>,
-    node_shutdown: watch::Receiver<Option<Shutdown>>,
+    machine: watch::Receiver<MachineState>,
     pressure: watch::Receiver<Arc<PressureOrders>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
@@ -73,7 +73,7 @@ struct State {
     kept: BTreeMap<PodKey, Box<RawValue>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
-    shutdown: Option<Shutdown>,
+    machine: MachineState,
     pressure: Arc<PressureOrders>,
     admitted: Admitted,
     listed: bool,
@@ -107,8 +107,8 @@ pub struct SetInputs {
     pub updates: mpsc::Receiver<PlegUpdate>,
     /// Readiness of runtime and network.
     pub health: watch::Receiver<Arc<Health>>,
-    /// The machine is going down.
-    pub node_shutdown: watch::Receiver<Option<Shutdown>>,
+    /// Whether the machine goes down.
+    pub machine: watch::Receiver<MachineState>,
     /// What pods are admitted by.
     pub node: NodeFacts,
     /// What runs short, and who has to go because of it.
@@ -126,13 +126,14 @@ impl WorkerSet {
         let (report_sender, reports) = mpsc::channel(REPORTS);
         // Those that were evicted in an earlier life are held from the beginning.
         let pressure = Arc::clone(&inputs.pressure.borrow_and_update());
+        let machine = inputs.machine.borrow_and_update().clone();
         Self {
             host,
             node: inputs.node,
             sources: inputs.sources,
             updates: inputs.updates,
             health: inputs.health,
-            node_shutdown: inputs.node_shutdown,
+            machine: inputs.machine,
             pressure: inputs.pressure,
             views: watch::Sender::default(),
             set_view: watch::Sender::default(),
@@ -144,6 +145,7 @@ impl WorkerSet {
             report_sender,
             state: State {
                 pressure,
+                machine,
                 records: inputs.records,
                 kept: inputs.kept,
                 ..State::default()
@@ -225,9 +227,9 @@ impl WorkerSet {
                     changed?;
                     self.take_health();
                 }
-                changed = self.node_shutdown.changed() => {
+                changed = self.machine.changed() => {
                     changed?;
-                    self.take_shutdown();
+                    self.take_machine_state();
                 }
                 changed = self.pressure.changed() => {
                     changed?;
@@ -333,16 +335,20 @@ impl WorkerSet {
     }
 
     /// Tells the workers that the machine goes down, whose turn it is, or that it stays up.
-    fn take_shutdown(&mut self) {
-        let shutdown = self.node_shutdown.borrow_and_update().clone();
-        self.state.shutdown = shutdown;
+    fn take_machine_state(&mut self) {
+        let machine = self.machine.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.state.machine, machine);
         for handle in self.state.workers.values() {
             handle.input.send_modify(|input| {
-                input.shutdown.clone_from(&self.state.shutdown);
+                input.shutdown = self.state.machine.shutdown().cloned();
                 input.sequence += 1;
             });
         }
         self.publish_ending();
+        if before == MachineState::Unknown {
+            // Pods may start only after their workers know of a shutdown.
+            self.merge_sources();
+        }
     }
 
     /// Tells the workers whose pods are not to run for now.
@@ -383,7 +389,7 @@ impl WorkerSet {
             intent: self.state.intent(key),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
-            shutdown: self.state.shutdown.clone(),
+            shutdown: self.state.machine.shutdown().cloned(),
             hold,
             waits,
             clear_dead: self.state.pressure.clear_dead,
@@ -473,9 +479,23 @@ impl WorkerSet {
 }
 
 impl State {
+    /// Why nothing may be started for a wished pod.
+    fn starts_nothing(&self, key: &PodKey) -> Option<&'static str> {
+        if self.machine == MachineState::Unknown {
+            Some("waiting for logind to say whether the machine goes down")
+        } else if self.desired.unconfirmed.contains(key) {
+            Some("waiting until its manifest has been looked for")
+        } else {
+            None
+        }
+    }
+
     fn intent(&self, key: &PodKey) -> Intent {
         match self.desired.pods.get(key) {
-            Some(pod) => Intent::Run(Arc::clone(pod)),
+            Some(pod) => match self.starts_nothing(key) {
+                Some(why) => Intent::Keep { pod: Arc::clone(pod), why },
+                None => Intent::Run(Arc::clone(pod)),
+            },
             None if self.desired.complete => Intent::Gone,
             None => Intent::Undecided,
         }

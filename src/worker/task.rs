@@ -141,10 +141,7 @@ impl Worker {
         // What has ended must not run again for want of a record.
         let clears = input.clear_dead && self.records.are_saved(&self.host.store).await;
         let now = clock::now();
-        let wished = match &input.intent {
-            super::Intent::Run(pod) => Some(&pod.uid),
-            super::Intent::Gone | super::Intent::Undecided => None,
-        };
+        let wished = input.intent.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);
         let plan = plan_name(
             &NameInput {

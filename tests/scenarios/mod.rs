@@ -22,6 +22,7 @@ pub mod drivers;
 pub mod edits;
 pub mod faults;
 pub mod fields;
+pub mod identity;
 pub mod images;
 pub mod lifecycle;
 pub mod memory_pressure;
@@ -56,6 +57,9 @@ macro_rules! shared_scenarios {
             edits::a_vanished_directory_keeps_its_pods,
             edits::of_two_manifests_with_one_name_the_running_one_stays,
             edits::what_is_no_manifest_is_listed_with_its_reason,
+            identity::a_pod_removed_during_a_reboot_is_not_started_again,
+            identity::a_pod_removed_while_its_container_was_dead_is_not_started_again,
+            identity::last_good_pods_start_after_a_reboot_without_their_manifests,
             adoption::a_killed_agent_finds_its_pods_again,
             adoption::a_container_that_died_meanwhile_is_restarted,
             adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,
@@ -82,6 +86,8 @@ macro_rules! shared_scenarios {
             faults::doubled_events_change_nothing,
             faults::reordered_events_change_nothing,
             shutdown::pods_end_by_priority_and_come_back_when_the_machine_stays_up,
+            shutdown::an_agent_restarted_during_a_shutdown_waits_for_logind,
+            shutdown::a_logind_that_does_not_answer_delays_pods_only_briefly,
             shutdown::an_agent_that_is_stopped_during_a_shutdown_lets_pods_end,
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,

@@ -170,3 +170,42 @@ pub fn an_agent_that_is_stopped_during_a_shutdown_lets_pods_end(kind: Kind) {
     world.wait("both run again", |status| status.runs("slow") && status.runs("last"));
     world.finish();
 }
+
+pub fn an_agent_restarted_during_a_shutdown_waits_for_logind(kind: Kind) {
+    let (world, logind) = held_up(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    logind.prepare_for_shutdown(true);
+    world.wait("it has ended", |status| status.phase("web") == "Failed");
+    world.agent.kill();
+    logind.fake().set(|state| state.answers_after = Duration::from_millis(500));
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("the new one knows", |status| status.node.shutdown.is_some());
+    for method in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
+        assert_eq!(world.proxy.count(method, "web"), 0, "{method}");
+    }
+    logind.prepare_for_shutdown(false);
+    world.wait_running("web");
+    world.finish();
+}
+
+pub fn a_logind_that_does_not_answer_delays_pods_only_briefly(kind: Kind) {
+    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(PERIODS));
+    let logind = Logind::start(&world.agent.system_bus());
+    logind.fake().set(|state| state.answers_after = Duration::from_secs(600));
+    world.drop_pod(&Pod::running("web"));
+    let begun = Instant::now();
+    world.agent.start();
+    world.wait("the pod says what it waits for", |status| {
+        let waiting = status.pod("web").and_then(|pod| pod.waiting.as_deref());
+        waiting == Some("waiting for logind to say whether the machine goes down")
+    });
+    world.wait_running("web");
+    let calls = world.proxy.calls();
+    let first = calls.iter().find(|call| call.method == "RunPodSandbox").unwrap();
+    let waited = first.at - begun;
+    assert!(waited >= Duration::from_millis(1900), "{waited:?}");
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    world.finish();
+}

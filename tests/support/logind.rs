@@ -33,6 +33,8 @@ pub const OWNER: &str = ":1.3";
 pub struct State {
     /// What is answered in its place.
     pub away: Option<&'static str>,
+    /// How long logind, not the bus, takes for each answer.
+    pub answers_after: Duration,
     /// `PreparingForShutdown`
     pub preparing: bool,
     /// `InhibitDelayMaxUSec`
@@ -58,6 +60,7 @@ impl FakeLogind {
     pub fn start(bus: &Path, drop_in: &Path) -> Self {
         let state = State {
             away: None,
+            answers_after: Duration::ZERO,
             preparing: false,
             delay: Duration::from_secs(5),
             drop_in: Some(drop_in.to_owned()),
@@ -92,6 +95,11 @@ impl FakeLogind {
         self.state.lock().unwrap().connections.clear();
         fs::remove_file(&self.bus).unwrap();
         self.listen();
+    }
+
+    /// Where it listens.
+    pub fn bus(&self) -> &Path {
+        &self.bus
     }
 
     /// What it was asked to do, one line each.
@@ -154,6 +162,11 @@ async fn serve(stream: UnixStream, state: Arc<Mutex<State>>) {
     }
     while let Some(Ok(message)) = messages.next().await {
         if message.message_type() == Type::MethodCall {
+            let to = message.header().destination().map(ToString::to_string);
+            let delay = state.lock().unwrap().answers_after;
+            if to.as_deref() == Some(LOGIND) && !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             let answer = answer(&message, &state);
             connection.send(&answer).await.unwrap();
         }

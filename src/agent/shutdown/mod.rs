@@ -9,6 +9,9 @@
 //!          stays up   ─► tell the workers, take a new lock
 //! ```
 //!
+//! Until logind has answered for the first time nothing is started: an agent that is started again while the machine
+//! goes down must not start pods. The wait is short, and there is none where there is no logind to ask.
+//!
 //! Only logind's word begins a shutdown: that the agent itself is told to stop says nothing about
 //! the machine, and leaves pods alone. Nothing of a shutdown is kept, and the lock is a file
 //! descriptor: both are gone with the agent.
@@ -20,7 +23,9 @@ mod tests;
 use crate::{
     blocking::LOOKS,
     event::Recorder,
-    model::{Event, EventKind, EventTarget, Shutdown, ShutdownPeriods, format_duration},
+    model::{
+        Event, EventKind, EventTarget, MachineState, Shutdown, ShutdownPeriods, format_duration,
+    },
     worker::{Ending, blocking},
 };
 use logind::{Heard, Logind, LogindError, write_drop_in};
@@ -36,6 +41,8 @@ use zbus::OwnedFd;
 const AGAIN: Duration = Duration::from_secs(1);
 /// What the listener may have to say at a time.
 const TOLD: usize = 4;
+/// Pods start this long after the agent at the latest, although logind has not answered yet.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Longer than any shutdown.
 const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
 /// Read by logind after its own configuration.
@@ -69,7 +76,7 @@ pub(super) struct ShutdownTask {
     pub places: Places,
     pub periods: ShutdownPeriods,
     /// Tells the workers.
-    pub shutdown: watch::Sender<Option<Shutdown>>,
+    pub machine: watch::Sender<MachineState>,
     /// Their answer.
     pub ending: watch::Receiver<Ending>,
     pub stage: watch::Sender<Stage>,
@@ -83,28 +90,23 @@ enum Told {
     Lock(OwnedFd),
     GoingDown,
     StaysUp,
+    /// There is nobody to ask.
+    NoLogind,
 }
 
 impl ShutdownTask {
     /// Runs until the agent stops. Without any time for pods it does nothing.
     pub(super) async fn run(self, stop: CancellationToken) {
         if self.periods.total().is_zero() {
+            self.machine.send_replace(MachineState::Up);
             stop.cancelled().await;
             return;
         }
         let (tell, told) = mpsc::channel(TOLD);
-        let Self { places, periods, shutdown, ending, stage, trouble, events } = self;
+        let Self { places, periods, machine, ending, stage, trouble, events } = self;
         let listener = Listener { places, wanted: periods.total(), tell, trouble };
-        let conductor = Conductor {
-            periods,
-            shutdown,
-            ending,
-            stage,
-            events,
-            told,
-            lock: None,
-            deadline: None,
-        };
+        let conductor =
+            Conductor { periods, machine, ending, stage, events, told, lock: None, deadline: None };
         // Nothing in either has to come to its end: a lock is released by dropping it.
         tokio::select! {
             () = stop.cancelled() => {}
@@ -138,6 +140,7 @@ impl Listener {
             };
             if let (LogindError::NoBus { .. }, false) = (&error, was_there) {
                 tracing::info!("a shutdown of the machine will not wait for pods: {error}");
+                self.tell(Told::NoLogind).await;
                 std::future::pending::<()>().await;
             }
             // A lock that is held stays held. A bus that comes and goes is told of once.
@@ -162,6 +165,7 @@ impl Listener {
                 // Looked for again when it comes.
                 Err(error @ (LogindError::NoLogind | LogindError::Refused { .. })) => {
                     tracing::info!("a shutdown of the machine will not wait for pods: {error}");
+                    self.tell(Told::NoLogind).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -245,7 +249,7 @@ impl Listener {
 /// Ends the pods of one group after the other.
 struct Conductor {
     periods: ShutdownPeriods,
-    shutdown: watch::Sender<Option<Shutdown>>,
+    machine: watch::Sender<MachineState>,
     ending: watch::Receiver<Ending>,
     stage: watch::Sender<Stage>,
     events: Recorder,
@@ -257,8 +261,10 @@ struct Conductor {
 
 impl Conductor {
     async fn run(mut self) -> Infallible {
+        let answer_by = Instant::now() + FIRST_ANSWER;
         loop {
             let far = Instant::now() + NEVER;
+            let is_unknown = *self.machine.borrow() == MachineState::Unknown;
             // Every arm only waits or receives (cancel-safe); what there is to do is done afterwards.
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
@@ -266,16 +272,21 @@ impl Conductor {
                     Told::Lock(lock) => self.lock = Some(lock),
                     Told::GoingDown => self.go_down(),
                     Told::StaysUp => self.stay_up(),
+                    Told::NoLogind => self.assume_up(),
                 },
                 Ok(()) = self.ending.changed() => {}
                 () = sleep_until(self.deadline.unwrap_or(far)) => {}
+                () = sleep_until(answer_by), if is_unknown => {
+                    tracing::warn!("logind does not answer: pods start without knowing whether the machine goes down");
+                    self.assume_up();
+                }
             }
             self.go_on();
         }
     }
 
     fn go_down(&mut self) {
-        if self.shutdown.borrow().is_some() {
+        if self.machine.borrow().shutdown().is_some() {
             return;
         }
         self.tell("Shutdown manager detected shutdown event");
@@ -284,25 +295,38 @@ impl Conductor {
     }
 
     fn stay_up(&mut self) {
-        if self.shutdown.borrow().is_none() {
+        if self.machine.borrow().shutdown().is_none() {
+            self.assume_up();
             return;
         }
         self.tell("Shutdown manager detected shutdown cancellation");
         self.deadline = None;
-        self.shutdown.send_replace(None);
+        self.machine.send_replace(MachineState::Up);
         self.stage.send_replace(Stage::Up);
+    }
+
+    /// Lets pods start while nobody has said that the machine goes down.
+    fn assume_up(&self) {
+        self.machine.send_if_modified(|machine| {
+            let unknown = *machine == MachineState::Unknown;
+            if unknown {
+                *machine = MachineState::Up;
+            }
+            unknown
+        });
     }
 
     fn take_turn(&mut self, turn: usize) {
         let seconds = self.periods.groups().get(turn).map_or(0, |group| group.seconds);
         self.deadline = Some(Instant::now() + Duration::from_secs(seconds.into()));
-        self.shutdown.send_replace(Some(Shutdown { periods: self.periods.clone(), turn }));
+        let shutdown = Shutdown { periods: self.periods.clone(), turn };
+        self.machine.send_replace(MachineState::GoingDown(shutdown));
     }
 
     /// The next group, when the present one has ended or its time is over; the end, when it was the last one.
     fn go_on(&mut self) {
         let Some(deadline) = self.deadline else { return };
-        let shutdown = self.shutdown.borrow().clone();
+        let shutdown = self.machine.borrow().shutdown().cloned();
         let ending = self.ending.borrow_and_update().clone();
         let ended = ending.shutdown == shutdown && ending.left.is_empty();
         if !ended && Instant::now() < deadline {

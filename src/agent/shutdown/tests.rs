@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 /// The task between a fake logind and workers that the test plays.
 struct Bench {
     logind: FakeLogind,
-    shutdown: watch::Receiver<Option<Shutdown>>,
+    machine: watch::Receiver<MachineState>,
     ending: watch::Sender<Ending>,
     stage: watch::Receiver<Stage>,
     trouble: watch::Receiver<Vec<String>>,
@@ -37,18 +37,18 @@ fn bench(seconds: &[u32], prepare: impl FnOnce(&FakeLogind)) -> Bench {
     let task = ShutdownTask {
         places: Places { bus, drop_in },
         periods: ShutdownPeriods::new(groups.collect()),
-        shutdown: watch::Sender::default(),
+        machine: watch::Sender::default(),
         ending: endings,
         stage: watch::Sender::default(),
         trouble: watch::Sender::default(),
         events: recorder,
     };
-    let (shutdown, stage) = (task.shutdown.subscribe(), task.stage.subscribe());
+    let (machine, stage) = (task.machine.subscribe(), task.stage.subscribe());
     let trouble = task.trouble.subscribe();
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     tasks.spawn(events.run(stop.clone()));
     tasks.spawn(task.run(stop.clone()));
-    Bench { logind, shutdown, ending, stage, trouble, log, stop, tasks, dir }
+    Bench { logind, machine, ending, stage, trouble, log, stop, tasks, dir }
 }
 
 impl Bench {
@@ -64,14 +64,14 @@ impl Bench {
     }
 
     fn turn(&self) -> Option<usize> {
-        self.shutdown.borrow().as_ref().map(|shutdown| shutdown.turn)
+        self.machine.borrow().shutdown().map(|shutdown| shutdown.turn)
     }
 
     /// The workers have taken in what they were told last, and these pods are left.
     fn left(&self, pods: &[&str]) {
         let left: BTreeSet<_> =
             pods.iter().map(|name| crate::model::PodKey::new("default", name)).collect();
-        let shutdown = self.shutdown.borrow().clone();
+        let shutdown = self.machine.borrow().shutdown().cloned();
         self.ending.send_replace(Ending { shutdown, left });
     }
 
@@ -199,6 +199,45 @@ async fn an_agent_that_comes_during_a_shutdown_goes_on_with_it() {
     assert_eq!(bench.logind.locks(), (0, 0));
     bench.left(&[]);
     bench.until(Stage::Over, |bench| *bench.stage.borrow()).await;
+}
+
+#[tokio::test]
+async fn pods_wait_for_the_first_answer_of_logind() {
+    let late = Duration::from_millis(500);
+    let late = |logind: &FakeLogind| logind.set(|state| state.answers_after = late);
+    let machine = |bench: &Bench| bench.machine.borrow().clone();
+    let up = bench(&[60], late);
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(machine(&up), MachineState::Unknown);
+    up.until(MachineState::Up, machine).await;
+    let down = bench(&[60], |logind| {
+        late(logind);
+        logind.set(|state| state.preparing = true);
+    });
+    let mut states = down.machine.clone();
+    states.changed().await.unwrap();
+    assert_eq!(down.turn(), Some(0), "never up in between");
+}
+
+#[tokio::test]
+async fn pods_do_not_wait_for_a_logind_that_hangs_or_is_not_there() {
+    let hour = Duration::from_secs(3600);
+    let begun = Instant::now();
+    let hung = bench(&[60], |logind| logind.set(|state| state.answers_after = hour));
+    let mut states = hung.machine.clone();
+    states.changed().await.unwrap();
+    assert_eq!(*states.borrow(), MachineState::Up);
+    assert!(begun.elapsed() >= FIRST_ANSWER && begun.elapsed() < FIRST_ANSWER * 2);
+
+    let begun = Instant::now();
+    let error = "org.freedesktop.DBus.Error.ServiceUnknown";
+    let absent = bench(&[60], |logind| logind.set(|state| state.away = Some(error)));
+    let no_bus = bench(&[60], |logind| fs::remove_file(logind.bus()).unwrap());
+    let no_time = bench(&[0], |_| {});
+    for bench in [absent, no_bus, no_time] {
+        bench.until(MachineState::Up, |bench| bench.machine.borrow().clone()).await;
+    }
+    assert!(begun.elapsed() < FIRST_ANSWER, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ enum Happening {
     Goes,
     Comes { uid: usize },
     Undecided,
+    Kept(bool),
     Fails(Fault),
     NetworkGoes,
     NetworkComes,
@@ -53,6 +54,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Happening::Goes),
         3 => (0..UIDS.len()).prop_map(|uid| Happening::Comes { uid }),
         1 => Just(Happening::Undecided),
+        2 => any::<bool>().prop_map(Happening::Kept),
         4 => faults.prop_map(Happening::Fails),
         1 => Just(Happening::NetworkGoes),
         2 => Just(Happening::NetworkComes),
@@ -106,6 +108,7 @@ fn happen(world: &mut World, spec: &Value, happening: &Happening) {
         Happening::Goes => world.want = Want::Gone,
         Happening::Comes { uid } => world.want = Want::Run(Box::new(desired(UIDS[*uid], spec))),
         Happening::Undecided => world.want = Want::Undecided,
+        Happening::Kept(keep) => world.keep = *keep,
         Happening::Fails(fault) => world.fault(*fault),
         Happening::NetworkGoes => world.runtime.network_not_ready = Some("gone".to_owned()),
         Happening::NetworkComes => world.runtime.network_not_ready = None,
@@ -133,7 +136,7 @@ proptest! {
         world.faults.clear();
         world.runtime.network_not_ready = None;
         (world.die_after, world.die_before) = (None, None);
-        world.want = Want::Run(Box::new(desired("a", &spec)));
+        (world.want, world.keep) = (Want::Run(Box::new(desired("a", &spec))), false);
         world.run();
         world.advance(3000);
         // `run` ends only when a plan from a fresh listing has no action. What is reached:

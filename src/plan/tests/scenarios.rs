@@ -223,6 +223,50 @@ fn nothing_is_done_while_sources_are_not_complete() {
 }
 
 #[test]
+fn nothing_is_started_for_a_pod_that_is_only_kept() {
+    let happenings: [fn(&mut World); 3] =
+        [World::reboot, World::sandbox_dies, |world| world.kill("web", 1)];
+    for happens in happenings {
+        let mut world = World::of(&web());
+        world.run();
+        world.take_trace();
+        world.keep = true;
+        happens(&mut world);
+        world.run();
+        world.advance(30);
+        assert!(world.running("web").is_none(), "{}", world.take_trace());
+        assert!(world.plan.actions.is_empty(), "{:?}", world.plan);
+        assert_eq!(world.plan.blocked.as_deref(), Some("kept"));
+        world.keep = false;
+        world.run();
+        assert!(world.running("web").is_some(), "{}", world.take_trace());
+    }
+}
+
+#[test]
+fn a_kept_pod_runs_on_and_a_kill_begun_is_finished() {
+    let mut world = World::of(&web());
+    world.run();
+    world.keep = true;
+    world.run();
+    world.advance(30);
+    assert!(world.running("web").is_some_and(|c| c.restart_count == 0));
+    assert_eq!(world.plan.blocked, None);
+    // Another incarnation is wished by what was saved: the one that runs is left alone.
+    world.want = Want::Run(Box::new(desired("b", &web())));
+    world.run();
+    assert!(world.running("web").is_some());
+    world.keep = false;
+    world.fault(Fault::Kill);
+    world.list();
+    world.run();
+    world.keep = true;
+    world.run();
+    world.advance(60);
+    assert!(world.truth.is_empty() && world.records.is_empty(), "{}", world.take_trace());
+}
+
+#[test]
 fn pulling_backs_off_and_an_image_imported_meanwhile_is_found() {
     let mut world = World::of(&web());
     for _ in 0..3 {

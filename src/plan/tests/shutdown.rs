@@ -198,6 +198,14 @@ fn a_pod_that_no_source_has_spoken_of_yet_ends_as_well_and_stays_recorded() {
 }
 
 #[test]
+fn a_pod_that_is_only_kept_ends_as_well() {
+    let mut world = running(&web());
+    world.keep = true;
+    world.shutdown = shutdown(0);
+    assert_eq!(actions(&mut world), ["kill pod (shutdown) [web 20 s] s1"]);
+}
+
+#[test]
 fn what_cannot_be_stopped_is_tried_again() {
     let mut world = running(&web());
     world.shutdown = shutdown(0);

@@ -68,6 +68,8 @@ pub(super) enum Want {
 pub(super) struct World {
     pub(super) key: PodKey,
     pub(super) want: Want,
+    /// What runs of the wanted pod may go on, and nothing is started.
+    pub(super) keep: bool,
     pub(super) now: Now,
     /// What really is in the runtime.
     pub(super) truth: ObservedPod,
@@ -135,6 +137,7 @@ impl World {
         Self {
             key: pod.key.clone(),
             want: Want::Run(Box::new(pod)),
+            keep: false,
             now: Now { boot: START, wall: "2026-11-20T10:00:00Z".parse().unwrap() },
             truth: ObservedPod::default(),
             runtime: RuntimeView::default(),
@@ -217,6 +220,7 @@ impl World {
         let input = NameInput {
             key: &self.key,
             wish: match &self.want {
+                Want::Run(pod) if self.keep => Wish::Keep { pod, why: "kept" },
                 Want::Run(pod) => Wish::Run(pod),
                 Want::Gone => Wish::Gone,
                 Want::Undecided => Wish::Undecided,

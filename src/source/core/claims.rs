@@ -29,8 +29,11 @@ pub(super) enum Decision<'a> {
     Use(usize, &'a Document),
     /// The last good revision stays.
     Keep,
-    /// It is not written anywhere; it stays until another look agrees.
-    Missing,
+    /// It is not written anywhere and stays for now.
+    Missing {
+        /// Another look has agreed: it stays because a broken document has its name.
+        settled: bool,
+    },
     /// It is not wanted.
     Remove,
 }
@@ -88,16 +91,16 @@ impl<'a> Claims<'a> {
         if self.holding.contains(&*kept.file) {
             return Decision::Keep;
         }
-        match kept.missing_since {
+        match kept.presence.missing_since() {
             Some(since) if now.saturating_sub(since) >= AGREEMENT => {
                 match (first_valid(), claims.is_empty()) {
                     (Some(other), _) => other.taken(),
                     // A broken document of its name: it is still wanted, in some way.
-                    (None, false) => Decision::Missing,
+                    (None, false) => Decision::Missing { settled: true },
                     (None, true) => Decision::Remove,
                 }
             }
-            Some(_) | None => Decision::Missing,
+            Some(_) | None => Decision::Missing { settled: false },
         }
     }
 }

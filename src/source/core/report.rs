@@ -84,7 +84,7 @@ pub(super) fn files(
 
 fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdict> {
     let from_here = || kept.iter().filter(|(_, kept)| kept.file == file.name);
-    let last_good = from_here().any(|(_, kept)| !kept.current);
+    let last_good = from_here().any(|(_, kept)| !kept.is_current());
     let whole = |problem: Problem| {
         let position = problem.position;
         vec![FileVerdict::Rejected { key: None, position, problems: vec![problem], last_good }]
@@ -137,7 +137,7 @@ fn document_verdict(
     };
     match (&document.result, holder) {
         (Ok(pod), Some(holder))
-            if holder.current
+            if holder.is_current()
                 && holder.file == file.name
                 && holder.origin().document == pod.origin.document =>
         {
@@ -145,7 +145,8 @@ fn document_verdict(
         }
         (Ok(pod), Some(holder)) => {
             let origin = holder.origin();
-            let state = if holder.current { "is used" } else { "runs in its last good revision" };
+            let state =
+                if holder.is_current() { "is used" } else { "runs in its last good revision" };
             let message = format!(
                 "Duplicate value: \"{}\": also written in {} line {}, which {state}: rename or remove one of them (this is {} document {})",
                 pod.key,
@@ -165,10 +166,10 @@ fn document_verdict(
         }
         // Valid and not kept: only in a listing that is not believed.
         (Ok(_), None) => rejected(vec![problem("not looked at".to_owned())], false),
-        (Err(problems), Some(holder)) => rejected(problems.clone(), !holder.current),
+        (Err(problems), Some(holder)) => rejected(problems.clone(), !holder.is_current()),
         (Err(problems), None) => {
             let held = document.key.is_none()
-                && kept.values().any(|kept| kept.file == file.name && !kept.current);
+                && kept.values().any(|kept| kept.file == file.name && !kept.is_current());
             rejected(problems.clone(), held)
         }
     }

@@ -1,6 +1,6 @@
 //! What of a source outlives the agent: a machine that boots with a broken edit runs the last good pods.
 
-use super::{Identity, Kept, SEEN, State, seen};
+use super::{Identity, Kept, Presence, SEEN, State, seen};
 use crate::model::{DesiredPod, Origin, PodKey, SourceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use std::{collections::BTreeMap, sync::Arc};
@@ -122,8 +122,7 @@ impl State {
             manifest: document.manifest,
             pod,
             warnings: Vec::new(),
-            current: false,
-            missing_since: None,
+            presence: Presence::Saved,
         };
         self.kept.insert(key, kept);
     }

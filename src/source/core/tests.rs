@@ -97,7 +97,7 @@ fn state() -> State {
 fn wanted(state: &State, wake_at: Option<Duration>) -> String {
     let mut text = String::new();
     for kept in state.kept.values() {
-        let mark = if kept.current { "" } else { "?" };
+        let mark = if kept.is_current() { "" } else { "?" };
         let file = &kept.file;
         assert_eq!(*kept.origin().location, *format!("/m/{file}"));
         match &kept.pod {
@@ -353,6 +353,114 @@ fn a_restart_changes_nothing() {
         assert_eq!(checkpoint.pods, first.pods(), "{what}");
         play(what, &mut second, looks);
     }
+}
+
+/// After a restart: looks, each with the pods for which nothing may be started yet.
+type Unconfirmed = &'static [(u64, &'static str, &'static [&'static str])];
+
+#[test]
+fn a_saved_pod_is_unconfirmed_until_looks_have_settled_it() {
+    let table: &[(&str, Unconfirmed)] = &[
+        ("its manifest is there", &[(0, "1 | a: web@1 | b: db@1", &[])]),
+        ("its manifest was edited", &[(0, "1 | a: web@2 | b: db@1", &[])]),
+        ("its manifest is broken", &[(0, "1 | a: { | b: !db", &[])]),
+        ("its directory is missing", &[(0, "none", &[])]),
+        ("its directory is an empty mount point", &[(0, "2", &[])]),
+        (
+            "its manifest was removed",
+            &[
+                (0, "1 | a: web@1", &["db"]),
+                (199, "1 | a: web@1", &["db"]),
+                (200, "1 | a: web@1", &[]),
+            ],
+        ),
+        ("all manifests were removed", &[(0, "1", &["db", "web"]), (200, "1", &[])]),
+        (
+            "its manifest was removed, and the directory changes on",
+            &[
+                (0, "1 | a: web@1", &["db"]),
+                (200, "1 | a: web@1 | c: x@1", &["db"]),
+                (400, "1 | a: web@1 | c: x@1", &[]),
+            ],
+        ),
+        (
+            "its manifest was removed, then the directory",
+            &[(0, "1 | a: web@1", &["db"]), (100, "none", &[])],
+        ),
+        (
+            "its file was renamed and changed",
+            &[(0, "1 | a: web@1 | c: db@2", &["db"]), (200, "1 | a: web@1 | c: db@2", &[])],
+        ),
+        (
+            "its file was renamed and broken",
+            &[
+                (0, "1 | a: web@1 | c: !db", &["db"]),
+                (200, "1 | a: web@1 | c: !db", &[]),
+                (900, "1 | a: web@1 | c: !db", &[]),
+            ],
+        ),
+        (
+            "its file is being written",
+            &[
+                (0, "1 | a: web@1 | b: ~", &["db"]),
+                (100, "1 | a: web@1 | b: ~", &["db"]),
+                (200, "1 | a: web@1 | b: db@1", &[]),
+                (300, "1 | a: web@1 | b: ~", &[]),
+            ],
+        ),
+        (
+            "its file is being written without an end",
+            &[
+                (0, "1 | a: web@1 | b: ~", &["db"]),
+                (9_999, "1 | a: web@1 | b: ~", &["db"]),
+                (10_000, "1 | a: web@1 | b: ~", &[]),
+            ],
+        ),
+    ];
+    for (what, looks) in table {
+        let mut first = state();
+        let accepted = first.step(&listing("1 | a: web@1 | b: db@1"), now(0)).snapshot;
+        assert!(accepted.unconfirmed.is_empty(), "{what}");
+        let mut state = restarted(&first);
+        assert_eq!(names(&state.before_first_look().unconfirmed), ["db", "web"], "{what}");
+        for (at, seen, unconfirmed) in *looks {
+            let snapshot = state.step(&listing(seen), now(*at)).snapshot;
+            assert_eq!(names(&snapshot.unconfirmed), *unconfirmed, "{what}: at {at}: {seen}");
+        }
+    }
+}
+
+fn names(keys: &BTreeSet<PodKey>) -> Vec<&str> {
+    keys.iter().map(|key| &*key.name).collect()
+}
+
+#[test]
+fn a_look_that_hangs_starts_the_last_good_pods() {
+    let mut first = state();
+    first.step(&listing("1 | a: web@1 | b: db@1"), now(0));
+    let mut state = restarted(&first);
+    state.stop_waiting();
+    assert_eq!(names(&state.before_first_look().unconfirmed), [""; 0]);
+    // It answers after all: a removal takes two looks, as ever.
+    play(
+        "removed meanwhile",
+        &mut state,
+        &[(20_000, "1 | b: db@1", "b/db@1 a/web@1? wake 20200"), (20_200, "1 | b: db@1", "b/db@1")],
+    );
+}
+
+#[test]
+fn a_directory_is_known_again_although_its_device_has_another_number() {
+    let of = |device, inode, born| Identity { device, inode, born, single_file: false };
+    let home = of(1, 7, Some(5));
+    assert!(home.is_same(of(1, 7, Some(5))));
+    assert!(home.is_same(of(2, 7, Some(5))));
+    assert!(!home.is_same(of(1, 8, Some(5))));
+    assert!(!home.is_same(of(1, 7, Some(6))));
+    assert!(!home.is_same(Identity { single_file: true, ..home }));
+    let without_birth = of(1, 7, None);
+    assert!(without_birth.is_same(of(1, 7, None)));
+    assert!(!without_birth.is_same(of(2, 7, None)));
 }
 
 /// `old` is refused after a restart: while that revision is held, the source does not know everything.

@@ -1,6 +1,6 @@
 //! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is short has changed.
 
-use super::{Handle, Intent, State, WorkerSet};
+use super::{Handle, State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
@@ -32,11 +32,14 @@ impl WorkerSet {
             return;
         }
         let now = clock::now().boot;
+        let owner = &self.host.settings.owner;
         let state = &mut self.state;
         let wished = &state.desired.pods;
         let mut pods = Vec::with_capacity(wished.len());
         for pod in wished.values() {
-            let standing = match state.standing(&pod.key, &pod.uid, &self.host.settings.owner) {
+            let standing = match state.standing(&pod.key, &pod.uid, owner) {
+                // It is not started, so that it needs no room yet, least of all that of others.
+                Standing::New { .. } if state.starts_nothing(&pod.key).is_some() => continue,
                 Standing::New { .. } => {
                     let since = state.admitted.since.get(&pod.uid).copied();
                     Standing::New { since }
@@ -118,8 +121,8 @@ impl State {
         });
         let unwished = handled.chain(recorded).filter(|(key, uid, _)| !wished(key, uid));
         unwished
-            .map(|(key, _, pod)| {
-                let undecided = matches!(self.intent(&key), Intent::Undecided);
+            .map(|(key, uid, pod)| {
+                let undecided = !self.intent(&key).is_without(&uid);
                 Leaving { key, pod, undecided }
             })
             .collect()

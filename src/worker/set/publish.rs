@@ -61,7 +61,7 @@ impl WorkerSet {
     }
 
     pub(super) fn publish_ending(&self) {
-        let shutdown = self.state.shutdown.clone();
+        let shutdown = self.state.machine.shutdown().cloned();
         let ending = Ending { left: self.state.left(), shutdown };
         self.ending.send_if_modified(|published| {
             let changed = *published != ending;
@@ -99,7 +99,7 @@ impl WorkerSet {
 impl State {
     /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in yet.
     fn left(&self) -> BTreeSet<PodKey> {
-        let Some(shutdown) = &self.shutdown else { return BTreeSet::new() };
+        let Some(shutdown) = self.machine.shutdown() else { return BTreeSet::new() };
         let ending = self
             .workers
             .iter()
