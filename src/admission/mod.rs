@@ -48,6 +48,8 @@ pub struct Subject {
     pub pod: Arc<DesiredPod>,
     /// How far it has got.
     pub standing: Standing,
+    /// Why it can't begin yet, whatever room there is.
+    pub waits: Option<String>,
 }
 
 /// How far a wished incarnation has got.
@@ -173,6 +175,10 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
                 Decision::Held(Arc::clone(hold))
             }
             (Standing::New { since }, _) => {
+                if let Some(why) = &subject.waits {
+                    decisions.insert(&pod.key, Decision::Waits(why.clone()));
+                    continue;
+                }
                 candidates.push(Candidate::new(input, pod, since));
                 continue;
             }

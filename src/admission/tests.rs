@@ -77,7 +77,7 @@ impl Node {
     }
 
     fn with(mut self, standing: Standing, pods: impl IntoIterator<Item = Arc<DesiredPod>>) -> Self {
-        self.pods.extend(pods.into_iter().map(|pod| Subject { pod, standing }));
+        self.pods.extend(pods.into_iter().map(|pod| Subject { pod, standing, waits: None }));
         self
     }
 

@@ -99,6 +99,13 @@ struct Handle {
     answered: Option<u64>,
 }
 
+impl Handle {
+    /// What admission goes by.
+    fn standing(&self) -> (Vec<PodUid>, Option<PodUid>, Option<PodUid>, bool) {
+        (self.recorded.clone(), self.running.clone(), self.ended.clone(), self.alive)
+    }
+}
+
 /// What the set is made from.
 pub struct SetInputs {
     /// Where sources publish.
@@ -433,7 +440,7 @@ impl WorkerSet {
 
     fn fold(&mut self, report: Report) {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
-        let before = (handle.recorded.clone(), handle.alive, handle.ended.clone());
+        let before = handle.standing();
         handle.running.clone_from(&report.running);
         handle.recorded.clone_from(&report.recorded);
         handle.alive = report.alive;
@@ -445,7 +452,7 @@ impl WorkerSet {
         }
         handle.pod =
             report.view.as_ref().and_then(|view| Some((view.uid.clone(), view.pod.clone()?)));
-        let moved = before != (handle.recorded.clone(), handle.alive, handle.ended.clone());
+        let moved = before != handle.standing();
         let idle = report.nothing_left && report.answers == Some(handle.input.borrow().sequence);
         if idle {
             // Dropping the input ends the worker.

@@ -1,7 +1,8 @@
-//! Pods that are only remembered.
+//! Pods that are only remembered, and pods that claim the uid of another one.
 
 use crate::support::{
-    manifest::Pod,
+    agent::Settings,
+    manifest::{FOREVER, Pod},
     status::Status,
     stays,
     world::{Kind, World},
@@ -120,5 +121,66 @@ pub fn last_good_pods_start_after_a_reboot_without_their_manifests(kind: Kind) {
         let status = world.agent.status().unwrap();
         assert_eq!(status.pod("db").unwrap().uid, before, "{what}");
     }
+    world.finish();
+}
+
+const UID: &str = "11111111-1111-4111-8111-111111111111";
+
+fn with_uid(name: &str) -> Pod {
+    Pod::with_main(name, "sleep 100000").meta("uid", UID).set("terminationGracePeriodSeconds", 4)
+}
+
+pub fn a_renamed_pod_waits_until_nothing_has_its_uid(kind: Kind) {
+    let world = World::start_with(kind, &Settings::for_kind(kind));
+    world.write("pod.yaml", &with_uid("alpha").text());
+    world.wait_running("alpha");
+    world.write("pod.yaml", &with_uid("beta").text());
+    let waits = |status: &Status| {
+        let waiting = status.pod("beta").and_then(|pod| pod.waiting.clone()).unwrap_or_default();
+        let expected = format!("uid {UID} is still used by pod default/alpha-");
+        waiting.starts_with(&expected) && waiting.ends_with(", which is being removed")
+    };
+    world.wait("the second one says what it waits for", waits);
+    // The wait outlives the agent.
+    world.agent.kill();
+    world.agent.start();
+    world.wait("it waits on", waits);
+    assert!(!world.sandboxes("alpha").is_empty());
+    assert!(world.sandboxes("beta").is_empty());
+    world.wait_running("beta");
+    assert!(world.agent.status().unwrap().pod("alpha").is_none());
+    let calls = world.proxy.calls();
+    let at = |method: &str, pod: &str| {
+        let of_pod = calls.iter().filter(|call| call.method == method && call.is_for(pod));
+        of_pod.map(|call| call.at).collect::<Vec<_>>()
+    };
+    let (gone, begun) = (at("RemovePodSandbox", "alpha"), at("RunPodSandbox", "beta"));
+    assert_eq!(begun.len(), 1);
+    assert!(gone.iter().all(|gone| *gone < begun[0]), "{gone:?} {begun:?}");
+    world.finish();
+}
+
+pub fn of_two_manifests_with_one_uid_the_running_one_stays(kind: Kind) {
+    let world = World::start(kind);
+    let quick = |name: &str| Pod::with_main(name, FOREVER).meta("uid", UID);
+    world.drop_pod(&quick("beta"));
+    world.wait_running("beta");
+    let ids = world.running_ids("beta");
+    world.drop_pod(&quick("alpha"));
+    let told = |status: &Status| {
+        let text = format!("{:?}", status.node.sources);
+        text.contains("has the same metadata.uid as pod") && status.pod("alpha").is_none()
+    };
+    world.wait("the second one is rejected", told);
+    stays("one runs", Duration::from_secs(1), || world.running_ids("beta"), |now| *now == ids);
+    world.agent.kill();
+    world.agent.start();
+    world.wait("it is again after a restart", |status| told(status) && status.runs("beta"));
+    assert_eq!(world.running_ids("beta"), ids);
+    assert!(world.sandboxes("alpha").is_empty());
+    // The first one goes: the second one has its turn.
+    world.remove("beta.yaml");
+    world
+        .wait("the second one runs", |status| status.runs("alpha") && status.pod("beta").is_none());
     world.finish();
 }

@@ -60,6 +60,8 @@ macro_rules! shared_scenarios {
             identity::a_pod_removed_during_a_reboot_is_not_started_again,
             identity::a_pod_removed_while_its_container_was_dead_is_not_started_again,
             identity::last_good_pods_start_after_a_reboot_without_their_manifests,
+            identity::a_renamed_pod_waits_until_nothing_has_its_uid,
+            identity::of_two_manifests_with_one_uid_the_running_one_stays,
             adoption::a_killed_agent_finds_its_pods_again,
             adoption::a_container_that_died_meanwhile_is_restarted,
             adoption::a_manifest_removed_meanwhile_ends_its_pod_with_its_own_grace,

@@ -80,6 +80,15 @@ fn a_pod_refused_for_pressure_after_its_eviction_is_told_so() {
 }
 
 #[test]
+fn a_pod_that_can_not_begin_yet_waits_and_takes_no_room() {
+    let mut node = node().wants([asks("x", 0, "2", "1Gi"), asks("y", 0, "2", "1Gi")]);
+    node.facts.allocatable.cpu_milli = 2000;
+    let waiting = &mut node.pods[0];
+    waiting.waits = Some("its uid is used".to_owned());
+    assert_eq!(node.admits(), ["x waits: its uid is used", "y admitted"]);
+}
+
+#[test]
 fn the_most_important_pod_is_first_then_who_waits_longest() {
     let four = |name: &str, priority| asks(name, priority, "4", "1Gi");
     let mut node = node()

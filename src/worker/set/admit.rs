@@ -4,7 +4,9 @@ use super::{Handle, State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
-    model::{PodKey, PodUid, k8s},
+    model::{ObservedPod, PodKey, PodUid, k8s},
+    plan::foreign_use,
+    store::PodRecord,
     worker::Held,
 };
 use std::{sync::Arc, time::Duration};
@@ -46,7 +48,11 @@ impl WorkerSet {
                 }
                 standing @ (Standing::Running | Standing::Ended) => standing,
             };
-            pods.push(Subject { pod: Arc::clone(pod), standing });
+            let uid_user = match standing {
+                Standing::New { .. } => state.uid_user(&pod.key, &pod.uid, owner),
+                Standing::Running | Standing::Ended => None,
+            };
+            pods.push(Subject { pod: Arc::clone(pod), standing, waits: uid_user });
         }
         let new = pods.iter().filter_map(|subject| match subject.standing {
             Standing::New { since } => Some((subject.pod.uid.clone(), since.unwrap_or(now))),
@@ -99,6 +105,34 @@ impl State {
             (false, true) => Standing::Running,
             (false, false) => Standing::New { since: None },
         }
+    }
+
+    /// Why a pod has to wait for its uid: another name has it. Cgroup, directories and volumes are named after the uid
+    /// alone, so that it would share them with that pod and lose them when that pod is cleaned up.
+    fn uid_user(&self, key: &PodKey, uid: &PodUid, owner: &str) -> Option<String> {
+        let has_record = |records: &[PodRecord]| records.iter().any(|record| record.uid == *uid);
+        let of_worker =
+            |handle: &Handle| handle.recorded.contains(uid) || handle.running.as_ref() == Some(uid);
+        let of_runtime = |pod: &ObservedPod| {
+            let mut ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
+            ours.any(|sandbox| sandbox.uid == *uid)
+        };
+        let workers = self.workers.iter().filter(|(_, handle)| of_worker(handle));
+        let recorded = self.records.iter().filter(|(_, records)| has_record(records));
+        let observed = self.observed.iter().filter(|(_, pod)| of_runtime(pod));
+        let names = workers.map(|(name, _)| name).chain(recorded.map(|(name, _)| name));
+        let names = names.chain(observed.map(|(name, _)| name));
+        if let Some(other) = names.filter(|name| *name != key).min() {
+            let goes = self.intent(other).is_without(uid);
+            let end = if goes { ", which is being removed" } else { "" };
+            return Some(format!("uid {uid} is still used by pod {other}{end}"));
+        }
+        let others = self.observed.iter().filter(|(name, _)| *name != key);
+        others.into_iter().find_map(|(name, pod)| {
+            let sandbox = foreign_use(pod, owner, uid)?;
+            let id = &sandbox.id;
+            Some(format!("uid {uid} is used by pod {name} of another agent (sandbox {id})"))
+        })
     }
 
     /// What still runs of incarnations that are not wished.
