@@ -1,10 +1,25 @@
 //! Environment of a container: literals, fields of the pod, amounts of resources, and the
 //! `$(VAR)` references in values, commands and sub-paths.
 
-use super::{Amounts, container_limits, container_requests, expand};
+use super::{Amounts, container_limits, container_requests, expand, expanded_len};
 use crate::model::{Quantity, k8s};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 use thiserror::Error;
+
+/// Longest argument, or `NAME=value` of the environment, in bytes with its end: the kernel's
+/// `MAX_ARG_STRLEN`. A longer one makes every start fail with `E2BIG`.
+pub const MAX_ENTRY_BYTES: usize = 128 << 10;
+/// Most bytes that the command, the arguments and the environment of a container take together, as
+/// the kernel counts them. The kernel allows 2 MiB with the usual stack limit, and the variables of
+/// the image need a place too. The kubelet has no limit: there, references double without end.
+pub const MAX_EXEC_BYTES: usize = 1 << 20;
+/// Longest path below a volume, in bytes: the kernel's `PATH_MAX`.
+const MAX_SUB_PATH_BYTES: usize = 4096;
+/// What the kernel counts for each argument and variable besides its text: a pointer.
+const POINTER_BYTES: usize = 8;
 
 /// What an environment is made from besides the pod.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +69,50 @@ pub enum EnvError {
         /// Their names.
         names: Vec<String>,
     },
+    /// The references make it too long.
+    #[error("{}: {_0}", _0.field())]
+    Expansion(ExpansionError),
+}
+
+impl From<ExpansionError> for EnvError {
+    fn from(error: ExpansionError) -> Self {
+        Self::Expansion(error)
+    }
+}
+
+/// What a container's references would make too long. Nothing of that length is ever made. The text
+/// does not name the field.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ExpansionError {
+    /// One value.
+    #[error(
+        "must be no more than {limit} bytes after $(VAR) expansion: shorten it, or put it into a file"
+    )]
+    Field {
+        /// Field of the container: `env[3].value`.
+        field: String,
+        /// What it may be, in bytes.
+        limit: usize,
+    },
+    /// The command, the arguments and the environment together.
+    #[error(
+        "command, args and env must take no more than {MAX_EXEC_BYTES} bytes together after $(VAR) \
+         expansion, and exceed that here: shorten them, or put them into a file"
+    )]
+    Together {
+        /// The first field that has no room.
+        field: String,
+    },
+}
+
+impl ExpansionError {
+    /// Field of the container: `env[3].value`.
+    #[must_use]
+    pub fn field(&self) -> &str {
+        match self {
+            Self::Field { field, .. } | Self::Together { field } => field,
+        }
+    }
 }
 
 /// Command and arguments with their references replaced.
@@ -69,7 +128,8 @@ pub struct Expanded {
 /// variables before it; a later definition of a name wins and takes the earlier one's place.
 ///
 /// # Errors
-/// When a source names what does not exist or can't be read.
+/// When a source names what does not exist or can't be read, or when anything of the container is
+/// too long after expansion: [`expand_command`] and [`expand_sub_path`] rely on this check.
 pub fn build_env(
     pod: &k8s::Pod,
     container: &k8s::Container,
@@ -78,48 +138,116 @@ pub fn build_env(
     if container.env_from.iter().flatten().next().is_some() {
         return Err(EnvError::Source { name: "envFrom".to_owned(), source_kind: "envFrom" });
     }
+    measure(container, |name, source| {
+        sourced(pod, container, name, source, cx).map(|value| value.len())
+    })?;
     let mut made: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for var in container.env.iter().flatten() {
-        let value = match (var.value.as_deref().filter(|v| !v.is_empty()), &var.value_from) {
-            (Some(text), _) => expand(text, |name| value_of(&made, name)),
+        let value = match (written(var), &var.value_from) {
+            (Some(text), _) => expand(text, |name| Some(made[*places.get(name)?].1.as_str())),
             (None, Some(source)) => sourced(pod, container, &var.name, source, cx)?,
             (None, None) => String::new(),
         };
-        match made.iter_mut().find(|(name, _)| *name == var.name) {
-            Some(earlier) => earlier.1 = value,
-            None => made.push((var.name.clone(), value)),
+        match places.get(var.name.as_str()) {
+            Some(place) => made[*place].1 = value,
+            None => {
+                places.insert(&var.name, made.len());
+                made.push((var.name.clone(), value));
+            }
         }
     }
     Ok(made)
 }
 
-/// Command and arguments of `container` against its finished environment.
+/// Checks the length of everything that has references, with values that are known only on the
+/// node counted as empty: what fails here fails on every node.
+///
+/// # Errors
+/// The first field that is too long.
+pub fn check_expansion(container: &k8s::Container) -> Result<(), ExpansionError> {
+    measure(container, |_, _| Ok(0))
+}
+
+/// The text of a variable, unless its value comes from elsewhere.
+fn written(var: &k8s::EnvVar) -> Option<&str> {
+    var.value.as_deref().filter(|value| !value.is_empty())
+}
+
+/// Adds up what the kernel is given to execute, without making it.
+///
+/// Every definition of a variable counts, also one that a later definition replaces: the sum is
+/// also the bound of the work.
+fn measure<E: From<ExpansionError>>(
+    container: &k8s::Container,
+    mut sourced: impl FnMut(&str, &k8s::EnvVarSource) -> Result<usize, E>,
+) -> Result<(), E> {
+    let mut lengths: HashMap<&str, usize> = HashMap::new();
+    let mut total = 0_usize;
+    let mut add = |length: usize, field: &dyn Fn() -> String| {
+        let length = length.saturating_add(1);
+        total = total.saturating_add(length).saturating_add(POINTER_BYTES);
+        if length > MAX_ENTRY_BYTES {
+            Err(ExpansionError::Field { field: field(), limit: MAX_ENTRY_BYTES })
+        } else if total > MAX_EXEC_BYTES {
+            Err(ExpansionError::Together { field: field() })
+        } else {
+            Ok(())
+        }
+    };
+    for (index, var) in container.env.iter().flatten().enumerate() {
+        let length = match (written(var), &var.value_from) {
+            (Some(text), _) => expanded_len(text, |name| lengths.get(name).copied()),
+            (None, Some(source)) => sourced(&var.name, source)?,
+            (None, None) => 0,
+        };
+        let entry = length.saturating_add(var.name.len() + 1);
+        add(entry, &|| format!("env[{index}].value"))?;
+        lengths.insert(&var.name, length);
+    }
+    let length = |text: &str| expanded_len(text, |name| lengths.get(name).copied());
+    for (list, words) in [("command", &container.command), ("args", &container.args)] {
+        for (index, word) in words.iter().flatten().enumerate() {
+            add(length(word), &|| format!("{list}[{index}]"))?;
+        }
+    }
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let expression = mount.sub_path_expr.as_deref().unwrap_or_default();
+        if length(expression) > MAX_SUB_PATH_BYTES {
+            let field = format!("volumeMounts[{index}].subPathExpr");
+            return Err(ExpansionError::Field { field, limit: MAX_SUB_PATH_BYTES }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Command and arguments of `container` against its finished environment, whose making has checked
+/// their length.
 #[must_use]
 pub fn expand_command(container: &k8s::Container, env: &[(String, String)]) -> Expanded {
+    let values: HashMap<&str, &str> =
+        env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let expanded = |list: &Option<Vec<String>>| {
-        list.iter().flatten().map(|text| expand(text, |name| value_of(env, name))).collect()
+        list.iter().flatten().map(|text| expand(text, |name| values.get(name).copied())).collect()
     };
     Expanded { command: expanded(&container.command), args: expanded(&container.args) }
 }
 
-/// A `subPathExpr` against the environment; here a reference must have a value.
+/// A `subPathExpr` against the environment, whose making has checked its length; here a reference
+/// must have a value.
 ///
 /// # Errors
 /// When a variable is not set or empty.
 pub fn expand_sub_path(text: &str, env: &[(String, String)]) -> Result<String, EnvError> {
     let mut missing = Vec::new();
     let path = expand(text, |name| {
-        let value = value_of(env, name).filter(|v| !v.is_empty());
-        if value.is_none() {
+        let found = env.iter().find(|(n, value)| n == name && !value.is_empty());
+        if found.is_none() {
             missing.push(name.to_owned());
         }
-        value
+        found.map(|(_, value)| value.as_str())
     });
     if missing.is_empty() { Ok(path) } else { Err(EnvError::Missing { names: missing }) }
-}
-
-fn value_of(env: &[(String, String)], name: &str) -> Option<String> {
-    env.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
 }
 
 fn sourced(

@@ -393,6 +393,75 @@ fn what_needs_an_api_server_is_refused() {
     assert_eq!(error, "environment variable X: configMapKeyRef is not supported");
 }
 
+/// `A0` with 10 bytes, and variables that are each `width` times the one before.
+fn doubling(variables: usize, width: usize) -> Value {
+    let value = |index: usize| match index {
+        0 => "xxxxxxxxxx".to_owned(),
+        _ => format!("$(A{})", index - 1).repeat(width),
+    };
+    (0..variables).map(|n| json!({"name": format!("A{n}"), "value": value(n)})).collect()
+}
+
+#[test]
+fn environment_that_references_multiply_is_refused() {
+    let error = with_env(doubling(20, 4)).unwrap_err();
+    assert!(error.starts_with("env[7].value: must be no more than 131072 bytes"), "{error}");
+    // Each value fits, and all together do not.
+    let mut many: Vec<Value> = doubling(7, 4).as_array().unwrap().clone();
+    many.extend((0..40).map(|n| json!({"name": format!("B{n}"), "value": "$(A6)"})));
+    let error = with_env(json!(many)).unwrap_err();
+    assert!(error.contains("no more than 1048576 bytes together"), "{error}");
+    assert!(error.starts_with("env[31].value: "), "{error}");
+    // A replaced definition is work as well.
+    let replaced: Vec<Value> =
+        many[..7].iter().cloned().chain(vec![json!({"name": "B", "value": "$(A6)"}); 40]).collect();
+    assert!(with_env(json!(replaced)).unwrap_err().contains("together"));
+}
+
+#[test]
+fn values_of_fields_count_before_they_are_used() {
+    let annotation = json!({"fieldRef": {"fieldPath": "metadata.annotations['k']"}});
+    let made = |length: usize| {
+        environment(json!({
+            "metadata": {"name": "web", "annotations": {"k": "x".repeat(length)}},
+            "spec": {"containers": [{"name": "main", "env": [{"name": "X", "valueFrom": annotation}]}]},
+        }))
+    };
+    assert_eq!(made(MAX_ENTRY_BYTES - 3).unwrap()["X"].len(), MAX_ENTRY_BYTES - 3);
+    assert!(made(MAX_ENTRY_BYTES - 2).unwrap_err().starts_with("env[0].value: "));
+}
+
+#[test]
+fn command_arguments_and_sub_paths_count_after_expansion() {
+    let long = "x".repeat(3000);
+    for (field, part) in [
+        ("command[1]", json!({"command": ["a", "$(L)".repeat(44)]})),
+        ("args[0]", json!({"args": ["$(L)".repeat(44)]})),
+        ("args[34]", json!({"args": vec!["$(L)".repeat(10); 40]})),
+        (
+            "volumeMounts[0].subPathExpr",
+            json!({"volumeMounts": [{"name": "v", "mountPath": "/v", "subPathExpr": "$(L)$(L)"}]}),
+        ),
+    ] {
+        let mut container = part;
+        container["name"] = "c".into();
+        container["env"] = json!([{"name": "L", "value": long}]);
+        let container: k8s::Container = serde_json::from_value(container).unwrap();
+        let error = check_expansion(&container).unwrap_err();
+        assert_eq!(error.field(), field, "{error}");
+    }
+}
+
+#[test]
+fn expansion_takes_time_proportional_to_the_text() {
+    // Unfinished references, each of which could search to the end.
+    let text = "$(".repeat(2 << 20);
+    assert_eq!(expanded_len(&text, |_| None), text.len());
+    assert_eq!(expanded_len(&format!("){text}"), |_| None), text.len() + 1);
+    let many: Vec<Value> = (0..60_000).map(|n| json!({"name": format!("V{n}")})).collect();
+    assert_eq!(with_env(json!(many)).unwrap().len(), 60_000);
+}
+
 #[test]
 fn commands_and_sub_paths_are_expanded() {
     let env = [("A".to_owned(), "1".to_owned()), ("E".to_owned(), String::new())];

@@ -1,7 +1,10 @@
 //! `env` and `envFrom` of a container.
 
 use super::{Report, container::Named, given, names};
-use crate::model::{Quantity, k8s};
+use crate::{
+    model::{Quantity, k8s},
+    podspec::check_expansion,
+};
 
 /// Fields that a variable may be filled from.
 const FIELD_PATHS: [&str; 9] = [
@@ -54,6 +57,9 @@ pub(super) fn check(
                 report.invalid(&path, "", detail);
             }
         }
+    }
+    if let Err(error) = check_expansion(container) {
+        report.too_long_because(&format!("{path}.{}", error.field()), &error.to_string());
     }
     for index in 0..container.env_from.as_ref().map_or(0, Vec::len) {
         let detail = "must specify one of: `configMapRef` or `secretRef`";

@@ -64,6 +64,11 @@ impl Report {
         self.add(path, format!("Too long: may not be more than {limit} bytes"));
     }
 
+    /// `Too long: must be ...`
+    pub(super) fn too_long_because(&mut self, path: &str, detail: &str) {
+        self.add(path, format!("Too long: {detail}"));
+    }
+
     /// `Too many: 4: must have at most 3 items`
     pub(super) fn too_many(&mut self, path: &str, count: usize, limit: usize) {
         self.add(path, format!("Too many: {count}: must have at most {limit} items"));
