@@ -248,7 +248,8 @@ impl HostFiles {
             .and_then(|fd| openat(fd, container, flags, Mode::empty()));
         match opened {
             Ok(directory) => Ok(Some(directory)),
-            Err(Errno::ENOENT) => Ok(None),
+            // A name that is too long is the name of nothing.
+            Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(None),
             Err(Errno::ELOOP | Errno::ENOTDIR) => Err(HostFileError::Suspicious {
                 path: pod.join(container),
                 expected: "a directory",
@@ -287,7 +288,12 @@ fn is_directory(path: &Path) -> Result<bool, HostFileError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(true),
         Ok(_) => Err(HostFileError::Suspicious { path: path.to_owned(), expected: "a directory" }),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+        // A name that is too long is the name of nothing: the pod must be able to go.
+        Err(err)
+            if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) =>
+        {
+            Ok(false)
+        }
         Err(source) => Err(io_error("stat", path, source)),
     }
 }

@@ -255,6 +255,16 @@ fn pod_files_are_written_where_containers_find_them() {
 }
 
 #[test]
+fn logs_of_a_name_too_long_for_a_directory_are_gone_already() {
+    let (_dir, files) = host_files();
+    let (key, uid) = (PodKey::new(&"n".repeat(63), &"p".repeat(240)), PodUid::from("u"));
+    assert!(files.ensure_pod_log_dir(&key, &uid).is_err());
+    files.remove_container_logs((&key, &uid), "main", &"id".into(), 0).unwrap();
+    assert_eq!(files.next_restart_count(&key, &uid, "main").unwrap(), 0);
+    files.remove_pod_logs(&key, &uid, &mut Slice::new(Duration::MAX)).unwrap();
+}
+
+#[test]
 fn log_directories_count_restarts_and_are_removed() {
     let (dir, files) = host_files();
     assert_eq!(files.next_restart_count(&key(), &uid(), "web").unwrap(), 0);

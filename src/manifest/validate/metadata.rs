@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 /// Most bytes that all annotations of an object may have together.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 const MAX_NAME: usize = 253;
+/// Longest file name on Linux file systems, in bytes.
+const MAX_FILE_NAME: usize = 255;
+/// Length of the uid of a pod that does not bring its own.
+const UID_LEN: usize = 32;
 
 pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     let name = meta.name.as_deref().unwrap_or_default();
@@ -26,8 +30,28 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     if let Some(uid) = given(meta.uid.as_ref()) {
         report.name("metadata.uid", uid, names::uid);
     }
+    if report.mistakes.is_empty() {
+        log_directory(report, meta, suffixed);
+    }
     labels(report, "metadata.labels", meta.labels.as_ref());
     annotations(report, meta.annotations.as_ref());
+}
+
+/// The pod's log directory is `<namespace>_<name>-<node>_<uid>`, and a pod without one can't start. The
+/// kubelet accepts such a pod and never runs it.
+fn log_directory(report: &mut Report, meta: &ObjectMeta, full_name_len: usize) {
+    let namespace = given(meta.namespace.as_ref()).unwrap_or("default").len();
+    let uid = given(meta.uid.as_ref()).map_or(UID_LEN, str::len);
+    let length = namespace + 1 + full_name_len + 1 + uid;
+    if length > MAX_FILE_NAME {
+        let name = meta.name.as_deref().unwrap_or_default();
+        let detail = format!(
+            "the pod's log directory NAMESPACE_NAME-NODE_UID would have a name of {length} bytes, and \
+             {MAX_FILE_NAME} are possible: shorten the name by {} bytes",
+            length - MAX_FILE_NAME
+        );
+        report.invalid("metadata.name", name, &detail);
+    }
 }
 
 /// Labels, and the node selector, which is made of them.
