@@ -39,7 +39,7 @@ fn fill(dir: &Path) {
         pod("warned", "").replace("spec:", "spec:\n  enableServiceLinks: true").as_bytes(),
     );
     write("config.yaml", CONFIG.as_bytes());
-    write("large.yaml", &vec![b'#'; (10 << 20) + 1]);
+    write("large.yaml", &vec![b'#'; (4 << 20) + 1]);
     for name in
         ["a.yaml~", ".a.yaml.swp", "#a.yaml#", "a.yaml.bak", "4913", "notes.txt", "a.yaml.dpkg-new"]
     {
@@ -177,7 +177,7 @@ fn check_says_what_the_agent_says() {
         "notes.txt: ignored: not a *.yaml, *.yml or *.json file",
         "pipe.yaml: ignored: a named pipe",
         "dangling.yaml: a link to nothing",
-        "large.yaml: cannot be read: larger than 10 MiB",
+        "large.yaml: cannot be read: larger than 4 MiB",
         "config.yaml:2:7: kind: ",
     ] {
         assert!(said.iter().any(|line| line.contains(part)), "no {part:?} in\n{}", said.join("\n"));

@@ -10,7 +10,11 @@ use nodelet::{
     clock,
     config::parse_and_validate,
     manifest::{Context, DecodedDocument, Settings, decode, decode_document},
-    model::{Problem, SourceKind},
+    model::{Problem, SourceKind, k8s},
+    podspec::{
+        Amounts, EnvContext, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, build_env, check_expansion,
+        expand_command,
+    },
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -157,9 +161,86 @@ fn check_document(document: &DecodedDocument, context: &Context<'_>) {
         Ok(pod) => {
             assert_eq!(document.key.as_ref(), Some(&pod.key));
             assert!(!pod.uid.as_str().is_empty());
-            let again = decode_document(&document.as_written, &document.origin, context);
+            check_expansion_is_bounded(&pod.pod);
+            let as_written = serde_json::from_str(&document.as_written).unwrap();
+            let again = decode_document(&as_written, &document.origin, context);
             assert_eq!(again.as_ref(), Ok(pod), "kept and read back");
         }
+    }
+}
+
+/// What an accepted pod makes the agent compute for its containers has a bound.
+fn check_expansion_is_bounded(pod: &k8s::Pod) {
+    let allocatable = Amounts::default();
+    let cx =
+        EnvContext { node_name: "node", host_ips: &[], pod_ips: &[], allocatable: &allocatable };
+    let spec = pod.spec.as_ref().unwrap();
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        // What depends on the node may still be refused at the start.
+        let Ok(env) = build_env(pod, container, &cx) else { continue };
+        let expanded = expand_command(container, &env);
+        let words = expanded.command.iter().chain(&expanded.args).map(String::len);
+        let lengths = env.iter().map(|(name, value)| name.len() + 1 + value.len()).chain(words);
+        let lengths: Vec<usize> = lengths.collect();
+        assert!(lengths.iter().all(|length| *length < MAX_ENTRY_BYTES), "{lengths:?}");
+        assert!(lengths.iter().sum::<usize>() < MAX_EXEC_BYTES, "{lengths:?}");
+    }
+}
+
+/// Variables, arguments and sub-paths that refer to each other in random ways: what is refused is
+/// refused at once, and what is accepted has a bound.
+#[test]
+fn random_references_never_multiply_beyond_the_bound() {
+    let seed = number("MUTATION_SEED").unwrap_or_else(random_seed);
+    println!("MUTATION_SEED={seed}");
+    let started = clock::now().boot;
+    let (mut refused, mut accepted) = (0, 0);
+    for n in 0..2_000 {
+        let mut random = Random(seed.wrapping_add(n));
+        let container = referring_container(&mut random);
+        match check_expansion(&container) {
+            Ok(()) => accepted += 1,
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().len() < 500, "{error}");
+            }
+        }
+        let spec = k8s::PodSpec { containers: vec![container], ..Default::default() };
+        check_expansion_is_bounded(&k8s::Pod { spec: Some(spec), ..Default::default() });
+    }
+    assert!(refused > 20 && accepted > 100, "{refused} refused, {accepted} accepted");
+    let took = clock::now().boot.saturating_sub(started);
+    assert!(took < Duration::from_secs(60), "took {took:?}");
+    let peak = peak_memory_kib();
+    assert!(peak < MOST_MEMORY_KIB, "peak memory {peak} KiB");
+}
+
+fn referring_container(random: &mut Random) -> k8s::Container {
+    let names = 1 + random.below(12);
+    let width = 1 + random.below(12);
+    let mut text = |before: usize| {
+        (0..random.below(width + 1)).fold(String::new(), |text, _| {
+            let part = match random.below(4) {
+                0 => "x".repeat(random.below(300)),
+                1 => ["$", "$$", "$(", ")", "$(NONE)"][random.below(5)].to_owned(),
+                _ => format!("$(V{})", random.below(before.max(1))),
+            };
+            text + &part
+        })
+    };
+    let variables = (0..2 * names)
+        .map(|n| k8s::EnvVar {
+            name: format!("V{}", n % names),
+            value: Some(text(n.min(names))),
+            ..Default::default()
+        })
+        .collect();
+    k8s::Container {
+        name: "c".to_owned(),
+        command: Some((0..3).map(|_| text(names)).collect()),
+        args: Some((0..3).map(|_| text(names)).collect()),
+        env: Some(variables),
+        ..Default::default()
     }
 }
 

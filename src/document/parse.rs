@@ -13,12 +13,14 @@ use crate::model::{Position, Problem};
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Tag, options};
 use std::collections::HashMap;
 
-/// Largest text that is read, in bytes; the kubelet's limit for a manifest.
-pub const MAX_TEXT_BYTES: usize = 10 << 20;
+/// Largest text that is read, in bytes. The kubelet takes 10 MiB; a tree of that size would take
+/// several times the memory that the whole agent may use.
+pub const MAX_TEXT_BYTES: usize = 4 << 20;
 /// Deepest nesting; a pod needs 12.
 const MAX_DEPTH: usize = 64;
-/// Most nodes in one text, aliases expanded. A large pod has a thousand.
-const MAX_NODES: usize = 300_000;
+/// Most nodes in one text, aliases expanded. A large pod has a thousand, a usual one a hundred. Each
+/// node takes up to a kilobyte while a manifest is decoded.
+const MAX_NODES: usize = 50_000;
 /// Longest message, in characters.
 const MAX_MESSAGE: usize = 300;
 /// Most bytes of text that aliases may add.

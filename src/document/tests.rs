@@ -117,7 +117,7 @@ fn errors_have_a_place() {
         (b"a: b\nc: \xff", "line 2, column 4: is not UTF-8 text (byte 0xff)"),
         ("é: \0".as_bytes(), "line 1, column 4: control character U+0000 is not allowed"),
         (b"\xff\xfea\0", "line 1, column 1: is not UTF-8 text (byte 0xff)"),
-        (long.as_bytes(), "is larger than 10 MiB"),
+        (long.as_bytes(), "is larger than 4 MiB"),
     ] {
         assert_eq!(
             refused(text),
@@ -187,7 +187,7 @@ fn hostile_texts_are_refused_in_bounded_time() {
         ("a long comment", format!("a: b #{}", "#".repeat(1_000_000))),
         ("many comments", format!("{}a: b", "# c\n".repeat(200_000))),
         ("blank lines", format!("a:{}b", "\n ".repeat(300_000))),
-        ("many keys", (0..50_000).map(|n| format!("k{n}: v\n")).collect()),
+        ("many keys", (0..24_000).map(|n| format!("k{n}: v\n")).collect()),
     ] {
         assert_eq!(parse(text.as_bytes()).map(|d| d.len()), Ok(1), "{what}");
     }
@@ -263,7 +263,7 @@ fn null_and_empty_mean_not_set() {
 
 #[test]
 fn only_so_much_is_said() {
-    let text: String = (0..100_000).map(|n| format!("unknown{n}: v\n")).collect();
+    let text: String = (0..24_000).map(|n| format!("unknown{n}: v\n")).collect();
     assert_eq!(findings(&text).len(), 100);
 }
 

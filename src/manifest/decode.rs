@@ -1,7 +1,8 @@
 //! The way of one text through parsing, strictness, defaults, validation and identity.
 
 use super::{
-    Context, DecodedDocument, DecodedFile, POD, defaults, identity,
+    Context, DecodedDocument, DecodedFile, MAX_DOCUMENTS, MAX_MEMORY_BYTES, POD, defaults,
+    identity, limits, memory_bytes,
     validate::{Report, validate},
 };
 use crate::{
@@ -29,17 +30,84 @@ const MAX_PATH: usize = 500;
 /// # Errors
 /// When the text does not parse as a whole. Everything else that is wrong is told per document.
 pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
-    let mut documents = Vec::new();
+    let mut file = Decoder { cx, documents: Vec::new(), memory_bytes: 0 };
     for document in document::parse(text)? {
         let root = document.root;
-        let kind = root.get("kind").and_then(Node::as_str);
-        if let Some(kind @ ("List" | "PodList")) = kind {
-            list(&root, kind == "PodList", cx, &mut documents);
-        } else {
-            documents.push(decode_at(&root, cx, documents.len()));
+        match root.get("kind").and_then(Node::as_str) {
+            Some(kind @ ("List" | "PodList")) => file.list(&root, kind == "PodList")?,
+            Some(_) | None => file.document(&root)?,
         }
     }
-    Ok(DecodedFile { documents })
+    Ok(DecodedFile { documents: file.documents })
+}
+
+/// The documents of one file, within the limits of [`super::limits`].
+struct Decoder<'a> {
+    cx: &'a Context<'a>,
+    documents: Vec<DecodedDocument>,
+    memory_bytes: usize,
+}
+
+impl Decoder<'_> {
+    fn document(&mut self, root: &Node) -> Result<(), Problem> {
+        let document = decode_at(root, self.cx, self.documents.len());
+        self.add(document)
+    }
+
+    fn add(&mut self, document: DecodedDocument) -> Result<(), Problem> {
+        let too_large =
+            |message: String| Problem { position: document.position, path: String::new(), message };
+        if self.documents.len() >= MAX_DOCUMENTS {
+            return Err(too_large(format!(
+                "Too many: at most {MAX_DOCUMENTS} documents and items of lists are read: remove some"
+            )));
+        }
+        let result = document.result.as_ref().map(|desired| &*desired.pod).map_err(Vec::as_slice);
+        self.memory_bytes += memory_bytes(&document.as_written, result);
+        if self.memory_bytes > MAX_MEMORY_BYTES {
+            return Err(too_large(format!(
+                "Too long: up to here, the documents take more than {} MiB of memory: remove some",
+                MAX_MEMORY_BYTES >> 20
+            )));
+        }
+        self.documents.push(document);
+        Ok(())
+    }
+
+    /// Every item of a list is a document. What is wrong with the list itself is a document as well,
+    /// one that is rejected.
+    fn list(&mut self, root: &Node, of_pods: bool) -> Result<(), Problem> {
+        let items = root.get("items").filter(|items| !items.is_null());
+        if let Some(items) = items.filter(|items| items.items().len() > MAX_DOCUMENTS) {
+            let message = format!(
+                "Too many: {}: must have at most {MAX_DOCUMENTS} items",
+                items.items().len()
+            );
+            return Err(Problem { position: items.position, path: "items".to_owned(), message });
+        }
+        let mut problems: Vec<Problem> =
+            document::walk(root, LIST, "").into_iter().map(|finding| finding.problem).collect();
+        check_version(root, &mut problems);
+        if let Some(items) = items
+            && !matches!(items.value, Value::List(_))
+        {
+            let message = "Invalid value: must be a list".to_owned();
+            problems.push(Problem { position: items.position, path: "items".to_owned(), message });
+        }
+        if !problems.is_empty() {
+            let mut rejected = rejected(root, self.cx, self.documents.len(), problems);
+            rejected.key = None;
+            self.add(rejected)?;
+        }
+        for item in items.map(Node::items).unwrap_or_default() {
+            let mut item = item.clone();
+            if of_pods {
+                name_kind(&mut item);
+            }
+            self.document(&item)?;
+        }
+        Ok(())
+    }
 }
 
 /// Makes the pod of a document that was kept as parsed: the last good revision of a manifest.
@@ -52,40 +120,15 @@ pub fn decode_document(
     origin: &Origin,
     cx: &Context<'_>,
 ) -> Result<DesiredPod, Vec<Problem>> {
-    pod(&Node::from_json(as_written), as_written, origin, cx).0
+    let root = Node::from_json(as_written);
+    let long = limits::long_lists(&root);
+    if long.is_empty() { pod(&root, as_written, origin, cx).0 } else { Err(long) }
 }
 
 /// The full name of the pod of such a document, where it can be made out: also of one that is rejected.
 #[must_use]
 pub fn name_of_document(as_written: &serde_json::Value, node_name: &str) -> Option<PodKey> {
     readable_key(&Node::from_json(as_written), node_name)
-}
-
-/// Every item of a list is a document. What is wrong with the list itself is a document as well, one
-/// that is rejected.
-fn list(root: &Node, of_pods: bool, cx: &Context<'_>, documents: &mut Vec<DecodedDocument>) {
-    let mut problems: Vec<Problem> =
-        document::walk(root, LIST, "").into_iter().map(|finding| finding.problem).collect();
-    check_version(root, &mut problems);
-    let items = root.get("items").filter(|items| !items.is_null());
-    if let Some(items) = items
-        && !matches!(items.value, Value::List(_))
-    {
-        let message = "Invalid value: must be a list".to_owned();
-        problems.push(Problem { position: items.position, path: "items".to_owned(), message });
-    }
-    if !problems.is_empty() {
-        let mut rejected = rejected(root, cx, documents.len(), problems);
-        rejected.key = None;
-        documents.push(rejected);
-    }
-    for item in items.map(Node::items).unwrap_or_default() {
-        let mut item = item.clone();
-        if of_pods {
-            name_kind(&mut item);
-        }
-        documents.push(decode_at(&item, cx, documents.len()));
-    }
 }
 
 /// The items of a `PodList` need not say that they are pods.
@@ -102,12 +145,24 @@ fn name_kind(item: &mut Node) {
 
 fn decode_at(root: &Node, cx: &Context<'_>, document: usize) -> DecodedDocument {
     let mut decoded = rejected(root, cx, document, Vec::new());
-    let (result, warnings) = pod(root, &decoded.as_written, &decoded.origin, cx);
-    if let Ok(desired) = &result {
-        decoded.key = Some(desired.key.clone());
-    }
-    decoded.result = result;
+    let long = limits::long_lists(root);
+    let (result, warnings) = if long.is_empty() {
+        let as_written = root.to_json();
+        let made = pod(root, &as_written, &decoded.origin, cx);
+        if let Ok(desired) = &made.0 {
+            decoded.key = Some(desired.key.clone());
+            decoded.as_written = as_written.to_string().into();
+        }
+        made
+    } else {
+        (Err(long), Vec::new())
+    };
+    decoded.result = result.map_err(|mut problems| {
+        limits::shorten(&mut problems);
+        problems
+    });
     decoded.warnings = warnings;
+    limits::shorten(&mut decoded.warnings);
     decoded
 }
 
@@ -115,8 +170,9 @@ fn rejected(
     root: &Node,
     cx: &Context<'_>,
     document: usize,
-    problems: Vec<Problem>,
+    mut problems: Vec<Problem>,
 ) -> DecodedDocument {
+    limits::shorten(&mut problems);
     let origin = Origin {
         source: cx.source,
         location: cx.location.into(),
@@ -127,7 +183,7 @@ fn rejected(
         origin,
         position: root.position,
         key: readable_key(root, cx.node_name),
-        as_written: root.to_json(),
+        as_written: "".into(),
         result: Err(problems),
         warnings: Vec::new(),
     }
@@ -141,7 +197,7 @@ fn readable_key(root: &Node, node_name: &str) -> Option<PodKey> {
     let metadata = root.get("metadata")?;
     let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let namespace = metadata.get("namespace").and_then(Node::as_str).unwrap_or_default();
-    Some(full_name(namespace, name, node_name))
+    Some(full_name(document::cut(namespace, MAX_PATH), document::cut(name, MAX_PATH), node_name))
 }
 
 fn full_name(namespace: &str, name: &str, node_name: &str) -> PodKey {

@@ -51,6 +51,29 @@ ServiceAccounts, PersistentVolumeClaims or ResourceClaims.
 | no | a manifest that sets it is rejected |
 
 What is below a field marked \"no\" or \"ignored\" is not listed: it shares its fate.
+
+## Limits
+
+The kubelet has none of these limits but the first one, which is 10 MiB there. They lie far above what the pods of one node need,
+and keep a wrong or hostile manifest from taking the agent's memory or time. What exceeds one is rejected with a verdict that names
+the limit; last good revisions go on running.
+
+| what | at most |
+|---|---|
+| text of a file, of all files of the directory together, or of the answer of a URL | 4 MiB |
+| values in a file (scalars, lists and mappings, with aliases followed) | 50,000 |
+| documents of a source, items of lists counted as documents | 500 |
+| memory that the pods of a source take (a usual pod takes about 20 KiB) | 16 MiB |
+| entries of the directory; with more, nothing of it is read | 1,000 |
+| `containers` and `initContainers` of a pod, each | 100 |
+| `volumes` of a pod | 250 |
+| an argument, or an environment variable with its name, after `$(VAR)` expansion (the kernel's limit) | 128 KiB |
+| command, arguments and environment of a container together, after `$(VAR)` expansion | 1 MiB |
+| a `subPathExpr` after expansion | 4 KiB |
+| `NAMESPACE_NAME-NODE_UID`, the name of the pod's log directory | 255 bytes |
+| problems that are shown of a document, and of a source | 100, 200 |
+
+Of a directory that exceeds a limit as a whole, files are read in the order of their names until there is no room.
 ";
 
 struct Row {

@@ -14,15 +14,18 @@ mod defaults;
 mod docs;
 mod fields;
 mod identity;
+mod limits;
 mod validate;
 
+pub use crate::document::MAX_TEXT_BYTES;
 pub use decode::{decode, decode_document, name_of_document};
 pub use docs::markdown;
 pub use fields::POD;
+pub use limits::{MAX_DOCUMENTS, MAX_MEMORY_BYTES, memory_bytes};
 
 use crate::model::{DesiredPod, Origin, PodKey, Position, Problem, SourceKind};
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What decoding depends on beside the text.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +67,10 @@ pub struct DecodedDocument {
     pub position: Position,
     /// The pod's full name, also of a document that is rejected, where it can be made out.
     pub key: Option<PodKey>,
-    /// The parsed document, to be kept: [`decode_document`] makes the same pod of it again.
-    pub as_written: serde_json::Value,
+    /// The parsed document in JSON, to be kept: [`decode_document`] makes the same pod of it again.
+    /// Text, because a tree of small objects takes several times the memory; empty for a document
+    /// that is rejected.
+    pub as_written: Arc<str>,
     /// The pod, or everything that is wrong, in the order written.
     pub result: Result<DesiredPod, Vec<Problem>>,
     /// What is known and harmlessly not acted on.

@@ -21,10 +21,12 @@
 //! Invariant: while a last good revision is refused (another version or configuration has read it again),
 //! the source does not know everything, so that nothing is removed: its pod can't be wanted, and may run.
 
+mod budget;
 mod claims;
 mod report;
 mod saved;
 
+pub(super) use budget::Budget;
 pub use saved::{Refusal, Saved, SavedDocument};
 
 use crate::{
@@ -128,7 +130,7 @@ pub struct Document {
     pub position: Position,
     /// The pod's full name, where it can be made out.
     pub key: Option<PodKey>,
-    /// As written, in JSON.
+    /// As written, in JSON; empty when it is rejected.
     pub manifest: Arc<str>,
     /// The pod, or everything that is wrong.
     pub result: Result<Arc<DesiredPod>, Vec<Problem>>,

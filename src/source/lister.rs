@@ -5,11 +5,14 @@
 //! change is not read again; one whose bytes did not change is not decoded again.
 
 use super::{
-    core::{Identity, Listed, Listing, Look, Place, SETTLING},
+    core::{Budget, Identity, Listed, Listing, Look, Place, SETTLING},
     names::why_skipped,
     reader::Reader,
 };
-use crate::model::{DesiredPod, Now, Position, Problem};
+use crate::{
+    manifest::MAX_TEXT_BYTES,
+    model::{DesiredPod, Now, Position, Problem},
+};
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -28,8 +31,11 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// Largest manifest, in bytes; the kubelet's limit.
-const MAX_FILE_BYTES: u64 = 10 << 20;
+/// Largest manifest, in bytes.
+const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64;
+/// Most entries of a directory, of any kind. One with more is not taken for a directory of manifests
+/// (`/tmp`, a spool): what ran goes on running, and nothing of it is read.
+const MAX_ENTRIES: usize = 1000;
 /// A file that did not change for this long is written, without a second look. By its ctime, which
 /// can't be set, on the wall clock; where that runs backwards, a second look decides.
 const AGED: Duration = Duration::from_millis(200);
@@ -42,6 +48,15 @@ pub(super) struct Lister {
     single: bool,
     reader: Reader,
     seen: BTreeMap<Box<str>, Seen>,
+}
+
+/// One look at the directory.
+#[derive(Debug)]
+struct Looking<'a> {
+    directory: &'a OwnedFd,
+    known: &'a Known,
+    now: Now,
+    budget: Budget,
 }
 
 /// What a look depends on besides the files.
@@ -156,16 +171,25 @@ impl Lister {
         let place =
             identity(&directory, self.single).map_err(|error| describe(&self.path, error))?;
         let mut files = Vec::new();
+        let mut look = Looking { directory: &directory, known, now, budget: Budget::new() };
         if let Some(name) = only {
             let stat = fstatat(&directory, &*name, AtFlags::empty());
             let is_link = || fstatat(&directory, &*name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
             if stat != Err(Errno::ENOENT) || is_link() {
-                files.push(self.entry(&directory, &name, known, now, stat));
+                files.push(self.entry(&mut look, &name, stat));
             }
         } else {
-            for name in names(&directory).map_err(|error| describe(&self.path, error))? {
+            let mut names = names(&directory).map_err(|error| describe(&self.path, error))?;
+            if names.len() > MAX_ENTRIES {
+                return Err(format!(
+                    "{} has more than {MAX_ENTRIES} entries: none is read until some are removed",
+                    self.path.display()
+                ));
+            }
+            names.sort_unstable();
+            for name in names {
                 match name.into_string() {
-                    Ok(name) => files.extend(self.in_directory(&directory, &name, known, now)),
+                    Ok(name) => files.extend(self.in_directory(&mut look, &name)),
                     Err(bad) => files.push(not_utf8(&self.path, bad.into_cstring().to_bytes())),
                 }
             }
@@ -176,38 +200,25 @@ impl Lister {
     }
 
     /// One entry of a directory; `None` when it vanished since it was listed.
-    fn in_directory(
-        &mut self,
-        directory: &OwnedFd,
-        name: &str,
-        known: &Known,
-        now: Now,
-    ) -> Option<Listed> {
+    fn in_directory(&mut self, look: &mut Looking<'_>, name: &str) -> Option<Listed> {
         if let Some(why) = why_skipped(name) {
             let look = Look::Skipped { reason: why.to_owned(), manifest_name: false };
             return Some(self.listed(name, look));
         }
-        let stat = fstatat(directory, name, AtFlags::empty());
+        let stat = fstatat(look.directory, name, AtFlags::empty());
         if stat == Err(Errno::ENOENT)
-            && fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_err()
+            && fstatat(look.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_err()
         {
             return None;
         }
-        Some(self.entry(directory, name, known, now, stat))
+        Some(self.entry(look, name, stat))
     }
 
     /// A file with a manifest's name, or the one file whatever its name.
-    fn entry(
-        &mut self,
-        directory: &OwnedFd,
-        name: &str,
-        known: &Known,
-        now: Now,
-        stat: nix::Result<FileStat>,
-    ) -> Listed {
+    fn entry(&mut self, look: &mut Looking<'_>, name: &str, stat: nix::Result<FileStat>) -> Listed {
         let look = match stat {
             Ok(stat) => match what_it_is(&stat) {
-                None => self.settled(directory, name, known, now, Stamp::of(&stat)),
+                None => self.within_budget(look, name, Stamp::of(&stat)),
                 Some(what) => Look::Skipped { reason: what.to_owned(), manifest_name: true },
             },
             Err(Errno::ENOENT) => Look::Unread(problem("a link to nothing".to_owned())),
@@ -225,15 +236,23 @@ impl Lister {
         path.to_string_lossy().into_owned()
     }
 
+    /// What a regular file says, where the files before it leave room for it. Of one without room
+    /// nothing is kept.
+    fn within_budget(&mut self, look: &mut Looking<'_>, name: &str, stamp: Stamp) -> Look {
+        let size = u64::try_from(stamp.size).unwrap_or(u64::MAX);
+        let found = look.budget.take_text(size).then(|| self.settled(look, name, stamp));
+        match found {
+            Some(found) if look.budget.take_look(&found) => found,
+            Some(_) | None => {
+                self.seen.remove(name);
+                Look::Unread(problem(Budget::exhausted()))
+            }
+        }
+    }
+
     /// What a regular file says, once it is written.
-    fn settled(
-        &mut self,
-        directory: &OwnedFd,
-        name: &str,
-        known: &Known,
-        now: Now,
-        stamp: Stamp,
-    ) -> Look {
+    fn settled(&mut self, look: &Looking<'_>, name: &str, stamp: Stamp) -> Look {
+        let Looking { directory, known, now, .. } = *look;
         let before = self.seen.remove(name);
         let since = before.as_ref().filter(|seen| seen.stamp == stamp).map(|seen| seen.since);
         let last = before.and_then(|seen| seen.read);
@@ -303,7 +322,7 @@ fn read_file(directory: &OwnedFd, name: &str, stamp: Stamp) -> io::Result<Option
         return Ok(None);
     }
     if u64::try_from(stamp.size).unwrap_or(u64::MAX) > MAX_FILE_BYTES {
-        return Err(io::Error::other("larger than 10 MiB"));
+        return Err(io::Error::other(format!("larger than {} MiB", MAX_TEXT_BYTES >> 20)));
     }
     let mut text = Vec::with_capacity(usize::try_from(stamp.size).unwrap_or(0));
     (&mut file).take(MAX_FILE_BYTES).read_to_end(&mut text)?;
@@ -321,12 +340,15 @@ fn identity(directory: &OwnedFd, single_file: bool) -> nix::Result<Identity> {
     Ok(Identity { device: stat.st_dev, inode: stat.st_ino, born, single_file })
 }
 
-/// Every entry but `.` and `..`. An error in the middle fails the whole: half a listing would
+/// Every entry but `.` and `..`; at most one more than may be there. An error in the middle fails the whole: half a listing would
 /// remove pods.
 fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
     let copy = directory.try_clone().map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
     let mut names = Vec::new();
     for entry in Dir::from_fd(copy)?.iter() {
+        if names.len() > MAX_ENTRIES {
+            break;
+        }
         let name = entry?.file_name().to_owned();
         if !matches!(name.as_bytes(), b"." | b"..") {
             names.push(name);

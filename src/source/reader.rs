@@ -71,8 +71,7 @@ fn document(decoded: DecodedDocument) -> Document {
     Document {
         position: decoded.position,
         key: decoded.key,
-        // Kept as text: a tree of small objects takes several times the memory.
-        manifest: decoded.as_written.to_string().into(),
+        manifest: decoded.as_written,
         result: decoded.result.map(Arc::new),
         warnings: decoded.warnings,
     }

@@ -6,7 +6,7 @@ use super::{
     output::Output,
     reader::Reader,
 };
-use crate::{blocking::SOURCES, clock, model::SourceKind};
+use crate::{blocking::SOURCES, clock, manifest::MAX_TEXT_BYTES, model::SourceKind};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::{
     Request, StatusCode, Uri,
@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 /// For the whole of a request, the body included; the kubelet's.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest body, in bytes; the kubelet's limit.
-const MAX_BODY_BYTES: usize = 10 << 20;
+/// Largest body, in bytes; the kubelet's limit is 10 MiB.
+const MAX_BODY_BYTES: usize = MAX_TEXT_BYTES;
 
 /// The URL of `staticPodURL`.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ enum UrlError {
     Status(StatusCode),
     #[error("the answer broke off: {0}")]
     Body(String),
-    #[error("the answer is larger than 10 MiB")]
+    #[error("the answer is larger than {} MiB", MAX_BODY_BYTES >> 20)]
     TooLarge,
     #[error("the answer is empty")]
     Empty,
@@ -163,7 +163,7 @@ impl UrlSource {
         Listing { place: Place::Here(here), files: vec![file] }
     }
 
-    /// Decodes, away from the event loop: it may be 10 MiB.
+    /// Decodes, away from the event loop: it may be large.
     async fn read(&self, text: Bytes) -> Look {
         let (reader, location) = (self.reader.clone(), self.shown.clone());
         let seen = clock::now().wall;

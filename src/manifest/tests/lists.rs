@@ -70,7 +70,50 @@ fn what_is_kept_as_written_makes_the_same_pod_again() {
     let settings = Settings::default();
     let text = format!("apiVersion: v1\nkind: PodList\nitems: [{}]\n", item("a"));
     let document = only(decode(text.as_bytes(), &context("n", &settings)).unwrap());
-    let kept: serde_json::Value = serde_json::from_str(&document.as_written.to_string()).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&document.as_written).unwrap();
     let again = decode_document(&kept, &document.origin, &context("n", &settings));
     assert_eq!(again, document.result);
+}
+
+fn refused(text: &str) -> String {
+    let settings = Settings::default();
+    decode(text.as_bytes(), &context("node1", &settings)).unwrap_err().to_string()
+}
+
+#[test]
+fn documents_and_items_of_a_text_have_a_limit() {
+    let items = format!("{}, ", item("a")).repeat(501);
+    let list = format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n");
+    assert_eq!(
+        refused(&list),
+        "line 3, column 8: items: Too many: 501: must have at most 500 items"
+    );
+    let documents = "---\na: 1\n".repeat(501);
+    assert!(
+        refused(&documents).starts_with("line 1002, column 1: Too many: at most 500 documents")
+    );
+    assert_eq!(decode_here(&"---\na: 1\n".repeat(500)).documents.len(), 500);
+}
+
+#[test]
+fn memory_of_the_pods_of_a_text_has_a_limit() {
+    // Each volume takes 3 KiB of memory and 12 bytes of text.
+    let volumes: String = (0..250).map(|n| format!("{{name: v{n}}}, ")).collect();
+    let pod = |n: usize| {
+        format!(
+            "{{metadata: {{name: p{n}}}, spec: {{containers: [{{name: c, image: i}}], volumes: [{volumes}]}}}}, "
+        )
+    };
+    let list = |count: usize| {
+        let items: String = (0..count).map(pod).collect();
+        format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n")
+    };
+    assert_eq!(decode_here(&list(15)).documents.len(), 15);
+    assert!(refused(&list(30)).contains("more than 16 MiB of memory"), "{}", refused(&list(30)));
+}
+
+#[test]
+fn rejected_documents_are_not_kept_as_written() {
+    let document = only(decode_here("kind: Pod\nmetadata: {name: web}\n"));
+    assert_eq!((&*document.as_written, document.result.is_err()), ("", true));
 }

@@ -18,14 +18,20 @@ impl State {
     /// What people are told about refused revisions.
     pub(super) fn refusals(&self) -> Option<String> {
         let mut text = String::new();
-        for (key, kept) in &self.kept {
+        let refused = self.kept.iter().filter(|(_, kept)| kept.pod.is_err());
+        let others = refused.clone().count().saturating_sub(MAX_REFUSALS);
+        for (key, kept) in refused.take(MAX_REFUSALS) {
             if let Err(Refused { reason, .. }) = &kept.pod {
+                let reason: String = reason.chars().take(MAX_REASON).collect();
                 let (location, document) = (&kept.origin().location, kept.origin().document + 1);
                 let what = "is refused by this version or configuration of the agent";
                 text += &format!(
                     "the last good revision of {key} ({location}, document {document}) {what}: {reason}; "
                 );
             }
+        }
+        if others > 0 {
+            text += &format!("so are {others} more; ");
         }
         (!text.is_empty()).then(|| {
             text + "no pod is removed until the manifest is corrected or taken away, or the pod is forgotten"
@@ -41,6 +47,34 @@ impl State {
             "a file now, and was a directory"
         };
         format!("{} is {what}, and has none: nothing is removed because of it", self.location)
+    }
+}
+
+/// Most problems and warnings of one source that are shown and logged, over all its files.
+const MAX_SHOWN: usize = 200;
+/// Most refused revisions that the source's error names.
+const MAX_REFUSALS: usize = 10;
+/// How much of a reason is repeated there, in characters.
+const MAX_REASON: usize = 1000;
+
+/// Keeps the first problems of all reports, and says of each document how many are not shown.
+fn shorten(reports: &mut [FileReport]) {
+    let mut left = MAX_SHOWN;
+    for verdict in reports.iter_mut().flat_map(|report| &mut report.verdicts) {
+        let problems = match verdict {
+            FileVerdict::Accepted { warnings, .. } => warnings,
+            FileVerdict::Rejected { problems, .. } => problems,
+            FileVerdict::Skipped { .. } => continue,
+        };
+        let shown = problems.len().min(left);
+        left -= shown;
+        if problems.len() > shown {
+            let others = problems.len() - shown;
+            let position = problems.first().map(|first| first.position).unwrap_or_default();
+            problems.truncate(shown);
+            let message = format!("{others} problems are not shown: correct the others first");
+            problems.push(Problem { position, path: String::new(), message });
+        }
     }
 }
 
@@ -79,6 +113,7 @@ pub(super) fn files(
         }
     }
     reports.sort_by(|a, b| a.location.cmp(&b.location));
+    shorten(&mut reports);
     reports
 }
 

@@ -3,6 +3,7 @@
 use super::{Identity, Kept, Presence, SEEN, State, seen};
 use crate::model::{DesiredPod, Origin, PodKey, SourceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
+use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// File → documents → last good.
@@ -136,7 +137,7 @@ impl SavedDocument {
 }
 
 fn write_json<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
-    serde_json::from_str::<serde_json::Value>(text).map_err(S::Error::custom)?.serialize(serializer)
+    serde_json::from_str::<&RawValue>(text).map_err(S::Error::custom)?.serialize(serializer)
 }
 
 fn read_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {

@@ -298,7 +298,7 @@ async fn what_is_no_manifest_is_listed_with_the_reason_and_never_opened() {
         ".a.yaml.swp: a temporary or swap file\n\
          README: not a *.yaml, *.yml or *.json file\n\
          a.yaml~: a backup file\n\
-         big.yaml: rejected: cannot be read: larger than 10 MiB\n\
+         big.yaml: rejected: cannot be read: larger than 4 MiB\n\
          dir.yaml: a directory\n\
          link.yaml: rejected: a link to nothing\n\
          pipe.yaml: a named pipe\n\

@@ -153,7 +153,7 @@ async fn a_body_that_is_too_large_is_refused() {
     web.answer.send_replace(Arc::new(ok(&String::from_utf8(large).unwrap())));
     let (source, mut handle) = UrlSource::new(&web.url, &[], options(SavedState::None));
     web.tasks.spawn(source.run(CancellationToken::new()));
-    until(&mut handle, |s| error_has(s, "larger than 10 MiB")).await;
+    until(&mut handle, |s| error_has(s, "larger than 4 MiB")).await;
 }
 
 #[tokio::test]
