@@ -12,13 +12,13 @@ use crate::{
     desired::{Knowledge, SourceSnapshot, merge},
     document::{MAX_TEXT_BYTES, Node, parse},
     manifest::Settings,
-    model::{DesiredPod, FileVerdict, SourceKind, SourceView},
+    model::{DesiredPod, FileVerdict, SourceKind, SourceView, printable},
     source::{SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -50,11 +50,9 @@ pub(super) fn run(args: &CheckArgs) -> io::Result<ExitCode> {
         report.path(path);
     }
     report.duplicates();
-    let mut out = io::stdout().lock();
-    for line in &report.lines {
-        writeln!(out, "{line}")?;
-    }
-    out.flush()?;
+    let lines: String =
+        report.lines.iter().map(|line| printable(line).into_owned() + "\n").collect();
+    super::show(&lines)?;
     Ok(ExitCode::from(if report.wrong == 0 { 0 } else { EXIT_FAILURE }))
 }
 

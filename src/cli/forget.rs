@@ -10,10 +10,7 @@ use crate::{
     model::{FileVerdict, PodKey},
     serve::{Client, ClientError, ForgetAnswer, StatusDocument},
 };
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 use thiserror::Error;
 
 /// Why it could not be done.
@@ -38,9 +35,7 @@ pub(super) async fn run(args: ForgetArgs) -> Result<ExitCode, ForgetError> {
     let key = wanted.select(&document.node.name, candidates(&document))?;
     let answer = client.forget(key).await?;
     let (code, text) = told(key, &answer);
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()?;
+    super::show(&format!("{text}\n"))?;
     Ok(code)
 }
 

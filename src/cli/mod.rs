@@ -9,7 +9,7 @@ mod run;
 mod run_args;
 mod status;
 
-use crate::{config::Config, serve::ClientError};
+use crate::{config::Config, model::printable_lines, serve::ClientError};
 use args::{CheckArgs, ForgetArgs, LogsArgs, StatusArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -218,15 +218,21 @@ fn broken_pipe(error: &(dyn Error + 'static)) -> bool {
 
 /// Writes a line to standard error; where that is closed there is nobody to tell.
 fn complain(text: &str) {
-    let written = writeln!(io::stderr().lock(), "{text}");
+    let written = writeln!(io::stderr().lock(), "{}", printable_lines(text));
     debug_assert!(written.is_ok() || cfg!(not(test)));
 }
 
 fn print(text: &str) -> io::Result<ExitCode> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    show(text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to standard output, with escape sequences made visible: much of what is printed comes from
+/// manifests, from containers and from the runtime. Only the log of a container is printed as it is.
+fn show(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(printable_lines(text).as_bytes())?;
+    out.flush()
 }
 
 /// The manual: one page for the program, one for each command.

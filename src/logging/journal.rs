@@ -5,8 +5,9 @@
 //! stands still costs lines, not pods. What could not be said is counted and said later. Where there is no such socket, the
 //! line goes to standard error, which the journal reads as well.
 
+use crate::model::{printable, printable_lines};
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     io::{self, Write as _},
     os::unix::net::UnixDatagram,
     path::PathBuf,
@@ -77,6 +78,8 @@ impl<S: Subscriber> Layer<S> for Journal {
         if DefaultFields::new().format_fields(Writer::new(&mut message), event).is_err() {
             message.push_str("(a field that can't be shown)");
         }
+        // In the journal a message may have lines; what drives a terminal has no place in it.
+        let mut message = printable_lines(&message).into_owned();
         message.truncate(message.floor_char_boundary(LONGEST));
         let priority = super::priority(*event.metadata().level());
         let mut entry = Entry { priority, message, fields: Vec::new() };
@@ -109,15 +112,9 @@ impl Entry {
         bytes
     }
 
-    /// The same for the stream, which reads the priority from the beginning of each line.
+    /// The same for the stream, which reads the priority from the beginning of each line: one line.
     fn line(&self) -> String {
-        let mut text = String::new();
-        for (index, line) in self.message.lines().enumerate() {
-            let indent = if index == 0 { "" } else { "    " };
-            // Writing to a string does not fail.
-            _ = writeln!(text, "<{}>{indent}{line}", self.priority);
-        }
-        text
+        format!("<{}>{}\n", self.priority, printable(&self.message))
     }
 
     fn set(&mut self, field: &Field, value: String) {

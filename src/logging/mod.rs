@@ -12,6 +12,7 @@ mod journal;
 use crate::{
     clock,
     config::{Environment, LogFormat, LoggingConfig},
+    model::printable,
 };
 use jiff::tz::TimeZone;
 use std::{
@@ -125,9 +126,8 @@ where
             }
             Look::Dated => format!("{wall:.3} {:<5} ", event.metadata().level()),
         };
-        let mut lines = fields.lines();
-        writeln!(writer, "{prefix}{}{}", origin(event), lines.next().unwrap_or_default())?;
-        lines.try_for_each(|line| writeln!(writer, "    {line}"))
+        // A field may be text from outside: it must not begin a line of its own, nor drive a terminal.
+        writeln!(writer, "{prefix}{}{}", origin(event), printable(&fields))
     }
 }
 
@@ -220,13 +220,22 @@ mod tests {
             without_time,
             [
                 "ERROR cannot pull pod=\"default/web\"",
-                "WARN  one",
-                "    two",
+                "WARN  one\\ntwo",
                 "INFO  up",
                 "DEBUG looked",
                 "WARN  tonic: lost"
             ]
         );
+    }
+
+    #[test]
+    fn text_from_outside_cannot_forge_a_line_or_drive_a_terminal() {
+        let text = logged(Look::Dated, 0, || {
+            let name = "a\n2026-01-31T15:04:05.000Z ERROR forged";
+            tracing::warn!(location = %name, pod = name, "\x1b[2Jrejected: {name}\r");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(!text.trim_end().contains(char::is_control), "{text:?}");
     }
 
     #[test]

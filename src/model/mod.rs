@@ -15,6 +15,7 @@ mod known;
 mod mountinfo;
 mod observed;
 mod pressure;
+mod printable;
 mod problem;
 mod quantity;
 mod shutdown;
@@ -36,6 +37,7 @@ pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };
 pub use pressure::{Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal};
+pub use printable::{printable, printable_lines};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{

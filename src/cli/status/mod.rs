@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     clock,
-    model::{FileVerdict, PodKey, PodView},
+    model::{FileVerdict, PodKey, PodView, printable_lines},
     serve::{Client, ClientError, StatusDocument},
 };
 use jiff::Timestamp;
@@ -56,9 +56,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
         Err(error) => return no_agent(error, &args.agent.run_dir).map_err(StatusError::from),
     };
     let text = render(&document, &args, clock::now().wall)?;
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    super::show(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -85,7 +83,7 @@ pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, C
         text.push_str(&format!("{} does not exist.\n", run_dir.display()));
     }
     // Where standard error is closed there is nobody to tell; the exit code says it too.
-    match io::stderr().lock().write_all(text.as_bytes()) {
+    match io::stderr().lock().write_all(printable_lines(&text).as_bytes()) {
         Ok(()) | Err(_) => Ok(ExitCode::from(EXIT_NO_AGENT)),
     }
 }

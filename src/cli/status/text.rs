@@ -1,7 +1,8 @@
 //! Text for people: ages and times, aligned tables, indented fields, nothing that drives a terminal.
 
+use crate::model::printable;
 use jiff::Timestamp;
-use std::{fmt::Write, time::Duration};
+use std::{borrow::Cow, fmt::Write, time::Duration};
 
 /// A length of time in kubectl's words: `45s`, `3m12s`, `15m`, `5h30m`, `2d`, `1y30d`.
 pub(super) fn age(length: Duration) -> String {
@@ -49,10 +50,12 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     format!("{}...", kept.trim_end())
 }
 
-/// Columns as wide as their widest cell, three spaces between, no spaces at the end. Rows may be shorter than others.
+/// Columns as wide as their widest cell, each cell on one line, three spaces between, no spaces at the end. Rows may be shorter than others.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
+    for row in &rows {
         for (column, cell) in row.iter().enumerate() {
             let width = cell.chars().count();
             match widths.get_mut(column) {
