@@ -4,10 +4,6 @@ use crate::{
     support::{manifest::Pod, pause, world::World},
     watchdog::Watchdog,
 };
-use nix::{
-    fcntl::{OFlag, open, openat},
-    sys::stat::{Mode, mkdirat},
-};
 use serde_json::json;
 use std::{
     fs::{self, File},
@@ -99,31 +95,6 @@ fn three_hundred_thousand_long_names_take_no_memory() {
     });
     let seen = dog.finish(&world);
     assert!(seen.peak_anon_kib < 32 * 1024, "{seen:?}");
-    world.finish();
-}
-
-#[test]
-fn cgroups_nested_deeper_than_a_path_are_removed() {
-    let Some(world) = crate::world(|s| s) else { return };
-    world.drop_pod(&Pod::running("nest"));
-    world.wait_running("nest");
-    let pid = world.cri.container_pid(&world.running_id("nest", "main"));
-    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let line = cgroups.lines().find(|line| line.contains(":pids:") || line.starts_with("0::/"));
-    let mount = if cgroups.contains(":pids:") { "/sys/fs/cgroup/pids" } else { "/sys/fs/cgroup" };
-    let container = format!("{mount}{}", line.unwrap().splitn(3, ':').nth(2).unwrap());
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut cgroup = open(container.as_str(), flags, Mode::empty()).unwrap();
-    for _ in 0..2500 {
-        mkdirat(&cgroup, "n", Mode::S_IRWXU).unwrap();
-        cgroup = openat(&cgroup, "n", flags, Mode::empty()).unwrap();
-    }
-    drop(cgroup);
-    let dog = Watchdog::start(&world);
-    world.remove("nest.yaml");
-    world.wait_gone("nest");
-    assert!(!fs::exists(&container).unwrap());
-    dog.finish(&world);
     world.finish();
 }
 
