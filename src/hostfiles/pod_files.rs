@@ -106,7 +106,9 @@ impl ResolvConf {
             ReadError::TooLarge { limit } => {
                 HostFileError::TooLarge { path: path.to_owned(), limit }
             }
-            error => io_error("read", path, error.into()),
+            error @ (ReadError::Io(_) | ReadError::NotRegular(_)) => {
+                io_error("read", path, error.into())
+            }
         })?;
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
