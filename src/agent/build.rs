@@ -5,6 +5,7 @@ use super::{
     cluster::{self, ClusterInputs, Machine},
     housekeeping::Housekeeping,
     image_gc::{self, ImageGcTask},
+    keeper::Keeper,
     node_facts::{self, node_facts},
     node_ip::host_ips,
     node_view::NodeViewTask,
@@ -72,7 +73,8 @@ pub(super) fn spawn_all(
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
-    let (store, writer, mut loaded) = Store::open(&config.paths.root_dir, &config.paths.run_dir)?;
+    let (store, writer, mut loaded) =
+        Store::open(&config.paths.root_dir, &config.paths.run_dir, config.paths.owner.as_deref())?;
     let [synced, cached] = writer.heartbeats();
     spawn(tasks, "store", writer.run());
     let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
@@ -91,6 +93,7 @@ pub(super) fn spawn_all(
     let links =
         Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder.clone() };
     let host = Arc::new(host(config, &node_name, &capacity, links)?);
+    mark_pod_dirs(&host, &loaded);
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
@@ -99,7 +102,8 @@ pub(super) fn spawn_all(
     let facts = node_facts(config, &node_name, &capacity)?;
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let evictions = pressure::restored(loaded.evictions.take());
-    let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions)));
+    let thresholds = &config.eviction;
+    let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions, thresholds)));
     let (pressure_view, pressure) = watch::channel(Arc::default());
     let inputs = SetInputs {
         sources: snapshots.clone(),
@@ -185,7 +189,12 @@ pub(super) fn spawn_all(
     let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
     let views = Views { pods, node, events: event_log, heartbeats };
     let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();
-    serve(config, views, commands, loops, (tasks, shutdown))?;
+    let paths = &config.paths;
+    let keeper =
+        Keeper::new(store, node_name.clone(), paths.root_dir.clone(), paths.run_dir.clone());
+    let served = Served { views, commands, loops, looks: keeper.looks() };
+    tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
+    serve(config, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
 }
 
@@ -195,12 +204,19 @@ fn starting() -> Event {
     Event { target: EventTarget::Node, kind: EventKind::Normal, reason: "Starting", message }
 }
 
-/// Who asks how the agent is: the local socket, the health port, systemd. The last that can fail.
-fn serve(
-    config: &Config,
+/// What those are told who ask how the agent is.
+struct Served {
     views: Views,
     commands: mpsc::Sender<serve::Command>,
     loops: Vec<Pulse>,
+    /// Changes when the socket may have been deleted.
+    looks: watch::Receiver<u64>,
+}
+
+/// Who asks how the agent is: the local socket, the health port, systemd. The last that can fail.
+fn serve(
+    config: &Config,
+    Served { views, commands, loops, looks }: Served,
     (tasks, shutdown): (&mut Tasks, &CancellationToken),
 ) -> anyhow::Result<()> {
     let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
@@ -211,7 +227,7 @@ fn serve(
         loops,
     });
     let server = Server::bind(serve_settings(config), views, commands)?;
-    spawn(tasks, "server", server.run(shutdown.clone()));
+    spawn(tasks, "server", server.run(looks, shutdown.clone()));
     // Everything was made that can fail.
     if let Some(systemd) = systemd {
         spawn(tasks, "systemd", systemd.run(shutdown.clone()));
@@ -251,6 +267,7 @@ fn spawn_pressure(
     let gc = ImageGcTask {
         host: Arc::clone(host),
         settings: (&config.images.gc).into(),
+        losses: host.store.losses(),
         sources: watched.sources,
         disks: disks.clone(),
         requests,
@@ -321,7 +338,7 @@ fn host(
     capacity: &NodeCapacity,
     links: Links,
 ) -> anyhow::Result<Host> {
-    let owner: Box<str> = links.store.owner(config.paths.owner.as_deref())?.into();
+    let owner: Box<str> = links.store.owner().into();
     let cgroups = Cgroups::detect(&cgroup_settings(config))?;
     let memory = capacity.minus(&reserved(config)).memory_bytes;
     let volumes = Volumes::open(&config.paths.root_dir, Some(memory))
@@ -349,6 +366,21 @@ fn host(
         events: links.events,
         cgroups,
     })
+}
+
+/// Marks the directories of pods that have a record, where an earlier release or an agent with another owner id
+/// has made them.
+fn mark_pod_dirs(host: &Host, loaded: &Loaded) {
+    if !host.store.wants_marks() {
+        return;
+    }
+    let uids = loaded.pods.values().flatten().map(|record| &record.uid);
+    match host.volumes.mark_recorded(uids, &host.settings.owner) {
+        Ok(()) => host.store.note_marked(),
+        Err(error) => {
+            tracing::warn!(err = %chain(&error), "cannot mark the directories of all pods");
+        }
+    }
 }
 
 fn base_view(config: &Config, node_name: &str) -> NodeView {

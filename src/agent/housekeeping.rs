@@ -3,7 +3,8 @@
 //!
 //! Leftovers (cgroups, pod directories, log directories, log links of pods that are no more) are
 //! removed when, and only when, every source has said everything and the runtime was listed: until
-//! then a pod may be unknown because nobody has asked for it yet.
+//! then a pod may be unknown because nobody has asked for it yet. A pod directory that does not carry this
+//! agent's owner id is listed and never touched.
 
 use super::build::{enforces_pods, reserved};
 use crate::{
@@ -12,9 +13,10 @@ use crate::{
     config::Config,
     model::{CgroupDriver, Event, EventKind, EventTarget, PodUid, ToldDriver},
     pleg::Health,
+    volume::{DirOwner, Volumes},
     worker::{Host, Known, blocking, chain, remove_host_directories, unmount_and_delete},
 };
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +26,8 @@ const RETRY: Duration = Duration::from_secs(60);
 /// Between two looks for leftovers. They come from crashes, and the first look finds those; this
 /// one is for what could not be removed then.
 const LOOK: Duration = Duration::from_secs(600);
+/// Directories of other programs that the status names.
+const NAMED: usize = 3;
 
 pub(super) struct Housekeeping {
     host: Arc<Host>,
@@ -164,29 +168,46 @@ impl Sweeper {
             Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
             Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
         };
-        for uid in listed {
+        let (volumes, owner) = (self.host.volumes.clone(), self.host.settings.owner.clone());
+        let looked = blocking(&LOOKS, move || by_owner(&volumes, listed, &owner)).await;
+        let PodDirs { ours, others } = match looked {
+            Ok(looked) => looked,
+            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
+        };
+        trouble.extend(self.name_others(others));
+        for uid in &ours {
             // Known by now, perhaps: the removal of the one before may have taken long.
-            if self.known.borrow().uids.contains(&uid) {
+            if self.known.borrow().uids.contains(uid) {
                 continue;
             }
             tracing::info!(%uid, "removing what is left of a pod that is no more");
-            if let Err(sentence) = self.remove_leftovers(&uid).await {
+            if let Err(sentence) = self.remove_leftovers(uid).await {
                 tracing::warn!(%uid, "{sentence}");
                 trouble.push(format!("leftovers of pod {uid}: {sentence}"));
             }
         }
         let files = self.host.files.clone();
         let known = Arc::clone(&self.known.borrow());
-        let links =
-            blocking(&LOOKS, move || files.remove_dead_links(|id| known.containers.contains(id)));
+        let links = blocking(&LOOKS, move || {
+            files.remove_dead_links(|uid| ours.contains(uid), |id| known.containers.contains(id))
+        });
         if let Ok(Err(error)) = links.await {
             trouble.push(format!("cannot remove dead log links: {error}"));
         }
         trouble
     }
 
-    /// The directory below the root directory is what makes a leftover ours: cgroups and log
-    /// directories are listed for everybody who runs pods on this machine. So it goes last.
+    /// What a person should know about pod directories that another program made.
+    fn name_others(&self, mut others: Vec<PodUid>) -> Option<String> {
+        let known = self.known.borrow();
+        others.retain(|uid| !known.uids.contains(uid));
+        let sentence = foreign_sentence(&others)?;
+        tracing::warn!("{sentence}");
+        Some(sentence)
+    }
+
+    /// The pod's directory below the root directory proves that a leftover is ours: cgroups and log
+    /// directories of other agents' pods carry uids, too. So the directory goes last.
     async fn remove_leftovers(&self, uid: &PodUid) -> Result<(), String> {
         let (cgroups, wanted) = (self.host.cgroups.clone(), uid.clone());
         let found = blocking(&CGROUPS, move || cgroups.list_pods())
@@ -214,10 +235,70 @@ async fn ended(
     }
 }
 
+/// Pod directories below the root directory.
+struct PodDirs {
+    /// Those with this agent's owner id.
+    ours: BTreeSet<PodUid>,
+    /// The others, sorted.
+    others: Vec<PodUid>,
+}
+
+/// A directory that can't be read counts as another program's. Blocks.
+fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
+    let is_ours = |uid: &PodUid| match volumes.dir_owner(uid) {
+        Ok(DirOwner::Agent(found)) => found == owner,
+        Ok(DirOwner::Free | DirOwner::Unknown) | Err(_) => false,
+    };
+    let (ours, others): (BTreeSet<_>, BTreeSet<_>) = listed.into_iter().partition(is_ours);
+    PodDirs { ours, others: others.into_iter().collect() }
+}
+
+/// Names the pod directories of other programs, a bounded number of them; `None` when there is none.
+fn foreign_sentence(others: &[PodUid]) -> Option<String> {
+    let named: Vec<String> =
+        others.iter().take(NAMED).map(|uid| uid.as_str().escape_debug().to_string()).collect();
+    let more = match others.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let sentence = format!(
+        "{} in pods/ of the root directory not made by this agent, left alone: {}{more}",
+        match others.len() {
+            0 => return None,
+            1 => "1 directory".to_owned(),
+            count => format!("{count} directories"),
+        },
+        named.join(", ")
+    );
+    Some(sentence)
+}
+
 /// Waits until the runtime says something else of its cgroup driver.
 async fn another(
     health: &mut watch::Receiver<Arc<Health>>,
     told: ToldDriver,
 ) -> Result<(), watch::error::RecvError> {
     health.wait_for(|health| health.cgroup_driver != told).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_directories_are_named_up_to_a_bound() {
+        let uids =
+            |names: &[&str]| names.iter().map(|name| PodUid::from(*name)).collect::<Vec<_>>();
+        assert_eq!(foreign_sentence(&[]), None);
+        let one = foreign_sentence(&uids(&["a\u{1b}[31m"])).unwrap_or_default();
+        assert!(
+            one.starts_with("1 directory in pods/") && one.ends_with(": a\\u{1b}[31m"),
+            "{one}"
+        );
+        let many = foreign_sentence(&uids(&["a", "b", "c", "d", "e"])).unwrap_or_default();
+        assert!(
+            many.starts_with("5 directories") && many.ends_with(": a, b, c and 2 more"),
+            "{many}"
+        );
+    }
 }

@@ -39,6 +39,8 @@ pub(super) struct ImageGcTask {
     pub history: ImageHistory,
     pub saved: ImageHistory,
     pub failures: u32,
+    /// Changes when what was saved may be lost.
+    pub losses: watch::Receiver<u64>,
 }
 
 /// What an earlier life of the agent knew.
@@ -79,6 +81,11 @@ impl ImageGcTask {
                         self.history.pulled(id, *at);
                     }
                     self.save().await;
+                }
+                Ok(()) = self.losses.changed() => {
+                    if let Err(err) = self.host.store.put_images(&self.history).await {
+                        tracing::debug!(%err, "what is known of images is not on disk yet");
+                    }
                 }
                 () = tokio::time::sleep_until(next) => {
                     if looked {

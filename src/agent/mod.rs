@@ -14,6 +14,7 @@ mod build;
 mod cluster;
 mod housekeeping;
 mod image_gc;
+mod keeper;
 mod node_facts;
 mod node_ip;
 mod node_report;

@@ -2,7 +2,7 @@
 
 use crate::{
     model::{PodKey, SourceKind},
-    source::{SavedState, SourceHandle},
+    source::{SavedState, SourceHandle, core::Saved},
     store::{Loaded, LoadedSource, PodRecord, Store},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -26,26 +26,34 @@ fn admitted_from(pods: &BTreeMap<PodKey, Vec<PodRecord>>, kind: SourceKind) -> b
     origins.into_iter().any(|origin| origin.source == kind)
 }
 
-/// Saves a source's last good manifests whenever they change.
+/// Saves a source's last good manifests whenever they change, and when their file may be lost.
 pub(super) async fn save(
     mut source: SourceHandle,
     kind: SourceKind,
     store: Store,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut losses = store.losses();
     loop {
-        // Both arms only wait; what is saved is read afterwards.
-        tokio::select! {
+        // Every arm only waits; what is saved is read afterwards.
+        let changed = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
+            // The store, and with it the sender, is there as long as this task.
+            Ok(()) = losses.changed() => false,
             changed = source.saved.changed() => {
                 if changed.is_err() {
                     // The source has ended, which its own task reports.
                     shutdown.cancelled().await;
                     return Ok(());
                 }
+                true
             }
-        }
+        };
         let saved = Arc::clone(&source.saved.borrow_and_update());
+        // A source that has not looked yet and knows nothing must not be remembered as an empty one.
+        if *saved == Saved::default() && !changed {
+            continue;
+        }
         if let Err(error) = store.put_source(kind, &*saved).await {
             tracing::debug!(err = %error, "last good manifests are not on disk yet");
         }
@@ -109,7 +117,7 @@ mod tests {
                 (dir.path().join("root"), dir.path().join("run"), dir.path().join("m"));
             fs::create_dir(&manifests).unwrap();
             if let Some(kind) = recorded {
-                let (store, writer, _) = Store::open(&root, &run).unwrap();
+                let (store, writer, _) = Store::open(&root, &run, None).unwrap();
                 let record = record(kind);
                 let (put, ()) = tokio::join!(
                     async move { store.put_pods(&record.key, std::slice::from_ref(&record)).await },
@@ -121,7 +129,7 @@ mod tests {
                 fs::create_dir_all(root.join("nodelet")).unwrap();
                 fs::write(root.join("nodelet/sources.json"), content).unwrap();
             }
-            let (_store, _writer, mut loaded) = Store::open(&root, &run).unwrap();
+            let (_store, _writer, mut loaded) = Store::open(&root, &run, None).unwrap();
             let found = remembered(&mut loaded, File);
             assert_eq!(found, expected, "{what}");
             let wanted = match expected {

@@ -159,22 +159,23 @@ impl HostFiles {
         result
     }
 
-    /// Removes links into `podLogsDir` whose log is gone. `in_use` says whether a container still
+    /// Removes links to logs of `ours` whose log is gone. `in_use` says whether a container still
     /// runs: its log may be missing for a moment while it is rotated. Returns how many went.
+    /// Links to the logs of other pods are not touched: their agent may be rotating them.
     ///
     /// # Errors
     /// The first failure, after trying everything.
     pub fn remove_dead_links(
         &self,
+        ours: impl Fn(&PodUid) -> bool,
         in_use: impl Fn(&ContainerId) -> bool,
     ) -> Result<usize, HostFileError> {
         let mut removed = 0;
         let mut result = Ok(());
         for name in list(&self.paths.links_dir)? {
             let link = self.paths.links_dir.join(&name);
-            // Links of others and files of people are none of our business.
             let ours = fs::read_link(&link)
-                .is_ok_and(|target| target.starts_with(&self.paths.pod_logs_dir));
+                .is_ok_and(|target| self.pod_of_log(&target).is_some_and(|uid| ours(&uid)));
             let dangling =
                 || fs::metadata(&link).is_err_and(|err| err.kind() == io::ErrorKind::NotFound);
             let alive = || core::id_of_link(&name).is_some_and(|id| in_use(&id.into()));
@@ -185,6 +186,13 @@ impl HostFiles {
             }
         }
         result.map(|()| removed)
+    }
+
+    /// The pod whose log directory a path leads into.
+    fn pod_of_log(&self, log: &Path) -> Option<PodUid> {
+        let inside = log.strip_prefix(&self.paths.pod_logs_dir).ok()?;
+        let directory = inside.components().next()?.as_os_str().to_str()?;
+        core::parse_log_directory(directory).map(|(_, uid)| uid.into())
     }
 
     /// The log directories of all pods that have one, of other agents' pods too.

@@ -314,17 +314,23 @@ fn only_our_dead_links_are_removed() {
         ("web-node1_default_web-dead.log", logs.join("1.log")),
         ("web-node1_default_web-rotating.log", logs.join("2.log")),
         ("of-somebody-else.log", dir.path().join("elsewhere.log")),
+        (
+            "db_default_db-rotated.log",
+            dir.path().join("log/pods/default_db_other-uid").join("db/0.log"),
+        ),
     ] {
         symlink(target, links.join(name)).unwrap();
     }
     fs::write(links.join("plain.log"), "").unwrap();
-    let removed = files.remove_dead_links(|id| id.as_str() == "rotating").unwrap();
+    let removed =
+        files.remove_dead_links(|pod| *pod == uid(), |id| id.as_str() == "rotating").unwrap();
     assert_eq!(removed, 1);
     let mut left: Vec<_> = fs::read_dir(&links).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(
         left,
         [
+            "db_default_db-rotated.log",
             "of-somebody-else.log",
             "plain.log",
             "web-node1_default_web-alive.log",

@@ -20,6 +20,7 @@ use crate::{
     event::EventLog,
     model::{NodeView, PodKey, PodView},
 };
+use axum::Router;
 use socket::LocalSocket;
 use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
@@ -112,15 +113,42 @@ impl Server {
         Ok(Self { local, app, healthz: settings.healthz })
     }
 
-    /// Serves until `shutdown`, then removes the socket. A health port that can't be bound is logged
+    /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is made again where its
+    /// file is gone. A health port that can't be bound is logged
     /// and tried again every 5 seconds, like the kubelet's.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
         let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
-        let local = async {
-            connections::serve(&self.local.listener, routes::router(self.app), shutdown).await;
-        };
+        let local = serve_local(self.local, routes::router(self.app), looks, shutdown);
         tokio::join!(health, local);
-        self.local.path.remove();
+    }
+}
+
+async fn serve_local(
+    mut local: LocalSocket,
+    router: Router,
+    mut looks: watch::Receiver<u64>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        // Cancel-safe: connections that are cut off belong to a socket that nobody can reach any more.
+        tokio::select! {
+            biased;
+            () = connections::serve(&local.listener, router.clone(), shutdown.clone()) => {
+                local.path.remove();
+                return;
+            }
+            () = local.path.lost(&mut looks) => {}
+        }
+        match local.path.bind_again() {
+            Ok(bound) => {
+                tracing::warn!("the local socket was deleted, and is made again");
+                local = bound;
+            }
+            // The next look tries again.
+            Err(err) => {
+                tracing::warn!(%err, "the local socket was deleted, and can't be made again");
+            }
+        }
     }
 }
 

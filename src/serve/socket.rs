@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process,
 };
-use tokio::net::UnixListener;
+use tokio::{net::UnixListener, sync::watch};
 
 #[derive(Debug)]
 pub(super) struct LocalSocket {
@@ -52,6 +52,27 @@ impl LocalSocket {
 }
 
 impl SocketFile {
+    /// Waits until a look finds that the file is gone.
+    ///
+    /// # Cancel safety
+    /// It only waits and looks.
+    pub(super) async fn lost(&self, looks: &mut watch::Receiver<u64>) {
+        loop {
+            if looks.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            let found = fs::symlink_metadata(&self.path);
+            if found.is_err_and(|err| err.kind() == ErrorKind::NotFound) {
+                return;
+            }
+        }
+    }
+
+    /// Makes the socket again, in place of a file that is gone.
+    pub(super) fn bind_again(&self) -> Result<LocalSocket, ServeError> {
+        LocalSocket::bind(self.path.parent().unwrap_or(&self.path))
+    }
+
     /// Removes the file, unless another agent's has taken its place.
     pub(super) fn remove(&self) {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);

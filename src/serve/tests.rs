@@ -65,7 +65,7 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
     let server = Server::bind(settings(dir.path(), healthz), views, sender).unwrap();
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(server.run(shutdown.clone()));
+    tasks.spawn(server.run(watch::channel(0).1, shutdown.clone()));
     tasks.spawn(event_task.run(shutdown.clone()));
     Rig { dir, tasks, shutdown, commands, pods, heartbeat, events }
 }

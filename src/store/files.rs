@@ -21,30 +21,60 @@ const UNFINISHED: &str = ".unfinished";
 #[serde(deny_unknown_fields)]
 struct Versioned<T> {
     version: u32,
+    /// The agent that wrote it, in files below a directory that agents may share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<Box<str>>,
     content: T,
 }
 
-/// The text of a state file.
-pub(super) fn encode<T: Serialize>(content: &T) -> Vec<u8> {
+/// The text of a state file, with the owner id where agents may share the directory.
+pub(super) fn encode<T: Serialize>(owner: Option<&str>, content: &T) -> Vec<u8> {
+    let owner = owner.map(Into::into);
     // Plain data with string keys: there is nothing in it that JSON can't hold.
-    serde_json::to_vec(&Versioned { version: VERSION, content }).unwrap_or_default()
+    serde_json::to_vec(&Versioned { version: VERSION, owner, content }).unwrap_or_default()
 }
 
 /// What became of reading a state file.
 pub(super) enum Read<T> {
     Missing,
     Damaged(String),
+    /// Another agent's; with the sentence that tells so.
+    Foreign(String),
     Content(T),
 }
 
+/// Whose content a state file may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Belief<'a> {
+    /// Anybody's: the directory belongs to this agent.
+    All,
+    /// Only this owner's.
+    Own(&'a str),
+    /// This owner's, and what an earlier release wrote without an owner.
+    OwnOrUnnamed(&'a str),
+}
+
+impl Belief<'_> {
+    fn includes(self, owner: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Own(own) => owner == Some(own),
+            Self::OwnOrUnnamed(own) => owner.is_none_or(|owner| owner == own),
+        }
+    }
+}
+
 /// Reads a state file; one that can't be used is set aside.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Read<T> {
+pub(super) fn read<T: DeserializeOwned>(path: &Path, belief: Belief<'_>) -> Read<T> {
     let text = match read_regular(path, MAX_STATE_BYTES) {
         Ok(text) => text,
         Err(error) if error.is_not_found() => return Read::Missing,
         Err(error) => return Read::Damaged(format!("cannot read {path:?}: {error}")),
     };
     let problem = match serde_json::from_slice::<Versioned<T>>(&text) {
+        Ok(file) if !belief.includes(file.owner.as_deref()) => {
+            return Read::Foreign(set_aside_foreign(path, file.owner.as_deref()));
+        }
         Ok(file) if file.version == VERSION => return Read::Content(file.content),
         Ok(file) => format!("its version is {}, this nodelet knows {VERSION}", file.version),
         Err(error) => error.to_string(),
@@ -52,21 +82,34 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Read<T> {
     Read::Damaged(set_aside(path, &problem))
 }
 
-pub(super) fn make_private_dir(dir: &Path) -> Result<(), StoreError> {
+/// Makes a directory with exactly this mode where it is missing; the directories above it get 0755. One that is
+/// there keeps its mode: it may be wider on purpose. Returns whether it was missing.
+pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<bool, StoreError> {
     let failed = |source| StoreError::Io { operation: "create", path: dir.to_owned(), source };
-    // What is above it (the root directory) has the usual mode: pods' volumes lie there too.
+    if dir.is_dir() {
+        return Ok(false);
+    }
     if let Some(parent) = dir.parent() {
-        fs::create_dir_all(parent).map_err(failed)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
     }
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made.map_err(failed)?,
+    match DirBuilder::new().mode(mode).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // The umask may have taken something away.
+        made => made
+            .and_then(|()| fs::set_permissions(dir, Permissions::from_mode(mode)))
+            .map(|()| true)
+            .map_err(failed),
     }
+}
+
+/// Makes a directory that only root can enter; one that is there is made so. Returns whether it was missing.
+pub(super) fn make_private_dir(dir: &Path) -> Result<bool, StoreError> {
+    let missing = make_dir(dir, 0o700)?;
     // On a disk that is full or read-only the directory is there and that is enough.
-    if let Err(err) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
+    if !missing && let Err(err) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
         tracing::warn!(%err, "cannot make {dir:?} private");
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// Removes temporary files that an interrupted write left.
@@ -89,6 +132,23 @@ pub(super) fn json_files(dir: &Path) -> Vec<PathBuf> {
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).inspect_err(|err| tracing::warn!(%err, "cannot read {dir:?}"));
     entries.into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Renames a file of another agent; returns the sentence that tells about it. One copy is kept for each owner.
+fn set_aside_foreign(path: &Path, owner: Option<&str>) -> String {
+    let shown: String =
+        owner.unwrap_or("unknown").chars().filter(char::is_ascii_alphanumeric).take(32).collect();
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".of-{shown}"));
+    let aside = PathBuf::from(aside);
+    match fs::rename(path, &aside) {
+        Ok(()) => format!(
+            "{path:?} is of another agent (owner id {shown}); it was set aside as {aside:?}"
+        ),
+        Err(error) => format!(
+            "{path:?} is of another agent (owner id {shown}) and can't be set aside: {error}"
+        ),
+    }
 }
 
 /// Renames a file that can't be used; returns the sentence that tells about it.

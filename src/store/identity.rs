@@ -1,78 +1,41 @@
-//! Who this agent is: the lock on its root directory, its owner id, its node's name.
+//! Who this agent is: its owner id and its node's name.
 
 use super::{StoreError, files};
 use crate::files::read_regular;
-use nix::fcntl::{Flock, FlockArg};
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
 };
 
-/// Takes the kernel's lock on the state directory. It ends with the process, however that ends;
-/// children don't inherit it (the file is close-on-exec).
-pub(super) fn lock(state_dir: &Path, root: &Path) -> Result<Flock<File>, StoreError> {
-    let path = state_dir.join("lock");
-    let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
-    let file = open_lock(&path).map_err(|error| failed("open", error))?;
-    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => lock,
-        Err((mut file, nix::Error::EWOULDBLOCK)) => {
-            let mut pid = String::new();
-            file.read_to_string(&mut pid).map_err(|error| failed("read", error))?;
-            let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
-            return Err(StoreError::Locked { pid: pid.to_owned(), root: root.to_owned() });
-        }
-        Err((_, error)) => return Err(failed("lock", error.into())),
-    };
-    let pid = format!("{}\n", std::process::id());
-    if let Err(err) = lock.set_len(0).and_then(|()| lock.write_all(pid.as_bytes())) {
-        // The lock holds without its text; a full or read-only disk must not keep the agent from starting.
-        tracing::warn!(%err, "cannot write the pid to {path:?}");
-    }
-    Ok(lock)
+/// The owner id.
+pub(super) struct Owner {
+    pub id: String,
+    /// It was made at this start: nothing that exists can be this agent's.
+    pub is_new: bool,
+    /// It is kept in the state directory, not configured.
+    pub is_kept: bool,
+    /// What a person should know about it.
+    pub warnings: Vec<String>,
 }
 
-/// On a read-only disk the lock holds without being writable: what runs must be found there, too.
-fn open_lock(path: &Path) -> io::Result<File> {
-    let writable = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path);
-    match writable {
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
-        opened => opened,
-    }
-}
-
-/// The owner id: given, else as kept, else made up and kept; and what a person should know about it.
+/// The owner id: given, else as kept, else made up and kept.
 ///
 /// Without it everything that runs is somebody else's, so there are two copies: one that is damaged or lost is
 /// made anew from the other.
-pub(super) fn owner(
-    state_dir: &Path,
-    given: Option<&str>,
-) -> Result<(String, Vec<String>), StoreError> {
+pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<Owner, StoreError> {
     if let Some(given) = given {
-        return Ok((given.to_owned(), Vec::new()));
+        let id = given.to_owned();
+        return Ok(Owner { id, is_new: false, is_kept: false, warnings: Vec::new() });
     }
-    let paths = [state_dir.join("owner"), state_dir.join("owner.copy")];
     let mut warnings = Vec::new();
     let mut kept: Option<String> = None;
-    let mut lacking = Vec::new();
-    for path in &paths {
+    for path in &owner_files(state_dir) {
         let failed = |source| StoreError::Io { operation: "read", path: path.clone(), source };
         match read(path).map_err(failed)? {
             Some(id) if is_owner_id(&id) => kept = kept.or(Some(id)),
-            Some(_) => {
-                warnings.push(files::set_aside(path, "it is no owner id"));
-                lacking.push(path);
-            }
-            None => lacking.push(path),
+            Some(_) => warnings.push(files::set_aside(path, "it is no owner id")),
+            None => {}
         }
     }
     let is_new = kept.is_none();
@@ -80,21 +43,46 @@ pub(super) fn owner(
         Some(id) => id,
         None => new_owner_id().map_err(|source| StoreError::Io {
             operation: "make",
-            path: paths[0].clone(),
+            path: state_dir.join(OWNER_FILES[0]),
             source,
         })?,
     };
-    for path in lacking {
-        match files::write_durably(path, id.as_bytes()) {
-            Ok(()) => {}
-            Err(source) if is_new => {
-                return Err(StoreError::Io { operation: "write", path: path.clone(), source });
-            }
-            // The other copy is there; a full disk must not keep the agent from starting.
-            Err(error) => warnings.push(format!("cannot write {path:?}: {error}")),
+    match write_owner(state_dir, &id) {
+        Ok(()) => {}
+        Err(error) if is_new => return Err(error),
+        // The other copy is there; a full disk must not keep the agent from starting.
+        Err(StoreError::Io { operation, path, source }) => {
+            warnings.push(format!("cannot {operation} {path:?}: {source}"));
+        }
+        Err(other) => return Err(other),
+    }
+    Ok(Owner { id, is_new, is_kept: true, warnings })
+}
+
+/// Names of the two copies.
+const OWNER_FILES: [&str; 2] = ["owner", "owner.copy"];
+
+fn owner_files(state_dir: &Path) -> [PathBuf; 2] {
+    OWNER_FILES.map(|name| state_dir.join(name))
+}
+
+/// Writes the copies that are missing; the first failure after trying both.
+pub(super) fn write_owner(state_dir: &Path, id: &str) -> Result<(), StoreError> {
+    let mut result = Ok(());
+    for path in owner_files(state_dir) {
+        if !path.exists() {
+            let written = files::write_durably(&path, id.as_bytes());
+            let failed = |source| StoreError::Io { operation: "write", path, source };
+            result = result.and(written.map_err(failed));
         }
     }
-    Ok((id, warnings))
+    result
+}
+
+/// The owner id that lies in a state directory, if there is one.
+pub(super) fn kept_owner(state_dir: &Path) -> Option<String> {
+    let paths = owner_files(state_dir);
+    paths.iter().filter_map(|path| read(path).ok()?).find(|id| is_owner_id(id))
 }
 
 fn is_owner_id(id: &str) -> bool {
@@ -113,7 +101,7 @@ pub(super) fn node_name(
     given: Option<&str>,
     hostname: &str,
 ) -> Result<(String, Option<String>), StoreError> {
-    let path = state_dir.join("node-name");
+    let path = state_dir.join(NODE_NAME);
     let failed = |operation, source| StoreError::Io { operation, path: path.clone(), source };
     let kept = read(&path).map_err(|error| failed("read", error))?.filter(|k| !k.is_empty());
     let wanted = given.unwrap_or(hostname).trim().to_lowercase();
@@ -134,6 +122,28 @@ pub(super) fn node_name(
     files::write_durably(&path, wanted.as_bytes()).map_err(|error| failed("write", error))?;
     Ok((wanted, None))
 }
+
+/// Name of the file with the node's name.
+const NODE_NAME: &str = "node-name";
+
+/// Writes the node's name where the file is missing.
+pub(super) fn write_node_name(state_dir: &Path, name: &str) -> io::Result<()> {
+    let path = state_dir.join(NODE_NAME);
+    if path.exists() { Ok(()) } else { files::write_durably(&path, name.as_bytes()) }
+}
+
+/// The owner id that the pod directories were marked with last; see `volume`.
+pub(super) fn marked_with(state_dir: &Path) -> Option<String> {
+    read(&state_dir.join(MARKED)).ok()?
+}
+
+/// Notes that the pod directories were marked with this owner id.
+pub(super) fn note_marked(state_dir: &Path, owner: &str) -> io::Result<()> {
+    files::write_durably(&state_dir.join(MARKED), owner.as_bytes())
+}
+
+/// Name of the file with the owner id that the pod directories were marked with.
+const MARKED: &str = "pods-owner";
 
 fn read(path: &Path) -> io::Result<Option<String>> {
     match read_regular(path, 4096) {

@@ -1,6 +1,9 @@
 //! Everything that an earlier run of the agent left, read once at start.
 
-use super::{PodRecord, files};
+use super::{
+    PodRecord,
+    files::{self, Belief},
+};
 use crate::model::{PodKey, SourceKind};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -55,14 +58,23 @@ pub(super) fn source_file(kind: SourceKind) -> &'static str {
 /// Name of the file with what is remembered of images.
 pub(super) const IMAGES_FILE: &str = "images.json";
 
-/// Reads all state files; the sentences tell what could not be used.
-pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) {
+/// Sentences about files of another agent; more are counted.
+const FOREIGN_TOLD: usize = 3;
+
+/// Reads all state files; the sentences tell what could not be used. Files in the run directory are believed as
+/// far as `belief` says: another agent may have used it.
+pub(super) fn all(
+    state_dir: &Path,
+    memory_dir: &Path,
+    belief: Belief<'_>,
+) -> (Loaded, Vec<String>) {
     let mut loaded = Loaded::default();
     let mut found = Vec::new();
+    let mut foreign = Vec::new();
     for path in files::json_files(&state_dir.join("pods")) {
-        match files::read::<Vec<PodRecord>>(&path) {
+        match files::read::<Vec<PodRecord>>(&path, Belief::All) {
             files::Read::Missing => {}
-            files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => found.push(sentence),
             files::Read::Content(records) => {
                 for record in records {
                     loaded.pods.entry(record.key.clone()).or_default().push(record);
@@ -71,9 +83,9 @@ pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) 
         }
     }
     for kind in [SourceKind::File, SourceKind::Http] {
-        let source = match files::read(&state_dir.join(source_file(kind))) {
+        let source = match files::read(&state_dir.join(source_file(kind)), Belief::All) {
             files::Read::Missing => LoadedSource::None,
-            files::Read::Damaged(sentence) => {
+            files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => {
                 found.push(sentence);
                 LoadedSource::Lost
             }
@@ -82,28 +94,36 @@ pub(super) fn all(state_dir: &Path, memory_dir: &Path) -> (Loaded, Vec<String>) 
         loaded.sources.insert(kind, source);
     }
     // The one that a reboot takes away is the newer one, where there is one.
-    for path in [memory_dir.with_file_name(EVICTIONS), state_dir.join(EVICTIONS)] {
-        match files::read(&path) {
+    let run = memory_dir.with_file_name(EVICTIONS);
+    for (path, belief) in [(run, belief), (state_dir.join(EVICTIONS), Belief::All)] {
+        match files::read(&path, belief) {
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Foreign(sentence) => foreign.push(sentence),
             files::Read::Content(evictions) => {
                 loaded.evictions.get_or_insert(evictions);
             }
         }
     }
-    match files::read(&state_dir.join(IMAGES_FILE)) {
+    match files::read(&state_dir.join(IMAGES_FILE), Belief::All) {
         files::Read::Missing => {}
-        files::Read::Damaged(sentence) => found.push(sentence),
+        files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => found.push(sentence),
         files::Read::Content(images) => loaded.images = Some(images),
     }
     for path in files::json_files(memory_dir) {
-        match files::read::<Memory<Box<RawValue>>>(&path) {
+        match files::read::<Memory<Box<RawValue>>>(&path, belief) {
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
+            files::Read::Foreign(sentence) => foreign.push(sentence),
             files::Read::Content(Memory { key, memory }) => {
                 loaded.memory.insert(key, memory);
             }
         }
+    }
+    let more = foreign.len().saturating_sub(FOREIGN_TOLD);
+    found.extend(foreign.into_iter().take(FOREIGN_TOLD));
+    if more > 0 {
+        found.push(format!("{more} more files of other agents were set aside in {memory_dir:?}"));
     }
     (loaded, found)
 }

@@ -4,38 +4,45 @@
 //! <root>/nodelet/lock               held while an agent runs; its process id
 //! <root>/nodelet/owner{,.copy}      made once: the label of everything that is ours
 //! <root>/nodelet/node-name          kept from the first start
+//! <root>/nodelet/pods-owner         the owner id that the pod directories are marked with
 //! <root>/nodelet/pods/NS_NAME.json  every incarnation of a name that is admitted or being stopped
 //! <root>/nodelet/sources.json       last good manifests of the directory; sources-http.json: of the URL
 //! <root>/nodelet/evictions.json     pods that were evicted and are not back
 //! <run>/evictions.json              the same, written first: the disk may be the reason
 //! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
 //! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
+//! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
 //!
 //! A file is replaced, never changed: temporary file, fsync, rename, fsync of the directory. What is
 //! damaged or of an unknown version is set aside under another name and reported. What can't be
 //! written stays in memory, is reported and tried again: nothing stops because a disk is full.
+//! Agents may have shared the run directory, so its files name their owner; those of another one are set aside.
+//! Both directories are locked while the agent runs. Where they are deleted meanwhile, [`Store::repair`] makes
+//! them again, and [`Store::losses`] tells everybody who has state to save it again.
 //! [`Store`] is a handle; the file work is done by [`Writer::run`], away from the event loop.
 
 mod files;
 mod identity;
 mod load;
+mod lock;
 mod record;
+mod repair;
 mod writer;
 
 pub use load::{Loaded, LoadedSource};
 pub use record::{KillRecord, PodRecord};
+pub use repair::Repaired;
 pub use writer::{NotSaved, Writer};
 
 use crate::model::{PodKey, SourceKind};
-use nix::fcntl::Flock;
+use repair::Locks;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{
-    fs::File,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -56,6 +63,28 @@ pub enum StoreError {
         pid: String,
         /// The root directory.
         root: PathBuf,
+    },
+    /// Another agent holds the lock of the run directory.
+    #[error(
+        "another nodelet (pid {pid}, root directory {root}) uses the run directory {run:?}: stop it, or give this one a run directory of its own (--run-dir)"
+    )]
+    RunLocked {
+        /// Its process id; `unknown` where the lock file does not tell.
+        pid: String,
+        /// Its root directory.
+        root: String,
+        /// The run directory.
+        run: PathBuf,
+    },
+    /// The root directory was replaced by one with another agent's state.
+    #[error(
+        "{root:?} is another directory now, with the state of owner id {owner} (is it mounted late?): starting again with that"
+    )]
+    Replaced {
+        /// The root directory.
+        root: PathBuf,
+        /// The owner id that lies in it.
+        owner: String,
     },
     /// A directory or file without which nothing works.
     #[error("cannot {operation} {path:?}")]
@@ -84,29 +113,42 @@ struct Inner {
     /// What has to survive the agent.
     cached: mpsc::Sender<Job>,
     warnings: watch::Sender<Arc<Vec<String>>>,
-    /// Held as long as the agent runs.
-    _lock: Flock<File>,
+    root: PathBuf,
+    owner: String,
+    /// The owner id is kept in the state directory, not configured.
+    keeps_owner: bool,
+    /// Held as long as the agent runs. Only [`Store::repair`] touches them, for a moment.
+    locks: Mutex<Locks>,
+    losses: watch::Sender<u64>,
 }
 
 impl Store {
-    /// Takes the kernel lock, makes the directories, removes leftovers of interrupted writes and reads
-    /// everything. Blocks; to be called once, before the event loop has work.
+    /// Takes the kernel locks, makes the directories, removes leftovers of interrupted writes and reads
+    /// everything. The owner id is `owner` as it is, else the kept one, made at the first start (32 lowercase
+    /// hex digits). Blocks, for 2 s where another agent holds a lock; to be called once, before the event
+    /// loop has work.
     ///
     /// # Errors
-    /// Another agent uses `root`, or the directories can't be made. Nothing else is fatal: see
-    /// [`Self::warnings`].
-    pub fn open(root: &Path, run: &Path) -> Result<(Self, Writer, Loaded), StoreError> {
+    /// Another agent uses `root` or `run`, the directories can't be made, or the owner id can neither be read
+    /// nor made. Nothing else is fatal: see [`Self::warnings`].
+    pub fn open(
+        root: &Path,
+        run: &Path,
+        owner: Option<&str>,
+    ) -> Result<(Self, Writer, Loaded), StoreError> {
         let (state_dir, memory_dir) = (root.join("nodelet"), run.join("pods"));
-        let pods_dir = state_dir.join("pods");
-        let dirs = [&state_dir, &pods_dir, &memory_dir];
-        for dir in dirs {
-            files::make_private_dir(dir)?;
-        }
-        let lock = identity::lock(&state_dir, root)?;
-        for dir in dirs {
+        repair::make_dirs(root, run)?;
+        let locks = Locks::take(root, run)?;
+        for dir in [&*state_dir, &state_dir.join("pods"), &memory_dir, run] {
             files::remove_leftovers(dir);
         }
-        let (loaded, found) = load::all(&state_dir, &memory_dir);
+        let owner = identity::owner(&state_dir, owner)?;
+        let belief = match owner.is_new {
+            true => files::Belief::Own(&owner.id),
+            false => files::Belief::OwnOrUnnamed(&owner.id),
+        };
+        let (loaded, mut found) = load::all(&state_dir, &memory_dir, belief);
+        found.extend(owner.warnings);
         for warning in &found {
             tracing::warn!("{warning}");
         }
@@ -114,21 +156,39 @@ impl Store {
         let (synced, synced_queue) = mpsc::channel(QUEUE);
         let (cached, cached_queue) = mpsc::channel(QUEUE);
         let writer = Writer::new([synced_queue, cached_queue], &warnings);
-        let inner = Inner { state_dir, memory_dir, synced, cached, warnings, _lock: lock };
+        let inner = Inner {
+            state_dir,
+            memory_dir,
+            synced,
+            cached,
+            warnings,
+            root: root.to_owned(),
+            owner: owner.id,
+            keeps_owner: owner.is_kept,
+            locks: Mutex::new(locks),
+            losses: watch::Sender::default(),
+        };
         Ok((Self { inner: Arc::new(inner) }, writer, loaded))
     }
 
-    /// This agent's owner id: `configured` as it is, else the kept one, made at the first call ever
-    /// (32 lowercase hex digits).
-    ///
-    /// # Errors
-    /// When it can neither be read nor made.
-    pub fn owner(&self, configured: Option<&str>) -> Result<String, StoreError> {
-        let (owner, warnings) = identity::owner(&self.inner.state_dir, configured)?;
-        for warning in warnings {
-            self.warn(warning);
+    /// This agent's owner id.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.inner.owner
+    }
+
+    /// Whether the directories of recorded pods still have to be marked with the owner id: an earlier release
+    /// has made them, or the owner id was another one.
+    #[must_use]
+    pub fn wants_marks(&self) -> bool {
+        identity::marked_with(&self.inner.state_dir).as_deref() != Some(self.owner())
+    }
+
+    /// Notes that this was done. Where it can't be written, it is done again at the next start.
+    pub fn note_marked(&self) {
+        if let Err(err) = identity::note_marked(&self.inner.state_dir, self.owner()) {
+            tracing::warn!(%err, "cannot note that the pod directories were marked");
         }
-        Ok(owner)
     }
 
     /// This node's name: `wanted` (`--hostname-override`), else the one kept from the first start,
@@ -144,9 +204,16 @@ impl Store {
         Ok(name)
     }
 
-    fn warn(&self, warning: String) {
+    /// Adds something that a person should know; it is shown once.
+    pub fn warn(&self, warning: String) {
         tracing::warn!("{warning}");
-        self.inner.warnings.send_modify(|warnings| Arc::make_mut(warnings).push(warning));
+        self.inner.warnings.send_if_modified(|warnings| {
+            let new = !warnings.contains(&warning);
+            if new {
+                Arc::make_mut(warnings).push(warning);
+            }
+            new
+        });
     }
 
     /// Saves every record of a name in place of what was saved for it; none: removes the file.
@@ -159,7 +226,7 @@ impl Store {
     /// The write happens all the same.
     pub async fn put_pods(&self, key: &PodKey, records: &[PodRecord]) -> Result<(), NotSaved> {
         let path = self.inner.state_dir.join("pods").join(file_name(key));
-        let content = (!records.is_empty()).then(|| files::encode(&records));
+        let content = (!records.is_empty()).then(|| files::encode(None, &records));
         self.write(path, content, Durability::Synced).await
     }
 
@@ -173,7 +240,7 @@ impl Store {
         state: &T,
     ) -> Result<(), NotSaved> {
         let path = self.inner.state_dir.join(load::source_file(kind));
-        self.write(path, Some(files::encode(state)), Durability::Synced).await
+        self.write(path, Some(files::encode(None, state)), Durability::Synced).await
     }
 
     /// Saves what is remembered of images.
@@ -182,7 +249,7 @@ impl Store {
     /// It is not on disk (yet).
     pub async fn put_images<T: Serialize + Sync>(&self, images: &T) -> Result<(), NotSaved> {
         let path = self.inner.state_dir.join(load::IMAGES_FILE);
-        self.write(path, Some(files::encode(images)), Durability::Synced).await
+        self.write(path, Some(files::encode(None, images)), Durability::Synced).await
     }
 
     /// Saves what a reboot may take away; `None` removes it.
@@ -195,8 +262,9 @@ impl Store {
         memory: Option<&T>,
     ) -> Result<(), NotSaved> {
         let path = self.inner.memory_dir.join(file_name(key));
-        let content =
-            memory.map(|memory| files::encode(&load::Memory { key: key.clone(), memory }));
+        let content = memory.map(|memory| {
+            files::encode(Some(self.owner()), &load::Memory { key: key.clone(), memory })
+        });
         self.write(path, content, Durability::Cached).await
     }
 
@@ -206,16 +274,16 @@ impl Store {
     /// # Errors
     /// It would not survive the agent (yet).
     pub async fn put_evictions<T: Serialize + Sync>(&self, evictions: &T) -> Result<(), NotSaved> {
-        let content = files::encode(evictions);
+        let content = files::encode(None, evictions);
         let (done, _) = oneshot::channel();
         let path = self.inner.state_dir.join(load::EVICTIONS);
-        let job =
-            Job { path, content: Some(content.clone()), durability: Durability::Synced, done };
+        let job = Job { path, content: Some(content), durability: Durability::Synced, done };
         if self.inner.synced.try_send(job).is_err() {
             // Its disk holds the writer up, and is perhaps the reason for the eviction: nothing waits for it.
             tracing::debug!("which pods were evicted is not safe from a loss of power yet");
         }
         let run = self.inner.memory_dir.with_file_name(load::EVICTIONS);
+        let content = files::encode(Some(self.owner()), evictions);
         self.write(run, Some(content), Durability::Cached).await
     }
 

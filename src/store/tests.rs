@@ -19,7 +19,8 @@ struct Life {
 
 impl Life {
     fn begin(dir: &Path) -> Self {
-        let (store, writer, loaded) = Store::open(&dir.join("root"), &dir.join("run")).unwrap();
+        let (store, writer, loaded) =
+            Store::open(&dir.join("root"), &dir.join("run"), None).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         Self { store, loaded, writer: tasks }
@@ -35,7 +36,7 @@ impl Life {
 async fn both_writers_give_signs_of_life() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, writer, _) =
-        Store::open(&dir.path().join("root"), &dir.path().join("run")).unwrap();
+        Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
     let heartbeats = writer.heartbeats();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(writer.run());
@@ -128,7 +129,7 @@ async fn a_damaged_file_is_set_aside_and_named() {
 async fn a_second_agent_is_told_who_has_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
-    let error = Store::open(&dir.path().join("root"), &dir.path().join("run2")).unwrap_err();
+    let error = Store::open(&dir.path().join("root"), &dir.path().join("run2"), None).unwrap_err();
     let pid = std::process::id().to_string();
     assert!(matches!(&error, StoreError::Locked { pid: found, .. } if *found == pid), "{error}");
     assert!(error.to_string().contains(&format!("another nodelet (pid {pid})")));
@@ -140,13 +141,12 @@ async fn a_second_agent_is_told_who_has_the_directory() {
 async fn identity_is_made_once_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
-    let owner = life.store.owner(None).unwrap();
+    let owner = life.store.owner().to_owned();
     assert_eq!(owner.len(), 32);
-    assert_eq!(life.store.owner(Some("me")).unwrap(), "me");
     assert_eq!(life.store.node_name("Edge-1", None).unwrap(), "edge-1");
     life.end().await;
     let life = Life::begin(dir.path());
-    assert_eq!(life.store.owner(None).unwrap(), owner);
+    assert_eq!(life.store.owner().to_owned(), owner);
     assert!(life.store.warnings().borrow().is_empty());
     assert_eq!(life.store.node_name("edge-2", None).unwrap(), "edge-1");
     assert!(life.store.warnings().borrow()[0].contains("edge-2"));
@@ -159,7 +159,7 @@ async fn identity_is_made_once_and_kept() {
 async fn an_owner_id_outlives_the_loss_of_either_copy() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
-    let owner = life.store.owner(None).unwrap();
+    let owner = life.store.owner().to_owned();
     life.end().await;
     let copies = ["owner", "owner.copy"].map(|name| dir.path().join("root/nodelet").join(name));
     for copy in &copies {
@@ -169,7 +169,7 @@ async fn an_owner_id_outlives_the_loss_of_either_copy() {
                 Some(bytes) => fs::write(copy, bytes).unwrap(),
             }
             let life = Life::begin(dir.path());
-            assert_eq!(life.store.owner(None).unwrap(), owner, "{copy:?} {damage:?}");
+            assert_eq!(life.store.owner().to_owned(), owner, "{copy:?} {damage:?}");
             assert_eq!(fs::read_to_string(copy).unwrap(), owner);
             let named = life.store.warnings().borrow().iter().any(|w| w.contains("owner"));
             assert_eq!(named, damage.is_some(), "{copy:?} {damage:?}");
@@ -241,4 +241,87 @@ async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
     life.end().await;
     let life = Life::begin(dir.path());
     assert!(life.loaded.pods.is_empty() && life.loaded.memory.is_empty());
+}
+
+#[tokio::test]
+async fn deleted_directories_are_made_and_locked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+    let life = Life::begin(dir.path());
+    assert_eq!(life.store.node_name("n1", None).unwrap(), "n1");
+    assert_eq!(life.store.repair("n1").unwrap(), Repaired::default());
+    let losses = life.store.losses();
+    for lost in [root.join("nodelet"), run.clone(), root.clone()] {
+        fs::remove_dir_all(&lost).unwrap();
+        if lost != root {
+            let locked = Store::open(&root, &run, None).unwrap_err();
+            assert!(matches!(locked, StoreError::Locked { .. }), "{locked}");
+            fs::remove_dir_all(&lost).unwrap();
+        }
+        let repaired = life.store.repair("n1").unwrap();
+        assert!(repaired.directories.contains(&lost), "{repaired:?}");
+        assert_eq!(repaired.root_lost, lost == root);
+        assert_eq!(life.store.repair("n1").unwrap(), Repaired::default());
+        let pid = format!("{}\n", std::process::id());
+        assert_eq!(fs::read_to_string(root.join("nodelet/lock")).unwrap(), pid);
+        assert_eq!(fs::read_to_string(root.join("nodelet/owner")).unwrap(), life.store.owner());
+        assert_eq!(fs::read_to_string(root.join("nodelet/node-name")).unwrap(), "n1");
+    }
+    assert_eq!(*losses.borrow(), 3);
+    let other_run = Store::open(&root, &dir.path().join("run2"), None).unwrap_err();
+    assert!(matches!(other_run, StoreError::Locked { .. }), "{other_run}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_stops_when_its_root_directory_became_that_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let life = Life::begin(dir.path());
+    fs::remove_dir_all(&root).unwrap();
+    let other = "0123456789abcdef0123456789abcdef";
+    fs::create_dir_all(root.join("nodelet")).unwrap();
+    fs::write(root.join("nodelet/owner"), other).unwrap();
+    let error = life.store.repair("n1").unwrap_err();
+    assert!(matches!(&error, StoreError::Replaced { owner, .. } if owner == other), "{error}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn two_root_directories_do_not_share_a_run_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    let error = Store::open(&dir.path().join("root2"), &dir.path().join("run"), None).unwrap_err();
+    let text = error.to_string();
+    let holder =
+        format!("(pid {}, root directory {:?})", std::process::id(), dir.path().join("root"));
+    assert!(matches!(error, StoreError::RunLocked { .. }) && text.contains(&holder), "{text}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn volatile_files_of_another_owner_are_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    life.store.put_evictions(&serde_json::json!(["a"])).await.unwrap();
+    for n in 0..5 {
+        let key = PodKey::new("default", &format!("p{n}"));
+        life.store.put_memory(&key, Some(&serde_json::json!({}))).await.unwrap();
+    }
+    let owner = life.store.owner().to_owned();
+    life.end().await;
+    let (root, run) = (dir.path().join("root2"), dir.path().join("run"));
+    let (store, writer, loaded) = Store::open(&root, &run, None).unwrap();
+    assert!(loaded.evictions.is_none() && loaded.memory.is_empty());
+    let warnings = store.warnings().borrow().join("\n");
+    assert!(warnings.contains("evictions.json") && warnings.contains("3 more files"), "{warnings}");
+    assert!(run.join(format!("evictions.json.of-{owner}")).exists());
+    // A file of a release that named no owner is not a new owner's either, but is an old owner's.
+    fs::write(run.join("evictions.json"), "{\"version\":1,\"content\":[\"b\"]}").unwrap();
+    drop((store, writer));
+    let (store, writer, loaded) = Store::open(&root, &run, None).unwrap();
+    assert_eq!(loaded.evictions, Some(serde_json::json!(["b"])));
+    drop((store, writer));
+    let (_store, _writer, loaded) = Store::open(&dir.path().join("root3"), &run, None).unwrap();
+    assert_eq!(loaded.evictions, None);
 }

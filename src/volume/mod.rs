@@ -1,7 +1,7 @@
 //! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths.
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
-//! find what they expect) and removes a pod's directory at the end. What is there is read back from
+//! find what they expect) and removes a pod's directory at the end. `owner` marks the directories that are ours. What is there is read back from
 //! disk and from the kernel's mount table, so a restart of the agent loses nothing.
 //!
 //! Volumes can be written to by containers: paths in them are never trusted (`beneath`), and
@@ -14,6 +14,7 @@ mod core;
 mod empty_dir;
 mod host_path;
 mod mounts;
+mod owner;
 mod root;
 mod sub_path;
 mod teardown;
@@ -21,6 +22,7 @@ mod teardown;
 mod tests;
 
 pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
+pub use owner::DirOwner;
 
 use crate::model::{PodUid, VolumePlace, k8s};
 use std::{
@@ -125,6 +127,14 @@ pub enum VolumeError {
     #[error("{path:?} is still mounted or has mounts below it")]
     StillMounted {
         /// Where.
+        path: PathBuf,
+    },
+    /// A pod's directory was made by another program.
+    #[error(
+        "{path:?} was not made by this agent and is left alone; remove it to let this pod start"
+    )]
+    NotOurs {
+        /// The pod's directory.
         path: PathBuf,
     },
     /// A volume directory of a pod that is gone is not empty, and is left for a person to look at.

@@ -5,6 +5,7 @@ use super::{
     core::is_component,
     empty_dir::{self, Place},
     io_error,
+    owner::{is_marker, remove_marked},
     root::{mounts_at_or_below, remove_empty, unmount},
     sub_path,
 };
@@ -82,7 +83,7 @@ impl Volumes {
             if child == volumes {
                 // Only empty directories are left in it; a race with something else fails here.
                 remove_nested_empty(&volumes)?;
-            } else {
+            } else if !is_marker(&child) {
                 let removal = beneath::remove_tree(&pod_dir, name, slice)
                     .map_err(|source| io_error("delete", &child, source))?;
                 if removal == Removal::Unfinished {
@@ -90,7 +91,7 @@ impl Volumes {
                 }
             }
         }
-        remove_empty(&pod_dir).map_err(|source| io_error("remove", &pod_dir, source))?;
+        remove_marked(&pod_dir)?;
         Ok(Removal::Complete)
     }
 
@@ -161,7 +162,7 @@ fn remove_nested_empty(directory: &Path) -> Result<(), VolumeError> {
 }
 
 /// What is in a directory, sorted; nothing when it doesn't exist.
-fn children(directory: &Path) -> Result<Vec<PathBuf>, VolumeError> {
+pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, VolumeError> {
     let failed = |source| io_error("list", directory, source);
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,

@@ -555,3 +555,52 @@ fn empty_dirs_are_found_where_they_are_made() {
     root.volumes.setup(&pod, &uid(), None).unwrap();
     assert!(found.iter().all(|volume| volume.path.is_dir()));
 }
+
+#[test]
+fn only_marked_directories_are_ours() {
+    let root = TestRoot::new();
+    let volumes = &root.volumes;
+    assert_eq!(volumes.dir_owner(&uid()).unwrap(), DirOwner::Free);
+    volumes.claim(&uid(), "me").unwrap();
+    volumes.claim(&uid(), "me").unwrap();
+    assert_eq!(volumes.dir_owner(&uid()).unwrap(), DirOwner::Agent("me".to_owned()));
+    assert!(volumes.may_remove(&uid(), "me").unwrap());
+    assert!(!volumes.may_remove(&uid(), "other").unwrap());
+    assert!(matches!(volumes.claim(&uid(), "other"), Err(VolumeError::NotOurs { .. })));
+
+    let foreign = PodUid::from("foreign");
+    let data = volumes.pod_dir(&foreign).unwrap().join("volumes/kubernetes.io~empty-dir/data");
+    fs::create_dir_all(&data).unwrap();
+    assert_eq!(volumes.dir_owner(&foreign).unwrap(), DirOwner::Unknown);
+    assert!(!volumes.may_remove(&foreign, "me").unwrap());
+    assert!(matches!(volumes.claim(&foreign, "me"), Err(VolumeError::NotOurs { .. })));
+    assert!(data.exists());
+}
+
+#[test]
+fn the_marker_is_removed_last() {
+    let root = TestRoot::new();
+    root.volumes.claim(&uid(), "me").unwrap();
+    let marker = root.pod_dir().join(".nodelet-owner");
+    let left = root.pod_dir().join("volumes/of-a-csi-driver/data");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("file"), "").unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap_err();
+    assert!(marker.is_symlink());
+    fs::remove_file(left.join("file")).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert!(!root.pod_dir().exists());
+}
+
+#[test]
+fn recorded_pods_are_marked_without_a_marker_or_with_an_old_one() {
+    let root = TestRoot::new();
+    let (unmarked, renamed, gone) = (uid(), PodUid::from("renamed"), PodUid::from("gone"));
+    fs::create_dir_all(root.pod_dir().join("etc-hosts")).unwrap();
+    root.volumes.claim(&renamed, "before").unwrap();
+    root.volumes.mark_recorded([&unmarked, &renamed, &gone].into_iter(), "me").unwrap();
+    for uid in [&unmarked, &renamed] {
+        assert_eq!(root.volumes.dir_owner(uid).unwrap(), DirOwner::Agent("me".to_owned()));
+    }
+    assert_eq!(root.volumes.list_pods().unwrap().len(), 2);
+}

@@ -5,8 +5,12 @@
 //! cgroup, a volume), and removed after the last of them is gone. When the disk can't take it, the
 //! store keeps it in memory and goes on trying; no pod waits for that.
 
-use super::{Input, Intent};
+use super::{
+    Input, Intent,
+    execute::{Host, blocking, chain},
+};
 use crate::{
+    blocking::PODS,
     clock,
     model::{Now, ObservedPod, PodKey, PodUid, k8s},
     plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal},
@@ -36,6 +40,23 @@ impl Records {
             self.write(store).await;
         }
         self.saved
+    }
+
+    /// Writes the records again, and marks the pods' directories: both were deleted while the agent ran.
+    pub(super) async fn save_again(&mut self, host: &Host) {
+        if self.records.is_empty() {
+            return;
+        }
+        for record in &self.records {
+            let (volumes, uid) = (host.volumes.clone(), record.uid.clone());
+            let owner = host.settings.owner.clone();
+            let marked = blocking(&PODS, move || volumes.mark(&uid, &owner)).await;
+            let marked = marked.and_then(|done| done.map_err(|error| chain(&error)));
+            if let Err(error) = marked {
+                tracing::warn!(pod = %self.key, err = %error, "cannot mark its directory");
+            }
+        }
+        self.write(&host.store).await;
     }
 
     pub(super) fn incarnations(&self) -> &[Incarnation] {
@@ -260,7 +281,7 @@ mod tests {
     async fn a_write_that_failed_is_tried_again_when_somebody_needs_it() {
         let dir = tempfile::tempdir().unwrap();
         let (store, writer, _) =
-            Store::open(&dir.path().join("root"), &dir.path().join("run")).unwrap();
+            Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         let (pods, aside) = (dir.path().join("root/nodelet/pods"), dir.path().join("aside"));

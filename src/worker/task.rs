@@ -67,6 +67,8 @@ pub(super) struct Worker {
     held: Option<PodUid>,
     /// The hold for which everything was killed last.
     at_once: Option<Held>,
+    /// Changes when the files of this pod may be lost.
+    losses: watch::Receiver<u64>,
 }
 
 /// How a pass ended.
@@ -79,6 +81,7 @@ enum Pass {
 
 impl Worker {
     pub(super) fn new(start: WorkerStart) -> Self {
+        let losses = start.host.store.losses();
         let records = Records::new(start.key.clone(), start.records, clock::now());
         let mut reporter = Reporter::new(start.key.clone(), Arc::clone(&start.host), start.reports);
         reporter.resume(&records, &start.kept.statuses);
@@ -96,6 +99,7 @@ impl Worker {
             acted: false,
             held: None,
             at_once: None,
+            losses,
         }
     }
 
@@ -129,6 +133,9 @@ impl Worker {
         let host = &self.host;
         self.records.adopt(&host.store, &input.intent, &observed, &host.settings.owner).await;
         self.records.share(&input.intent);
+        if self.losses.has_changed().unwrap_or_default() {
+            self.save_again().await;
+        }
         let held = input.hold.as_ref().map(|held| held.uid.clone());
         if held != self.held
             && let Some(uid) = std::mem::replace(&mut self.held, held)
@@ -320,8 +327,21 @@ impl Worker {
                 }
                 changed.is_ok()
             }
+            Ok(()) = self.losses.changed() => {
+                self.losses.mark_changed();
+                true
+            }
             () = tokio::time::sleep(delay) => true,
         }
+    }
+
+    /// Writes everything again that was on disk: the directories were deleted while the agent ran.
+    async fn save_again(&mut self) {
+        self.losses.mark_unchanged();
+        self.records.save_again(&self.host).await;
+        // Different from anything: the next comparison finds a change.
+        self.kept_memory = Box::default();
+        self.keep().await;
     }
 
     /// Keeps what the agent's next life needs, when it has changed.

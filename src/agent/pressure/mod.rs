@@ -126,6 +126,8 @@ pub(super) struct PressureTask {
     pause_ends: Option<Duration>,
     history: History,
     blame: Blame,
+    /// Changes when what was saved may be lost.
+    losses: watch::Receiver<u64>,
     kernel: Kernel,
 }
 
@@ -172,15 +174,22 @@ pub(super) fn restored(saved: Option<serde_json::Value>) -> Evictions {
 }
 
 /// What workers are told before the first look.
-pub(super) fn first_orders(evictions: &Evictions) -> PressureOrders {
-    let conditions = conditions(evictions).collect();
+pub(super) fn first_orders(evictions: &Evictions, settings: &EvictionSettings) -> PressureOrders {
+    let conditions = conditions(evictions, settings).collect();
     PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
 }
 
-/// What held when the agent was seen last, as far as somebody was evicted for it.
-fn conditions(evictions: &Evictions) -> impl Iterator<Item = Pressure> {
+/// The conditions for which pods are evicted since an earlier run. A condition that no threshold raises any more is
+/// over.
+fn conditions(
+    evictions: &Evictions,
+    settings: &EvictionSettings,
+) -> impl Iterator<Item = Pressure> {
     let away = evictions.records().filter(|record| record.back.is_none());
-    away.filter_map(|record| record.cause.condition())
+    let held = away.filter_map(|record| record.cause.condition());
+    held.filter(|condition| {
+        settings.thresholds.iter().any(|threshold| threshold.signal.condition() == *condition)
+    })
 }
 
 impl PressureTask {
@@ -191,7 +200,10 @@ impl PressureTask {
             kernel: Kernel::open(&proc),
             proc,
             effective: inputs.settings.clone(),
-            state: PressureState::restored(conditions(&inputs.evictions), clock::now().boot),
+            state: PressureState::restored(
+                conditions(&inputs.evictions, &inputs.settings),
+                clock::now().boot,
+            ),
             sample: Sample::default(),
             exact: Readings::new(),
             exact_due: Duration::ZERO,
@@ -212,6 +224,7 @@ impl PressureTask {
             pause_ends: None,
             history: History::default(),
             blame: Blame::default(),
+            losses: inputs.host.store.losses(),
             inputs,
         }
     }
@@ -239,6 +252,7 @@ impl PressureTask {
                     self.surveyed = Some(survey);
                 }
                 found = self.blame.next() => self.tell_blame(found),
+                Ok(()) = self.losses.changed() => self.save().await,
                 () = tokio::time::sleep(pause) => {}
             }
         }

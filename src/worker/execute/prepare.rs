@@ -1,7 +1,8 @@
 //! `PreparePod`: the record on disk first, then what the pod needs on the host.
 
-use super::{Host, Request, chain, host_paths::with_volumes};
+use super::{Host, Request, blocking, chain, host_paths::with_volumes};
 use crate::{
+    blocking::PODS,
     model::{EventKind, k8s},
     plan::{Outcome, Step},
     podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
@@ -23,10 +24,26 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
     let Some(pod) = request.pod.clone() else {
         return Err(("FailedSync", "the pod's specification is not known".to_owned()));
     };
+    // First of all: a directory that another program made is not used, and neither is its cgroup.
+    claim_directory(host, request).await.map_err(|error| ("FailedMount", error))?;
     ensure_cgroup(host, &pod).await.map_err(|error| {
         ("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"))
     })?;
     set_up_volumes(host, request, pod).await
+}
+
+/// Marks the pod's directory as this agent's. A pod that has a sandbox of this agent is this agent's, whatever
+/// its directory says.
+async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
+    let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
+    let owner = host.settings.owner.clone();
+    let mut sandboxes = request.observed.sandboxes.iter();
+    let runs_ours = sandboxes.any(|s| s.uid == uid && s.owner.as_ref() == Some(&owner));
+    let claimed = blocking(&PODS, move || match runs_ours {
+        true => volumes.mark(&uid, &owner),
+        false => volumes.claim(&uid, &owner),
+    });
+    claimed.await?.map_err(|error| chain(&error))
 }
 
 async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), String> {

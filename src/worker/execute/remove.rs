@@ -70,6 +70,11 @@ pub(super) async fn release(host: &Host, request: &Request) -> Outcome {
 pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     let failed =
         |message| Outcome::Failed(request.failure(Step::CleanUp, "FailedCleanUp", message));
+    match may_remove(host, request).await {
+        Ok(true) => {}
+        Ok(false) => return Outcome::CleanedUp { uid: request.uid.clone() },
+        Err(message) => return failed(message),
+    }
     if let Err(message) = try_release(host, request).await {
         return failed(message);
     }
@@ -87,6 +92,9 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
 
 /// Volumes first: a mount that is busy keeps the rest for the next try.
 async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
+    if !may_remove(host, request).await? {
+        return Ok(());
+    }
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let unmounted = blocking(&UNMOUNTS, move || volumes.unmount(&uid));
     request.shown("unmounting volumes", unmounted).await?.map_err(|error| chain(&error))?;
@@ -155,4 +163,17 @@ async fn in_slices<E: Error>(
             Removal::Unfinished => {}
         }
     }
+}
+
+/// Whether the pod's directory is this agent's. The cgroup and the logs of the uid belong to the directory's
+/// owner: nothing is removed when another program made the directory, and the pod was never started then.
+async fn may_remove(host: &Host, request: &Request) -> Result<bool, String> {
+    let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
+    let owner = host.settings.owner.clone();
+    let ours = blocking(&REMOVALS, move || volumes.may_remove(&uid, &owner));
+    let ours = ours.await?.map_err(|error| chain(&error))?;
+    if !ours {
+        tracing::warn!(pod = %request.key, uid = %request.uid, "its directory was not made by this agent; the directory, logs and cgroup of this uid are left alone");
+    }
+    Ok(ours)
 }

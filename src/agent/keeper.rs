@@ -1,0 +1,185 @@
+//! Keeps the agent's own directories: what is deleted of the root and run directories while the agent runs is made
+//! again, locked again and named in the status.
+//!
+//! inotify says when to look; a slow resync stands behind it, for mounts and for machines that have no inotify
+//! instance left. [`Store::repair`] does the work, [`Store::losses`] makes others save their state again, and the
+//! server looks after its socket whenever [`Keeper::looks`] changes.
+
+use crate::{
+    blocking::STATE,
+    store::{Repaired, Store, StoreError},
+};
+use anyhow::Context as _;
+use inotify::{Inotify, WatchDescriptor, WatchMask, Watches};
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{io::unix::AsyncFd, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks without an event.
+const RESYNC: Duration = Duration::from_secs(60);
+/// The same where inotify does not work.
+const RESYNC_BLIND: Duration = Duration::from_secs(5);
+/// After a look: events of one deletion come together.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Until the next look while something can't be made.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Room for events.
+const BUFFER: usize = 4096;
+
+pub(super) struct Keeper {
+    store: Store,
+    node_name: String,
+    root: PathBuf,
+    run: PathBuf,
+    looks: watch::Sender<u64>,
+}
+
+/// inotify and what it watches.
+struct Events {
+    inotify: AsyncFd<Inotify>,
+    buffer: Vec<u8>,
+    /// Directories in which only one name matters.
+    parents: Vec<(WatchDescriptor, OsString)>,
+}
+
+impl Keeper {
+    pub(super) fn new(store: Store, node_name: String, root: PathBuf, run: PathBuf) -> Self {
+        Self { store, node_name, root, run, looks: watch::Sender::default() }
+    }
+
+    /// Changes after every look at the directories.
+    pub(super) fn looks(&self) -> watch::Receiver<u64> {
+        self.looks.subscribe()
+    }
+
+    /// # Errors
+    /// When another agent has taken one of the directories: this one must not go on.
+    pub(super) async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let mut events = Events::open()
+            .inspect_err(|err| tracing::warn!(%err, "no inotify: deleted directories of the agent are found by the clock"))
+            .ok();
+        loop {
+            if let Some(events) = &mut events {
+                events.arm(&self.root, &self.run).await;
+            }
+            let mut pause = if events.is_some() { RESYNC } else { RESYNC_BLIND };
+            match self.look().await? {
+                Ok(repaired) => self.tell(&repaired),
+                Err(error @ StoreError::Io { .. }) => {
+                    let error = anyhow::Error::new(error);
+                    tracing::warn!(
+                        "a directory of the agent was deleted and can't be made: {error:#}"
+                    );
+                    pause = AGAIN;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.looks.send_modify(|looks| *looks += 1);
+            // Every arm only waits: an event that is lost is found by the next look.
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = next(&mut events) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    async fn look(&self) -> anyhow::Result<Result<Repaired, StoreError>> {
+        let (store, node_name) = (self.store.clone(), self.node_name.clone());
+        STATE.run(move || store.repair(&node_name)).await.context("looking at the own directories")
+    }
+
+    fn tell(&self, repaired: &Repaired) {
+        if repaired.root_lost {
+            self.store.warn(format!(
+                "{:?} was deleted or replaced while the agent ran; the volumes of its pods may be lost",
+                self.root
+            ));
+        }
+        if !repaired.directories.is_empty() {
+            self.store.warn(format!(
+                "deleted while the agent ran, and made again: {:?}",
+                repaired.directories
+            ));
+        }
+    }
+}
+
+/// Waits for an event; for ever without inotify.
+async fn next(events: &mut Option<Events>) {
+    let Some(watching) = events else { return std::future::pending().await };
+    if let Err(err) = watching.next().await {
+        tracing::warn!(%err, "inotify broke: deleted directories of the agent are found by the clock");
+        *events = None;
+    }
+}
+
+impl Events {
+    fn open() -> io::Result<Self> {
+        #[expect(
+            deprecated,
+            reason = "its successor is an unsafe function; Inotify owns its descriptor"
+        )]
+        let inotify = AsyncFd::new(Inotify::init()?)?;
+        Ok(Self { inotify, buffer: vec![0; BUFFER], parents: Vec::new() })
+    }
+
+    /// Watches the directories that are there now.
+    async fn arm(&mut self, root: &Path, run: &Path) {
+        let watches = self.inotify.get_ref().watches();
+        let (root, run) = (root.to_owned(), run.to_owned());
+        self.parents = STATE.run(move || arm(watches, &root, &run)).await.unwrap_or_default();
+    }
+
+    /// # Cancel safety
+    /// An event that is taken out is told or does not matter.
+    async fn next(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.inotify.readable_mut().await?;
+            let read = ready.try_io(|fd| {
+                let mut events = fd.get_mut().read_events(&mut self.buffer)?;
+                Ok(events.any(|event| {
+                    let mut names =
+                        self.parents.iter().filter(|(wd, _)| *wd == event.wd).peekable();
+                    names.peek().is_none() || names.any(|(_, name)| event.name == Some(name))
+                }))
+            });
+            match read {
+                Ok(Ok(false)) | Err(_) => {}
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Err(err)) if err.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(Err(err)) => return Err(err),
+            }
+        }
+    }
+}
+
+/// What can't be watched is found by the resync.
+fn arm(mut watches: Watches, root: &Path, run: &Path) -> Vec<(WatchDescriptor, OsString)> {
+    let mask = WatchMask::DELETE
+        | WatchMask::MOVED_FROM
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF
+        | WatchMask::ONLYDIR;
+    let mut parents = Vec::new();
+    for dir in [root, run] {
+        if let (Some(parent), Some(name)) = (dir.parent(), dir.file_name())
+            && let Ok(wd) = watches.add(parent, mask)
+        {
+            parents.push((wd, name.to_owned()));
+        }
+    }
+    // Later than the parents: where a directory is both, everything in it matters.
+    for dir in [root, &root.join("nodelet"), run] {
+        if let Ok(wd) = watches.add(dir, mask) {
+            parents.retain(|(parent, _)| *parent != wd);
+        }
+    }
+    parents
+}
