@@ -26,10 +26,13 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::Instant,
+};
 
 /// Directories next to the top that stay open until they are finished: a walk that has lost its way goes on there.
 const SHALLOW: usize = 16;
@@ -391,7 +394,7 @@ impl<'a> Walk<'a> {
 
     fn count(&mut self, stat: &FileStat, branch: Option<&OsStr>) {
         let whole = taken(stat);
-        let space = match u64::from(stat.st_nlink) {
+        let space = match stat.st_nlink {
             links if links < 2 || kind(stat) == SFlag::S_IFDIR => whole,
             _ if self.seen.contains(&stat.st_ino) => return,
             links if self.seen.len() >= REMEMBERED => {
