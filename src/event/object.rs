@@ -1,18 +1,12 @@
 //! Entries as Kubernetes v1 `Event` objects, in the shape that the kubelet writes them.
 
-use super::core::{Entry, EventLog};
+use super::core::Entry;
 use crate::model::{EventKind, EventTarget, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use std::collections::BTreeMap;
 
 /// `source.component`. Dashboards and filters look for the kubelet's events under this name.
 const COMPONENT: &str = "kubelet";
-
-/// All entries, least recently seen first.
-#[must_use]
-pub fn to_objects(log: &EventLog, node_name: &str) -> Vec<k8s::Event> {
-    log.entries.iter().map(|entry| to_object(entry, node_name)).collect()
-}
 
 /// One entry. `node_name` becomes `source.host`, and stands for the node where it is the subject.
 #[must_use]

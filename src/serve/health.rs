@@ -1,11 +1,11 @@
-//! `/healthz`, in the kubelet's words: `ping` (answers at all), `log` (the log is written as it
-//! comes, so nothing can lag), `syncloop` (the agent's own loops came round not long ago: the set of
-//! workers, the relist loop, the writers of state files).
+//! `/healthz`, in the kubelet's words: `ping` (the agent answers), `log` (the agent never waits for its log, so this
+//! check always passes), `syncloop` (the agent's own loops came round not long ago: the set of workers, the relist
+//! loop, the writers of state files).
 //!
 //! What a restart of the agent does not heal is shown in the status and fails nothing here: a runtime that is away, a
 //! manifest directory that does not answer, a removal that takes long.
 
-use super::connections;
+use super::connections::{self, ConnectionPolicy};
 use crate::clock;
 use axum::{
     Router,
@@ -14,14 +14,28 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use std::{net::SocketAddr, time::Duration};
-use tokio::{net::TcpListener, sync::watch, time::sleep};
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::watch,
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 /// No loop is called late before this.
 const LATE_AT_LEAST: Duration = Duration::from_secs(300);
 const BIND_AGAIN: Duration = Duration::from_secs(5);
+/// Connections that may wait to be accepted. When more wait the kernel drops them, and a client tries again only after a
+/// second. The kernel has a limit of its own, `net.core.somaxconn`.
+const WAITING: u32 = 4096;
+/// Every user and every pod on the host network may connect. Answers are small and made at once, so only a client that
+/// misbehaves comes near these limits.
+const POLICY: ConnectionPolicy = ConnectionPolicy {
+    places: 64,
+    head: Duration::from_secs(5),
+    lifetime: Duration::from_secs(10),
+};
 
 /// Knows whether the agent is alive.
 #[derive(Clone, Debug)]
@@ -117,6 +131,17 @@ pub(super) fn plain((status, body): (StatusCode, String)) -> Response {
     (status, headers, body).into_response()
 }
 
+/// As `TcpListener::bind`, which lets only 128 connections wait.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(WAITING)
+}
+
 /// Serves the health port until `shutdown`. A port that is taken is tried again and again: it may
 /// be a kubelet's that is being replaced.
 pub(super) async fn serve(
@@ -127,13 +152,13 @@ pub(super) async fn serve(
     let Some(address) = address else { return };
     let mut told = false;
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address) {
             Ok(listener) => {
                 if told {
                     tracing::info!(%address, "the health port is served now");
                 }
                 let router = router(health).fallback(not_found);
-                return connections::serve(&listener, router, shutdown).await;
+                return connections::serve(&listener, router, POLICY, shutdown).await;
             }
             Err(err) if !told => {
                 tracing::warn!(%address, %err, "the health port can't be served yet, trying on");

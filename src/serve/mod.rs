@@ -4,7 +4,7 @@
 //! `POST /forget`. The health port answers `/healthz` and what is below it to anybody who can reach it.
 //! Every answer is made from published views, so it comes also while the runtime hangs. The only
 //! request that reaches further is a [`Command`]; its answer is waited for up to a deadline.
-//! Connections, their lifetimes and the sizes of requests are bounded. [`Client`] is the other end.
+//! Each listener has a [`ConnectionPolicy`], which bounds connections and their lifetimes. [`Client`] is the other end.
 
 mod client;
 mod connections;
@@ -21,6 +21,7 @@ use crate::{
     model::{NodeView, PodKey, PodView},
 };
 use axum::Router;
+use connections::ConnectionPolicy;
 use socket::LocalSocket;
 use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
@@ -29,6 +30,13 @@ use tokio_util::sync::CancellationToken;
 
 /// Name of the socket in the run directory.
 pub const SOCKET_NAME: &str = "nodelet.sock";
+
+/// Only root may connect. The lifetime is longer than a command may take.
+const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
+    places: 16,
+    head: Duration::from_secs(5),
+    lifetime: Duration::from_secs(30),
+};
 
 /// What answers are made from.
 #[derive(Clone, Debug)]
@@ -133,7 +141,7 @@ async fn serve_local(
         // Cancel-safe: connections that are cut off belong to a socket that nobody can reach any more.
         tokio::select! {
             biased;
-            () = connections::serve(&local.listener, router.clone(), shutdown.clone()) => {
+            () = connections::serve(&local.listener, router.clone(), LOCAL_POLICY, shutdown.clone()) => {
                 local.path.remove();
                 return;
             }

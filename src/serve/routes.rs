@@ -1,6 +1,6 @@
-//! The paths of the local socket. Long answers are made pod by pod while they are sent, so that an
-//! answer about many pods never lies in memory as a whole; made once before for their length, so
-//! that the simplest of clients can read them.
+//! The paths of the local socket. A long answer is made pod by pod while it is sent, so that an answer about many pods is
+//! never in memory as a whole. It is made once before, piece by piece, only to count its bytes: the simplest clients
+//! need a Content-Length. Counting yields to other tasks.
 
 use super::{
     Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,
@@ -18,6 +18,7 @@ use serde::Serialize;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::timeout,
 };
 
@@ -25,6 +26,8 @@ use tokio::{
 const MAX_BODY: usize = 4096;
 /// How long the agent may take to answer a command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
+/// Bytes of JSON that are made before other tasks run.
+const YIELD_AFTER: usize = 64 * 1024;
 
 type Piece = Result<Bytes, serde_json::Error>;
 
@@ -62,8 +65,8 @@ async fn status(State(app): State<App>) -> Response {
     let node = app.views.node.borrow().clone();
     let pods = app.pods();
     let log = app.views.events.borrow().clone();
-    let events: Arc<[_]> = event::to_objects(&log, &node.name).into();
-    streamed(move || {
+    let events: Arc<[_]> = log.entries.as_slice().into();
+    let pieces = move || {
         let tail = [
             literal(b"],\"eventsDropped\":"),
             json(&log.dropped),
@@ -75,26 +78,28 @@ async fn status(State(app): State<App>) -> Response {
             .into_iter()
             .chain(listed(&pods, |pod| json(&**pod)))
             .chain([literal(b"],\"events\":[")])
-            .chain(listed(&events, json))
+            .chain(listed(&events, event_object(&node.name)))
             .chain(tail)
-    })
+    };
+    streamed(pieces).await
 }
 
 /// `v1` `PodList`, as the kubelet serves it.
 async fn pods(State(app): State<App>) -> Response {
     let pods = app.pods();
-    streamed(move || list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
+    streamed(move || list("PodList", listed(&pods, |pod| json(&pod_object(pod))))).await
 }
 
 /// `v1` `EventList`.
 async fn events(State(app): State<App>) -> Response {
     let node_name = app.views.node.borrow().name.clone();
     let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
-    streamed(move || {
-        let node_name = node_name.clone();
-        let object = move |entry: &Arc<event::Entry>| json(&event::to_object(entry, &node_name));
-        list("EventList", listed(&events, object))
-    })
+    streamed(move || list("EventList", listed(&events, event_object(&node_name)))).await
+}
+
+fn event_object(node_name: &str) -> impl Fn(&Arc<event::Entry>) -> Piece + use<> {
+    let node_name = node_name.to_owned();
+    move |entry| json(&event::to_object(entry, &node_name))
 }
 
 async fn forget(State(app): State<App>, Json(request): Json<ForgetRequest>) -> Response {
@@ -145,11 +150,11 @@ fn list(kind: &str, items: impl Iterator<Item = Piece>) -> impl Iterator<Item = 
     [Ok(Bytes::from(head))].into_iter().chain(items).chain([literal(b"]}\n")])
 }
 
-fn streamed<I>(pieces: impl Fn() -> I) -> Response
+async fn streamed<I>(pieces: impl Fn() -> I + Send) -> Response
 where
     I: Iterator<Item = Piece> + Send + 'static,
 {
-    let length = match pieces().try_fold(0, |sum, piece| piece.map(|bytes| sum + bytes.len())) {
+    let length = match length(pieces()).await {
         Ok(length) => length,
         Err(err) => {
             tracing::error!(%err, "an answer can't be written as JSON");
@@ -163,4 +168,19 @@ where
         (header::CONTENT_LENGTH, length.to_string()),
     ];
     (headers, Body::from_stream(tokio_stream::iter(filled))).into_response()
+}
+
+/// Bytes of all pieces together. Other tasks run in between.
+async fn length(pieces: impl Iterator<Item = Piece>) -> Result<usize, serde_json::Error> {
+    let (mut length, mut since_yield) = (0, 0);
+    for piece in pieces {
+        let bytes = piece?.len();
+        length += bytes;
+        since_yield += bytes;
+        if since_yield >= YIELD_AFTER {
+            since_yield = 0;
+            yield_now().await;
+        }
+    }
+    Ok(length)
 }

@@ -280,10 +280,42 @@ async fn the_health_port_tells_whether_the_main_loop_comes_round() {
 }
 
 #[tokio::test]
-async fn many_silent_clients_do_not_take_the_server_down() {
+async fn silent_clients_on_the_socket_give_way_to_new_ones() {
     let rig = start(None);
     let socket = rig.socket();
-    let silent: Vec<_> = (0..10).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let half: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(b"GET /status HTTP/1.1\r\nX").unwrap();
+            stream
+        })
+        .collect();
     assert!(rig.client().status().await.is_ok());
-    drop(silent);
+    drop(half);
+}
+
+#[tokio::test]
+async fn clients_that_read_no_answer_give_way_to_new_ones() {
+    let rig = start(None);
+    let large = (0..1_000).map(|number| pod(&format!("pod-{number}")));
+    rig.pods.send_replace(Arc::new(large.collect()));
+    let socket = rig.socket();
+    let unread: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(rig.client().status().await.unwrap().pods.len(), 1_000);
+    drop(unread);
+}
+
+#[tokio::test]
+async fn a_connection_carries_one_request() {
+    let rig = start(None);
+    let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n";
+    let pipelined: &'static str = Box::leak(request.repeat(100).into_boxed_str());
+    let answer = rig.raw(pipelined).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
 }
