@@ -4,13 +4,19 @@
 //! no end. [`read_regular`] refuses all of them before the first byte is read. A file on a file system that does not
 //! answer still blocks: call it on a thread of [`crate::blocking`] while the agent runs.
 
-use nix::fcntl::OFlag;
+use nix::{
+    fcntl::OFlag,
+    sys::statfs::{FsType, statfs},
+};
 use std::{
-    fs::{self, FileType, Metadata, OpenOptions},
+    fs::{self, File, FileType, Metadata, OpenOptions},
     io::{self, Read as _},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::Path,
 };
+
+/// The file system of pipes without a name: `PIPEFS_MAGIC` in Linux's magic.h.
+const PIPE_FS: FsType = FsType(0x5049_5045);
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +62,8 @@ impl From<ReadError> for io::Error {
 /// When the file can't be opened or read, is a FIFO, socket, device or directory, or is larger than `limit`. None
 /// of these waits for another process.
 pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
-    // Looked at before it is opened: opening a watchdog device arms it, opening a tape rewinds it.
-    regular(&fs::metadata(path)?)?;
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    // Looked at again: the path may name something else by now.
-    let metadata = file.metadata()?;
-    regular(&metadata)?;
-    if metadata.len() > limit {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() > limit {
         return Err(ReadError::TooLarge { limit });
     }
     let mut content = Vec::new();
@@ -73,6 +73,32 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
         return Err(ReadError::TooLarge { limit });
     }
     Ok(content)
+}
+
+/// Opens a regular file for reading. Symbolic links are followed.
+///
+/// # Errors
+/// When the file can't be opened, or is a FIFO, socket, device or directory. None of these waits for another process.
+pub fn open_regular(path: &Path) -> Result<File, ReadError> {
+    // Looked at before it is opened: opening a watchdog device arms it, opening a tape rewinds it.
+    regular(&fs::metadata(path)?)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    // Looked at again: the path may name something else by now.
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// As [`open_regular`], and opens a pipe without a name too: `/dev/stdin`, or `<(command)` in a shell. Reading a pipe
+/// waits for the process that writes it. A FIFO, which has a name, is refused.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_regular_or_pipe(path: &Path) -> Result<File, ReadError> {
+    if statfs(path).is_ok_and(|found| found.filesystem_type() == PIPE_FS) {
+        return Ok(File::open(path)?);
+    }
+    open_regular(path)
 }
 
 fn regular(metadata: &Metadata) -> Result<(), ReadError> {
@@ -104,6 +130,23 @@ mod tests {
 
     fn refused(path: &Path) -> String {
         read_regular(path, 10).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_pipe_without_a_name_is_opened_and_a_fifo_is_not() {
+        use std::os::fd::AsRawFd;
+        let (reader, mut writer) = io::pipe().unwrap();
+        io::Write::write_all(&mut writer, b"piped").unwrap();
+        drop(writer);
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        let mut text = String::new();
+        open_regular_or_pipe(Path::new(&path)).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "piped");
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let refused = open_regular_or_pipe(&fifo).unwrap_err().to_string();
+        assert_eq!(refused, "it is a FIFO, not a regular file");
     }
 
     #[test]

@@ -11,14 +11,15 @@ use crate::{
     config::{self, Config, GivenFlag, HostFacts, Mistake},
     desired::{Knowledge, SourceSnapshot, merge},
     document::{MAX_TEXT_BYTES, Node, parse},
+    files::{ReadError, open_regular_or_pipe},
     manifest::Settings,
     model::{DesiredPod, FileVerdict, SourceKind, SourceView, printable},
     source::{SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io::{self, Read},
+    fs,
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -254,10 +255,10 @@ fn is_configuration(text: &[u8]) -> bool {
     })
 }
 
-/// Reads a file, one byte more than is accepted at most.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file or a pipe, one byte more than is accepted at most.
+fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut text)?;
+    open_regular_or_pipe(path)?.take(limit).read_to_end(&mut text)?;
     Ok(text)
 }

@@ -8,11 +8,12 @@ use super::{
 };
 use crate::{
     document::MAX_TEXT_BYTES,
-    files::{ReadError, read_regular},
+    files::open_regular_or_pipe,
     model::{Position, Problem},
 };
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -71,9 +72,12 @@ fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut V
     }
 }
 
-/// Reads a regular file of the size of a configuration.
-fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
-    read_regular(path, u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX))
+/// Reads a file or a pipe, one byte more than is accepted at most.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(MAX_TEXT_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    open_regular_or_pipe(path)?.take(limit).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Mistake {

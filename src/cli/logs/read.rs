@@ -1,13 +1,17 @@
 //! Reads log files: forwards line by line, and backwards to find where the last lines begin.
 
 use super::line::{Printer, parse};
+use crate::files::open_regular;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
 const BLOCK: usize = 64 * 1024;
+/// The beginning of a record, which holds its time, stream and tag.
+const HEAD: usize = 256;
 /// A line that never ends is taken in pieces of this size.
 const MAX_LINE: usize = 1 << 20;
 
@@ -21,7 +25,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     pub(super) fn open(path: &Path, from: u64) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         file.seek(SeekFrom::Start(from))?;
         Ok(Self { file, position: from, unfinished: Vec::new() })
     }
@@ -70,39 +74,50 @@ impl LogFile {
 
 /// Where the last `lines` lines of a file begin, and how many of them are not in it. Lines are what
 /// the container wrote: pieces count with the record that ends them.
+///
+/// Reads every block once, backwards, and keeps one block and the beginning of one record, however long records are.
 pub(super) fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
-    let mut file = File::open(path)?;
+    let file = open_regular(path)?;
     let mut start = file.metadata()?.len();
     if lines == 0 {
         return Ok((start, 0));
     }
     let mut found = 0;
-    // The bytes from `start` up to the first line break that was dealt with.
-    let mut tail: Vec<u8> = Vec::new();
-    // Whether a record was seen already, so that a piece before it belongs to that line.
+    let mut block = vec![0; BLOCK];
+    // The beginning of what follows the block, up to the next line break.
+    let mut next: Vec<u8> = Vec::new();
+    // Where the record ends that `next` is a part of.
+    let mut record_end = start;
+    // Whether no record was seen yet: a piece behind the last full record is a line of its own.
     let mut at_end = true;
     while start > 0 {
-        let length = start.min(BLOCK as u64);
-        start -= length;
-        let mut block = vec![0; usize::try_from(length).unwrap_or(BLOCK)];
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(&mut block)?;
-        block.append(&mut tail);
-        let mut end = block.len();
+        let length = usize::try_from(start).map_or(BLOCK, |start| start.min(BLOCK));
+        start -= length as u64;
+        let block = &mut block[..length];
+        file.read_exact_at(block, start)?;
+        let mut end = length;
         while let Some(at) = block[..end].iter().rposition(|byte| *byte == b'\n') {
-            // The record between this line break and the one behind it.
-            if begins_before(&block[at + 1..end], &mut at_end, &mut found, lines) {
-                return Ok((start + end as u64 + 1, 0));
+            prepend(&block[at + 1..end], &mut next);
+            if begins_before(&next, &mut at_end, &mut found, lines) {
+                return Ok((record_end + 1, 0));
             }
+            next.clear();
             end = at;
+            record_end = start + at as u64;
         }
-        block.truncate(end);
-        tail = block;
+        prepend(&block[..end], &mut next);
     }
-    if begins_before(&tail, &mut at_end, &mut found, lines) {
-        return Ok((tail.len() as u64 + 1, 0));
+    if begins_before(&next, &mut at_end, &mut found, lines) {
+        return Ok((record_end + 1, 0));
     }
     Ok((0, lines - found))
+}
+
+/// Puts `text` before `next`, of which only the beginning is kept.
+fn prepend(text: &[u8], next: &mut Vec<u8>) {
+    let text = &text[..text.len().min(HEAD)];
+    next.truncate(HEAD - text.len());
+    next.splice(..0, text.iter().copied());
 }
 
 /// Counts a record, walking backwards; true when it ends a line that is one too many.

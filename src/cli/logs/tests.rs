@@ -247,6 +247,38 @@ fn the_last_lines_are_found_from_behind() {
     assert_eq!(read::last_lines(&path, 2).unwrap(), (0, 2));
 }
 
+#[test]
+fn last_lines_are_the_same_wherever_blocks_end() {
+    let logs = Logs::new();
+    // Pieces, full records and text that is no record, of lengths around those of a block and of a record's head.
+    let lengths = [0, 1, 200, 255, 256, 257, 65_400, 65_535, 65_536, 65_537, 200_000];
+    let mut text = String::new();
+    for (number, length) in lengths.into_iter().cycle().take(44).enumerate() {
+        let head = match number % 4 {
+            0 => "2026-11-20T10:00:00Z stdout P ",
+            1 => "2026-11-20T10:00:00Z stdout F ",
+            2 => "2026-11-20T10:00:00Z stderr F ",
+            _ => "",
+        };
+        text.push_str(&format!("{head}{}\n", "x".repeat(length)));
+    }
+    logs.write("f", &text);
+    // Where each line begins, found forwards.
+    let (mut begins, mut at, mut piece) = (Vec::new(), 0, false);
+    for record in text.split_inclusive('\n') {
+        if !piece {
+            begins.push(at);
+        }
+        piece = line::parse(record.as_bytes()).is_some_and(|record| !record.full);
+        at += record.len() as u64;
+    }
+    let path = logs.path("f");
+    for (lines, begin) in begins.iter().rev().enumerate() {
+        let lines = lines as u64 + 1;
+        assert_eq!(read::last_lines(&path, lines).unwrap(), (*begin, 0), "{lines}");
+    }
+}
+
 /// What a follower has printed so far, seen from outside.
 #[derive(Clone, Default)]
 struct Seen(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
