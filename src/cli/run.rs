@@ -3,7 +3,7 @@
 use super::{EXIT_FAILURE, EXIT_USAGE, RunArgs, complain};
 use crate::{
     blocking::THREADS,
-    config::{self, Config, ConfigError, Environment, HostFacts, Loaded},
+    config::{self, Config, ConfigError, Environment, HostFacts, Loaded, Mistake},
     logging,
 };
 use std::{process::ExitCode, time::Duration};
@@ -23,9 +23,19 @@ where
     };
     let Loaded { mut config, unknown, notices: _ } = loaded;
     environment.complete(&mut config);
-    if let Err(error) = logging::init(config.logging, &environment) {
-        return super::fail(&error);
-    }
+    let log = match logging::init(config.logging, &environment) {
+        Ok(log) => log,
+        Err(error) => return super::fail(&error),
+    };
+    let code = run_agent(config, &unknown, agent);
+    log.finish();
+    code
+}
+
+fn run_agent<F>(config: Config, unknown: &[Mistake], agent: impl FnOnce(Config) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
     // Each is among the notices, which the agent logs.
     if !unknown.is_empty() {
         let count = unknown.len();
@@ -40,7 +50,10 @@ where
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return super::fail(&error),
+        Err(error) => {
+            tracing::error!("{error}");
+            return ExitCode::from(EXIT_FAILURE);
+        }
     };
     let ended = runtime.block_on(agent(config));
     // A thread that hangs on a dead file system must not keep the process, and with it the lock, for ever.

@@ -1,20 +1,25 @@
 //! Log lines for the journal, with fields by which it can be searched:
 //! `journalctl -u nodelet NAMESPACE=default POD=web-node1`.
 //!
-//! Entries go to journald's own socket as datagrams (systemd.io, "Native Journal Protocol"). It never blocks: a journal that
-//! stands still costs lines, not pods. What could not be said is counted and said later. Where there is no such socket, the
-//! line goes to standard error, which the journal reads as well.
+//! Entries go to journald's own socket as datagrams (systemd.io, "Native Journal Protocol"). Sending never blocks: entries that
+//! the journal does not take are counted, and their number is logged once it takes entries again. Where there is no such
+//! socket, the line goes to standard error, which the journal reads as well.
 
+use super::queue::Queue;
 use crate::model::{printable, printable_lines};
+use nix::errno::Errno;
 use std::{
     fmt,
     io::{self, Write as _},
     os::unix::net::UnixDatagram,
     path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use tracing::{
-    Event, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::{
@@ -30,25 +35,37 @@ use tracing_subscriber::{
 const SOCKET: &str = "/run/systemd/journal/socket";
 /// Of a message, in bytes. A datagram has to fit into the socket's buffer, by default some 200 KiB.
 const LONGEST: usize = 64 * 1024;
+/// Of another field, in bytes.
+const LONGEST_FIELD: usize = 4 * 1024;
 
 /// Sends every event to journald.
+pub(super) struct JournalLayer(pub(super) Arc<Journal>);
+
+/// The way to journald.
 pub(super) struct Journal {
     socket: UnixDatagram,
     path: PathBuf,
     lost: AtomicU64,
+    /// To standard error, where journald can't be reached.
+    stream: Queue,
 }
 
 impl Journal {
     /// # Errors
     /// When no socket can be made.
-    pub(super) fn new() -> io::Result<Self> {
-        Self::at(SOCKET.into())
+    pub(super) fn new(stream: Queue) -> io::Result<Self> {
+        Self::at(SOCKET.into(), stream)
     }
 
-    fn at(path: PathBuf) -> io::Result<Self> {
+    fn at(path: PathBuf, stream: Queue) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, path, lost: AtomicU64::new(0) })
+        Ok(Self { socket, path, lost: AtomicU64::new(0), stream })
+    }
+
+    /// Logs a message about the log itself.
+    pub(super) fn warn(&self, message: &str) {
+        self.say(&Entry::warning(message.to_owned()));
     }
 
     /// By path each time: journald makes its socket anew when it is restarted.
@@ -63,16 +80,19 @@ impl Journal {
         }
         match self.send(entry) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            // The journal's queue is full, or the kernel has no memory for the datagram.
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock
+                    || error.raw_os_error() == Some(Errno::ENOBUFS as i32) =>
+            {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
-            // Nobody can be told when that fails as well.
-            Err(_) => _ = io::stderr().write_all(entry.line().as_bytes()),
+            Err(_) => self.stream.push(entry.line().as_bytes()),
         }
     }
 }
 
-impl<S: Subscriber> Layer<S> for Journal {
+impl<S: Subscriber> Layer<S> for JournalLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut message = super::origin(event);
         if DefaultFields::new().format_fields(Writer::new(&mut message), event).is_err() {
@@ -84,8 +104,13 @@ impl<S: Subscriber> Layer<S> for Journal {
         let priority = super::priority(*event.metadata().level());
         let mut entry = Entry { priority, message, fields: Vec::new() };
         event.record(&mut entry);
-        self.say(&entry);
+        self.0.say(&entry);
     }
+}
+
+/// A message about the log itself, for the stream.
+pub(super) fn stream_line(message: &str) -> String {
+    Entry::warning(message.to_owned()).line()
 }
 
 /// One entry of the journal.
@@ -98,8 +123,11 @@ struct Entry {
 
 impl Entry {
     fn about_lost(lines: u64) -> Self {
-        let message = format!("{lines} lines were lost: the journal took none");
-        Self { priority: 4, message, fields: Vec::new() }
+        Self::warning(format!("{lines} log lines were lost because the journal took no more"))
+    }
+
+    fn warning(message: String) -> Self {
+        Self { priority: super::priority(Level::WARN), message, fields: Vec::new() }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -117,7 +145,8 @@ impl Entry {
         format!("<{}>{}\n", self.priority, printable(&self.message))
     }
 
-    fn set(&mut self, field: &Field, value: String) {
+    fn set(&mut self, field: &Field, mut value: String) {
+        value.truncate(value.floor_char_boundary(LONGEST_FIELD));
         match field.name() {
             // `namespace/name`, as everywhere.
             "pod" => {
@@ -163,11 +192,12 @@ mod tests {
     use super::*;
     use tracing_subscriber::{layer::SubscriberExt, registry::Registry};
 
-    fn journald() -> (tempfile::TempDir, UnixDatagram, Journal) {
+    fn journald() -> (tempfile::TempDir, UnixDatagram, Arc<Journal>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let journald = UnixDatagram::bind(&path).unwrap();
-        (dir, journald, Journal::at(path).unwrap())
+        let stream = Queue::new(Box::new(io::sink()), Box::new(stream_line));
+        (dir, journald, Arc::new(Journal::at(path, stream).unwrap()))
     }
 
     fn received(journald: &UnixDatagram) -> Vec<u8> {
@@ -180,7 +210,7 @@ mod tests {
     #[test]
     fn entries_can_be_searched_by_pod_container_and_reason() {
         let (_dir, journald, journal) = journald();
-        tracing::subscriber::with_default(Registry::default().with(journal), || {
+        tracing::subscriber::with_default(Registry::default().with(JournalLayer(journal)), || {
             let pod = tracing::field::display("default/web-n1");
             tracing::warn!(pod, container = "main", reason = "BackOff", "back-off 10s");
             tracing::error!(target: "tonic::transport", "one\ntwo");
@@ -211,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_stands_still_blocks_nobody_and_is_told_what_it_missed() {
+    fn a_journal_that_stops_reading_costs_lines_that_are_counted() {
         let (_dir, journald, journal) = journald();
         let entry = |message: String| Entry { priority: 6, message, fields: Vec::new() };
         for number in 0..5_000 {
@@ -224,14 +254,14 @@ mod tests {
         }
         journal.say(&entry("and on".to_owned()));
         let about = String::from_utf8(received(&journald)).unwrap();
-        assert!(about.contains(&format!("MESSAGE={lost} lines were lost")), "{about}");
+        assert!(about.contains(&format!("MESSAGE={lost} log lines were lost")), "{about}");
         assert!(received(&journald).ends_with(b"MESSAGE=and on\n"));
     }
 
     #[test]
     fn what_is_too_long_is_cut_and_not_lost() {
         let (_dir, journald, journal) = journald();
-        tracing::subscriber::with_default(Registry::default().with(journal), || {
+        tracing::subscriber::with_default(Registry::default().with(JournalLayer(journal)), || {
             tracing::info!("{}", "ü".repeat(LONGEST));
         });
         let length = received(&journald).len();

@@ -7,7 +7,13 @@
 //! | journal | none: it has its own | the entry's priority ([`journal`]) |
 //! | elsewhere | `2026-01-31T15:04:05.000Z` | a word |
 
+//!
+//! Logging never waits for a reader: [`queue`] and [`journal`] count what they lose and report it. [`limit`] bounds how
+//! often one message is logged.
+
 mod journal;
+mod limit;
+mod queue;
 
 use crate::{
     clock,
@@ -15,45 +21,116 @@ use crate::{
     model::printable,
 };
 use jiff::tz::TimeZone;
+use journal::{Journal, JournalLayer};
+use limit::{Limit, Say};
+use queue::Queue;
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     fmt,
     io::{self, IsTerminal},
+    panic,
+    sync::Arc,
+    time::Duration,
 };
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     Layer,
-    filter::{LevelFilter, Targets},
+    filter::{FilterExt, LevelFilter, Targets},
     fmt::{
         FmtContext, FormatEvent, FormatFields,
-        format::{DefaultFields, Writer},
+        format::{DefaultFields, Format, Writer},
         time::FormatTime,
     },
     layer::SubscriberExt,
     registry::{LookupSpan, Registry},
 };
 
-/// Sends every log line of the process to standard error from now on.
+/// How long the end of the process waits for its last lines to be written.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
+
+/// The log of this process.
+pub struct Log {
+    queue: Queue,
+    limit: Limit,
+}
+
+impl Log {
+    /// Waits until all lines are written, at most a second. Without it the last lines of the process may be missing.
+    pub fn finish(&self) {
+        self.limit.finish();
+        // Where it takes longer nobody reads.
+        _ = self.queue.flush(PATIENCE_AT_END);
+    }
+}
+
+/// Sends every log line of the process to standard error from now on, panics included.
 ///
 /// # Errors
 /// When that was done before, or the journal can't be written to.
-pub fn init(config: LoggingConfig, environment: &Environment) -> io::Result<()> {
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
-        LogFormat::Json => Box::new(layer.json().flatten_event(true).with_timer(Utc)),
-        LogFormat::Text if is_journal(environment) => Box::new(journal::Journal::new()?),
-        LogFormat::Text => {
-            let look = Look::of_stderr(environment);
-            // The colours of `Lines` are its own: tracing-subscriber's need a feature.
-            Box::new(
-                layer
+pub fn init(config: LoggingConfig, environment: &Environment) -> io::Result<Log> {
+    let lines = Lines { look: Look::of_stderr(environment), zone: TimeZone::system() };
+    let (layer, queue, say): (Box<dyn Layer<Registry> + Send + Sync>, Queue, Say) =
+        match config.format {
+            LogFormat::Json => {
+                let queue = Queue::to_stderr(Box::new(json_line));
+                let layer = fmt_layer(&queue).json().flatten_event(true).with_timer(Utc);
+                (Box::new(layer), queue.clone(), Box::new(move |text| queue.say(text)))
+            }
+            LogFormat::Text if is_journal(environment) => {
+                let queue = Queue::to_stderr(Box::new(journal::stream_line));
+                let journal = Arc::new(Journal::new(queue.clone())?);
+                let layer = JournalLayer(Arc::clone(&journal));
+                (Box::new(layer), queue, Box::new(move |text| journal.warn(text)))
+            }
+            LogFormat::Text => {
+                let prefixed = lines.clone();
+                let format = move |text: &str| format!("{}{text}\n", prefixed.prefix(Level::WARN));
+                let queue = Queue::to_stderr(Box::new(format));
+                // The colours of `Lines` are its own: tracing-subscriber's need a feature.
+                let layer = fmt_layer(&queue)
                     .with_ansi(false)
                     .fmt_fields(DefaultFields::new())
-                    .event_format(Lines { look, zone: TimeZone::system() }),
-            )
+                    .event_format(lines);
+                (Box::new(layer), queue.clone(), Box::new(move |text| queue.say(text)))
+            }
+        };
+    let limit = Limit::new(say);
+    let filter = levels(config.verbosity).and(limit.clone());
+    let subscriber = Registry::default().with(layer.with_filter(filter));
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
+    log_panics(queue.clone());
+    Ok(Log { queue, limit })
+}
+
+fn fmt_layer(
+    queue: &Queue,
+) -> tracing_subscriber::fmt::Layer<Registry, DefaultFields, Format, impl Fn() -> Queue + use<>> {
+    let queue = queue.clone();
+    tracing_subscriber::fmt::layer().with_writer(move || queue.clone())
+}
+
+/// Logs panics as other lines. Rust's own message would wait for standard error to take it.
+fn log_panics(queue: Queue) {
+    panic::set_hook(Box::new(move |panic| {
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            tracing::error!("{panic}\n{backtrace}");
+        } else {
+            tracing::error!("{panic}");
         }
-    };
-    let subscriber = Registry::default().with(layer.with_filter(levels(config.verbosity)));
-    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)
+        // The process may end now.
+        _ = queue.flush(PATIENCE_AT_END);
+    }));
+}
+
+/// A message about the log itself, as the other lines in JSON.
+fn json_line(message: &str) -> String {
+    let timestamp = format!("{:.3}", clock::now().wall);
+    let target = env!("CARGO_CRATE_NAME");
+    let line = serde_json::json!({
+        "timestamp": timestamp, "level": "WARN", "message": message, "target": target,
+    });
+    format!("{line}\n")
 }
 
 /// Which lines are written, as klog's verbosity.
@@ -96,9 +173,23 @@ fn is_journal(environment: &Environment) -> bool {
 }
 
 /// One event, one line.
+#[derive(Clone)]
 struct Lines {
     look: Look,
     zone: TimeZone,
+}
+
+impl Lines {
+    /// Time and level.
+    fn prefix(&self, level: Level) -> String {
+        let wall = clock::now().wall;
+        let time = || wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
+        match self.look {
+            Look::Colours => format!("\x1b[2m{}\x1b[0m {} ", time(), coloured(level)),
+            Look::Plain => format!("{} {level:<5} ", time()),
+            Look::Dated => format!("{wall:.3} {level:<5} "),
+        }
+    }
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -114,18 +205,7 @@ where
     ) -> fmt::Result {
         let mut fields = String::new();
         context.format_fields(Writer::new(&mut fields), event)?;
-        let wall = clock::now().wall;
-        let prefix = match self.look {
-            Look::Colours => {
-                let time = wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
-                format!("\x1b[2m{time}\x1b[0m {} ", coloured(*event.metadata().level()))
-            }
-            Look::Plain => {
-                let time = wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
-                format!("{time} {:<5} ", event.metadata().level())
-            }
-            Look::Dated => format!("{wall:.3} {:<5} ", event.metadata().level()),
-        };
+        let prefix = self.prefix(*event.metadata().level());
         // A field may be text from outside: it must not begin a line of its own, nor drive a terminal.
         writeln!(writer, "{prefix}{}{}", origin(event), printable(&fields))
     }
