@@ -66,10 +66,11 @@ pub(super) struct Built {
     pub shutdown_stage: watch::Receiver<Stage>,
 }
 
-/// Makes everything and spawns its tasks.
+/// Makes everything and spawns its tasks. Whenever `reload` changes, sources are read again.
 #[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn spawn_all(
     config: &Config,
+    reload: watch::Receiver<u64>,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
@@ -178,6 +179,7 @@ pub(super) fn spawn_all(
         let parts = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
         parts.into_iter().for_each(|(name, part)| spawn(tasks, name, part));
     }
+    spawn(tasks, "reload", look_again(reload, sources.clone(), shutdown.clone()));
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
     let loops = [
@@ -576,6 +578,27 @@ fn spawn_sources(
         tasks.spawn(named("saved manifests", saving));
     }
     handles.into_iter().map(|(_, handle)| handle).collect()
+}
+
+/// Has every source read again whenever `reload` changes.
+async fn look_again(
+    mut reload: watch::Receiver<u64>,
+    sources: Vec<SourceHandle>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        // Cancel-safe: both arms only wait.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = reload.changed() => {
+                if changed.is_err() {
+                    shutdown.cancelled().await;
+                    return;
+                }
+            }
+        }
+        sources.iter().for_each(SourceHandle::look_again);
+    }
 }
 
 /// Does what people ask for through the local socket.

@@ -51,10 +51,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     process::apply(&config.process);
     let shutdown = CancellationToken::new();
-    let signals = signals::Signals::install().context("cannot handle signals")?;
+    let (reloads, reload) = watch::channel(0);
+    let signals = signals::Signals::install(reloads).context("cannot handle signals")?;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let version = env!("CARGO_PKG_VERSION");
-    let built = build::spawn_all(&config, &mut tasks, &shutdown)?;
+    let built = build::spawn_all(&config, reload, &mut tasks, &shutdown)?;
     let node = built.node_name;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
     let machine = Machine { stage: built.shutdown_stage, config: &config };
@@ -97,7 +98,7 @@ async fn supervise(
 ) -> anyhow::Result<()> {
     // Both arms only wait: a signal or the end of a task is not lost when the other comes first.
     let unexpected = tokio::select! {
-        signal = signals.next() => {
+        signal = signals.stop() => {
             match *machine.stage.borrow() {
                 Stage::Up => tracing::info!(signal, "stopping; containers keep running"),
                 Stage::Ending | Stage::Over => tracing::info!(signal, "stopping"),
@@ -110,7 +111,7 @@ async fn supervise(
         // A second signal means now.
         tokio::select! {
             () = machine.let_pods_end() => {}
-            _ = signals.next() => {}
+            _ = signals.stop() => {}
         }
     }
     shutdown.cancel();
@@ -124,7 +125,7 @@ async fn supervise(
     // A second signal means now.
     let stopped = tokio::select! {
         stopped = stopped => stopped.is_ok(),
-        _ = signals.next() => false,
+        _ = signals.stop() => false,
     };
     if !stopped {
         tracing::warn!("not every call to the runtime came to its end");

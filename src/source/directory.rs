@@ -107,6 +107,8 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
     });
     let slow = sleep(HANGS_AFTER);
     tokio::pin!(slow, job);
+    // What a request wants to see may have changed after this look has read it.
+    let mut asked = false;
     let (mut lister, watched, mut listing) = loop {
         // Cancel safety: the job is only borrowed, a command is received whole or not at all, and the
         // sleep is pinned outside.
@@ -115,16 +117,15 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
                 Ok(done) => break done,
                 Err(crashed) => panic!("{crashed}"),
             },
-            Some(command) = output.command() => {
-                output.forget(command);
-            }
+            Some(command) = output.command() => asked |= output.answer(command),
             () = &mut slow, if !slow.is_elapsed() => {
                 output.complain(&format!("{path} does not answer"));
             }
         }
     };
     hints.give_back(watched);
-    let again = hints.drain();
+    let hinted = hints.drain();
+    let again = if asked { Hint::Now } else { hinted };
     lister.unsettle(&mut listing, &hints.written, now);
     (lister, listing, again)
 }
@@ -149,7 +150,7 @@ async fn wait(mut due: Instant, hints: &mut Hints, output: &mut Output) {
                 }
             }
             Some(command) = output.command() => {
-                if output.forget(command) {
+                if output.answer(command) {
                     return;
                 }
             }

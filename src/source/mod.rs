@@ -70,10 +70,16 @@ pub struct SourceHandle {
 }
 
 impl SourceHandle {
+    /// Has the source look now, not when its clock or a hint says so.
+    pub fn look_again(&self) {
+        // A full queue has such a request already, or will lead to a look.
+        self.commands.try_send(Command::Look).ok();
+    }
+
     /// Drops the last good revision of a pod whose manifest is broken or gone.
     pub async fn forget(&self, key: &PodKey) -> Forgotten {
         let (reply, answer) = oneshot::channel();
-        let command = Command { key: key.clone(), reply };
+        let command = Command::Forget { key: key.clone(), reply };
         if self.commands.send(command).await.is_err() {
             return Forgotten::Unknown;
         }

@@ -17,9 +17,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 const QUEUE: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Command {
-    pub(super) key: PodKey,
-    pub(super) reply: oneshot::Sender<Forgotten>,
+pub(super) enum Command {
+    /// Drops the last good revision of a pod.
+    Forget { key: PodKey, reply: oneshot::Sender<Forgotten> },
+    /// Looks now.
+    Look,
 }
 
 /// The sending end of a [`SourceHandle`], and the state behind it.
@@ -95,16 +97,20 @@ impl Output {
     }
 
     /// Answers a request; whether to look again because of it.
-    pub(super) fn forget(&mut self, command: Command) -> bool {
-        let forgotten = self.state.forget(&command.key);
+    pub(super) fn answer(&mut self, command: Command) -> bool {
+        let (key, reply) = match command {
+            Command::Look => return true,
+            Command::Forget { key, reply } => (key, reply),
+        };
+        let forgotten = self.state.forget(&key);
         let done = matches!(forgotten, Forgotten::Done { .. });
         if done {
-            tracing::info!(pod = %command.key, "last good revision forgotten");
+            tracing::info!(pod = %key, "last good revision forgotten");
             let snapshot = self.snapshot();
             self.publish(snapshot);
         }
         // Whoever asked may be gone.
-        command.reply.send(forgotten).ok();
+        reply.send(forgotten).ok();
         done
     }
 

@@ -108,8 +108,11 @@ impl UrlSource {
         let mut requester = None;
         let mut last = None;
         loop {
-            let listing = self.look(&mut requester, &mut last).await;
+            let (listing, asked) = self.look(&mut requester, &mut last).await;
             let wake_at = self.output.take_in(listing);
+            if asked {
+                continue;
+            }
             let now = Instant::now();
             let wake = wake_at.map(|at| now + at.saturating_sub(clock::now().boot));
             let due = wake.into_iter().fold(now + self.check_every, Instant::min);
@@ -118,7 +121,7 @@ impl UrlSource {
                 tokio::select! {
                     () = sleep_until(due) => break,
                     Some(command) = self.output.command() => {
-                        if self.output.forget(command) {
+                        if self.output.answer(command) {
                             break;
                         }
                     }
@@ -127,28 +130,27 @@ impl UrlSource {
         }
     }
 
-    /// Asks once; requests are answered meanwhile.
+    /// Asks once; requests are answered meanwhile. With whether one of them wants another look.
     async fn look(
         &mut self,
         requester: &mut Option<Requester>,
         last: &mut Option<Body>,
-    ) -> Listing {
+    ) -> (Listing, bool) {
+        let mut asked = false;
         let asking = ask(&self.request, requester);
         tokio::pin!(asking);
         let answer = loop {
             // Cancel safety: the request is pinned outside, a command is taken whole or stays queued.
             tokio::select! {
                 answer = &mut asking => break answer,
-                Some(command) = self.output.command() => {
-                    self.output.forget(command);
-                }
+                Some(command) = self.output.command() => asked |= self.output.answer(command),
             }
         };
         let text = match answer {
             Ok(text) => text,
             Err(error) => {
                 let place = Place::Away(format!("{}: {error}", self.shown));
-                return Listing { place, files: Vec::new() };
+                return (Listing { place, files: Vec::new() }, asked);
             }
         };
         let digest: [u8; 32] = Sha256::digest(&text).into();
@@ -160,7 +162,7 @@ impl UrlSource {
         let file = Listed { name: "".into(), location: self.shown.as_str().into(), look };
         // There is only one place that this can be.
         let here = Identity { device: 0, inode: 0, born: None, single_file: true };
-        Listing { place: Place::Here(here), files: vec![file] }
+        (Listing { place: Place::Here(here), files: vec![file] }, asked)
     }
 
     /// Decodes, away from the event loop: it may be large.

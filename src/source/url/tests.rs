@@ -103,6 +103,20 @@ fn error_has(snapshot: &SourceSnapshot, text: &str) -> bool {
 }
 
 #[tokio::test]
+async fn a_request_to_look_again_does_not_wait_for_the_clock() {
+    let mut web = web().await;
+    let options =
+        SourceOptions { check_every: Duration::from_secs(3600), ..options(SavedState::None) };
+    let (source, handle) = UrlSource::new(&web.url, &[], options);
+    web.tasks.spawn(source.run(CancellationToken::new()));
+    for _ in 0..3 {
+        let asked = timeout(Duration::from_secs(10), web.asked.changed());
+        asked.await.expect("no request").unwrap();
+        handle.look_again();
+    }
+}
+
+#[tokio::test]
 async fn asks_with_headers_and_keeps_what_it_had_when_that_fails() {
     let mut web = web().await;
     let headers = [("X-Node", "a"), ("x-node", "b"), ("Authorization", "Bearer t")]
