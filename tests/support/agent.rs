@@ -139,6 +139,14 @@ impl Agent {
         self.child.replace(Some(command.spawn().unwrap()));
     }
 
+    /// As [`Self::start`], with a standard error of the test's own.
+    pub fn start_logging_to(&self, stderr: impl Into<Stdio>) {
+        assert!(!self.is_running(), "the agent runs already");
+        let mut command = self.command();
+        command.stdout(Stdio::null()).stderr(stderr);
+        self.child.replace(Some(command.spawn().unwrap()));
+    }
+
     /// One more flag, from the next start on.
     pub fn add_flag(&self, flag: String) {
         self.flags.borrow_mut().push(flag);
@@ -213,6 +221,14 @@ impl Agent {
         child.wait().unwrap();
     }
 
+    /// Sends a signal.
+    pub fn signal(&self, number: i32) {
+        // nix has no names for real-time signals.
+        let mut kill = Command::new("kill");
+        kill.arg(format!("-{number}")).arg(self.pid().to_string());
+        assert!(kill.status().unwrap().success());
+    }
+
     /// SIGTERM; gives the exit code.
     pub fn terminate(&self) -> Option<i32> {
         let mut child = self.child.take().expect("the agent runs");
@@ -254,6 +270,22 @@ impl Agent {
         let mut command = Command::new(BINARY);
         command.args(arguments).arg("--run-dir").arg(self.run_dir());
         command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// As [`Self::cli`] for any arguments, with its output in a file: `None` when it runs for longer than `deadline`.
+    pub fn cli_within(&self, deadline: Duration, arguments: &[&str]) -> Option<Output> {
+        let path = self.dir.join("cli.out");
+        let (out, err) = (File::create(&path).unwrap(), self.dir.join("cli.err"));
+        let mut command = Command::new(BINARY);
+        command.args(arguments).stdin(Stdio::null()).stdout(out);
+        let mut child = command.stderr(File::create(&err).unwrap()).spawn().unwrap();
+        let ended = poll_until(deadline, || child.try_wait().unwrap(), Option::is_some);
+        let Ok(Some(status)) = ended else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        };
+        Some(Output { status, stdout: fs::read(&path).unwrap(), stderr: fs::read(&err).unwrap() })
     }
 
     /// What the process uses now.
