@@ -4,7 +4,9 @@ use crate::{
     prepared,
     support::{
         agent::Agent,
+        images::BUSYBOX,
         manifest::{FOREVER, Pod},
+        status::phase,
         world::World,
     },
     watchdog::Watchdog,
@@ -12,12 +14,14 @@ use crate::{
 };
 use nodelet::model::FileVerdict;
 use serde_json::{Value, json};
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 /// Most lines that the agent may log about one attack at verbosity 3, whatever it reads.
 const MOST_LOG_LINES: usize = 5_000;
 /// Largest status document without the pods that the manifests ask for, in bytes.
 const LARGEST_STATUS: usize = 2 << 20;
+/// For attacks that need several looks at a directory on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// 20 variables, each four times as long as the one before: 10 bytes become 2.7 TB.
 fn expansion_bomb() -> Value {
@@ -140,6 +144,141 @@ fn lists_of_a_hundred_thousand_bad_items() {
     let said = said(&world, "list0.yaml");
     assert!(said.contains("has more than 50000 values"), "{said}");
     check_output_is_bounded(&world);
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn list_with_more_items_than_a_node_has_pods() {
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let items = ["{a: 1}"; 501].join(", ");
+    world.write("list.yaml", &format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n"));
+    world.wait("the list is rejected", |status| status.rejected("list.yaml"));
+    let said = said(&world, "list.yaml");
+    assert!(said.contains("items: Too many: 501: must have at most 500 items"), "{said}");
+    // Several files together.
+    let items = ["{a: 1}"; 300].join(", ");
+    for name in ["one", "two"] {
+        let text = format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n");
+        world.write(&format!("{name}.yaml"), &text);
+    }
+    world.wait("the second has no room", |status| status.verdicts("two.yaml").len() == 1);
+    assert_eq!(world.agent.status().unwrap().verdicts("one.yaml").len(), 300);
+    for name in ["list", "one", "two"] {
+        world.remove(&format!("{name}.yaml"));
+    }
+    let items: String = (0..490)
+        .map(|n| format!("{{metadata: {{name: p{n}}}, spec: {{nodeSelector: {{no: such}}, containers: [{{name: c, image: i}}]}}}}, "))
+        .collect();
+    world.write("pods.yaml", &format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n"));
+    world.wait_for(PATIENCE, "every pod is refused", |status| {
+        status.pods.iter().filter(|pod| phase(pod) == "Failed").count() == 490
+    });
+    check_output_is_bounded(&world);
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn twenty_thousand_files_in_the_manifest_directory() {
+    let Some(world) = world(|settings| settings) else { return };
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let dog = Watchdog::start(&world);
+    for number in 0..20_000 {
+        let text = format!("kind: Pod\nmetadata: {{name: p{number}}}\n");
+        fs::write(world.manifest_path(&format!("{number}.yaml")), text).unwrap();
+    }
+    world.remove("web.yaml");
+    let overfull =
+        |error: Option<&String>| error.is_some_and(|e| e.contains("more than 1000 entries"));
+    world.wait_for(PATIENCE, "it is said", |status| {
+        status.node.sources.iter().any(|source| overfull(source.error.as_ref()))
+    });
+    // Nothing is removed because of it, until the directory can be read again.
+    assert!(world.agent.status().unwrap().runs("web"));
+    check_output_is_bounded(&world);
+    for number in 0..20_000 {
+        fs::remove_file(world.manifest_path(&format!("{number}.yaml"))).unwrap();
+    }
+    world.wait_gone("web");
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn names_too_long_for_a_log_directory() {
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let label = "p".repeat(59);
+    let (namespace, name) = ("n".repeat(63), [&*label; 4].join("."));
+    world.write(
+        "long.yaml",
+        &Pod::running(&name).meta("namespace", &*namespace).meta("labels", json!({})).text(),
+    );
+    world.wait("the pod is rejected", |status| status.rejected("long.yaml"));
+    let said = said(&world, "long.yaml");
+    assert!(said.contains("metadata.name: Invalid value"), "{said}");
+    assert!(
+        said.contains("log directory") && said.contains("shorten the name by 87 bytes"),
+        "{said}"
+    );
+    // The longest name that has room runs, and goes.
+    let longest = &name[..name.len() - 87];
+    let pod = Pod::running(longest).meta("namespace", &*namespace).meta("labels", json!({}));
+    world.write("long.yaml", &pod.text());
+    let runs = |name: &str| !world.running_ids(name).is_empty();
+    world.wait_until("the longest name runs", || runs(longest), |runs| *runs);
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn escape_sequences_in_names_and_keys() {
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let forged = "2026-01-31T15:04:05.000Z ERROR forged";
+    let name = "\\e[31mred\\e[0m";
+    world.write(
+        "red.yaml",
+        &format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: \"{name}\"\n  annotations:\n    \"a\\n{forged}\\u202e\": x\n\
+             spec: {{containers: [{{name: c, image: {BUSYBOX}}}]}}\n"
+        ),
+    );
+    let file = format!("name\n{forged}\u{1b}[2J.yaml");
+    fs::write(world.manifest_path(&file), "kind: Pod\n").unwrap();
+    world.drop_pod(
+        &Pod::with_main("dies", "printf 'a\\033[31mb\\rc\\n' > /dev/termination-log; exit 1")
+            .set("restartPolicy", "Never"),
+    );
+    world.wait("all is known", |status| {
+        status.rejected("red.yaml") && status.rejected(&file) && status.phase("dies") == "Failed"
+    });
+    let path = |file: &str| world.manifest_path(file).display().to_string();
+    let run = |arguments: &[&str]| {
+        let output = world.agent.cli(arguments);
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat()
+    };
+    let check = std::process::Command::new(env!("CARGO_BIN_EXE_nodelet"))
+        .args(["check", &path("red.yaml"), &path(&file)])
+        .output()
+        .unwrap();
+    let outputs = [
+        ("status", run(&["status"])),
+        ("status POD", run(&["status", "dies"])),
+        ("status -o json", run(&["status", "-o", "json"])),
+        ("status -o yaml", run(&["status", "-o", "yaml"])),
+        ("forget", run(&["forget", "\u{1b}[31mred\u{1b}[0m"])),
+        ("check", String::from_utf8(check.stdout).unwrap()),
+        ("log", world.agent.log()),
+    ];
+    for (what, output) in outputs {
+        let steers = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!output.contains(steers), "{what}: {output:?}");
+        assert!(!output.lines().any(|line| line.starts_with(forged)), "{what}: {output}");
+    }
     dog.finish(&world);
     world.finish();
 }
