@@ -19,7 +19,7 @@ use crate::{
 use std::{
     collections::BTreeSet,
     fs,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,

@@ -261,7 +261,8 @@ fn logs_of_a_name_too_long_for_a_directory_are_gone_already() {
     assert!(files.ensure_pod_log_dir(&key, &uid).is_err());
     files.remove_container_logs((&key, &uid), "main", &"id".into(), 0).unwrap();
     assert_eq!(files.next_restart_count(&key, &uid, "main").unwrap(), 0);
-    files.remove_pod_logs(&key, &uid, &mut Slice::new(Duration::MAX)).unwrap();
+    let removal = files.remove_pod_logs(&key, &uid, &mut Slice::new(Duration::MAX)).unwrap();
+    assert_eq!(removal, Removal::Complete);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::model::{printable, printable_lines};
 use nix::errno::Errno;
 use std::{
     fmt,
-    io::{self, Write as _},
+    io,
     os::unix::net::UnixDatagram,
     path::PathBuf,
     sync::{
