@@ -9,8 +9,7 @@ use super::queue::Queue;
 use crate::model::{printable, printable_lines};
 use nix::errno::Errno;
 use std::{
-    fmt,
-    io,
+    fmt, io,
     os::unix::net::UnixDatagram,
     path::PathBuf,
     sync::{
