@@ -63,18 +63,30 @@ impl Keeper {
         let mut events = Events::open()
             .inspect_err(|err| tracing::warn!(%err, "no inotify: deleted directories of the agent are found by the clock"))
             .ok();
+        // Something was lost, and no look since has found everything in place.
+        let mut unsettled = false;
+        let mut failing = false;
         loop {
             if let Some(events) = &mut events {
                 events.arm(&self.root, &self.run).await;
             }
             let mut pause = if events.is_some() { RESYNC } else { RESYNC_BLIND };
             match self.look().await? {
-                Ok(repaired) => self.tell(&repaired),
+                Ok(repaired) => {
+                    self.tell(&repaired);
+                    failing = false;
+                    if !repaired.missing.is_empty() {
+                        unsettled = true;
+                        pause = AGAIN;
+                    } else if std::mem::take(&mut unsettled) {
+                        self.store.ask_to_save_again();
+                    }
+                }
                 Err(error @ StoreError::Io { .. }) => {
-                    let error = anyhow::Error::new(error);
-                    tracing::warn!(
-                        "a directory of the agent was deleted and can't be made: {error:#}"
-                    );
+                    if !std::mem::replace(&mut failing, true) {
+                        let error = anyhow::Error::new(error);
+                        tracing::warn!("own directories were deleted and can't be made: {error:#}");
+                    }
                     pause = AGAIN;
                 }
                 Err(error) => return Err(error.into()),
@@ -102,10 +114,10 @@ impl Keeper {
                 self.root
             ));
         }
-        if !repaired.directories.is_empty() {
+        if !repaired.missing.is_empty() {
             self.store.warn(format!(
                 "deleted while the agent ran, and made again: {:?}",
-                repaired.directories
+                repaired.missing
             ));
         }
     }

@@ -126,6 +126,12 @@ pub(super) fn node_name(
 /// Name of the file with the node's name.
 const NODE_NAME: &str = "node-name";
 
+/// The files that are there while an agent runs, with those of the owner id where it is kept.
+pub(super) fn witnesses(state_dir: &Path, keeps_owner: bool) -> Vec<PathBuf> {
+    let owner = OWNER_FILES.iter().filter(|_| keeps_owner);
+    owner.chain(&["lock", NODE_NAME]).map(|name| state_dir.join(name)).collect()
+}
+
 /// Writes the node's name where the file is missing.
 pub(super) fn write_node_name(state_dir: &Path, name: &str) -> io::Result<()> {
     let path = state_dir.join(NODE_NAME);

@@ -18,8 +18,8 @@ const RUN_MODE: u32 = 0o700;
 /// What was made again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Directories that were missing.
-    pub directories: Vec<PathBuf>,
+    /// Directories and files that were missing.
+    pub missing: Vec<PathBuf>,
     /// The root directory itself was deleted or replaced, with the volumes of all pods.
     pub root_lost: bool,
 }
@@ -48,7 +48,10 @@ impl Store {
         {
             return Err(StoreError::Replaced { root: root.clone(), owner });
         }
-        let directories = make_dirs(root, run)?;
+        let mut missing = make_dirs(root, run)?;
+        // Whatever deletes the state files deletes these as well; workers know the names of theirs.
+        let files = identity::witnesses(state_dir, self.inner.keeps_owner);
+        missing.extend(files.into_iter().filter(|path| !path.exists()));
         locks.follow(root, run)?;
         if self.inner.keeps_owner {
             identity::write_owner(state_dir, &self.inner.owner)?;
@@ -56,11 +59,17 @@ impl Store {
         let path = state_dir.clone();
         let failed = |source| StoreError::Io { operation: "write to", path, source };
         identity::write_node_name(state_dir, node_name).map_err(failed)?;
-        if !directories.is_empty() {
+        if !missing.is_empty() {
             self.note_marked();
-            self.inner.losses.send_modify(|losses| *losses += 1);
+            self.ask_to_save_again();
         }
-        Ok(Repaired { directories, root_lost })
+        Ok(Repaired { missing, root_lost })
+    }
+
+    /// Makes everybody who has state save it again. Once more after a loss, when nothing is deleted any more: a
+    /// deletion that is under way may take what was just written.
+    pub fn ask_to_save_again(&self) {
+        self.inner.losses.send_modify(|losses| *losses += 1);
     }
 }
 

@@ -259,7 +259,7 @@ async fn deleted_directories_are_made_and_locked_again() {
             fs::remove_dir_all(&lost).unwrap();
         }
         let repaired = life.store.repair("n1").unwrap();
-        assert!(repaired.directories.contains(&lost), "{repaired:?}");
+        assert!(repaired.missing.contains(&lost), "{repaired:?}");
         assert_eq!(repaired.root_lost, lost == root);
         assert_eq!(life.store.repair("n1").unwrap(), Repaired::default());
         let pid = format!("{}\n", std::process::id());

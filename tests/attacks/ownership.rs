@@ -123,6 +123,7 @@ fn a_foreign_pod_directory_is_listed_and_never_touched() {
     world.remove("thief.yaml");
     world.wait_gone("thief");
     assert_eq!(untouched(), expected);
+    dog.finish(&world);
     world.agent.kill();
     world.agent.start();
     world.wait("it is listed again", |status| {
@@ -130,7 +131,6 @@ fn a_foreign_pod_directory_is_listed_and_never_touched() {
     });
     stays("nothing foreign is touched", A_WHILE, &mut untouched, |seen| *seen == expected);
     drop(process);
-    drop(dog);
     fs::remove_dir_all(pod_dir).unwrap();
     fs::remove_dir_all(logs).unwrap();
     fs::remove_file(link).unwrap();
@@ -151,7 +151,9 @@ fn leftovers_of_ours_are_removed_without_their_record() {
     dog.finish(&world);
     world.agent.kill();
     world.remove("web.yaml");
-    fs::remove_file(state(&world, "pods/default_web-node1.json")).unwrap();
+    for name in ["pods/default_web-node1.json", "sources.json"] {
+        fs::remove_file(state(&world, name)).unwrap();
+    }
     for container in world.running_ids("web") {
         world.cri.stop_container(&container, 0).unwrap();
     }
@@ -242,16 +244,18 @@ fn volatile_state_of_another_agent_is_set_aside() {
 #[test]
 fn a_deleted_run_directory_is_made_again() {
     let Some(world) = crate::world(|settings| settings) else { return };
-    let dog = Watchdog::start(&world);
-    dog.finish(&world);
+    world.drop_pod(&Pod::running("innocent"));
+    world.wait_running("innocent");
     let ids = world.running_ids("innocent");
     delete(&world.agent.run_dir());
     let named = |status: &crate::support::status::Status| {
         status.node.warnings.iter().any(|warning| warning.contains("made again"))
     };
     world.wait_for(Duration::from_secs(5), "it answers again, and says so", named);
+    let dog = Watchdog::watch(&world);
     let second = second_agent(&world, "run", &world.agent.run_dir());
     assert_refused(&second, &world, &world.agent.root_dir());
+    dog.finish(&world);
     fs::remove_file(world.agent.run_dir().join("nodelet.sock")).unwrap();
     world.wait_for(Duration::from_secs(5), "it has a socket again", |status| {
         status.runs("innocent")
@@ -301,7 +305,8 @@ fn directories_are_made_for_root_alone() {
         fs::remove_dir(dir).unwrap();
     }
     world.agent.start();
-    let dog = Watchdog::start(&world);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
     let root = world.agent.root_dir();
     let pod = fs::read_dir(root.join("pods")).unwrap().flatten().next().unwrap().path();
     let modes = [
@@ -317,6 +322,5 @@ fn directories_are_made_for_root_alone() {
         let found = fs::metadata(&dir).unwrap().permissions().mode() & 0o7777;
         assert_eq!(found, mode, "{}: {found:o}", dir.display());
     }
-    dog.finish(&world);
     world.finish();
 }
