@@ -79,6 +79,17 @@ struct State {
     listed: bool,
 }
 
+/// What a report changed besides the view of its pod.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    /// Nothing.
+    View,
+    /// What admission goes by.
+    Standing,
+    /// Nothing of the name is left: its worker ends.
+    Gone,
+}
+
 struct Handle {
     input: watch::Sender<Input>,
     /// The incarnation that its last report described.
@@ -224,7 +235,7 @@ impl WorkerSet {
             tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => return Ok(()),
-                Some(report) = self.reports.recv() => self.fold(report),
+                Some(report) = self.reports.recv() => self.fold_all(report),
                 update = self.updates.recv() => match update {
                     Some(update) => self.observe(update),
                     None => anyhow::bail!("the relist loop has ended"),
@@ -438,8 +449,30 @@ impl WorkerSet {
         self.state.workers.insert(key.clone(), handle);
     }
 
-    fn fold(&mut self, report: Report) {
-        let Some(handle) = self.state.workers.get_mut(&report.key) else { return };
+    /// Folds a report and all that wait behind it, and then decides and publishes once: with hundreds of pods, deciding
+    /// after each report would take seconds.
+    fn fold_all(&mut self, first: Report) {
+        let mut changed = self.fold(first);
+        while let Ok(report) = self.reports.try_recv() {
+            changed = changed.max(self.fold(report));
+        }
+        self.publish_ending();
+        if changed == Changed::Gone {
+            // Whoever removes what pods leave behind, here or at an API server, learns that a pod is gone.
+            self.publish_known();
+        }
+        self.publish_dead();
+        if changed != Changed::View && self.somebody_waits() {
+            self.hold();
+        }
+        if !self.state.desired.duplicates.is_empty() {
+            // Which of two manifests of one name runs may have changed.
+            self.merge_sources();
+        }
+    }
+
+    fn fold(&mut self, report: Report) -> Changed {
+        let Some(handle) = self.state.workers.get_mut(&report.key) else { return Changed::View };
         let before = handle.standing();
         handle.running.clone_from(&report.running);
         handle.recorded.clone_from(&report.recorded);
@@ -469,18 +502,10 @@ impl WorkerSet {
                 None => views.remove(&report.key).is_some(),
             }
         });
-        self.publish_ending();
-        if idle {
-            // Whoever removes what pods leave behind, here or at an API server, learns that this one is gone.
-            self.publish_known();
-        }
-        self.publish_dead();
-        if (moved || idle) && self.somebody_waits() {
-            self.hold();
-        }
-        if !self.state.desired.duplicates.is_empty() {
-            // Which of two manifests of one name runs may have changed with it.
-            self.merge_sources();
+        match (idle, moved) {
+            (true, _) => Changed::Gone,
+            (false, true) => Changed::Standing,
+            (false, false) => Changed::View,
         }
     }
 }

@@ -34,16 +34,19 @@ impl LogFile {
         &self.file
     }
 
-    /// Prints whole lines up to the present end of the file. One that was truncated is read from its beginning.
+    /// Prints whole lines up to the end that the file has now: a container that writes faster than lines are printed
+    /// does not keep this from ending. A file that was truncated is read from its beginning.
     pub(super) fn print(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
-        if self.file.metadata()?.len() < self.position {
+        let end = self.file.metadata()?.len();
+        if end < self.position {
             self.file.seek(SeekFrom::Start(0))?;
             self.position = 0;
             self.unfinished.clear();
         }
         let mut block = vec![0; BLOCK];
         loop {
-            let length = self.file.read(&mut block)?;
+            let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(BLOCK);
+            let length = self.file.read(&mut block[..left.min(BLOCK)])?;
             if length == 0 {
                 return Ok(());
             }

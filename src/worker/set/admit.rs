@@ -4,18 +4,21 @@ use super::{Handle, State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
-    model::{ObservedPod, PodKey, PodUid, k8s},
+    model::{DesiredPod, PodKey, PodUid, k8s},
     plan::foreign_use,
-    store::PodRecord,
     worker::Held,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The last decisions, and since when each pod that does not run wants to.
 #[derive(Default)]
 pub(super) struct Admitted {
     decisions: Admissions,
-    since: std::collections::BTreeMap<PodUid, Duration>,
+    since: BTreeMap<PodUid, Duration>,
 }
 
 /// What keeps the incarnations of a name from running.
@@ -37,6 +40,7 @@ impl WorkerSet {
         let owner = &self.host.settings.owner;
         let state = &mut self.state;
         let wished = &state.desired.pods;
+        let names = state.names_by_uid();
         let mut pods = Vec::with_capacity(wished.len());
         for pod in wished.values() {
             let standing = match state.standing(&pod.key, &pod.uid, owner) {
@@ -49,7 +53,7 @@ impl WorkerSet {
                 standing @ (Standing::Running | Standing::Ended) => standing,
             };
             let uid_user = match standing {
-                Standing::New { .. } => state.uid_user(&pod.key, &pod.uid, owner),
+                Standing::New { .. } => state.uid_user(pod, names.get(&pod.uid), owner),
                 Standing::Running | Standing::Ended => None,
             };
             pods.push(Subject { pod: Arc::clone(pod), standing, waits: uid_user });
@@ -107,29 +111,50 @@ impl State {
         }
     }
 
-    /// Why a pod has to wait for its uid: another name has it. Cgroup, directories and volumes are named after the uid
-    /// alone, so that it would share them with that pod and lose them when that pod is cleaned up.
-    fn uid_user(&self, key: &PodKey, uid: &PodUid, owner: &str) -> Option<String> {
-        let has_record = |records: &[PodRecord]| records.iter().any(|record| record.uid == *uid);
-        let of_worker =
-            |handle: &Handle| handle.recorded.contains(uid) || handle.running.as_ref() == Some(uid);
-        let of_runtime = |pod: &ObservedPod| {
-            let mut ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
-            ours.any(|sandbox| sandbox.uid == *uid)
+    /// The names that have something of a uid, this agent's or another's: found once for all pods.
+    fn names_by_uid(&self) -> BTreeMap<&PodUid, BTreeSet<&PodKey>> {
+        let workers = self.workers.iter().flat_map(|(name, handle)| {
+            handle.recorded.iter().chain(&handle.running).map(move |uid| (uid, name))
+        });
+        let records = self.records.iter();
+        let records = records.flat_map(|(name, all)| all.iter().map(move |one| (&one.uid, name)));
+        let observed = self
+            .observed
+            .iter()
+            .flat_map(|(name, pod)| pod.sandboxes.iter().map(move |sandbox| (&sandbox.uid, name)));
+        let mut names: BTreeMap<&PodUid, BTreeSet<&PodKey>> = BTreeMap::new();
+        for (uid, name) in workers.chain(records).chain(observed) {
+            names.entry(uid).or_default().insert(name);
+        }
+        names
+    }
+
+    /// Why a pod has to wait for its uid: one of `names`, other than its own, has it. Cgroup, directories and volumes are
+    /// named after the uid alone, so that it would share them with that pod and lose them when that pod is cleaned up.
+    fn uid_user(
+        &self,
+        pod: &DesiredPod,
+        names: Option<&BTreeSet<&PodKey>>,
+        owner: &str,
+    ) -> Option<String> {
+        let uid = &pod.uid;
+        let others = || names.into_iter().flatten().filter(|name| ***name != pod.key);
+        let is_ours = |name: &PodKey| {
+            let handle = self.workers.get(name);
+            let records = self.records.get(name);
+            let sandboxes = self.observed.get(name).map(|observed| &observed.sandboxes);
+            let mut ours = sandboxes.into_iter().flatten();
+            handle.is_some_and(|h| h.recorded.contains(uid) || h.running.as_ref() == Some(uid))
+                || records.is_some_and(|all| all.iter().any(|record| record.uid == *uid))
+                || ours.any(|s| s.uid == *uid && s.owner.as_deref() == Some(owner))
         };
-        let workers = self.workers.iter().filter(|(_, handle)| of_worker(handle));
-        let recorded = self.records.iter().filter(|(_, records)| has_record(records));
-        let observed = self.observed.iter().filter(|(_, pod)| of_runtime(pod));
-        let names = workers.map(|(name, _)| name).chain(recorded.map(|(name, _)| name));
-        let names = names.chain(observed.map(|(name, _)| name));
-        if let Some(other) = names.filter(|name| *name != key).min() {
+        if let Some(other) = others().find(|name| is_ours(name)) {
             let goes = self.intent(other).is_without(uid);
             let end = if goes { ", which is being removed" } else { "" };
             return Some(format!("uid {uid} is still used by pod {other}{end}"));
         }
-        let others = self.observed.iter().filter(|(name, _)| *name != key);
-        others.into_iter().find_map(|(name, pod)| {
-            let sandbox = foreign_use(pod, owner, uid)?;
+        others().find_map(|name| {
+            let sandbox = foreign_use(self.observed.get(*name)?, owner, uid)?;
             let id = &sandbox.id;
             Some(format!("uid {uid} is used by pod {name} of another agent (sandbox {id})"))
         })
