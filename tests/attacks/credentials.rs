@@ -185,6 +185,7 @@ fn an_exec_plugin_that_does_not_return() {
     assert_eq!(world.agent.terminate(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
     world.wait_until("the plugin and its child are gone", || sleepers(&seconds), Vec::is_empty);
+    replace(&path, &kubeconfig("    token: abc"));
     world.agent.start();
     world.finish();
 }

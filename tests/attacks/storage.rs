@@ -11,7 +11,7 @@ use crate::{
 };
 use inotify::{Inotify, WatchMask};
 use serde_json::json;
-use std::{fs, process::Command, time::Duration};
+use std::{fs, time::Duration};
 
 /// Containers in a debug build on a busy machine take their time to make so many directories.
 const LATE: Duration = Duration::from_secs(90);
@@ -38,15 +38,6 @@ fn limited(name: &str, does: &str) -> Pod {
     pod(name, does, &json!({})).set("containers/0/resources", resources)
 }
 
-/// Removes what a pod has in its emptyDir: how long the agent takes for that is not what is tested here.
-fn remove_volume(world: &World, status: &Status, pod: &str) {
-    let Some(uid) = status.pod(pod).map(|view| view.uid.to_string()) else { return };
-    let pod_dir = world.agent.root_dir().join("pods").join(uid);
-    let volume = pod_dir.join("volumes/kubernetes.io~empty-dir/scratch");
-    // The agent removes it at the same time.
-    drop(Command::new("rm").arg("-rf").arg(volume).output());
-}
-
 /// Runs a pod that stores too much, and waits until it is evicted for a limit of its own.
 #[track_caller]
 fn is_evicted(world: &World, pod: &Pod, limit: &str) {
@@ -54,8 +45,7 @@ fn is_evicted(world: &World, pod: &Pod, limit: &str) {
     let name = pod.value()["metadata"]["name"].as_str().unwrap().to_owned();
     world.drop_pod(pod);
     let told = |status: &Status| status.has_event("Evicted", limit);
-    let status = world.wait_for(LATE, &format!("{name} is to go"), told);
-    remove_volume(world, &status, &name);
+    world.wait_for(LATE, &format!("{name} is to go"), told);
     let evicted = |status: &Status| reason(status, &name) == "Evicted";
     world.wait_for(LATE, &format!("{name} is evicted"), evicted);
     say_loudly(&format!("{:?}", dog.finish(world)));
@@ -154,7 +144,6 @@ fn who_makes_itself_hard_to_measure_goes_before_an_honest_pod() {
     let told = |status: &Status| status.has_event("Evicted", "ephemeral-storage");
     let status = world.wait_for(LATE, "somebody is to go", told);
     world.remove("hog.yaml");
-    remove_volume(&world, &status, "hog");
     assert!(status.runs("honest"), "{status:?}");
     let calm = |status: &Status| status.node.pressure.signals.iter().all(|signal| !signal.crossed);
     world.wait_for(LATE, "the pressure is over", calm);
