@@ -342,7 +342,12 @@ fn many_small_ones(world: &World, signs: &Signs) {
     });
     let gone = small.iter().filter(|name| is_told(&status, name)).count();
     assert!((2..=7).contains(&gone), "{gone} have gone: {status:?}");
-    let left = running(world, "small");
+    // The agent kills through the cgroup; the runtime notices each death a moment later.
+    let left = world.wait_until(
+        "the runtime has noticed every death",
+        || running(world, "small"),
+        |left| left.len() <= small.len() - gone,
+    );
     assert!(left.iter().all(|(id, name)| before.get(id) == Some(name)), "{before:?} {left:?}");
     assert_eq!(left.len(), small.len() - gone);
     for name in &small {
