@@ -33,7 +33,7 @@ test: test-fast ## everything, half an hour; as root, on private containerds and
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
-	scripts/tier attacks 300 $(CARGO) test --locked --test attacks -- --test-threads=2
+	scripts/tier attacks 600 $(CARGO) test --locked --test attacks -- --test-threads=2
 	scripts/tier long-attacks 300 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.

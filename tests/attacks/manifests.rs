@@ -169,12 +169,12 @@ fn list_with_more_items_than_a_node_has_pods() {
     for name in ["list", "one", "two"] {
         world.remove(&format!("{name}.yaml"));
     }
-    let items: String = (0..490)
+    let items: String = (0..200)
         .map(|n| format!("{{metadata: {{name: p{n}}}, spec: {{nodeSelector: {{no: such}}, containers: [{{name: c, image: i}}]}}}}, "))
         .collect();
     world.write("pods.yaml", &format!("apiVersion: v1\nkind: PodList\nitems: [{items}]\n"));
     world.wait_for(PATIENCE, "every pod is refused", |status| {
-        status.pods.iter().filter(|pod| phase(pod) == "Failed").count() == 490
+        status.pods.iter().filter(|pod| phase(pod) == "Failed").count() == 200
     });
     check_output_is_bounded(&world);
     dog.finish(&world);
