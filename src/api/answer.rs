@@ -35,7 +35,12 @@ pub(super) async fn accepted(response: Response<Body>) -> Result<Body, ApiError>
     let status = object::<Status>(&text).ok().filter(|status| status.code != 0);
     let status = status.unwrap_or_else(|| {
         let text = String::from_utf8_lossy(&text);
-        Status::failure(text.trim(), "no Status").with_code(code.as_u16())
+        // An API server may close the connection of a client that it does not know before its words have arrived.
+        let message = match text.trim() {
+            "" => code.canonical_reason().unwrap_or_default(),
+            text => text,
+        };
+        Status::failure(message, "no Status").with_code(code.as_u16())
     });
     Err(refused(status))
 }
