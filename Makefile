@@ -28,7 +28,7 @@ test-fast: test-build ## what needs neither root nor containerd
 	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
 	scripts/tier component 240 $(CARGO) test --locked --test component -- --test-threads=6
 
-test: test-fast ## everything, half an hour; as root, on private containerds and in emulated machines
+test: test-fast ## everything, about an hour; as root, on private containerds and in emulated machines
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
