@@ -3,7 +3,7 @@
 //! holds the agent to a status answer within 1 s and to 64 MiB of memory meanwhile, and checks that an innocent pod
 //! notices nothing. `docs/security.md` lists the attacks with the rule that each of them meets.
 //!
-//! An attack that takes longer than 30 s is `#[ignore]`d here and runs with the longer tiers.
+//! An attack that takes more than a minute is `#[ignore]`d; the `long-attacks` tier of `make test` runs it.
 
 #![allow(
     clippy::unwrap_used,
