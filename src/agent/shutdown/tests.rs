@@ -168,10 +168,11 @@ async fn nothing_is_written_where_logind_waits_long_enough() {
 #[tokio::test]
 async fn a_delay_that_stays_too_short_is_told_and_used() {
     let bench = bench(&[30], |logind| logind.set(|state| state.drop_in = None));
-    bench.until((1, 1), |bench| bench.logind.locks()).await;
     let told = "pods are to have 30s when the machine goes down, and logind's InhibitDelayMaxSec is 5s: \
                 another of its settings is stronger";
-    assert_eq!(*bench.trouble.borrow(), [told]);
+    // Published after logind has given the lock.
+    bench.until(vec![told.to_owned()], |bench| bench.trouble.borrow().clone()).await;
+    assert_eq!(bench.logind.locks(), (1, 1));
 }
 
 #[tokio::test]
