@@ -1,6 +1,6 @@
 //! `/healthz`, in the kubelet's words: `ping` (the agent answers), `log` (the agent never waits for its log, so this
-//! check always passes), `syncloop` (the agent's own loops came round not long ago: the set of workers, the relist
-//! loop, the writers of state files).
+//! check always passes), `syncloop` (the agent's own loops came round not long ago: the sources of manifests, the set of
+//! workers, the relist loop, the writers of state files).
 //!
 //! What a restart of the agent does not heal is shown in the status and fails nothing here: a runtime that is away, a
 //! manifest directory that does not answer, a removal that takes long.

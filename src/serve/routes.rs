@@ -1,11 +1,15 @@
-//! The paths of the local socket. A long answer is made pod by pod while it is sent, so that an answer about many pods is
-//! never in memory as a whole. It is made once before, piece by piece, only to count its bytes: the simplest clients
-//! need a Content-Length. Counting yields to other tasks.
+//! The paths of the local socket. A long answer is made piece by piece while the client reads it, so
+//! that it is never in memory as a whole, and off the event loop: a hundred pods of a megabyte take
+//! seconds to write as JSON in a debug build.
 
 use super::{
     Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,
 };
-use crate::{event, model::PodView};
+use crate::{
+    blocking::{ANSWERS, Crashed},
+    event,
+    model::PodView,
+};
 use axum::{
     Json, Router,
     body::{Body, Bytes},
@@ -14,11 +18,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use futures_util::stream::{StreamExt as _, once, try_unfold};
 use serde::Serialize;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{future::ready, iter, path::PathBuf, sync::Arc, time::Duration};
+use thiserror::Error;
 use tokio::{
     sync::{mpsc, oneshot},
-    task::yield_now,
     time::timeout,
 };
 
@@ -26,10 +31,19 @@ use tokio::{
 const MAX_BODY: usize = 4096;
 /// How long the agent may take to answer a command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
-/// Bytes of JSON that are made before other tasks run.
-const YIELD_AFTER: usize = 64 * 1024;
+/// Bytes that are written in one job of the pool.
+const PART: usize = 64 * 1024;
 
 type Piece = Result<Bytes, serde_json::Error>;
+
+/// Why an answer ends early.
+#[derive(Debug, Error)]
+enum AnswerError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Crashed(#[from] Crashed),
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct App {
@@ -66,35 +80,36 @@ async fn status(State(app): State<App>) -> Response {
     let pods = app.pods();
     let log = app.views.events.borrow().clone();
     let events: Arc<[_]> = log.entries.as_slice().into();
-    let pieces = move || {
-        let tail = [
+    let name = node.name.clone();
+    let tail = move || {
+        [
             literal(b"],\"eventsDropped\":"),
             json(&log.dropped),
             literal(b",\"podLogsDir\":"),
             json(&app.pod_logs_dir),
             literal(b"}\n"),
-        ];
-        [literal(b"{\"node\":"), json(&*node), literal(b",\"pods\":[")]
-            .into_iter()
-            .chain(listed(&pods, |pod| json(&**pod)))
-            .chain([literal(b"],\"events\":[")])
-            .chain(listed(&events, event_object(&node.name)))
-            .chain(tail)
+        ]
     };
+    let head = move || [literal(b"{\"node\":"), json(&*node), literal(b",\"pods\":[")];
+    let pieces = later(head)
+        .chain(listed(&pods, |pod| json(&**pod)))
+        .chain([literal(b"],\"events\":[")])
+        .chain(listed(&events, event_object(&name)))
+        .chain(later(tail));
     streamed(pieces).await
 }
 
 /// `v1` `PodList`, as the kubelet serves it.
 async fn pods(State(app): State<App>) -> Response {
     let pods = app.pods();
-    streamed(move || list("PodList", listed(&pods, |pod| json(&pod_object(pod))))).await
+    streamed(list("PodList", listed(&pods, |pod| json(&pod_object(pod))))).await
 }
 
 /// `v1` `EventList`.
 async fn events(State(app): State<App>) -> Response {
     let node_name = app.views.node.borrow().name.clone();
     let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
-    streamed(move || list("EventList", listed(&events, event_object(&node_name)))).await
+    streamed(list("EventList", listed(&events, event_object(&node_name)))).await
 }
 
 fn event_object(node_name: &str) -> impl Fn(&Arc<event::Entry>) -> Piece + use<> {
@@ -133,6 +148,11 @@ fn json(value: &impl Serialize) -> Piece {
     serde_json::to_vec(value).map(Bytes::from)
 }
 
+/// Pieces that are made when their turn comes.
+fn later<const N: usize>(make: impl FnOnce() -> [Piece; N]) -> impl Iterator<Item = Piece> {
+    iter::once_with(make).flatten()
+}
+
 /// Each item as a piece of its own, with commas between.
 fn listed<T, F: Fn(&T) -> Piece>(
     items: &Arc<[T]>,
@@ -150,37 +170,51 @@ fn list(kind: &str, items: impl Iterator<Item = Piece>) -> impl Iterator<Item = 
     [Ok(Bytes::from(head))].into_iter().chain(items).chain([literal(b"]}\n")])
 }
 
-async fn streamed<I>(pieces: impl Fn() -> I + Send) -> Response
+/// An answer of one part has a Content-Length; a longer one is sent in chunks.
+async fn streamed<I>(pieces: I) -> Response
 where
     I: Iterator<Item = Piece> + Send + 'static,
 {
-    let length = match length(pieces()).await {
-        Ok(length) => length,
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    match next_part(pieces).await {
+        Ok(Part { bytes, rest: None }) => (json, bytes).into_response(),
+        Ok(Part { bytes, rest }) => {
+            let later = try_unfold(rest, |rest| async {
+                let Some(rest) = rest else { return Ok(None) };
+                next_part(rest).await.map(|part| Some((part.bytes, part.rest)))
+            });
+            let parts = once(ready(Ok(bytes))).chain(later);
+            (json, Body::from_stream(parts)).into_response()
+        }
         Err(err) => {
             tracing::error!(%err, "an answer can't be written as JSON");
             let body = "500: Internal Server Error".to_owned();
-            return health::plain((StatusCode::INTERNAL_SERVER_ERROR, body));
-        }
-    };
-    let filled = pieces().filter(|piece| !piece.as_ref().is_ok_and(Bytes::is_empty));
-    let headers = [
-        (header::CONTENT_TYPE, "application/json".to_owned()),
-        (header::CONTENT_LENGTH, length.to_string()),
-    ];
-    (headers, Body::from_stream(tokio_stream::iter(filled))).into_response()
-}
-
-/// Bytes of all pieces together. Other tasks run in between.
-async fn length(pieces: impl Iterator<Item = Piece>) -> Result<usize, serde_json::Error> {
-    let (mut length, mut since_yield) = (0, 0);
-    for piece in pieces {
-        let bytes = piece?.len();
-        length += bytes;
-        since_yield += bytes;
-        if since_yield >= YIELD_AFTER {
-            since_yield = 0;
-            yield_now().await;
+            health::plain((StatusCode::INTERNAL_SERVER_ERROR, body))
         }
     }
-    Ok(length)
+}
+
+/// Some bytes of an answer, and what comes after them.
+struct Part<I> {
+    bytes: Bytes,
+    /// `None` after the last part.
+    rest: Option<I>,
+}
+
+/// Writes the next pieces as JSON, about [`PART`] bytes or one piece that is longer.
+async fn next_part<I>(mut pieces: I) -> Result<Part<I>, AnswerError>
+where
+    I: Iterator<Item = Piece> + Send + 'static,
+{
+    let part = ANSWERS.run(move || {
+        let mut bytes = Vec::new();
+        while bytes.len() < PART {
+            match pieces.next() {
+                Some(piece) => bytes.extend_from_slice(&piece?),
+                None => return Ok(Part { bytes: bytes.into(), rest: None }),
+            }
+        }
+        Ok(Part { bytes: bytes.into(), rest: Some(pieces) })
+    });
+    part.await?
 }

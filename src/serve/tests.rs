@@ -134,7 +134,7 @@ async fn serves_kubernetes_lists() {
     assert_eq!(list["items"][1]["metadata"]["uid"], "u1");
     assert_eq!(list["items"][1]["status"]["phase"], "Running");
     let answer = rig.raw("GET /pods HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(body), "not chunked: {answer}");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(body), "chunked: {answer}");
     let answer = rig.raw("GET /events HTTP/1.0\r\n\r\n").await;
     assert!(
         answer.contains(r#""kind":"EventList""#) && answer.ends_with("\"items\":[]}\n"),
@@ -309,6 +309,19 @@ async fn clients_that_read_no_answer_give_way_to_new_ones() {
         .collect();
     assert_eq!(rig.client().status().await.unwrap().pods.len(), 1_000);
     drop(unread);
+}
+
+#[tokio::test]
+async fn a_long_answer_comes_in_parts_and_is_complete() {
+    let rig = start(None);
+    let large = (0..1_000).map(|number| pod(&format!("pod-{number}")));
+    rig.pods.send_replace(Arc::new(large.collect()));
+    let answer = rig.raw("GET /pods HTTP/1.0\r\n\r\n").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(body.len() > 100_000 && !head.contains("content-length"), "{head}");
+    let list: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 1_000);
+    assert_eq!(rig.client().status().await.unwrap().pods.len(), 1_000);
 }
 
 #[tokio::test]

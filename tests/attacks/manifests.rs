@@ -6,7 +6,7 @@ use crate::{
         agent::Agent,
         images::BUSYBOX,
         manifest::{FOREVER, Pod},
-        status::phase,
+        status::{Status, phase},
         world::World,
     },
     watchdog::Watchdog,
@@ -179,6 +179,44 @@ fn list_with_more_items_than_a_node_has_pods() {
     check_output_is_bounded(&world);
     dog.finish(&world);
     world.finish();
+}
+
+#[test]
+fn hundred_manifests_of_a_megabyte() {
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let large = |number: u32| {
+        // 255 KiB of annotations are allowed; the rest is in variables.
+        let variables: Vec<Value> = (0..7)
+            .map(|n| json!({ "name": format!("V{n}"), "value": "v".repeat(100 << 10) }))
+            .collect();
+        // The pods are refused: no image is pulled and no container is started.
+        Pod::running(&format!("large{number:02}"))
+            .meta("annotations", json!({ "big": "a".repeat(255 << 10) }))
+            .set("containers/0/env", variables)
+            .set("nodeSelector", json!({ "no": "such-label" }))
+    };
+    for number in 0..100 {
+        world.drop_pod(&large(number));
+    }
+    world.wait_for(PATIENCE, "the last has no room", |_| {
+        said(&world, "large99.yaml").contains("the directory has more than")
+    });
+    let lines = log_lines(&world.agent);
+    assert!(lines < MOST_LOG_LINES, "{lines} lines in the log");
+    // The status is long, complete and made while the agent does its other work.
+    let refused = |status: &Status| status.pods.iter().filter(|p| phase(p) == "Failed").count();
+    world.wait_for(PATIENCE, "the first are refused", |status| refused(status) >= 3);
+    world.drop_pod(&Pod::running("another"));
+    world.wait_for(PATIENCE, "another pod runs", |status| status.runs("another"));
+    // Where some go, the others have room.
+    for number in 0..99 {
+        world.remove(&format!("large{number:02}.yaml"));
+    }
+    world.wait_for(PATIENCE, "the last is read", |status| !status.rejected("large99.yaml"));
+    dog.finish(&world);
+    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what decoding has taken.
+    world.remove_all();
 }
 
 #[test]

@@ -46,11 +46,11 @@ pub fn get(socket: &Path, path: &str) -> std::io::Result<String> {
 /// # Errors
 /// As [`get`].
 pub fn exchange(stream: &mut (impl Read + Write), path: &str) -> std::io::Result<String> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: nodelet\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
+        Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
         _ => Err(std::io::Error::other(answer)),
     }
 }
