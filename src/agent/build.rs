@@ -36,7 +36,10 @@ use crate::{
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     volume::Volumes,
-    worker::{Ending, Host, HostPaths, HostSettings, Known, PodViews, SetInputs, WorkerSet, chain},
+    worker::{
+        Ending, Host, HostPaths, HostSettings, Known, Leftovers, PodViews, SetInputs, WorkerSet,
+        chain,
+    },
 };
 use anyhow::Context as _;
 use std::{
@@ -362,6 +365,7 @@ fn host(
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         starts: Semaphore::new(start_turns(config)),
         host_paths: HostPaths::default(),
+        leftovers: Leftovers::default(),
         runtime: links.runtime,
         store: links.store,
         pleg: links.pleg,
@@ -376,8 +380,9 @@ fn mark_pod_dirs(host: &Host, loaded: &Loaded) {
     if !host.store.wants_marks() {
         return;
     }
-    let uids = loaded.pods.values().flatten().map(|record| &record.uid);
-    match host.volumes.mark_recorded(uids, &host.settings.owner) {
+    let pods = loaded.pods.iter();
+    let pods = pods.flat_map(|(key, records)| records.iter().map(move |one| (&one.uid, key)));
+    match host.volumes.mark_recorded(pods, &host.settings.owner) {
         Ok(()) => host.store.note_marked(),
         Err(error) => {
             tracing::warn!(err = %chain(&error), "cannot mark the directories of all pods");

@@ -8,13 +8,13 @@
 
 use super::build::{enforces_pods, reserved};
 use crate::{
-    blocking::{CGROUPS, LOOKS},
+    blocking::LOOKS,
     cgroup::{Limits, NodeCapacity, node_limits},
     config::Config,
     model::{CgroupDriver, Event, EventKind, EventTarget, PodUid, ToldDriver},
     pleg::Health,
     volume::{DirOwner, Volumes},
-    worker::{Host, Known, blocking, chain, remove_host_directories, unmount_and_delete},
+    worker::{Host, Known, blocking, chain, remove_leftovers},
 };
 use std::{collections::BTreeSet, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -176,12 +176,14 @@ impl Sweeper {
         };
         trouble.extend(self.name_others(others));
         for uid in &ours {
+            // Before the look at what is known: a pod that becomes known now waits for the end.
+            let Some(_turn) = self.host.leftovers.begin(uid) else { continue };
             // Known by now, perhaps: the removal of the one before may have taken long.
             if self.known.borrow().uids.contains(uid) {
                 continue;
             }
             tracing::info!(%uid, "removing what is left of a pod that is no more");
-            if let Err(sentence) = self.remove_leftovers(uid).await {
+            if let Err(sentence) = remove_leftovers(&self.host, uid).await {
                 tracing::warn!(%uid, "{sentence}");
                 trouble.push(format!("leftovers of pod {uid}: {sentence}"));
             }
@@ -204,24 +206,6 @@ impl Sweeper {
         let sentence = foreign_sentence(&others)?;
         tracing::warn!("{sentence}");
         Some(sentence)
-    }
-
-    /// The pod's directory below the root directory proves that a leftover is ours: cgroups and log
-    /// directories of other agents' pods carry uids, too. So the directory goes last.
-    async fn remove_leftovers(&self, uid: &PodUid) -> Result<(), String> {
-        let (cgroups, wanted) = (self.host.cgroups.clone(), uid.clone());
-        let found = blocking(&CGROUPS, move || cgroups.list_pods())
-            .await?
-            .map_err(|error| chain(&error))?;
-        for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
-            self.host.cgroups.remove_pod(&pod.name).await.map_err(|error| chain(&error))?;
-        }
-        let files = self.host.files.clone();
-        let logs = blocking(&LOOKS, move || files.list_pod_logs()).await?;
-        let logs = logs.map_err(|error| chain(&error))?;
-        let keys = logs.into_iter().filter(|logs| logs.uid == *uid).map(|logs| logs.key).collect();
-        unmount_and_delete(&self.host.volumes, uid).await?;
-        remove_host_directories(&self.host.volumes, &self.host.files, uid, keys).await
     }
 }
 
@@ -246,7 +230,7 @@ struct PodDirs {
 /// A directory that can't be read counts as another program's. Blocks.
 fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
     let is_ours = |uid: &PodUid| match volumes.dir_owner(uid) {
-        Ok(DirOwner::Agent(found)) => found == owner,
+        Ok(DirOwner::Agent { owner: found, .. }) => found == owner,
         Ok(DirOwner::Free | DirOwner::Unknown) | Err(_) => false,
     };
     let (ours, others): (BTreeSet<_>, BTreeSet<_>) = listed.into_iter().partition(is_ours);

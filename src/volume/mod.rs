@@ -22,7 +22,7 @@ mod teardown;
 mod tests;
 
 pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
-pub use owner::DirOwner;
+pub use owner::{Claim, DirOwner};
 
 use crate::model::{PodUid, VolumePlace, k8s};
 use std::{

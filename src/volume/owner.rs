@@ -1,6 +1,7 @@
 //! Which pod directories are this agent's.
 //!
-//! A symbolic link in the pod's directory names the owner id. The link is made before anything else is
+//! A symbolic link in the pod's directory names the owner id and, by a digest, the pod: a uid that a manifest
+//! sets may come again under another name. The link is made before anything else is
 //! put into the directory and removed after everything else. It is made in one step, so a crash never
 //! leaves half of it, and its target is stored in the inode, so a disk without free blocks takes it.
 //! No container can reach the link: containers get what lies below the pod's directory, never the directory.
@@ -13,7 +14,8 @@ use super::{
     root::{make_directory, remove_empty},
     teardown::children,
 };
-use crate::model::PodUid;
+use crate::model::{PodKey, PodUid};
+use sha2::{Digest as _, Sha256};
 use std::{
     fs, io,
     os::unix::fs::symlink,
@@ -22,18 +24,35 @@ use std::{
 
 /// Name of the link.
 const MARKER: &str = ".nodelet-owner";
-/// What the link's target begins with; the owner id follows.
+/// What the link's target begins with. The owner id follows, a space, and the digest of the pod's name: together they
+/// fit into an inode (59 bytes on ext4).
 const PREFIX: &str = "nodelet:";
+/// Bytes of a digest that tell pods of one uid apart.
+const DIGEST_BYTES: usize = 8;
 
 /// Whom a pod's directory belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirOwner {
     /// There is no directory, or an empty one without a marker: nothing can be lost.
     Free,
-    /// The agent with this owner id made it.
-    Agent(String),
+    /// An agent made it.
+    Agent {
+        /// Its owner id.
+        owner: String,
+        /// Digest of the pod's full name; `None` in a marker that names no pod.
+        pod: Option<String>,
+    },
     /// It has content and no marker.
     Unknown,
+}
+
+/// What came of [`Volumes::claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The directory is the pod's.
+    Done,
+    /// Another pod of this agent had the uid and left the directory: it has to be removed first.
+    LeftByAnother,
 }
 
 impl Volumes {
@@ -43,8 +62,8 @@ impl Volumes {
     /// When the directory can't be read.
     pub fn dir_owner(&self, uid: &PodUid) -> Result<DirOwner, VolumeError> {
         let directory = self.pod_dir(uid)?;
-        if let Some(owner) = read_marker(&directory)? {
-            return Ok(DirOwner::Agent(owner));
+        if let Some((owner, pod)) = read_marker(&directory)? {
+            return Ok(DirOwner::Agent { owner, pod });
         }
         match children(&directory)?.is_empty() {
             true => Ok(DirOwner::Free),
@@ -59,20 +78,24 @@ impl Volumes {
     pub fn may_remove(&self, uid: &PodUid, owner: &str) -> Result<bool, VolumeError> {
         Ok(match self.dir_owner(uid)? {
             DirOwner::Free => true,
-            DirOwner::Agent(found) => found == owner,
+            DirOwner::Agent { owner: found, .. } => found == owner,
             DirOwner::Unknown => false,
         })
     }
 
-    /// Makes the pod's directory (0750) and marks it as `owner`'s. Nothing to do when that was done before.
+    /// Makes the pod's directory (0750) and marks it as `owner`'s and the pod's. Nothing to do when that was done
+    /// before.
     ///
     /// # Errors
     /// [`VolumeError::NotOurs`] when another program made the directory; when it can't be made or marked.
-    pub fn claim(&self, uid: &PodUid, owner: &str) -> Result<(), VolumeError> {
+    pub fn claim(&self, uid: &PodUid, key: &PodKey, owner: &str) -> Result<Claim, VolumeError> {
         match self.dir_owner(uid)? {
-            DirOwner::Agent(found) if found == owner => Ok(()),
-            DirOwner::Free => self.mark(uid, owner),
-            DirOwner::Agent(_) | DirOwner::Unknown => {
+            DirOwner::Agent { owner: found, pod } if found == owner => {
+                let other = pod.is_some_and(|pod| pod != digest(key));
+                Ok(if other { Claim::LeftByAnother } else { Claim::Done })
+            }
+            DirOwner::Free => self.mark(uid, key, owner).map(|()| Claim::Done),
+            DirOwner::Agent { .. } | DirOwner::Unknown => {
                 Err(VolumeError::NotOurs { path: self.pod_dir(uid)? })
             }
         }
@@ -83,15 +106,16 @@ impl Volumes {
     ///
     /// # Errors
     /// When it can't be made or marked.
-    pub fn mark(&self, uid: &PodUid, owner: &str) -> Result<(), VolumeError> {
+    pub fn mark(&self, uid: &PodUid, key: &PodKey, owner: &str) -> Result<(), VolumeError> {
         let directory = self.pod_dir(uid)?;
         make_directory(&directory)?;
-        if read_marker(&directory)?.as_deref() == Some(owner) {
+        let wanted = (owner.to_owned(), Some(digest(key)));
+        if read_marker(&directory)? == Some(wanted) {
             return Ok(());
         }
         remove_marker(&directory)?;
         let marker = directory.join(MARKER);
-        symlink(format!("{PREFIX}{owner}"), &marker).map_err(|source| {
+        symlink(format!("{PREFIX}{owner} {}", digest(key)), &marker).map_err(|source| {
             // Without a marker only an empty directory can be claimed by the next try.
             drop(remove_empty(&directory));
             io_error("create", &marker, source)
@@ -106,13 +130,13 @@ impl Volumes {
     /// The first failure, after trying everything.
     pub fn mark_recorded<'a>(
         &self,
-        uids: impl Iterator<Item = &'a PodUid>,
+        pods: impl Iterator<Item = (&'a PodUid, &'a PodKey)>,
         owner: &str,
     ) -> Result<(), VolumeError> {
         let mut result = Ok(());
-        for uid in uids {
+        for (uid, key) in pods {
             if self.pod_dir(uid)?.is_dir() {
-                result = result.and(self.mark(uid, owner));
+                result = result.and(self.mark(uid, key, owner));
             }
         }
         result
@@ -138,10 +162,11 @@ pub(super) fn is_marker(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == MARKER)
 }
 
-fn read_marker(directory: &Path) -> Result<Option<String>, VolumeError> {
+/// The owner id and the digest of the pod's name that a marker has.
+fn read_marker(directory: &Path) -> Result<Option<(String, Option<String>)>, VolumeError> {
     let marker = directory.join(MARKER);
     match fs::read_link(&marker) {
-        Ok(target) => Ok(owner_in(target)),
+        Ok(target) => Ok(named_in(target)),
         Err(err) if is_absent(err.kind()) => Ok(None),
         Err(err) => Err(io_error("read", &marker, err)),
     }
@@ -155,9 +180,18 @@ fn is_absent(kind: io::ErrorKind) -> bool {
     )
 }
 
-fn owner_in(target: PathBuf) -> Option<String> {
+fn named_in(target: PathBuf) -> Option<(String, Option<String>)> {
     let target = target.into_os_string().into_string().ok()?;
-    target.strip_prefix(PREFIX).map(str::to_owned)
+    let named = target.strip_prefix(PREFIX)?;
+    Some(match named.split_once(' ') {
+        Some((owner, pod)) => (owner.to_owned(), Some(pod.to_owned())),
+        None => (named.to_owned(), None),
+    })
+}
+
+fn digest(key: &PodKey) -> String {
+    let digest = Sha256::digest(key.to_string());
+    digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn remove_marker(directory: &Path) -> Result<(), VolumeError> {

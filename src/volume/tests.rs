@@ -1,7 +1,7 @@
 use super::{core::*, root::mounts_at_or_below, *};
 use crate::{
     beneath::{self, Removal, Slice},
-    model::k8s,
+    model::{PodKey, k8s},
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
@@ -558,29 +558,54 @@ fn empty_dirs_are_found_where_they_are_made() {
 
 #[test]
 fn only_marked_directories_are_ours() {
-    let root = TestRoot::new();
+    let (root, web) = (TestRoot::new(), PodKey::new("default", "web"));
     let volumes = &root.volumes;
     assert_eq!(volumes.dir_owner(&uid()).unwrap(), DirOwner::Free);
-    volumes.claim(&uid(), "me").unwrap();
-    volumes.claim(&uid(), "me").unwrap();
-    assert_eq!(volumes.dir_owner(&uid()).unwrap(), DirOwner::Agent("me".to_owned()));
+    assert_eq!(volumes.claim(&uid(), &web, "me").unwrap(), Claim::Done);
+    assert_eq!(volumes.claim(&uid(), &web, "me").unwrap(), Claim::Done);
+    assert_eq!(owner_of(volumes, &uid()), "me");
     assert!(volumes.may_remove(&uid(), "me").unwrap());
     assert!(!volumes.may_remove(&uid(), "other").unwrap());
-    assert!(matches!(volumes.claim(&uid(), "other"), Err(VolumeError::NotOurs { .. })));
+    assert!(matches!(volumes.claim(&uid(), &web, "other"), Err(VolumeError::NotOurs { .. })));
 
     let foreign = PodUid::from("foreign");
     let data = volumes.pod_dir(&foreign).unwrap().join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&data).unwrap();
     assert_eq!(volumes.dir_owner(&foreign).unwrap(), DirOwner::Unknown);
     assert!(!volumes.may_remove(&foreign, "me").unwrap());
-    assert!(matches!(volumes.claim(&foreign, "me"), Err(VolumeError::NotOurs { .. })));
+    assert!(matches!(volumes.claim(&foreign, &web, "me"), Err(VolumeError::NotOurs { .. })));
     assert!(data.exists());
+}
+
+#[test]
+fn a_directory_left_by_another_pod_with_the_uid_is_not_claimed() {
+    let root = TestRoot::new();
+    let long = "n".repeat(253);
+    let (web, other) = (PodKey::new("default", "web"), PodKey::new("default", &long));
+    root.volumes.claim(&uid(), &other, "me").unwrap();
+    assert_eq!(root.volumes.claim(&uid(), &web, "me").unwrap(), Claim::LeftByAnother);
+    let marker = root.pod_dir().join(".nodelet-owner");
+    let target = fs::read_link(&marker).unwrap();
+    assert!(target.as_os_str().len() < 60, "{target:?} fills a block of its own");
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert_eq!(root.volumes.claim(&uid(), &web, "me").unwrap(), Claim::Done);
+    // A marker that names no pod is anybody's.
+    fs::remove_file(&marker).unwrap();
+    std::os::unix::fs::symlink("nodelet:me", &marker).unwrap();
+    assert_eq!(root.volumes.claim(&uid(), &other, "me").unwrap(), Claim::Done);
+}
+
+fn owner_of(volumes: &Volumes, uid: &PodUid) -> String {
+    match volumes.dir_owner(uid).unwrap() {
+        DirOwner::Agent { owner, .. } => owner,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn the_marker_is_removed_last() {
     let root = TestRoot::new();
-    root.volumes.claim(&uid(), "me").unwrap();
+    root.volumes.claim(&uid(), &PodKey::new("default", "web"), "me").unwrap();
     let marker = root.pod_dir().join(".nodelet-owner");
     let left = root.pod_dir().join("volumes/of-a-csi-driver/data");
     fs::create_dir_all(&left).unwrap();
@@ -597,10 +622,12 @@ fn recorded_pods_are_marked_without_a_marker_or_with_an_old_one() {
     let root = TestRoot::new();
     let (unmarked, renamed, gone) = (uid(), PodUid::from("renamed"), PodUid::from("gone"));
     fs::create_dir_all(root.pod_dir().join("etc-hosts")).unwrap();
-    root.volumes.claim(&renamed, "before").unwrap();
-    root.volumes.mark_recorded([&unmarked, &renamed, &gone].into_iter(), "me").unwrap();
+    let web = PodKey::new("default", "web");
+    root.volumes.claim(&renamed, &web, "before").unwrap();
+    let recorded = [&unmarked, &renamed, &gone].map(|uid| (uid, &web));
+    root.volumes.mark_recorded(recorded.into_iter(), "me").unwrap();
     for uid in [&unmarked, &renamed] {
-        assert_eq!(root.volumes.dir_owner(uid).unwrap(), DirOwner::Agent("me".to_owned()));
+        assert_eq!(owner_of(&root.volumes, uid), "me");
     }
     assert_eq!(root.volumes.list_pods().unwrap().len(), 2);
 }

@@ -21,8 +21,8 @@ mod report;
 mod set;
 mod task;
 
-pub use execute::{Host, HostPaths, HostSettings};
-pub(crate) use execute::{blocking, chain, remove_host_directories, unmount_and_delete};
+pub use execute::{Host, HostPaths, HostSettings, Leftovers};
+pub(crate) use execute::{blocking, chain, remove_leftovers};
 pub(crate) use set::any_changed;
 pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
 

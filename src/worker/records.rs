@@ -49,8 +49,8 @@ impl Records {
         }
         for record in &self.records {
             let (volumes, uid) = (host.volumes.clone(), record.uid.clone());
-            let owner = host.settings.owner.clone();
-            let marked = blocking(&PODS, move || volumes.mark(&uid, &owner)).await;
+            let (key, owner) = (self.key.clone(), host.settings.owner.clone());
+            let marked = blocking(&PODS, move || volumes.mark(&uid, &key, &owner)).await;
             let marked = marked.and_then(|done| done.map_err(|error| chain(&error)));
             if let Err(error) = marked {
                 tracing::warn!(pod = %self.key, err = %error, "cannot mark its directory");

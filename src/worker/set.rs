@@ -307,6 +307,8 @@ impl WorkerSet {
         let desired = merge(&snapshots, &|key| state.running_uid(key, &self.host.settings.owner));
         self.state.desired = desired;
         self.admit();
+        // Before workers hear of it: what they prepare is no leftover.
+        self.publish_known();
         let state = &self.state;
         for (key, handle) in &self.state.workers {
             let intent = self.state.intent(key);
@@ -335,7 +337,6 @@ impl WorkerSet {
             self.begin(&key);
         }
         self.publish_set_view();
-        self.publish_known();
     }
 
     fn take_health(&mut self) {

@@ -69,6 +69,32 @@ fn a_renamed_pod_can_not_take_over_the_data_of_its_uid() {
 }
 
 #[test]
+fn a_pod_gets_nothing_that_another_one_with_its_uid_left() {
+    let Some(world) = crate::world(|settings| settings) else { return };
+    world.drop_pod(&with_data("alpha"));
+    world.wait_running("alpha");
+    world.wait_until("alpha has data", || data(&world), |data| *data == ["of-alpha"]);
+    world.agent.kill();
+    // Nothing but the directory and the cgroup is left of it.
+    world.remove("alpha.yaml");
+    for name in ["pods/default_alpha-node1.json", "sources.json"] {
+        fs::remove_file(world.agent.root_dir().join("nodelet").join(name)).unwrap();
+    }
+    for sandbox in world.sandboxes("alpha") {
+        world.cri.remove_sandbox(&sandbox.id).unwrap();
+    }
+    world.drop_pod(&with_data("beta"));
+    world.agent.start();
+    let dog = Watchdog::start(&world);
+    world.wait_running("beta");
+    world.wait_until("beta has its own data", || data(&world), |data| *data == ["of-beta"]);
+    let seen = || data(&world);
+    stays("beta keeps its data", Duration::from_secs(3), seen, |data| *data == ["of-beta"]);
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
 fn a_second_pod_with_the_same_uid_is_rejected() {
     let Some(world) = crate::world(|settings| settings) else { return };
     let dog = Watchdog::start(&world);

@@ -3,6 +3,7 @@
 
 mod holder;
 mod host_paths;
+mod leftovers;
 mod prepare;
 mod remove;
 mod sandbox;
@@ -10,7 +11,8 @@ mod start;
 mod stop;
 
 pub use host_paths::HostPaths;
-pub(crate) use remove::{remove_host_directories, unmount_and_delete};
+pub use leftovers::Leftovers;
+pub(crate) use leftovers::remove_leftovers;
 
 use crate::{
     blocking::Pool,
@@ -61,6 +63,8 @@ pub struct Host {
     pub starts: Semaphore,
     /// Looks at host paths.
     pub host_paths: HostPaths,
+    /// The uids whose leftovers are being removed.
+    pub leftovers: Leftovers,
     /// Constants.
     pub settings: HostSettings,
 }

@@ -1,11 +1,12 @@
 //! `PreparePod`: the record on disk first, then what the pod needs on the host.
 
-use super::{Host, Request, blocking, chain, host_paths::with_volumes};
+use super::{Host, Request, blocking, chain, host_paths::with_volumes, remove_leftovers};
 use crate::{
     blocking::PODS,
     model::{EventKind, k8s},
     plan::{Outcome, Step},
     podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
+    volume::Claim,
 };
 use std::sync::Arc;
 
@@ -33,15 +34,33 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
 }
 
 /// Marks the pod's directory as this agent's. A pod that has a sandbox of this agent is this agent's, whatever
-/// its directory says.
+/// its directory says. What another pod with the same uid has left is removed before: it has neither a worker nor a record nor
+/// a sandbox, or this pod would not have been admitted.
 async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
-    let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
+    let uid = &request.uid;
+    let Some(_turn) = host.leftovers.begin(uid) else {
+        return Err("what is left of an earlier pod with this uid is being removed".to_owned());
+    };
+    if try_claim(host, request).await? == Claim::Done {
+        return Ok(());
+    }
+    tracing::info!(pod = %request.key, %uid, "removing what another pod with this uid has left");
+    let removal = remove_leftovers(host, uid);
+    request.shown("removing what another pod with this uid has left", removal).await?;
+    match try_claim(host, request).await? {
+        Claim::Done => Ok(()),
+        Claim::LeftByAnother => Err("another pod with this uid has left its directory".to_owned()),
+    }
+}
+
+async fn try_claim(host: &Host, request: &Request) -> Result<Claim, String> {
+    let (volumes, uid, key) = (host.volumes.clone(), request.uid.clone(), request.key.clone());
     let owner = host.settings.owner.clone();
     let mut sandboxes = request.observed.sandboxes.iter();
     let runs_ours = sandboxes.any(|s| s.uid == uid && s.owner.as_ref() == Some(&owner));
     let claimed = blocking(&PODS, move || match runs_ours {
-        true => volumes.mark(&uid, &owner),
-        false => volumes.claim(&uid, &owner),
+        true => volumes.mark(&uid, &key, &owner).map(|()| Claim::Done),
+        false => volumes.claim(&uid, &key, &owner),
     });
     claimed.await?.map_err(|error| chain(&error))
 }

@@ -122,7 +122,7 @@ async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
 ///
 /// # Cancel safety
 /// Dropping it leaves a part of them; the next call goes on.
-pub(crate) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
+pub(super) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
     let (unmounted, of) = (volumes.clone(), uid.clone());
     blocking(&UNMOUNTS, move || unmounted.unmount(&of)).await?.map_err(|error| chain(&error))?;
     delete_volumes(volumes, uid).await
@@ -137,7 +137,7 @@ async fn delete_volumes(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
 ///
 /// # Cancel safety
 /// As [`unmount_and_delete`].
-pub(crate) async fn remove_host_directories(
+pub(super) async fn remove_host_directories(
     volumes: &Volumes,
     files: &HostFiles,
     uid: &PodUid,
