@@ -69,7 +69,7 @@ pub(super) struct Built {
     pub shutdown_stage: watch::Receiver<Stage>,
 }
 
-/// Makes everything and spawns its tasks. Whenever `reload` changes, sources are read again.
+/// Makes everything and spawns its tasks. Whenever `reload` changes, manifests and credentials are read again.
 #[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn spawn_all(
     config: &Config,
@@ -102,6 +102,8 @@ pub(super) fn spawn_all(
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
         sources.iter().map(|source| source.snapshots.clone()).collect();
+    let heartbeats_of_sources: Vec<_> =
+        sources.iter().map(|source| ("manifests", source.heartbeat.clone())).collect();
     let machine = watch::Sender::default();
     let facts = node_facts(config, &node_name, &capacity)?;
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
@@ -178,6 +180,7 @@ pub(super) fn spawn_all(
             log: event_log.clone(),
             events: recorder,
             published: cluster_view,
+            reload: reload.clone(),
         };
         let parts = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
         parts.into_iter().for_each(|(name, part)| spawn(tasks, name, part));
@@ -185,12 +188,13 @@ pub(super) fn spawn_all(
     spawn(tasks, "reload", look_again(reload, sources.clone(), shutdown.clone()));
     let (commands, command_queue) = mpsc::channel(COMMANDS);
     tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
-    let loops = [
+    let mut loops = vec![
         ("workers", heartbeat),
         ("relist", relists),
         ("state files", synced),
         ("state files of this boot", cached),
     ];
+    loops.extend(heartbeats_of_sources);
     let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
     let views = Views { pods, node, events: event_log, heartbeats };
     let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();

@@ -31,6 +31,8 @@ pub(super) struct ClusterInputs {
     pub log: watch::Receiver<Arc<EventLog>>,
     pub events: Recorder,
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
+    /// Changes when credentials are to be read again.
+    pub reload: watch::Receiver<u64>,
 }
 
 /// The machine that the node stands for.
@@ -105,7 +107,7 @@ pub(super) fn parts(
     };
     let stop = || shutdown.clone();
     vec![
-        ("credentials", Box::pin(connections.run(stop()))),
+        ("credentials", Box::pin(connections.run(inputs.reload, stop()))),
         ("watch of the node", Box::pin(node_watch.run(stop()))),
         ("watch of pods", Box::pin(pod_watch.run(stop()))),
         ("node report", Box::pin(report_task.run(stop()))),

@@ -3,7 +3,7 @@
 //! | signal | |
 //! |---|---|
 //! | SIGTERM, SIGINT | the agent stops |
-//! | SIGHUP | manifests are read again |
+//! | SIGHUP | manifests and credentials are read again |
 //! | others that people, timers or limits send | nothing |
 //!
 //! A signal without effect is caught and not set to SIG_IGN: programs that the agent starts would inherit SIG_IGN, while
@@ -62,7 +62,7 @@ impl Signals {
                 _ = self.terminate.recv() => return "SIGTERM",
                 _ = self.interrupt.recv() => return "SIGINT",
                 _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: manifests are read again");
+                    tracing::info!("SIGHUP: manifests and credentials are read again");
                     self.reloads.send_modify(|count| *count += 1);
                 }
             }

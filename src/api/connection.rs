@@ -78,16 +78,16 @@ pub fn link_channel(
 }
 
 impl Connections {
-    /// Reads and publishes until `shutdown`.
-    pub async fn run(self, shutdown: CancellationToken) {
+    /// Reads and publishes until `shutdown`; reads again whenever `reload` changes.
+    pub async fn run(self, reload: watch::Receiver<u64>, shutdown: CancellationToken) {
         // Cancel-safe: a plugin that is dropped is killed, and nothing else has to be finished.
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = self.work() => {}
+            () = self.work(reload) => {}
         }
     }
 
-    async fn work(mut self) {
+    async fn work(mut self, mut reload: watch::Receiver<u64>) {
         let path = self.kubeconfig.clone();
         let mut files = vec![path.clone()];
         loop {
@@ -111,21 +111,21 @@ impl Connections {
                 // may itself write in their directories.
                 tokio::select! {
                     pause = &mut taking => break Some(pause),
-                    () = &mut change => {
-                        tokio::time::sleep(SETTLE).await;
-                        let (hints, again) = look(&path, &files).await;
-                        if again.digest() != digest {
-                            break None;
-                        }
-                        change.set(changed(hints));
-                    }
+                    () = &mut change => tokio::time::sleep(SETTLE).await,
+                    () = asked(&mut reload) => {}
                 }
+                let (hints, again) = look(&path, &files).await;
+                if again.digest() != digest {
+                    break None;
+                }
+                change.set(changed(hints));
             };
             let Some(pause) = pause else { continue };
             // Cancel-safe: every arm only waits.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = &mut change => tokio::time::sleep(SETTLE).await,
+                () = asked(&mut reload) => {}
             }
         }
     }
@@ -308,6 +308,13 @@ fn asynchronous(inotify: Inotify) -> Option<AsyncFd<Inotify>> {
 
 fn no_hints(error: &std::io::Error) {
     tracing::warn!(err = %error, "inotify: changes of credentials are seen by the clock");
+}
+
+/// Returns when credentials are to be read again; never when nobody can ask any more.
+async fn asked(reload: &mut watch::Receiver<u64>) {
+    if reload.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Returns when something changed in one of the directories; never without inotify.

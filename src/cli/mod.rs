@@ -88,7 +88,8 @@ Flags have the kubelet's names; '_' and '-' in them are the same. They win over 
 --config-dir, those over --config, and that over the defaults. Flags of the kubelet that are not \
 listed are reported and not acted on. docs/configuration.md has every flag and every field.
 
-The agent stops at SIGTERM and SIGINT; the containers go on running. At SIGHUP it reads manifests again.";
+The agent stops at SIGTERM and SIGINT; the containers go on running. At SIGHUP it reads manifests and \
+the credentials of the API server again.";
 
 const CHECK_HELP: &str = "\
 Nothing is run and no agent is asked. What is wrong is printed as FILE:LINE:COLUMN: field: what, and the exit \

@@ -46,11 +46,13 @@ impl DirectorySource {
 
     /// Looks until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let beats = self.output.beats();
         // Cancel safety: nothing that `work` does must be finished. A look under way ends by itself and
         // is not used.
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.work() => {}
+            never = beats => match never {},
         }
     }
 

@@ -66,6 +66,8 @@ pub struct SourceHandle {
     pub snapshots: watch::Receiver<Arc<SourceSnapshot>>,
     /// What is to be saved; changes when last good revisions change.
     pub saved: watch::Receiver<Arc<core::Saved>>,
+    /// Boot time of the last sign of life of its task; zero before the first.
+    pub heartbeat: watch::Receiver<Duration>,
     commands: mpsc::Sender<Command>,
 }
 

@@ -10,11 +10,13 @@ use crate::{
     desired::SourceSnapshot,
     model::{FileReport, FileVerdict, PodKey, SourceKind},
 };
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Requests that may wait.
 const QUEUE: usize = 16;
+/// Between two signs of life.
+const HEARTBEAT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) enum Command {
@@ -32,6 +34,7 @@ pub(super) struct Output {
     snapshots: watch::Sender<Arc<SourceSnapshot>>,
     saved: watch::Sender<Arc<Saved>>,
     commands: mpsc::Receiver<Command>,
+    heartbeat: watch::Sender<Duration>,
 }
 
 impl Output {
@@ -71,9 +74,14 @@ impl Output {
         let (snapshots, snapshot_reader) = watch::channel(Arc::new(first));
         let (saved, saved_reader) = watch::channel(Arc::new(state.saved()));
         let (sender, commands) = mpsc::channel(QUEUE);
-        let handle =
-            SourceHandle { snapshots: snapshot_reader, saved: saved_reader, commands: sender };
-        (Self { state, last: None, snapshots, saved, commands }, reader, handle)
+        let (heartbeat, heartbeat_reader) = watch::channel(Duration::ZERO);
+        let handle = SourceHandle {
+            snapshots: snapshot_reader,
+            saved: saved_reader,
+            commands: sender,
+            heartbeat: heartbeat_reader,
+        };
+        (Self { state, last: None, snapshots, saved, commands, heartbeat }, reader, handle)
     }
 
     pub(super) fn state(&self) -> &State {
@@ -86,6 +94,20 @@ impl Output {
         self.last = Some(listing);
         self.publish(step.snapshot);
         step.wake_at
+    }
+
+    /// Gives signs of life for as long as the source's task is polled, in the same `select!` as its work.
+    ///
+    /// A look that hangs in the file system stops them not: a restart of the agent would not heal it, and the
+    /// status shows it.
+    pub(super) fn beats(&self) -> impl Future<Output = Infallible> + use<> {
+        let heartbeat = self.heartbeat.clone();
+        async move {
+            loop {
+                heartbeat.send_replace(clock::now().boot);
+                tokio::time::sleep(HEARTBEAT).await;
+            }
+        }
     }
 
     /// The next request; `None` when nobody can send one any more.

@@ -97,10 +97,12 @@ impl UrlSource {
 
     /// Asks until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let beats = self.output.beats();
         // Cancel safety: nothing that `work` does must be finished.
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.work() => {}
+            never = beats => match never {},
         }
     }
 
