@@ -39,7 +39,7 @@ fn a_container_floods_its_log() {
         |line| line == b"over\n",
     );
     let (_, time) = last_line(&world, "flood");
-    assert!(time < Duration::from_secs(2), "the last line took {time:?}");
+    assert!(time < Duration::from_secs(10), "the last line took {time:?}");
     dog.finish(&world);
     world.finish();
 }
@@ -57,7 +57,7 @@ fn a_container_writes_a_line_of_100_mb() {
         |line| line == b"over\n",
     );
     let (_, time) = last_line(&world, "line");
-    assert!(time < Duration::from_secs(2), "the last line took {time:?}");
+    assert!(time < Duration::from_secs(10), "the last line took {time:?}");
     dog.finish(&world);
     world.finish();
 }

@@ -15,6 +15,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod contention;
 mod credentials;
 mod floods;
 mod identity;

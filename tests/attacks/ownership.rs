@@ -251,13 +251,13 @@ fn a_deleted_run_directory_is_made_again() {
     let named = |status: &crate::support::status::Status| {
         status.node.warnings.iter().any(|warning| warning.contains("made again"))
     };
-    world.wait_for(Duration::from_secs(5), "it answers again, and says so", named);
+    world.wait_for(Duration::from_secs(20), "it answers again, and says so", named);
     let dog = Watchdog::watch(&world);
     let second = second_agent(&world, "run", &world.agent.run_dir());
     assert_refused(&second, &world, &world.agent.root_dir());
     dog.finish(&world);
     fs::remove_file(world.agent.run_dir().join("nodelet.sock")).unwrap();
-    world.wait_for(Duration::from_secs(5), "it has a socket again", |status| {
+    world.wait_for(Duration::from_secs(20), "it has a socket again", |status| {
         status.runs("innocent")
     });
     assert_eq!(world.running_ids("innocent"), ids);

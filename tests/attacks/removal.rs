@@ -19,6 +19,9 @@ fn with_volume(name: &str) -> Pod {
         .set("containers/0/volumeMounts", json!([{ "name": "d", "mountPath": "/d" }]))
 }
 
+/// A removal ends in this time although the disk serves others: where they write much, a disk removes 400 directories a second.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(400);
+
 /// Where a pod's emptyDir is on the host: filled here, it is filled sooner than by the container.
 fn volume(world: &World, pod: &str) -> PathBuf {
     let uid = world.agent.status().unwrap().pod(pod).unwrap().uid.clone();
@@ -38,7 +41,7 @@ fn fill_with_deep_directories(world: &World, pod: &str, count: usize) {
 }
 
 /// Removes pods with deep directory trees together; another pod starts meanwhile.
-fn remove_deep_trees(pods: &[(&str, usize)], gone: Duration) {
+fn remove_deep_trees(pods: &[(&str, usize)]) {
     let Some(world) = crate::world(|s| s) else { return };
     for (name, _) in pods {
         world.drop_pod(&with_volume(name));
@@ -53,7 +56,7 @@ fn remove_deep_trees(pods: &[(&str, usize)], gone: Duration) {
     }
     world.drop_pod(&Pod::running("late"));
     world.wait_for(Duration::from_secs(15), "a new pod runs", |status| status.runs("late"));
-    world.wait_for(gone, "the pods are gone", |status| {
+    world.wait_for(LONGEST_REMOVAL, "the pods are gone", |status| {
         pods.iter().all(|(name, _)| status.pod(name).is_none())
     });
     dog.finish(&world);
@@ -65,13 +68,13 @@ fn deep_directory_trees_delay_no_other_pod() {
     let mut pods = vec![("tree", 6000)];
     let names: Vec<String> = (0..10).map(|n| format!("tree-{n}")).collect();
     pods.extend(names.iter().map(|name| (name.as_str(), 2500)));
-    remove_deep_trees(&pods, Duration::from_secs(60));
+    remove_deep_trees(&pods);
 }
 
 #[test]
 #[ignore = "takes about 60 s"]
 fn a_hundred_thousand_deep_directories_delay_no_other_pod() {
-    remove_deep_trees(&[("tree", 100_000), ("small", 10)], Duration::from_secs(120));
+    remove_deep_trees(&[("tree", 100_000), ("small", 10)]);
 }
 
 #[test]
@@ -90,9 +93,7 @@ fn three_hundred_thousand_long_names_take_no_memory() {
     }
     let dog = Watchdog::start(&world);
     world.remove("links.yaml");
-    world.wait_for(Duration::from_secs(90), "the pod is gone", |status| {
-        status.pod("links").is_none()
-    });
+    world.wait_for(LONGEST_REMOVAL, "the pod is gone", |status| status.pod("links").is_none());
     let seen = dog.finish(&world);
     assert!(seen.peak_anon_kib < 32 * 1024, "{seen:?}");
     world.finish();
@@ -110,12 +111,12 @@ fn a_large_removal_does_not_delay_the_end_of_the_agent() {
     world.wait_until("the removal begins", containers, Vec::is_empty);
     let begun = Instant::now();
     assert_eq!(world.agent.terminate(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
     if !directory.exists() {
         say_loudly("the removal ended before the agent was told to stop");
     }
     world.agent.start();
     let gone = |there: &bool| !there;
-    wait_until("the removal ends", Duration::from_secs(90), || directory.exists(), gone);
+    wait_until("the removal ends", LONGEST_REMOVAL, || directory.exists(), gone);
     world.finish();
 }

@@ -1,5 +1,6 @@
 //! Watches an agent under attack from the outside, as an administrator and an innocent pod would.
 
+use crate::contention::CpuTimes;
 use crate::support::{manifest::Pod, pause, status, world::World};
 use std::{
     path::Path,
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 /// Between two status requests.
 const EVERY: Duration = Duration::from_millis(100);
-/// The longest time that a status request may take during an attack.
+/// The longest time that a status request may take during an attack, on a machine that has nothing else to do.
 const LONGEST_ANSWER: Duration = Duration::from_secs(1);
 /// The most anonymous memory that the agent may hold at any time during an attack, in KiB. The text of the unoptimised
 /// test binary does not count.
@@ -38,6 +39,8 @@ pub struct Seen {
     pub requests: u32,
     /// The longest time until an answer.
     pub longest_answer: Duration,
+    /// Answers that took longer than they may on a machine as busy as it was, with the limit.
+    pub late: Vec<(Duration, Duration)>,
     /// Requests without an answer, with the error of the first.
     pub unanswered: Vec<String>,
     /// The largest RssAnon seen, in KiB.
@@ -86,7 +89,7 @@ impl Watchdog {
         let log = || world.agent.log_tail(40);
         assert!(seen.unanswered.is_empty(), "requests failed: {seen:#?}\n{}", log());
         assert!(seen.requests > 0, "the watchdog never asked");
-        assert!(seen.longest_answer < LONGEST_ANSWER, "answers took too long: {seen:?}\n{}", log());
+        assert!(seen.late.is_empty(), "answers took too long: {seen:?}\n{}", log());
         assert!(seen.peak_anon_kib < MEMORY_CEILING_KIB, "too much memory: {seen:?}\n{}", log());
         seen
     }
@@ -96,9 +99,15 @@ fn watch(socket: &Path, pid: u32, over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     while !over.load(Ordering::Relaxed) {
         let asked = Instant::now();
+        let times = CpuTimes::read(pid);
         let answer = status::get(socket, "/status");
+        let took = asked.elapsed();
         seen.requests += 1;
-        seen.longest_answer = seen.longest_answer.max(asked.elapsed());
+        seen.longest_answer = seen.longest_answer.max(took);
+        if took > LONGEST_ANSWER {
+            let allowed = times.allowed(LONGEST_ANSWER, took, pid);
+            seen.late.extend((took > allowed).then_some((took, allowed)));
+        }
         if let Err(err) = answer {
             seen.unanswered.push(err.to_string());
         }

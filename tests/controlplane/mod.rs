@@ -31,7 +31,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::Write as _,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::Arc,
@@ -152,10 +152,14 @@ impl ControlPlane {
 
     /// Starts whatever does not run, and waits until the API server answers and has its namespaces.
     pub fn start_all(&self) {
-        for component in [&self.etcd, &self.apiserver] {
-            if !component.is_running() {
-                component.start();
-            }
+        if !self.etcd.is_running() {
+            self.etcd.start();
+        }
+        // The API server gives up after 20 s without it.
+        let store = (Ipv4Addr::LOCALHOST, self.address.port() - 2);
+        wait_until("etcd listens", UP, || TcpStream::connect(store).is_ok(), |listens| *listens);
+        if !self.apiserver.is_running() {
+            self.apiserver.start();
         }
         self.wait_ready();
         // Both give up soon when there is no API server.
