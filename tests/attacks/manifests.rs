@@ -14,7 +14,7 @@ use crate::{
 };
 use nodelet::model::FileVerdict;
 use serde_json::{Value, json};
-use std::{fs, path::Path, time::Duration};
+use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
 /// Most lines that the agent may log about one attack at verbosity 3, whatever it reads.
 const MOST_LOG_LINES: usize = 5_000;
@@ -179,6 +179,44 @@ fn list_with_more_items_than_a_node_has_pods() {
     check_output_is_bounded(&world);
     dog.finish(&world);
     world.finish();
+}
+
+#[test]
+fn pods_with_thousands_of_containers_volumes_and_variables() {
+    let Some(world) = world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let list = |item: &str, count: usize| {
+        (0..count).fold(String::new(), |mut text, n| {
+            write!(text, "{{name: n{n}, {item}}}, ").unwrap();
+            text
+        })
+    };
+    for (name, spec) in [
+        ("containers", format!("containers: [{}]", list("image: i", 9_000))),
+        (
+            "volumes",
+            format!("containers: [{{name: c, image: i}}], volumes: [{}]", list("", 15_000)),
+        ),
+        ("env", format!("containers: [{{name: c, image: i, env: [{}]}}]", list("", 16_000))),
+        ("nested", format!("containers: {}{}", "[".repeat(60), "]".repeat(60))),
+        (
+            "unknown",
+            format!("containers: [{{{}}}]", list("", 1).replace("n0", &"x".repeat(1 << 20))),
+        ),
+    ] {
+        let text =
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n");
+        world.write(&format!("{name}.yaml"), &text);
+    }
+    for file in ["containers.yaml", "volumes.yaml", "nested.yaml", "unknown.yaml"] {
+        world.wait("it is rejected", |status| status.rejected(file));
+    }
+    let said = said(&world, "volumes.yaml");
+    assert!(said.contains("spec.volumes: Too many: 15000: must have at most 250 items"), "{said}");
+    check_output_is_bounded(&world);
+    dog.finish(&world);
+    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what decoding has taken.
+    world.remove_all();
 }
 
 #[test]
