@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-attacks test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo test test-all test-attacks test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -28,14 +28,16 @@ test-fast: test-build ## what needs neither root nor containerd
 	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
 	scripts/tier component 240 $(CARGO) test --locked --test component -- --test-threads=6
 
-test: test-fast ## everything, about an hour; as root, on private containerds and in emulated machines
+test: test-fast ## all of that and the same on private containerds; as root, a quarter of an hour
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
 	scripts/tier bench 60 $(CARGO) test --locked --test bench
 	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
-	scripts/tier attacks 600 $(CARGO) test --locked --test attacks -- --test-threads=2
-	scripts/tier long-attacks 300 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
+
+test-all: test ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
+	scripts/tier attacks 720 $(CARGO) test --locked --test attacks -- --test-threads=2
+	scripts/tier long-attacks 420 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
