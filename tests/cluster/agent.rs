@@ -288,6 +288,40 @@ fn a_pod_from_the_api_is_not_run_and_can_be_deleted() {
     member.finish();
 }
 
+/// Anybody who may write pods can give a pod the annotation of a mirror pod, with the hash of any static pod.
+#[test]
+fn a_mirror_pod_with_a_wrong_hash_is_deleted_or_replaced() {
+    let Some(member) = Member::with_web() else { return };
+    let world = &member.world;
+    let (web, running) = (member.mirror("web"), world.running_id("web", "main"));
+    let hash = |pod: &Value| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].clone();
+    let mirror = |name: &str, of: &Value| {
+        let mut pod = objects::mirror(name, &member.node());
+        pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = of.clone();
+        member.plane.admin.create(PODS, &pod).unwrap().ok()
+    };
+    // No static pod has its name.
+    mirror("orphan", &hash(&web));
+    let orphan = || member.plane.admin.find(&format!("{PODS}/orphan"));
+    member.wait("the orphan is gone", orphan, Option::is_none);
+
+    // Those of static pods, made while the agent is down: with another pod's hash, and with that of an earlier manifest.
+    world.drop_pod(&Pod::running("db"));
+    let (db, _) = member.wait("the mirror of db is Ready", || member.mirror("db"), ready);
+    world.agent.kill();
+    let delete = ["delete", "pod", "web-node1", "db-node1", "--force", "--grace-period=0"];
+    member.plane.kubectl_text(&delete);
+    let wrong = [mirror("web-node1", &hash(&db)), mirror("db-node1", &"earlier".into())];
+    world.agent.start();
+    for ((name, right), wrong) in [("web", &web), ("db", &db)].into_iter().zip(&wrong) {
+        let replaced = |pod: &Value| ready(pod) && uid(pod) != uid(wrong);
+        let (now, _) = member.wait("the mirror is replaced", || member.mirror(name), replaced);
+        assert_eq!((hash(&now), &now["status"]["phase"]), (hash(right), &"Running".into()));
+    }
+    assert_eq!(world.running_id("web", "main"), running, "a mirror pod stops nothing");
+    member.finish();
+}
+
 fn labelled(name: &str, app: &str) -> Value {
     let mut pod = objects::pod(name, "");
     pod["metadata"]["labels"] = serde_json::json!({ "app": app });
