@@ -37,6 +37,7 @@ mod cgroups;
 mod disk;
 mod drift;
 mod drivers;
+mod late_mount;
 mod life;
 mod machine;
 mod node;
@@ -64,6 +65,7 @@ on_machines! {
     shutdown::a_reboot_waits_for_pods,
     drivers::slices_hold_what_manifests_ask,
     drivers::two_drivers_are_told_apart_and_changed,
+    late_mount::a_reboot_with_the_manifest_mount_late,
     power::power_losses_in_a_churn,
     disk::a_disk_that_takes_nothing_stops_nothing,
     pressure::memory_pressure_on_a_small_machine,
