@@ -33,6 +33,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attacks;
 mod cgroups;
 mod disk;
 mod drift;
@@ -65,6 +66,7 @@ on_machines! {
     shutdown::a_reboot_waits_for_pods,
     drivers::slices_hold_what_manifests_ask,
     drivers::two_drivers_are_told_apart_and_changed,
+    attacks::pods_that_attack_a_node_with_cgroup_v2,
     late_mount::a_reboot_with_the_manifest_mount_late,
     power::power_losses_in_a_churn,
     disk::a_disk_that_takes_nothing_stops_nothing,
