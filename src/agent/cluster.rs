@@ -172,6 +172,7 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
     });
     Registration {
         enabled: cluster.register,
+        attach_detach: cluster.attach_detach,
         labels,
         taints: taints.collect(),
         provider_id: cluster.provider_id.clone(),

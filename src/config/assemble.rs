@@ -9,7 +9,8 @@ use super::{
     names,
     read::{Bases, Reader},
     settings::{Config, NodeConfig},
-    tree::{Layer, Mistake, Place, Tree, is_zero},
+    tree::{Layer, Mistake, Place, Tree},
+    unset::is_unset,
 };
 use crate::{
     document::{Document, Field, FindingKind, Node, Support, Type, nearest, parse, walk},
@@ -202,7 +203,10 @@ impl Gathering {
                     self.mistakes.push(mistake);
                 }
                 FindingKind::Unsupported | FindingKind::Ignored
-                    if is_zero(document.root.nearest_to(&mistake.problem.path)) => {}
+                    if is_unset(
+                        &mistake.problem.path,
+                        document.root.nearest_to(&mistake.problem.path),
+                    ) => {}
                 FindingKind::Unsupported => self.mistakes.push(mistake),
                 FindingKind::Ignored => {
                     if let Some(why) = mistake.problem.message.strip_prefix("ignored: ") {
@@ -226,14 +230,17 @@ impl Gathering {
             Effect::Refused(_, why) => self.mistakes.push(place.mistake("", why)),
             Effect::Kubelet(path) | Effect::Nodelet(path) => {
                 let Some(field) = given.flag.field() else { return };
+                let value = flag_value(field, given.flag.separator(), &given.values);
                 if field.support == Support::Ignored {
-                    if !matches!(given.last(), "" | "false" | "0" | "0s") {
+                    let unset = given.last().is_empty()
+                        || value.is_ok_and(|value| is_unset(path, &Node::from_json(&value)));
+                    if !unset {
                         let message = format!("not acted on: {}", field.note);
                         self.notices.push(place.mistake("", message));
                     }
                     return;
                 }
-                match flag_value(field, given.flag.separator(), &given.values) {
+                match value {
                     Err(message) => self.mistakes.push(place.mistake("", message)),
                     Ok(Json::Bool(true)) if field.support == Support::No => {
                         let message = format!("Unsupported: {}", field.note);

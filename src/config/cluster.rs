@@ -22,6 +22,7 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
     ClusterConfig {
         kubeconfig: None,
         register: r.bool("registerNode").unwrap_or(default.register),
+        attach_detach: r.bool("enableControllerAttachDetach").unwrap_or(default.attach_detach),
         taints: taints(r),
         provider_id: r.filled_text("providerID").map(|(text, _)| text.to_owned()),
         status_update: update.unwrap_or(default.status_update),

@@ -225,7 +225,11 @@ pub(super) const KUBELET: &[Field] = &[
         Int32,
         "pods that the node takes for each of its CPUs, up to maxPods; 0: no matter",
     ),
-    ignored("enableControllerAttachDetach", Bool, API),
+    yes(
+        "enableControllerAttachDetach",
+        Bool,
+        "annotate the Node with `volumes.kubernetes.io/controller-managed-attach-detach`",
+    ),
     yes(
         "protectKernelDefaults",
         Bool,
@@ -502,6 +506,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("kubeAPIQPS", "50"),
     ("kubeAPIBurst", "100"),
     ("registerNode", "true"),
+    ("enableControllerAttachDetach", "true"),
     ("runDir", "/run/nodelet"),
     ("containerLogLinksDir", "/var/log/containers"),
     ("startConcurrency", "0"),

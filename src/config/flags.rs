@@ -237,6 +237,7 @@ pub static FLAGS: &[Flag] = &[
     field("fail-cgroupv1", "failCgroupV1"),
     field("protect-kernel-defaults", "protectKernelDefaults"),
     field("runonce", "runOnce"),
+    field("enable-controller-attach-detach", "enableControllerAttachDetach"),
     // Mirrors of fields that are not acted on.
     field("address", "address"),
     field("anonymous-auth", "authentication.anonymous.enabled"),
@@ -255,7 +256,6 @@ pub static FLAGS: &[Flag] = &[
     field("cpu-manager-policy", "cpuManagerPolicy"),
     field("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
     field("cpu-manager-reconcile-period", "cpuManagerReconcilePeriod"),
-    field("enable-controller-attach-detach", "enableControllerAttachDetach"),
     field("enable-debugging-handlers", "enableDebuggingHandlers"),
     field("enable-server", "enableServer"),
     field("event-burst", "eventBurst"),

@@ -29,6 +29,7 @@ mod read;
 mod settings;
 mod shutdown;
 mod tree;
+mod unset;
 
 pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};
 pub use files::load;

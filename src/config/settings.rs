@@ -69,6 +69,8 @@ pub struct ClusterConfig {
     pub kubeconfig: Option<PathBuf>,
     /// `registerNode`: make the Node object. Default true.
     pub register: bool,
+    /// `enableControllerAttachDetach`: annotate the Node for the attach-detach controller. Default true.
+    pub attach_detach: bool,
     /// `registerWithTaints`. Default none besides the agent's own.
     pub taints: Vec<NodeTaint>,
     /// `providerID`. Default none.
@@ -93,6 +95,7 @@ impl Default for ClusterConfig {
         Self {
             kubeconfig: None,
             register: true,
+            attach_detach: true,
             taints: Vec::new(),
             provider_id: None,
             status_update: Duration::from_secs(10),

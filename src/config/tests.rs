@@ -103,7 +103,7 @@ maxParallelImagePulls: 4\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
 kubeReserved: {cpu: '1', ephemeral-storage: '0'}\nenforceNodeAllocatable: []\n\
 allowedUnsafeSysctls: ['net.*', kernel/msgmax]\nlogging: {format: json, verbosity: 4}\n\
 crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\n\
-containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
+containerRuntimeEndpoint: unix:///run/demo.sock\nenableControllerAttachDetach: false\n---\n";
     let own = "runDir: /run/demo\nowner: me\ncontainerLogLinksDir: /links\nstartConcurrency: 3\n";
     let config = config(&format!("{text}{OWN_HEAD}{own}"));
     let mut want = Config::default();
@@ -142,6 +142,7 @@ containerRuntimeEndpoint: unix:///run/demo.sock\n---\n";
     want.pods.crash_loop_cap = Duration::from_secs(10);
     want.pods.start_concurrency = Some(3);
     want.logging = LoggingConfig { format: LogFormat::Json, verbosity: 4 };
+    want.cluster.attach_detach = false;
     want.paths.run_dir = "/run/demo".into();
     want.paths.owner = Some("me".to_owned());
     want.paths.container_links_dir = "/links".into();
@@ -342,6 +343,46 @@ fn what_is_known_and_not_acted_on_is_told() {
             "main.yaml: line 5, column 1: qosReserved: not acted on: requests of Guaranteed pods are not set apart",
         ]
     );
+}
+
+#[test]
+fn a_zero_that_differs_from_the_default_is_reported() {
+    let reported = |main: &str, flags: &[(&str, &[&str])]| -> Vec<String> {
+        let notices = try_load(main, &[], flags, &HostFacts::default()).unwrap().notices;
+        let name = |notice: Mistake| match notice.problem.path {
+            path if path.is_empty() => notice.location.to_string(),
+            path => path,
+        };
+        notices.into_iter().map(name).collect()
+    };
+    let meant = "enableServer: false\nauthentication: {webhook: {enabled: false}}\n\
+        iptablesDropBit: 0\nfeatureGates: {SomeGate: false}\nreservedSystemCPUs: '0'\n\
+        qosReserved: {memory: '0'}\n";
+    assert_eq!(
+        reported(meant, &[]),
+        [
+            "enableServer",
+            "authentication",
+            "iptablesDropBit",
+            "featureGates",
+            "reservedSystemCPUs",
+            "qosReserved",
+        ]
+    );
+    let unset = "readOnlyPort: 0\nrotateCertificates: false\ntlsCertFile: ''\nrunOnce: false\n\
+        authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0m0s}, x509: {}}\n\
+        volumeStatsAggPeriod: 0s\nstreamingConnectionIdleTimeout: 0s\nfeatureGates: {}\n\
+        logging: {flushFrequency: 0, options: {json: {splitStream: false, infoBufferSize: '0'}}}\n";
+    assert_eq!(reported(unset, &[]), Vec::<String>::new());
+    let flags: &[(&str, &[&str])] = &[
+        ("enable-server", &["false"]),
+        ("reserved-cpus", &["0"]),
+        ("read-only-port", &["0"]),
+        ("anonymous-auth", &["false"]),
+        ("volume-stats-agg-period", &["0s"]),
+        ("tls-cert-file", &[""]),
+    ];
+    assert_eq!(reported("", flags), ["--enable-server", "--reserved-cpus"]);
 }
 
 #[test]

@@ -139,15 +139,3 @@ impl Tree {
         rest.map_or(Some(inner), |rest| inner.get(rest))
     }
 }
-
-/// Whether a value is what Go's types hold when nothing was written.
-pub(super) fn is_zero(node: &Node) -> bool {
-    match &node.value {
-        Value::Null => true,
-        Value::Bool(b) => !b,
-        Value::Number(n) => n.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty() || text == "0" || text == "0s",
-        Value::List(items) => items.is_empty(),
-        Value::Map(entries) => entries.iter().all(|e| is_zero(&e.value)),
-    }
-}

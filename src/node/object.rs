@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Tells the attach-detach controller that volumes are its business (`enableControllerAttachDetach`).
+/// Tells the attach-detach controller that it manages the volumes of this node
+/// (`enableControllerAttachDetach`). Without it the annotation is absent, never "false".
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Keeps the scheduler from binding pods here that this agent would not run.
 const STATIC_ONLY: &str = "nodelet.dev/static-only";
@@ -44,7 +45,9 @@ pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k
         metadata: ObjectMeta {
             name: Some(report.name.clone()),
             labels: Some(registration.labels.clone()),
-            annotations: Some([(ATTACH_DETACH.to_owned(), "true".to_owned())].into()),
+            annotations: registration
+                .attach_detach
+                .then(|| [(ATTACH_DETACH.to_owned(), "true".to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: Some(k8s::NodeSpec {
@@ -74,16 +77,18 @@ pub fn reconciled(registration: &Registration, node: &k8s::Node) -> Option<Value
         .filter(|(name, value)| labels.get(*name) != Some(value))
         .collect();
     let annotations = node.metadata.annotations.as_ref();
-    let attaches = annotations.and_then(|all| all.get(ATTACH_DETACH)).is_some_and(|v| v == "true");
-    if wrong.is_empty() && attaches {
+    let annotation = annotations.and_then(|all| all.get(ATTACH_DETACH)).map(String::as_str);
+    let wanted = registration.attach_detach.then_some("true");
+    if wrong.is_empty() && annotation == wanted {
         return None;
     }
     let mut metadata = json!({});
     if !wrong.is_empty() {
         metadata["labels"] = json!(wrong);
     }
-    if !attaches {
-        metadata["annotations"] = json!({ ATTACH_DETACH: "true" });
+    if annotation != wanted {
+        // Null removes it.
+        metadata["annotations"] = json!({ ATTACH_DETACH: wanted });
     }
     Some(json!({ "metadata": metadata }))
 }

@@ -49,6 +49,8 @@ pub struct NodeRef {
 pub struct Registration {
     /// `registerNode`
     pub enabled: bool,
+    /// `enableControllerAttachDetach`
+    pub attach_detach: bool,
     /// Labels of every node, and configured ones.
     pub labels: BTreeMap<String, String>,
     /// `registerWithTaints`, and our own.

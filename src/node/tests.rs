@@ -48,6 +48,7 @@ fn report() -> NodeReport {
 fn registration() -> Registration {
     Registration {
         enabled: true,
+        attach_detach: true,
         labels: [("kubernetes.io/os", "linux"), ("kubernetes.io/hostname", "n1"), ("rack", "a")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into(),
@@ -204,6 +205,21 @@ fn only_the_kubelets_labels_are_put_right() {
     assert!(!lacks_taint(&node));
     node.spec = None;
     assert!(lacks_taint(&node));
+}
+
+#[test]
+fn the_attach_detach_annotation_follows_the_configuration() {
+    let on = registration();
+    let off = Registration { attach_detach: false, ..registration() };
+    let annotated = new_node(&on, &report(), at(0));
+    let bare = new_node(&off, &report(), at(0));
+    assert_eq!(bare.metadata.annotations, None);
+    let name = "volumes.kubernetes.io/controller-managed-attach-detach";
+    let patch = |value: Value| Some(json!({"metadata": {"annotations": {name: value}}}));
+    assert_eq!(reconciled(&on, &annotated), None);
+    assert_eq!(reconciled(&on, &bare), patch(json!("true")));
+    assert_eq!(reconciled(&off, &bare), None);
+    assert_eq!(reconciled(&off, &annotated), patch(Value::Null));
 }
 
 /// The wall clock is set, forward or back by a day: only what people read follows it.
