@@ -340,6 +340,7 @@ pub static FLAGS: &[Flag] = &[
         "experimental-allocatable-ignore-eviction",
         "what hard thresholds keep free is never for pods to request",
     ),
+    ignored("experimental-mounter-path", "no volume plugin mounts with a program"),
     ignored("housekeeping-interval", STATS),
     ignored("max-housekeeping-interval", STATS),
     ignored("global-housekeeping-interval", STATS),

@@ -450,11 +450,13 @@ fn the_kubelets_other_flags_have_an_answer() {
             ("read-only-port", &["10255"]),
             ("register-node", &["false"]),
             ("cloud-provider", &["external"]),
+            ("experimental-mounter-path", &["/usr/bin/mounter"]),
         ]),
         [
             "--cert-dir: not acted on: this version serves no kubelet API on TCP",
             "--read-only-port: not acted on: this version serves no kubelet API on TCP",
             "--cloud-provider: not acted on: pods, volumes and certificates of an API server are not handled by this version",
+            "--experimental-mounter-path: not acted on: no volume plugin mounts with a program",
         ]
     );
     for (name, part) in [
