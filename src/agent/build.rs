@@ -473,7 +473,7 @@ fn host_settings(
         facts: NodeFacts {
             memory_bytes: capacity.memory_bytes,
             cgroup_v2: cgroups.version() == CgroupVersion::V2,
-            hugepage_sizes_bytes: hugepage_sizes_bytes(capacity),
+            hugepage_sizes_bytes: cgroups.limited_page_sizes(capacity),
             swap_controller: accounts_swap(cgroups.version()),
             cpu_cfs_quota: config.pods.cfs_period.is_some(),
             cpu_period_micros: micros(period),
@@ -510,15 +510,6 @@ fn host_settings(
 fn home_dir() -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid());
     user.ok().flatten().map(|user| user.dir)
-}
-
-/// Page sizes out of their names, `2MB`.
-fn hugepage_sizes_bytes(capacity: &NodeCapacity) -> Vec<u64> {
-    let sizes = capacity.hugepages.iter().filter_map(|(name, _)| {
-        let binary = name.strip_suffix('B')?;
-        Quantity::parse(&format!("{binary}i")).ok()
-    });
-    sizes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
 }
 
 /// Whether memory cgroups account for swap, which is off on some kernels.

@@ -174,6 +174,35 @@ async fn nothing_is_managed_without_a_tree_per_qos() {
     assert!(!dir.path().join("kubepods").exists());
 }
 
+#[test]
+fn huge_pages_are_limited_only_with_the_hugetlb_controller() {
+    let machine = NodeCapacity {
+        hugepages: vec![("2MB".to_owned(), 0), ("1GB".to_owned(), 0)],
+        ..NodeCapacity::default()
+    };
+    let sizes = |hierarchies| {
+        let cgroups = Cgroups::on_hierarchies(hierarchies, &settings("/")).unwrap();
+        cgroups.limited_page_sizes(&machine)
+    };
+    let all = [2 << 20, 1 << 30];
+    // v1: whether a hierarchy with the controller is mounted.
+    let without = hierarchies(HYBRID.as_bytes());
+    let mut with = without.clone();
+    with.push(Hierarchy {
+        mount_point: "/sys/fs/cgroup/hugetlb".into(),
+        controllers: vec!["hugetlb".to_owned()],
+        unified: false,
+    });
+    assert_eq!(sizes(without), [0_u64; 0]);
+    assert_eq!(sizes(with), all);
+    // v2: whether the root lists it.
+    let dir = tempfile::tempdir().unwrap();
+    let v2 = fake_v2(dir.path());
+    assert_eq!(sizes(v2.clone()), all);
+    populate(dir.path(), Some("cpuset cpu io memory pids"));
+    assert_eq!(sizes(v2), [0_u64; 0]);
+}
+
 /// A directory that stands for a v2 mount. The kernel's part, making files in a new cgroup, is
 /// played by [`populate`] beforehand.
 fn fake_v2(root: &Path) -> Vec<Hierarchy> {

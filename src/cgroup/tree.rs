@@ -1,14 +1,18 @@
 //! Making cgroups and writing their values.
 
 use super::{
-    CgroupError, CgroupSettings, CgroupVersion, DriverState, Limits,
+    CgroupError, CgroupSettings, CgroupVersion, DriverState, Limits, NodeCapacity,
     core::{self, Hierarchy},
     files::{V2_CONTROLLERS, make_directories, v2_controllers, write_setting},
     names::{self, KUBEPODS},
     slice,
     systemd::{Slice, Systemd},
 };
-use crate::{blocking::CGROUPS, model::CgroupDriver, podspec::PodCgroup};
+use crate::{
+    blocking::CGROUPS,
+    model::{CgroupDriver, Quantity},
+    podspec::PodCgroup,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -19,6 +23,8 @@ use tokio::sync::watch;
 /// v1 hierarchies in which the pods' cgroups are made by us. The runtime makes its own in others.
 const V1_CONTROLLERS: [&str; 7] =
     ["cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "freezer"];
+/// The controller of huge pages, which not every kernel has.
+const HUGETLB: &str = "hugetlb";
 /// What a pod can't be limited without.
 const V1_REQUIRED: [&str; 3] = ["memory", "cpu", "pids"];
 /// The cgroup tree of this machine's pods. Cheap to clone. File operations take microseconds, what
@@ -120,6 +126,27 @@ impl Cgroups {
     #[must_use]
     pub fn version(&self) -> CgroupVersion {
         self.inner.version
+    }
+
+    /// Sizes in bytes of the huge pages that a container's cgroup can limit: those of the machine, or
+    /// none where the kernel has no hugetlb controller here. A runtime may refuse a limit that it
+    /// can't write, also a limit of 0.
+    #[must_use]
+    pub fn limited_page_sizes(&self, machine: &NodeCapacity) -> Vec<u64> {
+        let limited = match self.inner.version {
+            CgroupVersion::V1 => {
+                self.inner.own.iter().any(|h| h.controllers.iter().any(|c| c == HUGETLB))
+            }
+            CgroupVersion::V2 => {
+                let mut unified = self.inner.own.iter();
+                unified.any(|h| v2_controllers(&h.mount_point).iter().any(|c| c == HUGETLB))
+            }
+        };
+        let sizes = machine.hugepages.iter().filter(|_| limited).filter_map(|(name, _)| {
+            let binary = name.strip_suffix('B')?;
+            Quantity::parse(&format!("{binary}i")).ok()
+        });
+        sizes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
     }
 
     /// Makes `kubepods` with its limits and the tiers with their CPU shares: 2 for best effort, the given

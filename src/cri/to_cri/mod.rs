@@ -28,7 +28,7 @@ pub struct NodeFacts {
     pub memory_bytes: i64,
     /// Whether the host uses the unified hierarchy.
     pub cgroup_v2: bool,
-    /// Sizes of huge pages that the host has, in bytes.
+    /// Sizes in bytes of the huge pages that a cgroup can limit; none without a hugetlb controller.
     pub hugepage_sizes_bytes: Vec<u64>,
     /// Whether memory cgroups account for swap; containers then get none.
     pub swap_controller: bool,

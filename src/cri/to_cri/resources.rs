@@ -75,7 +75,7 @@ fn amounts(
     resources
 }
 
-/// One entry for each size that the host has: a size that is not asked for is limited to 0.
+/// One entry for each size that can be limited: a size that is not asked for is limited to 0.
 fn hugepage_limits(limits: &Amounts, node: &NodeFacts) -> Vec<v1::HugepageLimit> {
     let asked = crate::podspec::hugepage_limits(limits);
     let sizes = node.hugepage_sizes_bytes.iter();
