@@ -1,7 +1,7 @@
 //! What of the machine pods may request: capacity less what is set apart. To the byte as the kubelet computes it, because
 //! tools compare the numbers.
 
-use crate::model::Quantity;
+use crate::{model::Quantity, podspec::Amounts};
 use std::{collections::BTreeMap, fmt};
 use thiserror::Error;
 
@@ -45,6 +45,21 @@ pub struct Allocatable {
     pub hugepages: BTreeMap<String, i64>,
     /// How many pods.
     pub pods: i64,
+}
+
+impl Allocatable {
+    /// The amounts that a container without a limit can use, by resource.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        let storage = self.ephemeral_storage_bytes.map(Quantity::from_units);
+        [
+            ("cpu".to_owned(), Quantity::from_milli(self.cpu_milli)),
+            ("memory".to_owned(), Quantity::from_units(self.memory_bytes)),
+        ]
+        .into_iter()
+        .chain(storage.map(|bytes| ("ephemeral-storage".to_owned(), bytes)))
+        .collect()
+    }
 }
 
 /// More is set apart than there is.

@@ -15,6 +15,7 @@ use super::{
     systemd::{Pulse, SystemdTask},
 };
 use crate::{
+    admission,
     cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets},
     clock,
     config::{Config, Enforce, PidsLimit},
@@ -26,7 +27,7 @@ use crate::{
     manifest,
     model::{
         Event, EventKind, EventTarget, MachineState, NodeView, PressureOrders, PressureView,
-        Quantity, SourceKind,
+        SourceKind,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
@@ -96,7 +97,9 @@ pub(super) fn spawn_all(
     let relists = pleg_handle.heartbeat();
     let links =
         Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder.clone() };
-    let host = Arc::new(host(config, &node_name, &capacity, links)?);
+    let facts = node_facts(config, &node_name, &capacity)?;
+    let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
+    let host = Arc::new(host(config, &facts, &capacity, links)?);
     mark_pod_dirs(&host, &loaded);
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
@@ -105,8 +108,6 @@ pub(super) fn spawn_all(
     let heartbeats_of_sources: Vec<_> =
         sources.iter().map(|source| ("manifests", source.heartbeat.clone())).collect();
     let machine = watch::Sender::default();
-    let facts = node_facts(config, &node_name, &capacity)?;
-    let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let evictions = pressure::restored(loaded.evictions.take());
     let thresholds = &config.eviction;
     let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions, thresholds)));
@@ -343,7 +344,7 @@ struct Links {
 
 fn host(
     config: &Config,
-    node_name: &str,
+    node: &admission::NodeFacts,
     capacity: &NodeCapacity,
     links: Links,
 ) -> anyhow::Result<Host> {
@@ -357,7 +358,7 @@ fn host(
         tracing::warn!(err = %error, "cannot share the mounts of the root directory");
     }
     Ok(Host {
-        settings: host_settings(config, node_name, owner, capacity, &cgroups),
+        settings: host_settings(config, node, owner, capacity, &cgroups),
         volumes,
         files: HostFiles::new(HostFilePaths {
             root_dir: config.paths.root_dir.clone(),
@@ -458,16 +459,15 @@ pub(super) fn enforces_pods(config: &Config) -> bool {
 
 fn host_settings(
     config: &Config,
-    node_name: &str,
+    node: &admission::NodeFacts,
     owner: Box<str>,
     capacity: &NodeCapacity,
     cgroups: &Cgroups,
 ) -> HostSettings {
     let micros = |period: Duration| u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
     let period = config.pods.cfs_period.unwrap_or(Duration::from_millis(100));
-    let left = capacity.minus(&reserved(config));
     HostSettings {
-        node_name: node_name.into(),
+        node_name: node.name.clone(),
         plan: PlanSettings { owner: owner.clone(), crash_loop_cap: config.pods.crash_loop_cap },
         owner,
         facts: NodeFacts {
@@ -493,12 +493,7 @@ fn host_settings(
             },
         },
         host_ips: host_ips(&config.node.ips),
-        allocatable: [
-            ("cpu".to_owned(), Quantity::from_milli(left.cpu_milli)),
-            ("memory".to_owned(), Quantity::from_units(left.memory_bytes)),
-        ]
-        .into_iter()
-        .collect(),
+        allocatable: node.allocatable.amounts(),
         resolv_conf: config.pods.dns.resolv_conf.clone(),
         cluster_dns: config.pods.dns.cluster_dns.clone(),
         cluster_domain: config.pods.dns.cluster_domain.clone(),

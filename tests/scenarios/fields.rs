@@ -1,6 +1,7 @@
 //! The fields of a pod, as its processes find them: on the real runtime only.
 
 use crate::support::{
+    agent::Settings,
     images::BUSYBOX,
     manifest::{FOREVER, Pod},
     process::{Process, cgroup_value, myself},
@@ -72,6 +73,36 @@ pub fn environment_and_command(kind: Kind) {
     }
     let arguments = process.command_line();
     assert_eq!(arguments[3..], ["hello world", "$(GREETING)", "$(MISSING)"], "{arguments:?}");
+    world.finish();
+}
+
+/// A limit that is not set reads as what pods can use of the machine.
+pub fn missing_limits_read_as_allocatable(kind: Kind) {
+    const KEPT: u64 = 3 << 20;
+    let world = World::start_with(
+        kind,
+        &Settings::for_kind(kind).kubelet(
+            "evictionHard: { memory.available: 2Mi, nodefs.available: 2Mi }\n\
+             kubeReserved: { memory: 1Mi, ephemeral-storage: 1Mi }\n",
+        ),
+    );
+    let limit = |name: &str, resource: &str| {
+        let reference = json!({ "resource": format!("limits.{resource}") });
+        json!({ "name": name, "valueFrom": { "resourceFieldRef": reference } })
+    };
+    let env = json!([limit("MEMORY", "memory"), limit("STORAGE", "ephemeral-storage")]);
+    world.drop_pod(&Pod::running("web").set("containers/0/env", env));
+    world.wait_running("web");
+    let env = Process::of(&world, "web", "main").env();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let bytes = |name: &str| {
+        let line = memory.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |line| line.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10)
+    };
+    let left = bytes("MemTotal:") - bytes("Hugetlb:") - KEPT;
+    let disk = nix::sys::statvfs::statvfs(&world.agent.root_dir()).unwrap();
+    assert_eq!(env["MEMORY"], left.to_string());
+    assert_eq!(env["STORAGE"], (disk.blocks() * disk.fragment_size() - KEPT).to_string());
     world.finish();
 }
 

@@ -113,6 +113,7 @@ macro_rules! real_scenarios {
     ($tier:ident) => {
         $tier! {
             fields::environment_and_command,
+            fields::missing_limits_read_as_allocatable,
             fields::names_and_dns,
             fields::volumes,
             fields::security_context,
