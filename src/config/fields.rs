@@ -48,9 +48,13 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "staticPodURL",
         String,
-        "URL (http or https) of a manifest, a PodList or several documents",
+        "URL (http or https) of a manifest, a PodList or several documents; up to 10 redirects are followed",
     ),
-    yes("staticPodURLHeader", Map(&List(&String)), "headers of the requests to staticPodURL"),
+    differs(
+        "staticPodURLHeader",
+        Map(&List(&String)),
+        "headers of the requests to staticPodURL; a redirect to another host or port does not get them",
+    ),
     ignored("address", String, SERVER),
     ignored("port", Int32, SERVER),
     ignored("readOnlyPort", Int32, SERVER),

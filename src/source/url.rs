@@ -9,13 +9,13 @@ use super::{
 use crate::{blocking::SOURCES, clock, manifest::MAX_TEXT_BYTES, model::SourceKind};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::{
-    Request, StatusCode, Uri,
-    body::Bytes,
-    header::{HeaderName, HeaderValue, USER_AGENT},
+    Request, Response, StatusCode, Uri,
+    body::{Bytes, Incoming},
+    header::{HeaderName, HeaderValue, LOCATION, USER_AGENT},
 };
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{self, Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
 use sha2::{Digest, Sha256};
@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body, in bytes; the kubelet's limit is 10 MiB.
 const MAX_BODY_BYTES: usize = MAX_TEXT_BYTES;
+/// Redirects that are followed for one look; the default of Go's client.
+const MAX_REDIRECTS: usize = 10;
 
 /// The URL of `staticPodURL`.
 #[derive(Debug)]
@@ -60,6 +62,12 @@ enum UrlError {
     Timeout,
     #[error("{0}")]
     Status(StatusCode),
+    #[error("stopped after {MAX_REDIRECTS} redirects")]
+    TooManyRedirects,
+    #[error("redirects from https to http")]
+    Downgrade,
+    #[error("redirects to another place: {0}")]
+    Redirect(Box<UrlError>),
     #[error("the answer broke off: {0}")]
     Body(String),
     #[error("the answer is larger than {} MiB", MAX_BODY_BYTES >> 20)]
@@ -68,10 +76,12 @@ enum UrlError {
     Empty,
 }
 
-#[derive(Debug)]
-enum Requester {
-    Plain(Client<HttpConnector, Empty<Bytes>>),
-    Tls(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>),
+/// The clients, each made when it is first needed.
+#[derive(Debug, Default)]
+struct Requester {
+    plain: Option<Client<HttpConnector, Empty<Bytes>>>,
+    /// The system's certificates are read for https only: they cost a megabyte.
+    tls: Option<Client<HttpsConnector<HttpConnector>, Empty<Bytes>>>,
 }
 
 /// The body that was read last.
@@ -107,7 +117,7 @@ impl UrlSource {
     }
 
     async fn work(mut self) {
-        let mut requester = None;
+        let mut requester = Requester::default();
         let mut last = None;
         loop {
             let (listing, asked) = self.look(&mut requester, &mut last).await;
@@ -135,7 +145,7 @@ impl UrlSource {
     /// Asks once; requests are answered meanwhile. With whether one of them wants another look.
     async fn look(
         &mut self,
-        requester: &mut Option<Requester>,
+        requester: &mut Requester,
         last: &mut Option<Body>,
     ) -> (Listing, bool) {
         let mut asked = false;
@@ -195,19 +205,7 @@ fn without_secrets(url: &str) -> String {
 }
 
 fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Bytes>>, UrlError> {
-    let uri: Uri = url.parse().map_err(|error| UrlError::Invalid(format!("{error}")))?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
-        return Err(UrlError::Invalid(
-            "http://HOST/... or https://HOST/... is expected".to_owned(),
-        ));
-    }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(UrlError::UserName);
-    }
-    let mut request = Request::new(Empty::new());
-    *request.uri_mut() = uri;
-    let agent = HeaderValue::from_static(concat!("nodelet/", env!("CARGO_PKG_VERSION")));
-    request.headers_mut().insert(USER_AGENT, agent);
+    let mut request = bare_request(url)?;
     for (name, value) in headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
         let Some((header, value)) = header.zip(HeaderValue::from_str(value).ok()) else {
@@ -221,27 +219,111 @@ fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Byte
     Ok(request)
 }
 
+/// A request without the configured headers.
+fn bare_request(url: &str) -> Result<Request<Empty<Bytes>>, UrlError> {
+    let uri: Uri = url.parse().map_err(|error| UrlError::Invalid(format!("{error}")))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+        return Err(UrlError::Invalid(
+            "http://HOST/... or https://HOST/... is expected".to_owned(),
+        ));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(UrlError::UserName);
+    }
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = uri;
+    let agent = HeaderValue::from_static(concat!("nodelet/", env!("CARGO_PKG_VERSION")));
+    request.headers_mut().insert(USER_AGENT, agent);
+    Ok(request)
+}
+
+/// The request that a redirect asks for.
+///
+/// Go's client sends every header but Authorization and Cookie to any host. Here the configured
+/// headers, which may be tokens under any name, stay with the host and port that they were sent to.
+fn redirected(
+    request: &Request<Empty<Bytes>>,
+    location: &str,
+) -> Result<Request<Empty<Bytes>>, UrlError> {
+    let from = request.uri();
+    let mut next = bare_request(&resolved(from, location))
+        .map_err(|error| UrlError::Redirect(Box::new(error)))?;
+    let to = next.uri();
+    if from.scheme_str() == Some("https") && to.scheme_str() != Some("https") {
+        return Err(UrlError::Downgrade);
+    }
+    let lower = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
+    // Without a port in both, http to https stays on the host.
+    if lower(from) == lower(to) && from.port_u16() == to.port_u16() {
+        *next.headers_mut() = request.headers().clone();
+    }
+    Ok(next)
+}
+
+/// A `Location`, which may be relative to the URL that gave it.
+fn resolved(base: &Uri, location: &str) -> String {
+    let location = location.split('#').next().unwrap_or_default();
+    let scheme = base.scheme_str().unwrap_or_default();
+    let authority = base.authority().map_or("", |authority| authority.as_str());
+    if location.split(['/', '?']).next().is_some_and(|start| start.contains(':')) {
+        location.to_owned()
+    } else if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{authority}{location}")
+    } else if location.starts_with('?') {
+        format!("{scheme}://{authority}{}{location}", base.path())
+    } else {
+        let directory = base.path().rsplit_once('/').map_or("", |(directory, _)| directory);
+        format!("{scheme}://{authority}{directory}/{location}")
+    }
+}
+
 /// The body.
 async fn ask(
     request: &Result<Request<Empty<Bytes>>, String>,
-    requester: &mut Option<Requester>,
+    requester: &mut Requester,
 ) -> Result<Bytes, UrlError> {
     let request = request.clone().map_err(UrlError::Unusable)?;
-    let requester = match requester {
-        Some(requester) => requester,
-        None => requester.insert(Requester::new(request.uri())?),
-    };
     timeout(TIMEOUT, requester.get(request)).await.unwrap_or(Err(UrlError::Timeout))
 }
 
 impl Requester {
-    /// The system's certificates are read for https only: they cost a megabyte.
-    fn new(uri: &Uri) -> Result<Self, UrlError> {
-        // A connection is not kept: the next request is far away.
-        let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_max_idle_per_host(0);
-        if uri.scheme_str() != Some("https") {
-            return Ok(Self::Plain(builder.build_http()));
+    /// The body, after all redirects.
+    async fn get(&mut self, mut request: Request<Empty<Bytes>>) -> Result<Bytes, UrlError> {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send(request.clone()).await?;
+            let location = response.headers().get(LOCATION).and_then(|text| text.to_str().ok());
+            match (response.status(), location) {
+                (StatusCode::OK, _) => return body(response.into_body()).await,
+                (
+                    StatusCode::MOVED_PERMANENTLY
+                    | StatusCode::FOUND
+                    | StatusCode::SEE_OTHER
+                    | StatusCode::TEMPORARY_REDIRECT
+                    | StatusCode::PERMANENT_REDIRECT,
+                    Some(location),
+                ) => request = redirected(&request, location)?,
+                (status, _) => return Err(UrlError::Status(status)),
+            }
+        }
+        Err(UrlError::TooManyRedirects)
+    }
+
+    async fn send(
+        &mut self,
+        request: Request<Empty<Bytes>>,
+    ) -> Result<Response<Incoming>, UrlError> {
+        let answer = match request.uri().scheme_str() {
+            Some("https") => self.tls()?.request(request),
+            _ => self.plain.get_or_insert_with(|| builder().build_http()).request(request),
+        };
+        answer.await.map_err(UrlError::Request)
+    }
+
+    fn tls(&mut self) -> Result<&Client<HttpsConnector<HttpConnector>, Empty<Bytes>>, UrlError> {
+        if let Some(ref client) = self.tls {
+            return Ok(client);
         }
         let connector = HttpsConnectorBuilder::new()
             .with_native_roots()
@@ -249,29 +331,28 @@ impl Requester {
             .https_only()
             .enable_http1()
             .build();
-        Ok(Self::Tls(builder.build(connector)))
+        Ok(self.tls.insert(builder().build(connector)))
     }
+}
 
-    async fn get(&self, request: Request<Empty<Bytes>>) -> Result<Bytes, UrlError> {
-        let response = match self {
-            Self::Plain(client) => client.request(request).await,
-            Self::Tls(client) => client.request(request).await,
+/// A connection is not kept: the next request is far away.
+fn builder() -> legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_max_idle_per_host(0);
+    builder
+}
+
+async fn body(body: Incoming) -> Result<Bytes, UrlError> {
+    let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
+    let body = body.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            UrlError::TooLarge
+        } else {
+            UrlError::Body(chain(&*error))
         }
-        .map_err(UrlError::Request)?;
-        if response.status() != StatusCode::OK {
-            return Err(UrlError::Status(response.status()));
-        }
-        let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
-        let body = body.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                UrlError::TooLarge
-            } else {
-                UrlError::Body(chain(&*error))
-            }
-        })?;
-        let text = body.to_bytes();
-        if text.is_empty() { Err(UrlError::Empty) } else { Ok(text) }
-    }
+    })?;
+    let text = body.to_bytes();
+    if text.is_empty() { Err(UrlError::Empty) } else { Ok(text) }
 }
 
 /// An error with everything behind it: hyper's own says little.

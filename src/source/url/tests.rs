@@ -207,8 +207,8 @@ async fn what_can_not_be_asked_is_said() {
 
 #[test]
 fn the_system_certificates_are_used_for_https() {
-    match Requester::new(&Uri::from_static("https://example.com/")) {
-        Ok(Requester::Tls(_)) | Err(UrlError::Certificates(_)) => {}
+    match Requester::default().tls() {
+        Ok(_) | Err(UrlError::Certificates(_)) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -224,4 +224,78 @@ fn a_url_is_shown_without_query_fragment_and_user_name() {
     ] {
         assert_eq!(without_secrets(url), shown);
     }
+}
+
+fn redirect(location: &str) -> Vec<u8> {
+    let head = "HTTP/1.1 302 Found\r\ncontent-length: 0\r\nconnection: close\r\n";
+    format!("{head}location: {location}\r\n\r\n").into_bytes()
+}
+
+fn secrets() -> [(String, String); 2] {
+    [("X-Token", "s3cret"), ("User-Agent", "s3cret")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_host_gets_no_configured_header() {
+    let (mut first, mut second) = (web().await, web().await);
+    first.answer.send_replace(Arc::new(redirect(&second.url)));
+    second.answer.send_replace(Arc::new(ok(&pod("a"))));
+    let (source, mut handle) = UrlSource::new(&first.url, &secrets(), options(SavedState::None));
+    first.tasks.spawn(source.run(CancellationToken::new()));
+    let found = until(&mut handle, |s| names(s) == ["a"]).await;
+    assert_eq!(*found.pods[0].origin.location, *first.url);
+    assert!(first.asked.borrow_and_update().contains("s3cret"));
+    let asked = second.asked.borrow_and_update().to_lowercase();
+    assert!(asked.starts_with("get /pods") && !asked.contains("s3cret"), "{asked}");
+    assert!(asked.contains("user-agent: nodelet/"), "{asked}");
+}
+
+#[tokio::test]
+async fn ten_redirects_are_followed_and_headers_stay_on_the_host() {
+    let mut web = web().await;
+    web.answer.send_replace(Arc::new(redirect("/elsewhere?a=b")));
+    let options =
+        SourceOptions { check_every: Duration::from_secs(3600), ..options(SavedState::None) };
+    let (source, mut handle) = UrlSource::new(&web.url, &secrets(), options);
+    web.tasks.spawn(source.run(CancellationToken::new()));
+    until(&mut handle, |s| error_has(s, "stopped after 10 redirects")).await;
+    let asked = web.asked.borrow_and_update().to_lowercase();
+    assert!(asked.starts_with("get /elsewhere?a=b ") && asked.contains("x-token: s3cret"));
+}
+
+#[test]
+fn redirect_locations_are_resolved() {
+    let base = request("https://a.example/x/y?q=1", &secrets()).unwrap();
+    let next = |location: &str| {
+        let next = redirected(&base, location).map_err(|error| error.to_string())?;
+        Ok::<_, String>((next.uri().to_string(), next.headers().contains_key("x-token")))
+    };
+    for (location, want, keeps_headers) in [
+        ("z", "https://a.example/x/z", true),
+        ("/z#part", "https://a.example/z", true),
+        ("?p=a:b", "https://a.example/x/y?p=a:b", true),
+        ("https://A.example/z", "https://A.example/z", true),
+        ("//b.example/z", "https://b.example/z", false),
+        ("https://b.example/z", "https://b.example/z", false),
+        ("https://a.example:8443/z", "https://a.example:8443/z", false),
+        ("https://sub.a.example/z", "https://sub.a.example/z", false),
+    ] {
+        assert_eq!(next(location), Ok((want.to_owned(), keeps_headers)), "{location}");
+    }
+    for (location, want) in [
+        ("http://a.example/z", "redirects from https to http"),
+        ("https://user:pw@a.example/z", "redirects to another place: holds a user name"),
+        ("file:///etc/shadow", "redirects to another place: is not a URL"),
+    ] {
+        let error = next(location).unwrap_err();
+        assert!(error.starts_with(want) && !error.contains("pw@"), "{location}: {error}");
+    }
+    // A host that was left gets no headers when a later redirect leads back.
+    let away = redirected(&base, "https://b.example/").unwrap();
+    let back = redirected(&away, "https://a.example/").unwrap();
+    assert!(!back.headers().contains_key("x-token"));
+    // From http to https on the same host they stay.
+    let plain = request("http://a.example/x", &secrets()).unwrap();
+    assert!(redirected(&plain, "https://a.example/x").unwrap().headers().contains_key("x-token"));
 }
