@@ -495,6 +495,7 @@ fn host_settings(
         host_ips: host_ips(&config.node.ips),
         allocatable: node.allocatable.amounts(),
         resolv_conf: config.pods.dns.resolv_conf.clone(),
+        in_cluster: config.cluster.kubeconfig.is_some(),
         cluster_dns: config.pods.dns.cluster_dns.clone(),
         cluster_domain: config.pods.dns.cluster_domain.clone(),
         request_timeout: config.cri.request_timeout,

@@ -77,6 +77,7 @@ macro_rules! shared_scenarios {
             runtime::a_name_that_another_agent_took_is_left_to_it,
             runtime::pods_wait_for_the_network_and_host_network_pods_do_not,
             runtime::a_second_agent_refuses_and_names_the_first,
+            runtime::a_pod_without_cluster_dns_is_told_in_a_cluster,
             drivers::a_runtime_with_the_other_cgroup_driver_is_named,
             faults::a_container_that_cannot_be_stopped_ends_with_its_sandbox,
             faults::a_hung_call_holds_up_only_its_pod,

@@ -3,7 +3,7 @@
 use crate::support::{
     agent::Settings,
     images::BUSYBOX,
-    manifest::Pod,
+    manifest::{FOREVER, Pod},
     status::Status,
     stays,
     world::{Kind, World},
@@ -190,5 +190,49 @@ pub fn a_second_agent_refuses_and_names_the_first(kind: Kind) {
     let pid = world.agent.pid().to_string();
     assert!(said.contains(&pid), "it names the process {pid}: {said}");
     assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}
+
+/// Once for a pod, however many containers it has; an agent without a cluster does not tell it.
+pub fn a_pod_without_cluster_dns_is_told_in_a_cluster(kind: Kind) {
+    const REASON: &str = "MissingClusterDNS";
+    const TEXT: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+         \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("alone"));
+    let status = world.wait_running("alone");
+    assert!(!status.has_event(REASON, ""), "{:#?}", status.events);
+    world.agent.terminate();
+    let kubeconfig = world.agent.config_file().with_file_name("kubeconfig");
+    // Nothing answers there.
+    std::fs::write(
+        &kubeconfig,
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{name: c, cluster: {server: \"http://127.0.0.1:9\"}}]\n\
+         contexts: [{name: c, context: {cluster: c, user: u}}]\n\
+         users: [{name: u, user: {token: t}}]\n",
+    )
+    .unwrap();
+    world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+    world.agent.start();
+    world.drop_pod(&Pod::running("web").container("other", FOREVER));
+    world.drop_pod(&Pod::running("none").set("dnsPolicy", "Default"));
+    world.wait_running("web");
+    world.wait_running("none");
+    let status = world.wait("the events are told", |status| {
+        status.events.iter().filter(|event| event["reason"] == REASON).count() >= 2
+    });
+    let about = |name: &str| -> Vec<_> {
+        let of = |event: &&serde_json::Value| event["reason"] == REASON;
+        let events = status.events.iter().filter(of);
+        events.filter(|event| event["involvedObject"]["name"] == name).collect()
+    };
+    for name in ["web-node1", "node1"] {
+        let events = about(name);
+        assert_eq!(events.len(), 1, "{:#?}", status.events);
+        assert_eq!(events[0]["message"], serde_json::Value::from(TEXT));
+        assert_eq!(events[0]["count"], 1, "{:#?}", events[0]);
+    }
+    assert_eq!(about("none-node1").len(), 0, "{:#?}", status.events);
     world.finish();
 }

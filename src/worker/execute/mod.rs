@@ -19,7 +19,7 @@ use crate::{
     cgroup::Cgroups,
     cri::{CriError, NodeFacts, RuntimeClient},
     event::Recorder,
-    hostfiles::HostFiles,
+    hostfiles::{DnsWarning, HostFiles},
     image::Images,
     model::{Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, format_duration, k8s},
     plan::{Action, Failure, Outcome, PlanSettings, Step},
@@ -88,6 +88,8 @@ pub struct HostSettings {
     pub allocatable: Amounts,
     /// `resolvConf`; `None`: nothing is taken from the host.
     pub resolv_conf: Option<PathBuf>,
+    /// Whether the node belongs to a cluster (`--kubeconfig`).
+    pub in_cluster: bool,
     /// `clusterDNS`
     pub cluster_dns: Vec<IpAddr>,
     /// `clusterDomain`
@@ -148,6 +150,21 @@ pub(super) fn execute<'a>(
 impl Host {
     fn record(&self, request: &Request, kind: EventKind, reason: &'static str, message: String) {
         self.events.record(Event { target: request.target(None), kind, reason, message });
+    }
+
+    /// Tells what a sandbox that was just made lacks of its DNS, as the kubelet does.
+    fn record_dns(&self, request: &Request, warning: &DnsWarning) {
+        let (kind, reason) = (EventKind::Warning, warning.reason());
+        if *warning == DnsWarning::MissingClusterDns {
+            // Without a cluster there is no DNS of one, and ClusterFirst is the default of every
+            // manifest: it would be a warning for each pod.
+            if !self.settings.in_cluster {
+                return;
+            }
+            let message = warning.to_string();
+            self.events.record(Event { target: EventTarget::Node, kind, reason, message });
+        }
+        self.record(request, kind, reason, warning.to_string());
     }
 
     /// The words with which the runtime refused to make something, after what they mean where the

@@ -5,7 +5,7 @@ use crate::{
     blocking::PODS,
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
-    hostfiles::{DnsWarning, NodeDns, ResolvConf, pod_dns},
+    hostfiles::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns},
     model::{EventKind, NetworkMode, ObservedSandbox, SandboxId, SandboxState, k8s},
     plan::{CreateSandbox, Outcome, Step, Taken},
     podspec::{hostname, pod_cgroup_name},
@@ -24,8 +24,8 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
         return failed("the pod's specification is not known".to_owned(), None);
     };
     // On the heap what is large and over before, or comes after, a turn is waited for.
-    let config = match Box::pin(config(host, request, pod, create.attempt)).await {
-        Ok(config) => config,
+    let (config, warnings) = match Box::pin(config(host, request, pod, create.attempt)).await {
+        Ok(made) => made,
         Err(message) => return failed(message, None),
     };
     let deadline = host.settings.request_timeout * 2;
@@ -40,6 +40,9 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
             return failed(message, holder.map(|holder| holder.taken));
         }
     };
+    for warning in warnings {
+        host.record_dns(request, &warning);
+    }
     if let Err(error) = host.cgroups.sandbox_made(&pod_cgroup_name(pod)) {
         tracing::debug!(pod = %request.key, err = %chain(&error), "cannot see whether its sandbox is in its cgroup");
     }
@@ -76,21 +79,24 @@ fn observed(
     sandbox
 }
 
-/// The sandbox's configuration; containers are created with the same one.
+/// The sandbox's configuration, and what could not be had for its DNS. Containers are created with the
+/// same configuration.
 pub(super) async fn config(
     host: &Host,
     request: &Request,
     pod: &k8s::Pod,
     attempt: u32,
-) -> Result<v1::PodSandboxConfig, String> {
+) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), String> {
     let name = hostname(pod, &host.settings.cluster_domain).map_err(|error| error.to_string())?;
     let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
     let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid))
         .await?
         .map_err(|error| chain(&error))?;
     let dns = dns(host, request, pod).await?;
+    let warnings = dns.warnings;
+    let dns = DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options };
     let cgroup_parent = host.cgroups.cri_parent(&pod_cgroup_name(pod)).await;
-    Ok(to_cri::sandbox_config(&SandboxInputs {
+    let config = to_cri::sandbox_config(&SandboxInputs {
         pod,
         attempt,
         owner: &host.settings.owner,
@@ -99,11 +105,12 @@ pub(super) async fn config(
         log_directory: &log_directory.to_string_lossy(),
         cgroup_parent: &cgroup_parent.map_err(|error| chain(&error))?,
         node: &host.settings.facts,
-    }))
+    });
+    Ok((config, warnings))
 }
 
-async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<DnsInputs, String> {
-    let Some(spec) = &pod.spec else { return Ok(DnsInputs::default()) };
+async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, String> {
+    let Some(spec) = &pod.spec else { return Ok(PodDns::default()) };
     let resolv_conf = match host.settings.resolv_conf.clone() {
         None => None,
         Some(path) => {
@@ -117,14 +124,5 @@ async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<DnsInputs
         cluster_domain: host.settings.cluster_domain.clone(),
         node_ips: host.settings.host_ips.clone(),
     };
-    let dns = pod_dns(spec, &request.key.namespace, &node);
-    for warning in dns.warnings {
-        // ClusterFirst is the default of every manifest, and an agent without a cluster has no DNS of
-        // one: the kubelet's warning about it would be one for each pod.
-        if warning == DnsWarning::MissingClusterDns {
-            continue;
-        }
-        host.record(request, EventKind::Warning, warning.reason(), warning.to_string());
-    }
-    Ok(DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options })
+    Ok(pod_dns(spec, &request.key.namespace, &node))
 }

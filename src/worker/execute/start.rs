@@ -214,7 +214,7 @@ impl Start<'_> {
         sandbox: &ObservedSandbox,
         image: &ImageFound,
     ) -> Result<Box<Configs>, String> {
-        let of_sandbox =
+        let (of_sandbox, _) =
             sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
         let pod_ips: &[IpAddr] =
             if is_host_network(&self.pod) { &self.host.settings.host_ips } else { &sandbox.ips };
@@ -325,7 +325,7 @@ impl Start<'_> {
     /// longer wanted: a pull may take for ever.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
         let sandbox = self.sandbox()?;
-        let config = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
+        let (config, _) = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
             .await
             .map_err(|message| self.config_failed(message))?;
         let wanted = self.container.image.as_deref().unwrap_or_default();
