@@ -1,5 +1,5 @@
-//! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed. Has the binary linked with
-//! packed relocations.
+//! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed.
+//! Has the binary linked with packed relocations.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const PROTOS: [&str; 5] = [
@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_server(true)
         .btree_map(".")
         .compile_fds(descriptors)?;
-    // Half a MiB that is read at every start, and so resident, comes down to some KiB. glibc understands them since 2.36.
+    // Half a MiB that is read at every start, and so resident, comes down to some KiB. glibc
+    // understands them since 2.36.
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script")]
     let target = |what: &str| std::env::var(format!("CARGO_CFG_TARGET_{what}"));
     if target("OS")? == "linux" && target("ENV")? == "gnu" {

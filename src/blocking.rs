@@ -1,9 +1,10 @@
 //! Work that may block (file systems, cgroups), kept off the event loop.
 //!
-//! Each kind of work has a pool: a fixed number of threads at a time. A pool whose threads all hang, on a dead
-//! file system or on a directory with a million entries, delays its own kind of work and no other. The
-//! threads are tokio's; they are made when there is work and end a second after it. [`THREADS`] is the limit
-//! for tokio: it is never reached by the pools together, so no pool ever waits for another one.
+//! Each kind of work has a pool: a fixed number of threads at a time. A pool whose threads all
+//! hang, on a dead file system or on a directory with a million entries, delays its own kind of
+//! work and no other. The threads are tokio's; they are made when there is work and end a second
+//! after it. [`THREADS`] is the limit for tokio: it is never reached by the pools together, so no
+//! pool ever waits for another one.
 
 use tokio::sync::Semaphore;
 
@@ -16,7 +17,8 @@ pub struct Pool {
 
 /// Listing and decoding manifests: one job for each source at a time.
 pub static SOURCES: Pool = Pool::new("sources", SOURCES_THREADS);
-/// Writing state files: `store` has one job for each of its two directories, and one thread that stands by.
+/// Writing state files: `store` has one job for each of its two directories, and one thread that
+/// stands by.
 pub static STATE: Pool = Pool::new("state", STATE_THREADS);
 /// What starting and stopping a pod needs from the file system: directories, logs, links.
 pub static PODS: Pool = Pool::new("pods", PODS_THREADS);
@@ -79,8 +81,8 @@ impl Pool {
     /// [`Crashed`] when the work panics.
     ///
     /// # Cancel safety
-    /// Work that has begun runs to its end when the future is dropped, and keeps its thread until then; work
-    /// that has not begun is never run.
+    /// Work that has begun runs to its end when the future is dropped, and keeps its thread until
+    /// then; work that has not begun is never run.
     pub async fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,

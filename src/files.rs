@@ -1,8 +1,10 @@
-//! Reading a file that an administrator names, without trusting that it is a file of a sensible size.
+//! Reading a file that an administrator names, without trusting that it is a file of a sensible
+//! size.
 //!
-//! A FIFO would block the reader until somebody writes, opening some devices has side effects, and `/dev/zero` has
-//! no end. [`read_regular`] refuses all of them before the first byte is read. A file on a file system that does not
-//! answer still blocks: call it on a thread of [`crate::blocking`] while the agent runs.
+//! A FIFO would block the reader until somebody writes, opening some devices has side effects, and
+//! `/dev/zero` has no end. [`read_regular`] refuses all of them before the first byte is read. A
+//! file on a file system that does not answer still blocks: call it on a thread of
+//! [`crate::blocking`] while the agent runs.
 
 use nix::{
     fcntl::OFlag,
@@ -59,8 +61,8 @@ impl From<ReadError> for io::Error {
 /// Reads a regular file of at most `limit` bytes. Symbolic links are followed.
 ///
 /// # Errors
-/// When the file can't be opened or read, is a FIFO, socket, device or directory, or is larger than `limit`. None
-/// of these waits for another process.
+/// When the file can't be opened or read, is a FIFO, socket, device or directory, or is larger than
+/// `limit`. None of these waits for another process.
 pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let file = open_regular(path)?;
     if file.metadata()?.len() > limit {
@@ -78,7 +80,8 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
 /// Opens a regular file for reading. Symbolic links are followed.
 ///
 /// # Errors
-/// When the file can't be opened, or is a FIFO, socket, device or directory. None of these waits for another process.
+/// When the file can't be opened, or is a FIFO, socket, device or directory. None of these waits
+/// for another process.
 pub fn open_regular(path: &Path) -> Result<File, ReadError> {
     // Looked at before it is opened: opening a watchdog device arms it, opening a tape rewinds it.
     regular(&fs::metadata(path)?)?;
@@ -89,8 +92,9 @@ pub fn open_regular(path: &Path) -> Result<File, ReadError> {
     Ok(file)
 }
 
-/// As [`open_regular`], and opens a pipe without a name too: `/dev/stdin`, or `<(command)` in a shell. Reading a pipe
-/// waits for the process that writes it. A FIFO, which has a name, is refused.
+/// As [`open_regular`], and opens a pipe without a name too: `/dev/stdin`, or `<(command)` in a
+/// shell. Reading a pipe waits for the process that writes it. A FIFO, which has a name, is
+/// refused.
 ///
 /// # Errors
 /// As [`open_regular`].

@@ -14,7 +14,8 @@ use std::{
     },
 };
 
-/// Sends assignments (`READY=1`), one a line, to the socket that systemd gave; a leading `@` names an abstract socket.
+/// Sends assignments (`READY=1`), one a line, to the socket that systemd gave; a leading `@` names
+/// an abstract socket.
 ///
 /// # Errors
 /// When there is no such socket, or nobody takes the message off it.

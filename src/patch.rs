@@ -1,11 +1,13 @@
-//! Strategic-merge patches of a status: what the API server has, what the node says, and out comes what is to be sent.
+//! Strategic-merge patches of a status: what the API server has, what the node says, and out comes
+//! what is to be sent.
 //!
-//! A status has more than one writer. A patch therefore carries only fields that are ours, and of a list of conditions only ours;
-//! what others wrote is neither repeated nor removed. It does not depend on the observed object more than it must: a field that differs is
-//! sent whole, so that a patch made from a stale object still makes the field what it should be.
+//! A status has more than one writer. A patch therefore carries only fields that are ours, and of a
+//! list of conditions only ours; what others wrote is neither repeated nor removed. It does not
+//! depend on the observed object more than it must: a field that differs is sent whole, so that a
+//! patch made from a stale object still makes the field what it should be.
 //!
-//! Two values are equal when the API server would store the same: nothing is as good as an empty list, mapping or text, quantities are
-//! compared by amount, times by the second.
+//! Two values are equal when the API server would store the same: nothing is as good as an empty
+//! list, mapping or text, quantities are compared by amount, times by the second.
 
 use crate::model::Quantity;
 use jiff::Timestamp;
@@ -25,7 +27,8 @@ pub enum Merge {
     Whole,
     /// Key by key: mappings and objects. Keys that are gone are sent as null.
     Keys,
-    /// By a merge key that can't tell two entries apart, or can't say that one is gone: sent as the new whole.
+    /// By a merge key that can't tell two entries apart, or can't say that one is gone: sent as the
+    /// new whole.
     List,
     /// By `type`.
     Conditions(Conditions),
@@ -68,8 +71,8 @@ pub const NODE_STATUS: Rules = Rules {
     ],
 };
 
-/// `PodStatus`, as far as a node writes it. `qosClass` is not among it: the API server computes it when the pod is created, and
-/// refuses every change.
+/// `PodStatus`, as far as a node writes it. `qosClass` is not among it: the API server computes it
+/// when the pod is created, and refuses every change.
 pub const POD_STATUS: Rules = Rules {
     fields: &[
         (
@@ -103,7 +106,8 @@ pub const POD_STATUS: Rules = Rules {
     ],
 };
 
-/// The fields of the `status` of a patch that makes what is ours of `observed` equal to `ours`; `None` when it is already.
+/// The fields of the `status` of a patch that makes what is ours of `observed` equal to `ours`;
+/// `None` when it is already.
 #[must_use]
 pub fn status_patch(observed: &Value, ours: &Value, rules: &Rules) -> Option<Map<String, Value>> {
     let mut patch = Map::new();
@@ -127,7 +131,8 @@ pub fn status_patch(observed: &Value, ours: &Value, rules: &Rules) -> Option<Map
     (!patch.is_empty()).then_some(patch)
 }
 
-/// A patch without the times of its conditions: what makes two patches the same although they are made at different times.
+/// A patch without the times of its conditions: what makes two patches the same although they are
+/// made at different times.
 #[must_use]
 pub fn without_times(mut patch: Map<String, Value>) -> Map<String, Value> {
     let conditions = patch.get_mut("conditions").and_then(Value::as_array_mut);

@@ -132,7 +132,8 @@ fn answers_as_containerd(kind: Kind) {
     let id = setup.start_container(&sandbox, 0, "echo hello; exit 3");
     let status = setup.wait_exit(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"));
-    // containerd notes the start after the process began: one that ends at once has finished "before" it.
+    // containerd notes the start after the process began: one that ends at once has finished
+    // "before" it.
     assert!(status.created_at < status.started_at && status.created_at < status.finished_at);
     let log = wait_until(
         "the log is written",

@@ -1,4 +1,5 @@
-//! `nodelet check` says beforehand what the agent says afterwards: both real, on the same directory.
+//! `nodelet check` says beforehand what the agent says afterwards: both real, on the same
+//! directory.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use nix::mount::{MntFlags, umount2};

@@ -1,13 +1,14 @@
 //! The real agent on every containerd that people run: a private instance of each Debian release's
-//! (`scripts/containerd-versions`), the tests named after it; and one data directory carried through all of them. Needs what
-//! `node` needs, and says so when it must skip.
+//! (`scripts/containerd-versions`), the tests named after it; and one data directory carried
+//! through all of them. Needs what `node` needs, and says so when it must skip.
 
 mod scenarios;
 mod support;
 
 use support::{containerd::Suite, say_loudly, world::Kind};
 
-/// Whether what needs these releases' containerd must be skipped here; says so, loudly, when it must.
+/// Whether what needs these releases' containerd must be skipped here; says so, loudly, when it
+/// must.
 fn skip_without(suites: &[Suite]) -> bool {
     if support::skip_without_containerd() {
         return true;

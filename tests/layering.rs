@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// CORE: module (`x` is src/x.rs and src/x/; `x/core` is that file) and the crate modules it may name.
+/// CORE: module (`x` is src/x.rs and src/x/; `x/core` is that file) and the crate modules it may
+/// name.
 const CORE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("document", &["model"]),
@@ -29,7 +30,8 @@ const CORE: &[(&str, &[&str])] = &[
     ("image/gc/core", &["model"]),
 ];
 
-/// SHELL leaves and the modules they may name besides every CORE module, `beneath`, `blocking`, `clock` and `files`.
+/// SHELL leaves and the modules they may name besides every CORE module, `beneath`, `blocking`,
+/// `clock` and `files`.
 const SHELL: &[(&str, &[&str])] = &[
     ("cri", &[]),
     ("pleg", &["cri"]),

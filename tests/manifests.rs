@@ -47,8 +47,8 @@ fn said_about(text: &str) -> Vec<String> {
     lines
 }
 
-/// A fixture's text without the expected lines, and those. JSON has no comments: there they stand in a
-/// file beside it.
+/// A fixture's text without the expected lines, and those. JSON has no comments: there they stand
+/// in a file beside it.
 fn split(path: &Path) -> (String, Vec<String>) {
     let text = std::fs::read_to_string(path).unwrap();
     let expected = match path.extension() {

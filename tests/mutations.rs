@@ -1,7 +1,9 @@
-//! Manifests, configurations and kubeconfigs, broken in a hundred thousand ways, go the way that the agent sends
-//! them: nothing panics, nothing takes long, memory stays bounded, and every verdict makes sense.
+//! Manifests, configurations and kubeconfigs, broken in a hundred thousand ways, go the way that
+//! the agent sends them: nothing panics, nothing takes long, memory stays bounded, and every
+//! verdict makes sense.
 //!
-//! The seed is printed; `MUTATION_SEED=N` runs the same mutations again, `MUTATIONS=N` sets how many.
+//! The seed is printed; `MUTATION_SEED=N` runs the same mutations again, `MUTATIONS=N` sets how
+//! many.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 

@@ -1,5 +1,6 @@
 //! The real agent against a private real containerd with real networking. Needs root and Debian's
-//! containerd, runc, containernetworking-plugins, iptables and busybox-static; says so when it must skip.
+//! containerd, runc, containernetworking-plugins, iptables and busybox-static; says so when it must
+//! skip.
 
 mod scenarios;
 mod support;

@@ -1,4 +1,5 @@
-//! The act in a cluster: each agent as a node of a real control plane, by a link that counts what it asks for and can fail.
+//! The act in a cluster: each agent as a node of a real control plane, by a link that counts what
+//! it asks for and can fail.
 
 use crate::{
     controlplane::{ControlPlane, Options, link::Link},
@@ -16,9 +17,11 @@ use tokio::time::Instant;
 const AWAY: Duration = Duration::from_secs(60);
 /// How long a quiet node is watched.
 const QUIET: Duration = Duration::from_secs(300);
-/// How long lies between two looks at what the API server shows: a figure is at most this and one answer too large.
+/// How long lies between two looks at what the API server shows: a figure is at most this and one
+/// answer too large.
 const PACE: Duration = Duration::from_millis(20);
-/// Of the small file system under the root directory: all of it, what has to stay free, what somebody puts there.
+/// Of the small file system under the root directory: all of it, what has to stay free, what
+/// somebody puts there.
 const DISK: &str = "size=256m";
 const DISK_FREE_MIB: u64 = 64;
 const DISK_FILLED_MIB: u64 = 225;
@@ -138,9 +141,11 @@ impl Act<'_> {
         figures.add(Row::ClusterRss(place), self.candidate, agent.memory_mib("VmRSS"));
     }
 
-    /// The API server, the way to it, the agent are away for a minute each; a container dies at the beginning of it.
+    /// The API server, the way to it, the agent are away for a minute each; a container dies at the
+    /// beginning of it.
     fn faults(&self, pods: &[Pod], figures: &mut Figures) {
-        // The first time at once, then after ten and twenty seconds: it runs again when a minute is over.
+        // The first time at once, then after ten and twenty seconds: it runs again when a minute is
+        // over.
         let away = || {
             self.stage.victim(&pods[0]).kill();
             pause(AWAY);
@@ -169,7 +174,8 @@ impl Act<'_> {
         self.healed(2, 3, &renewed, pods, figures);
     }
 
-    /// Until the node is Ready, its lease is renewed, all pods are Ready, and the first one's restarts are shown.
+    /// Until the node is Ready, its lease is renewed, all pods are Ready, and the first one's
+    /// restarts are shown.
     fn healed(
         &self,
         fault: usize,

@@ -1,5 +1,6 @@
-//! The floor: a bare CRI client that makes the calls which every agent has to make, with the same requests, and
-//! nothing else. It decides nothing, keeps nothing and looks at nothing; what it is told to do is known beforehand.
+//! The floor: a bare CRI client that makes the calls which every agent has to make, with the same
+//! requests, and nothing else. It decides nothing, keeps nothing and looks at nothing; what it is
+//! told to do is known beforehand.
 
 use crate::{
     stage::{Moment, name_of, now},
@@ -90,7 +91,8 @@ impl Floor {
         begun
     }
 
-    /// Waits for the event of a container's end, which `kill` brings about, and starts the next one.
+    /// Waits for the event of a container's end, which `kill` brings about, and starts the next
+    /// one.
     pub fn restart_on_exit(&self, started: &Started, kill: impl FnOnce() -> Moment) -> Moment {
         block_on(async {
             let client = self.client.clone();

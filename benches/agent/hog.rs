@@ -1,4 +1,5 @@
-//! A process that takes memory at a pace, in the cgroup of a pod's container as if it had been started there.
+//! A process that takes memory at a pace, in the cgroup of a pod's container as if it had been
+//! started there.
 
 use crate::stage::{Moment, now, pause};
 use nodelet::signals::cgroup_memory;
@@ -53,8 +54,9 @@ pub struct End {
     pub mib_past: f64,
 }
 
-/// Lets a process in the container of `pid` take memory at a pace, until all pods together have `bound` MiB in use, and
-/// `most` MiB more. `None`: it was alive `patience` after the threshold was crossed.
+/// Lets a process in the container of `pid` take memory at a pace, until all pods together have
+/// `bound` MiB in use, and `most` MiB more. `None`: it was alive `patience` after the threshold was
+/// crossed.
 pub fn let_loose(
     pid: i32,
     per_second: usize,

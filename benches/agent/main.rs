@@ -1,5 +1,6 @@
-//! `make bench`: nodelet beside the upstream kubelet and beside the floor, on the same machine, the same containerd
-//! and the same pods, their rounds interleaved. `docs/performance.md` tells what is measured and how.
+//! `make bench`: nodelet beside the upstream kubelet and beside the floor, on the same machine, the
+//! same containerd and the same pods, their rounds interleaved. `docs/performance.md` tells what is
+//! measured and how.
 //!
 //! | variable | default | |
 //! |---|---|---|

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Before an idle window: containerd and its shims have after-work of their own when many pods were started.
+/// Before an idle window: containerd and its shims have after-work of their own when many pods were
+/// started.
 pub const CALM: Duration = Duration::from_secs(30);
 /// Numbers of pods at which idleness is measured, where there are more in all.
 pub const FEW: usize = 20;

@@ -1,4 +1,5 @@
-//! The act of pressure: who takes too much memory or disk, how soon it is gone, how far it came; and what watching costs.
+//! The act of pressure: who takes too much memory or disk, how soon it is gone, how far it came;
+//! and what watching costs.
 
 use crate::{
     hog,
@@ -135,7 +136,8 @@ fn watching(figures: &mut Figures) {
     pause(SETTLE * 2);
     let without = cpu_percent(stage.agent().unwrap());
     let used = stage.pods_memory_mib(&pods[0]);
-    // The defaults, but for disks: this one may be full. Then a hundred MiB from the threshold: looks as often as it gets.
+    // The defaults, but for disks: this one may be full. Then a hundred MiB from the threshold:
+    // looks as often as it gets.
     let far = "evictionHard: { memory.available: 100Mi, nodefs.available: 1Mi, nodefs.inodesFree: \"10\" }\n";
     let near = bounded(used + 400, 300);
     for (place, lines) in [far.to_owned(), near].into_iter().enumerate() {

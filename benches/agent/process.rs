@@ -30,8 +30,9 @@ impl Process {
         pids.filter(|pid| names(*pid)).map(|pid| Self { pid }).collect()
     }
 
-    /// CPU time that it has used, all its threads together, ended ones too. The same as utime + stime of
-    /// `/proc/PID/stat`, in nanoseconds where that has hundredths of a second. Zero when the process is gone.
+    /// CPU time that it has used, all its threads together, ended ones too. The same as utime +
+    /// stime of `/proc/PID/stat`, in nanoseconds where that has hundredths of a second. Zero when
+    /// the process is gone.
     pub fn cpu(self) -> Duration {
         let clock = clock_getcpuclockid(Pid::from_raw(self.pid));
         clock.and_then(clock_gettime).map(Duration::from).unwrap_or_default()
@@ -43,8 +44,8 @@ impl Process {
         number(&text, field).try_into().unwrap()
     }
 
-    /// How often its threads have gone to sleep by themselves so far, as often as they were woken; those that have ended
-    /// are not counted.
+    /// How often its threads have gone to sleep by themselves so far, as often as they were woken;
+    /// those that have ended are not counted.
     pub fn sleeps(self) -> u64 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
         let texts =

@@ -13,7 +13,8 @@ pub const RATES: [usize; 3] = [50, 200, 1000];
 /// What is away for a minute, by the place in `Healed`.
 pub const FAULTS: [&str; 3] = ["API server killed", "all packets lost", "agent killed"];
 
-/// What is measured. Numbers are places in [`IDLE_PODS`], or in [`RATES`] and whether the node is full.
+/// What is measured. Numbers are places in [`IDLE_PODS`], or in [`RATES`] and whether the node is
+/// full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Row {
     /// Seconds until a full node's manifests, dropped at once, all run.
@@ -58,7 +59,8 @@ pub enum Row {
     Shown,
     /// Seconds until a full node's manifests are all shown so.
     AllShown,
-    /// Seconds from the end of a fault, by its place in [`FAULTS`], until the API server shows all as it is.
+    /// Seconds from the end of a fault, by its place in [`FAULTS`], until the API server shows all
+    /// as it is.
     Healed(usize),
     /// Requests in five quiet minutes.
     Requests,
@@ -289,7 +291,8 @@ impl Figures {
         curves.get(curves.len() / 2).map(|curve| curve.as_slice())
     }
 
-    /// The median as the table shows it: containerd's CPU without what it uses when nobody asks it anything.
+    /// The median as the table shows it: containerd's CPU without what it uses when nobody asks it
+    /// anything.
     pub fn figure(&self, row: Row, candidate: Candidate) -> Option<f64> {
         let median = self.median(row, candidate)?;
         match (row, candidate) {

@@ -1,9 +1,10 @@
-//! Where one candidate is measured: a fresh private containerd with one candidate on it, and the looks that
-//! are taken past the candidate.
+//! Where one candidate is measured: a fresh private containerd with one candidate on it, and the
+//! looks that are taken past the candidate.
 //!
-//! When a container runs is read from containerd's own record of it, `started_at`: every candidate is timed by the same clock in
-//! the same way, without anything inside the pods and without the candidate's word. The polling only finds out
-//! that a record is there to be read, so its pace does not enter the figures.
+//! When a container runs is read from containerd's own record of it, `started_at`: every candidate
+//! is timed by the same clock in the same way, without anything inside the pods and without the
+//! candidate's word. The polling only finds out that a record is there to be read, so its pace does
+//! not enter the figures.
 
 use crate::{
     floor::Floor,
@@ -121,8 +122,9 @@ impl Stage {
         Self::with(candidate, kubelet, "")
     }
 
-    /// A fresh containerd and a candidate with these lines of configuration that is not started yet. One pod has come and gone already: what the first
-    /// pod ever makes (bridge, iptables chains, page cache) is nobody's to pay for.
+    /// A fresh containerd and a candidate with these lines of configuration that is not started
+    /// yet. One pod has come and gone already: what the first pod ever makes (bridge, iptables
+    /// chains, page cache) is nobody's to pay for.
     pub fn with(candidate: Candidate, kubelet: Option<&Path>, lines: &str) -> Self {
         let lines = format!("{MAX_PODS}{lines}");
         let slot = Slot::take();
@@ -299,8 +301,8 @@ impl Stage {
         self.cri.container_status(&id).started_at
     }
 
-    /// Waits until nothing of the pods runs: no container, no ready sandbox. Gives when that was seen, at
-    /// most 5 ms later than it came true.
+    /// Waits until nothing of the pods runs: no container, no ready sandbox. Gives when that was
+    /// seen, at most 5 ms later than it came true.
     pub fn gone(&self, pods: &[Pod]) -> Moment {
         let names: Vec<String> = pods.iter().map(|pod| full_name(&name_of(pod))).collect();
         let pace = Duration::from_millis(if pods.len() > 1 { 100 } else { 5 });

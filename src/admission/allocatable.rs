@@ -1,5 +1,5 @@
-//! What of the machine pods may request: capacity less what is set apart. To the byte as the kubelet computes it, because
-//! tools compare the numbers.
+//! What of the machine pods may request: capacity less what is set apart. To the byte as the
+//! kubelet computes it, because tools compare the numbers.
 
 use crate::{model::Quantity, podspec::Amounts};
 use std::{collections::BTreeMap, fmt};
@@ -12,16 +12,18 @@ pub struct Capacity {
     pub cpu_milli: i64,
     /// Bytes.
     pub memory_bytes: i64,
-    /// Size in bytes of the file system that holds the root directory; `None`: it could not be read, and nobody is refused for it.
+    /// Size in bytes of the file system that holds the root directory; `None`: it could not be
+    /// read, and nobody is refused for it.
     pub ephemeral_storage_bytes: Option<i64>,
-    /// Pools of huge pages: resource name (`hugepages-2Mi`) and bytes, also where there are no pages.
+    /// Pools of huge pages: resource name (`hugepages-2Mi`) and bytes, also where there are no
+    /// pages.
     pub hugepages: BTreeMap<String, i64>,
     /// Pods: [`pod_capacity`].
     pub pods: i64,
 }
 
-/// An amount of the machine that pods do not get: `systemReserved`, `kubeReserved`, or what the hard eviction thresholds of
-/// `memory.available` and `nodefs.available` keep free.
+/// An amount of the machine that pods do not get: `systemReserved`, `kubeReserved`, or what the
+/// hard eviction thresholds of `memory.available` and `nodefs.available` keep free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// Thousandths of a CPU.
@@ -95,7 +97,8 @@ fn joined(mistakes: &[OverReservation]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// How many pods a machine takes: `maxPods`, and no more than `podsPerCore` (0: no matter) for each of its CPUs.
+/// How many pods a machine takes: `maxPods`, and no more than `podsPerCore` (0: no matter) for each
+/// of its CPUs.
 #[must_use]
 pub fn pod_capacity(max_pods: u32, pods_per_core: u32, cpus: i64) -> i64 {
     let most = i64::from(max_pods);
@@ -105,8 +108,8 @@ pub fn pod_capacity(max_pods: u32, pods_per_core: u32, cpus: i64) -> i64 {
     }
 }
 
-/// A percentage of `capacity`, given in millionths of a percent, in whole units: in single precision first, as the
-/// kubelet does it. 10 % of 100 GiB are 10737418400 bytes.
+/// A percentage of `capacity`, given in millionths of a percent, in whole units: in single
+/// precision first, as the kubelet does it. 10 % of 100 GiB are 10737418400 bytes.
 #[must_use]
 #[allow(
     clippy::cast_possible_truncation,

@@ -70,8 +70,8 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// What a pod, for which there will be room, waits for. Not for its own predecessor: the worker of its name
-    /// starts nothing before that is gone.
+    /// What a pod, for which there will be room, waits for. Not for its own predecessor: the worker
+    /// of its name starts nothing before that is gone.
     pub(super) fn waits_for(&self, occupant: &Occupant<'_>) -> Option<String> {
         let mut others: Vec<&Occupant<'_>> =
             self.going.iter().filter(|going| going.key != occupant.key).collect();

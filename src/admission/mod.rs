@@ -10,13 +10,15 @@
 //!
 //! The rules, their order, reasons and messages are the kubelet's. Three things are not:
 //!
-//! - What runs, or ran before the agent or the machine was started again, has its place: neither pressure nor a rule
-//!   nor other pods take it away, except for a critical pod that preempts it.
-//! - A pod that was refused is not lost: the next call considers it again, the most important one first.
+//! - What runs, or ran before the agent or the machine was started again, has its place: neither
+//!   pressure nor a rule nor other pods take it away, except for a critical pod that preempts it.
+//! - A pod that was refused is not lost: the next call considers it again, the most important one
+//!   first.
 //! - Room that pods still take while they stop is waited for; it is no reason to refuse anybody.
 //!
-//! Critical is what has a priority of 2000000000 and more, static or not (see [`NodeFacts::spares_static_pods`]).
-//! The module keeps nothing and starts nothing: the caller gives the last decisions back with [`Input::before`].
+//! Critical is what has a priority of 2000000000 and more, static or not (see
+//! [`NodeFacts::spares_static_pods`]). The module keeps nothing and starts nothing: the caller
+//! gives the last decisions back with [`Input::before`].
 
 mod affinity;
 mod allocatable;
@@ -60,7 +62,8 @@ pub enum Standing {
         /// Boot time since when it wants to be let in; `None`: it has just come.
         since: Option<Duration>,
     },
-    /// It runs, or ran when the agent or the machine went down: it has a record or a sandbox. Also while it is stopped.
+    /// It runs, or ran when the agent or the machine went down: it has a record or a sandbox. Also
+    /// while it is stopped.
     Running,
     /// It has ended for good: it takes nothing, and is not run again.
     Ended,
@@ -73,7 +76,8 @@ pub struct Leaving {
     pub key: PodKey,
     /// The pod as it runs.
     pub pod: Arc<k8s::Pod>,
-    /// A source has not said everything yet: it may be wished after all, and nothing of it is stopped.
+    /// A source has not said everything yet: it may be wished after all, and nothing of it is
+    /// stopped.
     pub undecided: bool,
 }
 
@@ -194,7 +198,8 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
         }
     }
     for (candidate, refusal) in refused {
-        // Told is what stands in its way now that everybody has found room, not what did when its turn came.
+        // Told is what stands in its way now that everybody has found room, not what did when its
+        // turn came.
         let refusal = candidate.check(input, &board).err().unwrap_or(refusal);
         decisions.insert(&candidate.pod.key, refusal.into_decision(&candidate.pod.pod));
     }
@@ -247,7 +252,8 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Who is considered first: critical pods, then those that have a place; the most important, who waits longest.
+    /// Who is considered first: critical pods, then those that have a place; the most important,
+    /// who waits longest.
     fn rank(&self) -> (bool, bool, Reverse<i32>, Duration, PodKey) {
         let since = self.since.unwrap_or(Duration::MAX);
         let priority = Reverse(priority_of(&self.pod.pod));
@@ -268,7 +274,8 @@ impl<'a> Candidate<'a> {
         Ok(waits.map_or(Decision::Admitted, Decision::Waits))
     }
 
-    /// The rules, in the kubelet's order. Gives those that have to make room for a critical pod, where only that is missing.
+    /// The rules, in the kubelet's order. Gives those that have to make room for a critical pod,
+    /// where only that is missing.
     fn check(&self, input: &Input<'_>, board: &Board<'_>) -> Result<Vec<PodKey>, Refusal> {
         let (pod, node) = (&self.pod.pod, input.node);
         if !self.critical && !self.has_place {

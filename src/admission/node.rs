@@ -36,8 +36,8 @@ pub fn go_arch(machine: &str) -> &str {
     }
 }
 
-/// The labels of a node: what the kubelet gives every node, and `configured` ones, which win. `machine` is the
-/// kernel's name of the architecture (`x86_64`).
+/// The labels of a node: what the kubelet gives every node, and `configured` ones, which win.
+/// `machine` is the kernel's name of the architecture (`x86_64`).
 #[must_use]
 pub fn node_labels(
     node_name: &str,

@@ -31,7 +31,8 @@ impl<'a> HostPort<'a> {
             .collect()
     }
 
-    /// Whether both can't be had at once. No address, and 0.0.0.0, stand for every address; `::` for those of IPv6.
+    /// Whether both can't be had at once. No address, and 0.0.0.0, stand for every address; `::`
+    /// for those of IPv6.
     fn conflicts(&self, other: &Self) -> bool {
         let covers = |a: IpAddr, b: IpAddr| a.is_unspecified() && (a.is_ipv4() || b.is_ipv6());
         let (a, b) = (self.address, other.address);

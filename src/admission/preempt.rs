@@ -1,4 +1,5 @@
-//! Who makes room for a critical pod: as few as possible, guaranteed pods only where the others don't suffice.
+//! Who makes room for a critical pod: as few as possible, guaranteed pods only where the others
+//! don't suffice.
 
 use super::{
     board::Occupant,
@@ -83,7 +84,8 @@ fn nearest<'a>(mut missing: Needs, mut pods: Vec<&'a Candidate<'a>>) -> Vec<&'a 
     chosen
 }
 
-/// How much of what is missing a pod leaves missing: 0 for none of it, 1 for the whole of each resource.
+/// How much of what is missing a pod leaves missing: 0 for none of it, 1 for the whole of each
+/// resource.
 #[allow(clippy::cast_precision_loss, reason = "a comparison of sizes")]
 fn distance(missing: &Needs, has: &Needs) -> f64 {
     let part = |(resource, missing): (&Resource, i64)| {

@@ -19,7 +19,8 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// The resource of that name. Others (extended ones) no node here has, and the kubelet drops them.
+    /// The resource of that name. Others (extended ones) no node here has, and the kubelet drops
+    /// them.
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "cpu" => Some(Self::Cpu),

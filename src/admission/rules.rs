@@ -29,7 +29,8 @@ pub(super) fn pressure(pod: &k8s::Pod, conditions: &BTreeSet<Pressure>) -> Resul
     Err(Refusal::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
-/// Whether the pod tolerates the taint (without a value, effect `NoSchedule`) of a node that is short of memory.
+/// Whether the pod tolerates the taint (without a value, effect `NoSchedule`) of a node that is
+/// short of memory.
 fn tolerates_memory_pressure(pod: &k8s::Pod) -> bool {
     let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -43,7 +44,8 @@ fn tolerates_memory_pressure(pod: &k8s::Pod) -> bool {
     })
 }
 
-/// A sysctl is one that can't hurt the neighbours or that the node's configuration allows, and one that the pod has its own of.
+/// A sysctl is one that can't hurt the neighbours or that the node's configuration allows, and one
+/// that the pod has its own of.
 pub(super) fn sysctls(pod: &k8s::Pod, node: &NodeFacts) -> Result<(), Refusal> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let context = spec.security_context.as_ref();

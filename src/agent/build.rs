@@ -54,8 +54,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Starts of sandboxes and containers at a time, where the configuration names no number: what makes
-/// a batch fastest on small machines (see docs/performance.md).
+/// Starts of sandboxes and containers at a time, where the configuration names no number: what
+/// makes a batch fastest on small machines (see docs/performance.md).
 const START_CONCURRENCY: usize = 4;
 /// Between two readings of file systems, before anybody has said otherwise.
 const DISK_PERIOD: Duration = Duration::from_secs(10);
@@ -70,7 +70,8 @@ pub(super) struct Built {
     pub shutdown_stage: watch::Receiver<Stage>,
 }
 
-/// Makes everything and spawns its tasks. Whenever `reload` changes, manifests and credentials are read again.
+/// Makes everything and spawns its tasks. Whenever `reload` changes, manifests and credentials are
+/// read again.
 #[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn spawn_all(
     config: &Config,
@@ -379,8 +380,8 @@ fn host(
     })
 }
 
-/// Marks the directories of pods that have a record, where an earlier release or an agent with another owner id
-/// has made them.
+/// Marks the directories of pods that have a record, where an earlier release or an agent with
+/// another owner id has made them.
 fn mark_pod_dirs(host: &Host, loaded: &Loaded) {
     if !host.store.wants_marks() {
         return;

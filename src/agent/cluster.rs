@@ -1,5 +1,5 @@
-//! The agent's part in a cluster: makes the tasks that speak to an API server, and puts together what people see of it. Where no
-//! kubeconfig is named none of this exists.
+//! The agent's part in a cluster: makes the tasks that speak to an API server, and puts together
+//! what people see of it. Where no kubeconfig is named none of this exists.
 
 use super::node_report::NodeReportTask;
 use crate::{
@@ -205,7 +205,8 @@ impl ClusterViewTask {
                 }
                 changed
             });
-            // Cancel-safe: every arm only waits for a change, and the next round reads all of them anew.
+            // Cancel-safe: every arm only waits for a change, and the next round reads all of them
+            // anew.
             let changed = tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = self.link.changed() => changed,

@@ -1,10 +1,10 @@
-//! What nobody's worker does: which cgroup driver is in use, the cgroups that all pods share, and what
-//! crashes left behind.
+//! What nobody's worker does: which cgroup driver is in use, the cgroups that all pods share, and
+//! what crashes left behind.
 //!
 //! Leftovers (cgroups, pod directories, log directories, log links of pods that are no more) are
 //! removed when, and only when, every source has said everything and the runtime was listed: until
-//! then a pod may be unknown because nobody has asked for it yet. A pod directory that does not carry this
-//! agent's owner id is listed and never touched.
+//! then a pod may be unknown because nobody has asked for it yet. A pod directory that does not
+//! carry this agent's owner id is listed and never touched.
 
 use super::build::{enforces_pods, reserved};
 use crate::{
@@ -20,8 +20,8 @@ use std::{collections::BTreeSet, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries while the cgroup of all pods can't be made, as with the kubelet, and between two looks whether it
-/// is still the one that was made.
+/// Between two tries while the cgroup of all pods can't be made, as with the kubelet, and between
+/// two looks whether it is still the one that was made.
 const RETRY: Duration = Duration::from_secs(60);
 /// Between two looks for leftovers. They come from crashes, and the first look finds those; this
 /// one is for what could not be removed then.
@@ -89,8 +89,8 @@ impl Housekeeping {
                 *published = trouble;
                 changed
             });
-            // Until everything is known there is nothing to look for, and a change will tell; so will
-            // the end of a sweep.
+            // Until everything is known there is nothing to look for, and a change will tell; so
+            // will the end of a sweep.
             let idle = known.complete && sweep.is_none();
             let look = if idle { next_look } else { Instant::now() + LOOK };
             let wake = match (&done, self.enforced) {
@@ -98,8 +98,8 @@ impl Housekeeping {
                 (Some(_), true) => look.min(Instant::now() + RETRY),
                 (Some(_), false) => look.min(next_try),
             };
-            // Every arm only waits, and the next round reads everything anew. The sweep is kept across rounds; at the
-            // end it is dropped, and the agent's next life goes on with it.
+            // Every arm only waits, and the next round reads everything anew. The sweep is kept
+            // across rounds; at the end it is dropped, and the agent's next life goes on with it.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
@@ -237,7 +237,8 @@ fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
     PodDirs { ours, others: others.into_iter().collect() }
 }
 
-/// Names the pod directories of other programs, a bounded number of them; `None` when there is none.
+/// Names the pod directories of other programs, a bounded number of them; `None` when there is
+/// none.
 fn foreign_sentence(others: &[PodUid]) -> Option<String> {
     let named: Vec<String> =
         others.iter().take(NAMED).map(|uid| uid.as_str().escape_debug().to_string()).collect();

@@ -1,6 +1,8 @@
-//! Removes images that nobody uses: every five minutes by the thresholds and ages, and when the disk is short.
+//! Removes images that nobody uses: every five minutes by the thresholds and ages, and when the
+//! disk is short.
 //!
-//! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last used, is kept on disk.
+//! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last
+//! used, is kept on disk.
 
 use super::pressure::DiskReadings;
 use crate::{
@@ -59,7 +61,8 @@ pub(super) fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
 impl ImageGcTask {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut pulled = self.host.images.pulled();
-        // Ages count from when an image was seen first. What manifests name is not known yet: nothing goes.
+        // Ages count from when an image was seen first. What manifests name is not known yet:
+        // nothing goes.
         let mut looked = false;
         let mut next = Instant::now();
         loop {

@@ -1,9 +1,9 @@
-//! Keeps the agent's own directories: what is deleted of the root and run directories while the agent runs is made
-//! again, locked again and named in the status.
+//! Keeps the agent's own directories: what is deleted of the root and run directories while the
+//! agent runs is made again, locked again and named in the status.
 //!
-//! inotify says when to look; a slow resync stands behind it, for mounts and for machines that have no inotify
-//! instance left. [`Store::repair`] does the work, [`Store::losses`] makes others save their state again, and the
-//! server looks after its socket whenever [`Keeper::looks`] changes.
+//! inotify says when to look; a slow resync stands behind it, for mounts and for machines that have
+//! no inotify instance left. [`Store::repair`] does the work, [`Store::losses`] makes others save
+//! their state again, and the server looks after its socket whenever [`Keeper::looks`] changes.
 
 use crate::{
     blocking::STATE,

@@ -69,8 +69,8 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Lets pods have their time when the machine goes down sooner than it was asked to. It never begins a
-    /// shutdown: an agent that is stopped leaves pods alone.
+    /// Lets pods have their time when the machine goes down sooner than it was asked to. It never
+    /// begins a shutdown: an agent that is stopped leaves pods alone.
     async fn let_pods_end(&mut self) {
         if *self.stage.borrow() != Stage::Ending {
             return;

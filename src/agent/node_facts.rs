@@ -1,4 +1,5 @@
-//! What pods are admitted by, read once: the machine's capacity less what is set apart, labels, the kernel.
+//! What pods are admitted by, read once: the machine's capacity less what is set apart, labels, the
+//! kernel.
 
 use crate::{
     admission::{self, Allocatable, Capacity, NodeFacts, Reserved},
@@ -37,7 +38,8 @@ pub(super) fn node_facts(
     })
 }
 
-/// The resource of a size of huge pages, from its name in the cgroup file system: `hugepages-2Mi` of `2MB`.
+/// The resource of a size of huge pages, from its name in the cgroup file system: `hugepages-2Mi`
+/// of `2MB`.
 fn huge_page_resource(size: &str) -> Option<String> {
     Some(format!("hugepages-{}i", size.strip_suffix('B')?))
 }

@@ -1,4 +1,5 @@
-//! What the agent says of its machine to an API server, gathered from what is published and from the machine itself.
+//! What the agent says of its machine to an API server, gathered from what is published and from
+//! the machine itself.
 
 use super::node_ip::host_ips;
 use crate::{
@@ -121,8 +122,8 @@ impl NodeReportTask {
     }
 }
 
-/// A runtime's version as a Node shows it: without what a distribution puts behind it (`1.6.20~ds1`), which is no part of
-/// a semantic version.
+/// A runtime's version as a Node shows it: without what a distribution puts behind it
+/// (`1.6.20~ds1`), which is no part of a semantic version.
 fn version_of(told: &str) -> &str {
     let told = told.trim_start_matches('v');
     let semantic = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');

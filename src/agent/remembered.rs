@@ -50,7 +50,8 @@ pub(super) async fn save(
             }
         };
         let saved = Arc::clone(&source.saved.borrow_and_update());
-        // A source that has not looked yet and knows nothing must not be remembered as an empty one.
+        // A source that has not looked yet and knows nothing must not be remembered as an empty
+        // one.
         if *saved == Saved::default() && !changed {
             continue;
         }
@@ -97,8 +98,8 @@ mod tests {
         handle.snapshots.borrow().knowledge
     }
 
-    /// What an agent does that finds its state files so, and its manifest directory empty: only where nothing
-    /// was ever accepted is everything known.
+    /// What an agent does that finds its state files so, and its manifest directory empty: only
+    /// where nothing was ever accepted is everything known.
     #[tokio::test]
     async fn a_source_whose_memory_was_lost_does_not_know_everything() {
         use SourceKind::{File, Http};

@@ -6,8 +6,8 @@
 //! | SIGHUP | manifests and credentials are read again |
 //! | others that people, timers or limits send | nothing |
 //!
-//! A signal without effect is caught and not set to SIG_IGN: programs that the agent starts would inherit SIG_IGN, while
-//! exec(2) gives a caught signal its default action again.
+//! A signal without effect is caught and not set to SIG_IGN: programs that the agent starts would
+//! inherit SIG_IGN, while exec(2) gives a caught signal its default action again.
 
 use nix::libc;
 use tokio::{
@@ -15,8 +15,8 @@ use tokio::{
     sync::watch,
 };
 
-/// Signals that end a process by default and mean nothing to the agent. SIGQUIT and SIGABRT still end it with a core dump:
-/// systemd's watchdog and people who debug rely on it.
+/// Signals that end a process by default and mean nothing to the agent. SIGQUIT and SIGABRT still
+/// end it with a core dump: systemd's watchdog and people who debug rely on it.
 const WITHOUT_EFFECT: [i32; 9] = [
     libc::SIGUSR1,
     libc::SIGUSR2,
@@ -52,7 +52,8 @@ impl Signals {
         })
     }
 
-    /// Waits until the agent is asked to stop; gives the signal's name. Each SIGHUP is counted meanwhile.
+    /// Waits until the agent is asked to stop; gives the signal's name. Each SIGHUP is counted
+    /// meanwhile.
     ///
     /// # Cancel safety
     /// Cancel safe: a signal that arrives meanwhile is kept for the next call.

@@ -2,10 +2,11 @@
 //! watchdog, that its loops come round.
 //!
 //! READY=1 is sent once everything was made, which takes a good configuration, the lock and the
-//! sources, but not the runtime: an agent whose runtime is away is up and says so in its status. Nor
-//! do the signs of life depend on the runtime: to start an agent again because containerd hangs
-//! would help nobody. A manifest directory or a volume on a file system that does not answer is shown in
-//! the status for the same reason. A write of state files that does not end counts as a loop that hangs.
+//! sources, but not the runtime: an agent whose runtime is away is up and says so in its status.
+//! Nor do the signs of life depend on the runtime: to start an agent again because containerd hangs
+//! would help nobody. A manifest directory or a volume on a file system that does not answer is
+//! shown in the status for the same reason. A write of state files that does not end counts as a
+//! loop that hangs.
 
 use crate::{model::NodeView, notify, worker::PodViews};
 use std::{ffi::OsString, sync::Arc, time::Duration};

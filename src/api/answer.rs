@@ -1,7 +1,7 @@
 //! Reading what an API server, or a proxy before it, sends: never more than fits, whatever it is.
 //!
-//! Bytes are not the only measure: three bytes (`{},`) become an object of half a kilobyte. So the values in a text are
-//! counted before it is decoded.
+//! Bytes are not the only measure: three bytes (`{},`) become an object of half a kilobyte. So the
+//! values in a text are counted before it is decoded.
 
 use super::ApiError;
 use http::Response;
@@ -35,7 +35,8 @@ pub(super) async fn accepted(response: Response<Body>) -> Result<Body, ApiError>
     let status = object::<Status>(&text).ok().filter(|status| status.code != 0);
     let status = status.unwrap_or_else(|| {
         let text = String::from_utf8_lossy(&text);
-        // An API server may close the connection of a client that it does not know before its words have arrived.
+        // An API server may close the connection of a client that it does not know before its words
+        // have arrived.
         let message = match text.trim() {
             "" => code.canonical_reason().unwrap_or_default(),
             text => text,

@@ -1,7 +1,8 @@
-//! Requests: one function for all of them, with a deadline, on connections that notice when the other side is gone.
+//! Requests: one function for all of them, with a deadline, on connections that notice when the
+//! other side is gone.
 //!
-//! The library under it makes no decision about credentials: what it would read from files or run by itself is read by
-//! [`super::connection`], checked, and inserted here.
+//! The library under it makes no decision about credentials: what it would read from files or run
+//! by itself is read by [`super::connection`], checked, and inserted here.
 
 use super::{ApiError, Credentials, REQUEST_DEADLINE, answer};
 use http::{HeaderMap, HeaderValue, Request, header};
@@ -22,8 +23,9 @@ use tower::ServiceBuilder;
 
 /// How long TCP and TLS may take together.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A connection on which nothing came for this long is pinged, and closed when there is no answer in time: kube-apiserver is known
-/// to be away after 8 s, where the kubelet's 30 s and 15 s take 45.
+/// A connection on which nothing came for this long is pinged, and closed when there is no answer
+/// in time: kube-apiserver is known to be away after 8 s, where the kubelet's 30 s and 15 s take
+/// 45.
 const PING_AFTER: Duration = Duration::from_secs(5);
 const PING_ANSWER: Duration = Duration::from_secs(3);
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -56,7 +58,8 @@ impl Verb {
     }
 }
 
-/// The way to the API server, as one set of credentials opens it. Each of the two clients keeps one connection.
+/// The way to the API server, as one set of credentials opens it. Each of the two clients keeps one
+/// connection.
 #[derive(Clone)]
 pub struct Clients {
     /// For the lease alone, so that nothing is ever in its way.
@@ -93,7 +96,8 @@ impl Connector {
     /// With what was read.
     ///
     /// # Errors
-    /// When certificates and key do not fit, or the system has no certificates that the server could be known by.
+    /// When certificates and key do not fit, or the system has no certificates that the server
+    /// could be known by.
     pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, kube::Error> {
         let config = credentials.config;
         let mut http = HttpConnector::new();
@@ -119,8 +123,8 @@ impl Connector {
 }
 
 impl Clients {
-    /// Two clients. Nothing is connected before the first request; each request has the `Authorization` that is
-    /// published last.
+    /// Two clients. Nothing is connected before the first request; each request has the
+    /// `Authorization` that is published last.
     ///
     /// # Panics
     /// Outside a tokio runtime.

@@ -7,10 +7,10 @@
 //!                                              └── bad ─────────────────────► why; what was good before is used on
 //! ```
 //!
-//! A kubeconfig that is missing, half-written or wrong is no reason to end: the agent runs its pods, publishes what
-//! is wrong, and reads the files again when they change. Files are read on a thread of [`CREDENTIALS`], one reading
-//! at a time: one that hangs on a dead file system delays nothing but the next reading. A plugin is a child of this
-//! task and is killed with it.
+//! A kubeconfig that is missing, half-written or wrong is no reason to end: the agent runs its
+//! pods, publishes what is wrong, and reads the files again when they change. Files are read on a
+//! thread of [`CREDENTIALS`], one reading at a time: one that hangs on a dead file system delays
+//! nothing but the next reading. A plugin is a child of this task and is killed with it.
 
 use super::{
     client::{Clients, Connector},
@@ -41,8 +41,8 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 /// A reading or a plugin that takes longer is published as trouble while it goes on.
 const LATE: Duration = Duration::from_secs(3);
 
-/// The way to the API server: the clients of the last kubeconfig that was good; `None` while there was none. Changes when they are
-/// others, and whoever uses them begins anew then.
+/// The way to the API server: the clients of the last kubeconfig that was good; `None` while there
+/// was none. Changes when they are others, and whoever uses them begins anew then.
 pub type Link = Option<Arc<Clients>>;
 
 /// The task behind [`Link`].
@@ -107,8 +107,8 @@ impl Connections {
             let mut taking = pin!(self.take_up(reading));
             let mut change = pin!(changed(hints));
             let pause = loop {
-                // Cancel-safe: both are pinned outside. A plugin that runs is killed only when the files differ: it
-                // may itself write in their directories.
+                // Cancel-safe: both are pinned outside. A plugin that runs is killed only when the
+                // files differ: it may itself write in their directories.
                 tokio::select! {
                     pause = &mut taking => break Some(pause),
                     () = &mut change => tokio::time::sleep(SETTLE).await,
@@ -270,7 +270,8 @@ fn is_over(expires: Option<jiff::Timestamp>, now: jiff::Timestamp) -> bool {
     expires.is_some_and(|expires| expires.duration_since(now) <= margin)
 }
 
-/// The directories of files and of what they link to (a rotated certificate is a link that is replaced).
+/// The directories of files and of what they link to (a rotated certificate is a link that is
+/// replaced).
 fn directories<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for file in files {

@@ -1,4 +1,5 @@
-//! Reading a kubeconfig and every file that it names. Blocks: runs on a thread of [`crate::blocking`].
+//! Reading a kubeconfig and every file that it names. Blocks: runs on a thread of
+//! [`crate::blocking`].
 
 use super::{
     kubeconfig::{self, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},

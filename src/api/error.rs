@@ -40,8 +40,8 @@ impl ApiError {
         }
     }
 
-    /// Whether a webhook is at fault, which may be asked about this object and no other: it can't be reached, or refuses. By
-    /// kube-apiserver's texts.
+    /// Whether a webhook is at fault, which may be asked about this object and no other: it can't
+    /// be reached, or refuses. By kube-apiserver's texts.
     #[must_use]
     pub fn is_of_webhook(&self) -> bool {
         let texts = ["failed calling webhook", "admission webhook"];
@@ -72,7 +72,8 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// The innermost causes of an error: the outer ones say "client error" and "service error", which helps nobody.
+/// The innermost causes of an error: the outer ones say "client error" and "service error", which
+/// helps nobody.
 fn told(error: &kube::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut next: Option<&dyn std::error::Error> = error.source();

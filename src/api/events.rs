@@ -1,7 +1,7 @@
 //! Writes events to the API server: what the log has and the server was not told yet.
 //!
-//! The log is bounded and aggregates by itself, so that an absence of any length costs no more memory than the log, and ends in one
-//! write per entry with the count that it has by then.
+//! The log is bounded and aggregates by itself, so that an absence of any length costs no more
+//! memory than the log, and ends in one write per entry with the count that it has by then.
 
 use super::{ApiError, Clients, Link, Pause, Verb, call};
 use crate::{
@@ -18,7 +18,8 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Writes about one object: so many at once, and one more in so many seconds (the kubelet's spam filter).
+/// Writes about one object: so many at once, and one more in so many seconds (the kubelet's spam
+/// filter).
 const OBJECT_BURST: u32 = 25;
 const OBJECT_REFILL: Duration = Duration::from_secs(300);
 /// Between two looks at what had to wait.
@@ -56,7 +57,8 @@ impl EventsTask {
             let outcome = match clients {
                 None => Ok(Duration::MAX),
                 Some(clients) => {
-                    // Cancel-safe: a write that is dropped is made again; the name makes that harmless.
+                    // Cancel-safe: a write that is dropped is made again; the name makes that
+                    // harmless.
                     tokio::select! {
                         () = shutdown.cancelled() => return,
                         outcome = self.write(&clients, &log, &mut written, &mut allowances) => outcome,

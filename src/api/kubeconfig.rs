@@ -1,8 +1,9 @@
-//! The text of a kubeconfig to what the agent uses of it: the cluster and the user of the current context. Pure.
+//! The text of a kubeconfig to what the agent uses of it: the cluster and the user of the current
+//! context. Pure.
 //!
-//! The text is not trusted: every value that ends up in a header, a URL or a certificate is checked here, because
-//! the libraries behind it panic on some of them. An error names the field and never repeats a value that may be
-//! secret.
+//! The text is not trusted: every value that ends up in a header, a URL or a certificate is checked
+//! here, because the libraries behind it panic on some of them. An error names the field and never
+//! repeats a value that may be secret.
 
 use super::secret::{SecretError, bearer, decode_base64};
 use crate::{
@@ -262,7 +263,8 @@ fn login(user: &Field<'_>, directory: &Path) -> Outcome<Login> {
     }
 }
 
-/// The token of an OpenID Connect provider. It is used as it is: the agent asks nobody for a new one.
+/// The token of an OpenID Connect provider. It is used as it is: the agent asks nobody for a new
+/// one.
 fn oidc(provider: &Field<'_>) -> Outcome<HeaderValue> {
     if provider.text("name")?.as_deref() != Some("oidc") {
         let instead = "this version knows only `oidc`: use an exec plugin";

@@ -44,7 +44,8 @@ impl LeaseTask {
             let node = self.node.borrow_and_update().clone();
             let wait = match (clients, node) {
                 (Some(clients), Some(node)) => {
-                    // Cancel-safe: whether a write that is dropped was carried out is found out by the next one.
+                    // Cancel-safe: whether a write that is dropped was carried out is found out by
+                    // the next one.
                     let outcome = tokio::select! {
                         () = shutdown.cancelled() => return,
                         _ = self.link.changed() => {

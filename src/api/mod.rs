@@ -1,4 +1,5 @@
-//! The Kubernetes API server, where the agent has one (`--kubeconfig`): reports the node and its pods, and nothing else.
+//! The Kubernetes API server, where the agent has one (`--kubeconfig`): reports the node and its
+//! pods, and nothing else.
 //!
 //! ```text
 //!  kubeconfig, certificates ─► connection ─► Link ─┬─► reflect ─► what the API server has: our Node, our pods
@@ -8,9 +9,10 @@
 //!                                                  └─► events
 //! ```
 //!
-//! No pod waits for anything in here. Every task is level-triggered: it compares what the node is like with what the API
-//! server was last seen to have and writes the difference, so that an absence of any length ends in one write per object. Every
-//! request has a deadline, every pause is capped at [`MAX_PAUSE`].
+//! No pod waits for anything in here. Every task is level-triggered: it compares what the node is
+//! like with what the API server was last seen to have and writes the difference, so that an
+//! absence of any length ends in one write per object. Every request has a deadline, every pause is
+//! capped at [`MAX_PAUSE`].
 
 mod answer;
 mod client;
@@ -40,12 +42,13 @@ use std::time::Duration;
 
 /// A request that has no answer after this long has failed (the kubelet's heartbeat deadline).
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// The longest pause between two tries of anything. Longer ones are what makes a node stay away after its API server is back.
+/// The longest pause between two tries of anything. Longer ones are what makes a node stay away
+/// after its API server is back.
 pub const MAX_PAUSE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`], each shortened at random by up to a quarter, so that
-/// the nodes of a cluster do not all come back at once.
+/// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`], each shortened at random
+/// by up to a quarter, so that the nodes of a cluster do not all come back at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pause {
     failures: u32,
@@ -88,7 +91,8 @@ impl Trouble {
 #[must_use]
 pub fn jitter(most: Duration) -> Duration {
     use std::hash::{BuildHasher as _, RandomState};
-    // A new RandomState has new keys: the standard library's own randomness, which is good enough to spread load.
+    // A new RandomState has new keys: the standard library's own randomness, which is good enough
+    // to spread load.
     let random = RandomState::new().hash_one(0_u8);
     let part = u32::try_from(random & 0xffff).unwrap_or_default();
     most.saturating_mul(part) / 0x1_0000

@@ -6,7 +6,8 @@
 //!        └────────── deleted ────────────────┘
 //! ```
 //!
-//! What was written counts until the watch shows it or something newer, so that nothing is written twice for want of an echo.
+//! What was written counts until the watch shows it or something newer, so that nothing is written
+//! twice for want of an echo.
 
 use super::{
     ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, answer, call, jitter,
@@ -86,7 +87,8 @@ struct Memory {
     written: Option<Written>,
     pause: Pause,
     unschedulable: bool,
-    /// What the server did not keep of the last status that was written: to write it again would change nothing.
+    /// What the server did not keep of the last status that was written: to write it again would
+    /// change nothing.
     unkept: Unkept,
     /// Another agent that writes our status, and when it was last heard by boot time.
     rival: Option<(String, Duration)>,
@@ -102,7 +104,8 @@ struct Unkept {
 }
 
 impl Unkept {
-    /// Of the fields that were `sent`, those that would be written again now that the server has answered.
+    /// Of the fields that were `sent`, those that would be written again now that the server has
+    /// answered.
     fn of<'a>(
         sent: impl Iterator<Item = &'a String>,
         report: &NodeReport,
@@ -119,7 +122,8 @@ impl Unkept {
         Self { ours: fields, kept }
     }
 
-    /// Whether this is to be written only because the server did not keep it, and not because somebody changed it since.
+    /// Whether this is to be written only because the server did not keep it, and not because
+    /// somebody changed it since.
     fn explains(&self, field: &str, ours: &Value, theirs: &Value) -> bool {
         self.ours.get(field) == Some(ours) && theirs.get(field) == self.kept.get(field)
     }
@@ -144,7 +148,8 @@ impl NodeTask {
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut memory = Memory::new(self.periods);
         loop {
-            // Cancel-safe: a write that is dropped with its credentials is made again from what the server has.
+            // Cancel-safe: a write that is dropped with its credentials is made again from what the
+            // server has.
             let wait = tokio::select! {
                 () = shutdown.cancelled() => return,
                 wait = self.pass(&mut memory) => wait,
@@ -160,7 +165,8 @@ impl NodeTask {
         }
     }
 
-    /// One look at everything, and at most one write. How long to wait when nothing happens meanwhile.
+    /// One look at everything, and at most one write. How long to wait when nothing happens
+    /// meanwhile.
     async fn pass(&mut self, memory: &mut Memory) -> Duration {
         let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();

@@ -1,8 +1,8 @@
 //! Running an exec plugin: a program that an administrator names and that prints credentials.
 //!
-//! The plugin is not trusted to end or to print little. It runs in a process group of its own, which is killed
-//! when the plugin takes too long, prints too much, or is not waited for any more (the agent ends, or its
-//! kubeconfig has changed). Nothing that it prints is logged.
+//! The plugin is not trusted to end or to print little. It runs in a process group of its own,
+//! which is killed when the plugin takes too long, prints too much, or is not waited for any more
+//! (the agent ends, or its kubeconfig has changed). Nothing that it prints is logged.
 
 use super::{
     kubeconfig::Plugin,
@@ -94,8 +94,8 @@ impl Drop for Group {
     }
 }
 
-/// A plugin that runs. The fields are dropped in this order: the group's leader is not reaped yet when its group is
-/// killed, so no other group can have its number.
+/// A plugin that runs. The fields are dropped in this order: the group's leader is not reaped yet
+/// when its group is killed, so no other group can have its number.
 struct Running {
     group: Group,
     child: Child,
@@ -140,7 +140,8 @@ fn start(plugin: &Plugin, cluster: Value) -> io::Result<Running> {
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
-    // The agent is protected from the OOM killer (OOMScoreAdjust= of its unit), and a plugin is not the agent.
+    // The agent is protected from the OOM killer (OOMScoreAdjust= of its unit), and a plugin is not
+    // the agent.
     if let Some(pid) = child.id() {
         let path = format!("/proc/{pid}/oom_score_adj");
         if let Err(err) = std::fs::write(path, "0") {

@@ -6,8 +6,9 @@
 //!                                                                └── at once, or after the pod's pause ◄── settle ◄──────┘
 //! ```
 //!
-//! A pod is in the queue at most once, and its step is planned when its turn comes: the latest state counts, however long the
-//! API server was away. While it does not answer, one request at a time finds out when it does again.
+//! A pod is in the queue at most once, and its step is planned when its turn comes: the latest
+//! state counts, however long the API server was away. While it does not answer, one request at a
+//! time finds out when it does again.
 
 mod requests;
 
@@ -28,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Requests at a time.
 const PARALLEL: usize = 8;
-/// Between two comparisons of all pods when nothing tells of a change, and between two tries of what was refused.
+/// Between two comparisons of all pods when nothing tells of a change, and between two tries of
+/// what was refused.
 const RECONCILE: Duration = Duration::from_secs(10);
 /// After this many failures in a row a refused pod is tried again every [`RECONCILE`].
 const HASTY: u32 = 5;
@@ -159,12 +161,14 @@ impl PodsTask {
             self.publish();
             let wake_at = self.wake_at(turn);
             let inputs = &mut self.inputs;
-            // Cancel-safe: every arm only waits; a finished request stays in the set until it is taken out.
+            // Cancel-safe: every arm only waits; a finished request stays in the set until it is
+            // taken out.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 Some(done) = self.jobs.join_next() => match done {
                     Ok((key, step, answer)) => self.settle(&key, &step, &answer),
-                    // Requests are not aborted, so one has panicked; the agent ends over it as over any other panic.
+                    // Requests are not aborted, so one has panicked; the agent ends over it as over
+                    // any other panic.
                     Err(error) => return tracing::error!(err = %error, "a request to the API server has panicked"),
                 },
                 Ok(()) = inputs.views.changed() => self.take_in_views(),
@@ -276,7 +280,8 @@ impl PodsTask {
         pauses.chain(turn).fold(self.compare_all_at, Instant::min)
     }
 
-    /// Begins as many requests as may be under way. Gives when the next may begin, where time alone keeps it.
+    /// Begins as many requests as may be under way. Gives when the next may begin, where time alone
+    /// keeps it.
     fn serve(&mut self) -> Option<Instant> {
         let whole = self.inputs.picture.borrow().whole;
         let clients = self.inputs.link.borrow().clone().filter(|_| whole)?;
@@ -297,7 +302,8 @@ impl PodsTask {
             let Some((key, step)) = self.next(elapsed) else {
                 let paused = self.pods.values().any(|pod| pod.not_before.is_some());
                 if self.jobs.is_empty() && !paused {
-                    // What could not be written is as it should be: nothing is left to ask for that would show it.
+                    // What could not be written is as it should be: nothing is left to ask for that
+                    // would show it.
                     self.server = Server::default();
                 }
                 return None;

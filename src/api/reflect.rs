@@ -7,9 +7,10 @@
 //!    └────── a pause of 2 s at most ◄── the stream ends, breaks or is too old ──────────┘
 //! ```
 //!
-//! A watch that is broken is always begun anew with everything: so what changed meanwhile is seen at once, and no version has to be
-//! remembered. That the way to the server is broken is noticed by the connection's pings. What was seen last stays
-//! published, as it is better than nothing; [`Picture::live`] tells the difference.
+//! A watch that is broken is always begun anew with everything: so what changed meanwhile is seen
+//! at once, and no version has to be remembered. That the way to the server is broken is noticed by
+//! the connection's pings. What was seen last stays published, as it is better than nothing;
+//! [`Picture::live`] tells the difference.
 
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
@@ -24,7 +25,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How long a watch is asked to last; the server ends it then. Spread, so that not every node of a cluster comes back at once.
+/// How long a watch is asked to last; the server ends it then. Spread, so that not every node of a
+/// cluster comes back at once.
 const WATCH_FOR: Duration = Duration::from_secs(300);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);

@@ -27,8 +27,8 @@ pub enum SecretError {
     NoKey,
 }
 
-/// The `Authorization` header of a bearer token. White space around the token is no part of it, as for client-go's
-/// token files.
+/// The `Authorization` header of a bearer token. White space around the token is no part of it, as
+/// for client-go's token files.
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, SecretError> {
     match token.trim() {
         "" => Err(SecretError::Empty),

@@ -6,8 +6,9 @@
 //!                                                           └─► leave it ─► delete it, or fail
 //! ```
 //!
-//! A call ends when its [`Slice`] is over, and the next call begins anew with what is left: between two of them nothing is
-//! held. A directory in which something failed is listed once, so that what can't be deleted is tried once.
+//! A call ends when its [`Slice`] is over, and the next call begins anew with what is left: between
+//! two of them nothing is held. A directory in which something failed is listed once, so that what
+//! can't be deleted is tried once.
 
 use super::{
     open_base, open_same_mount,
@@ -29,8 +30,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How often one directory is listed when others create files in it meanwhile, or when the file system leaves entries
-/// out after deletions.
+/// How often one directory is listed when others create files in it meanwhile, or when the file
+/// system leaves entries out after deletions.
 const PASSES: u8 = 10;
 
 /// What one call of a removal has come to.
@@ -43,8 +44,8 @@ pub(crate) enum Removal {
     Unfinished,
 }
 
-/// The time that a removal works before it gives its thread back. Counted from the first deletion: every slice
-/// deletes something, however long it takes to find it.
+/// The time that a removal works before it gives its thread back. Counted from the first deletion:
+/// every slice deletes something, however long it takes to find it.
 #[derive(Debug)]
 pub(crate) struct Slice {
     length: Duration,
@@ -84,7 +85,8 @@ pub(crate) fn remove_tree(parent: &Path, name: &OsStr, slice: &mut Slice) -> io:
     remove(parent, name, Contents::Everything, slice)
 }
 
-/// Removes the cgroup `name` in `parent` with those below it. The files in them are the kernel's and go with them.
+/// Removes the cgroup `name` in `parent` with those below it. The files in them are the kernel's
+/// and go with them.
 ///
 /// # Errors
 /// `EBUSY` when processes are in one of them.

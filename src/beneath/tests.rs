@@ -26,8 +26,8 @@ fn remove_all(dir: &Path) -> (io::Result<Removal>, u64) {
     (removed, slice.looked_at())
 }
 
-/// A chain of `depth` directories below `directory`; calls `fill` in each of them. Made by descriptors: a path can't be
-/// that long.
+/// A chain of `depth` directories below `directory`; calls `fill` in each of them. Made by
+/// descriptors: a path can't be that long.
 fn chain(directory: &Path, depth: usize, fill: impl Fn(BorrowedFd<'_>)) {
     let mut directory = open_base(directory).unwrap();
     for _ in 0..depth {

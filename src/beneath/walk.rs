@@ -1,9 +1,10 @@
 //! A walk through a directory tree, depth first, whatever its depth and width.
 //!
-//! The cursor stands in one directory. It holds the descriptors of the nearest [`OPEN`] levels; it closes those above,
-//! remembers where it was in their listings, and finds them again through `..`. A directory that was moved meanwhile
-//! is noticed by its identity. Directories are read in batches of [`BATCH`] bytes. So the walk takes
-//! [`OPEN`] descriptors and batches, and about 64 bytes for each level, at most [`LEVELS`] of them.
+//! The cursor stands in one directory. It holds the descriptors of the nearest [`OPEN`] levels; it
+//! closes those above, remembers where it was in their listings, and finds them again through `..`.
+//! A directory that was moved meanwhile is noticed by its identity. Directories are read in batches
+//! of [`BATCH`] bytes. So the walk takes [`OPEN`] descriptors and batches, and about 64 bytes for
+//! each level, at most [`LEVELS`] of them.
 
 use super::open_same_mount;
 use nix::{
@@ -252,8 +253,8 @@ impl Listing {
     }
 }
 
-/// Calls `visit` with `top`, which is open for reading, and with every directory below it. Directories that vanish
-/// meanwhile are left out.
+/// Calls `visit` with `top`, which is open for reading, and with every directory below it.
+/// Directories that vanish meanwhile are left out.
 ///
 /// # Errors
 /// The first failure of `visit` or of the walk.

@@ -172,8 +172,8 @@ impl NodeCapacity {
     }
 }
 
-/// Process ids in the text of `cgroup.procs`. 0 stands for a process of another pid namespace: it can't be
-/// signalled, and `kill(0)` would hit our own process group.
+/// Process ids in the text of `cgroup.procs`. 0 stands for a process of another pid namespace: it
+/// can't be signalled, and `kill(0)` would hit our own process group.
 #[must_use]
 pub(super) fn parse_procs(text: &str) -> Vec<i32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 1).collect()

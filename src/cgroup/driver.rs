@@ -1,9 +1,9 @@
 //! Which driver makes the cgroups: what the runtime tells, else what is configured; and what shows
 //! that the two do not agree after all.
 //!
-//! Nothing is made before the runtime was asked. It is asked again whenever it may be another one (it
-//! was restarted), and the newest answer counts for the sandboxes that are made from then on. A pod
-//! stays with the driver of its sandbox, and removal looks in the places of both drivers.
+//! Nothing is made before the runtime was asked. It is asked again whenever it may be another one
+//! (it was restarted), and the newest answer counts for the sandboxes that are made from then on. A
+//! pod stays with the driver of its sandbox, and removal looks in the places of both drivers.
 
 use super::{CgroupError, Cgroups};
 use crate::model::{CgroupDriver, ToldDriver};
@@ -66,8 +66,8 @@ impl DriverState {
         Self { mismatch: Some(mismatch.to_owned()), ..self.clone() }
     }
 
-    /// The state after a sandbox was made. The cgroupfs driver takes the name of a slice for the name of a
-    /// directory, and makes it somewhere else, where no limit of the pod's holds.
+    /// The state after a sandbox was made. The cgroupfs driver takes the name of a slice for the
+    /// name of a directory, and makes it somewhere else, where no limit of the pod's holds.
     pub(super) fn after_sandbox(&self, in_pods_cgroup: bool) -> Self {
         let mismatch = (!in_pods_cgroup && self.driver == Some(CgroupDriver::Systemd)).then(|| {
             "the container runtime puts no process into the pods' slices: it uses the cgroupfs cgroup \

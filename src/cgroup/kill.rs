@@ -1,7 +1,7 @@
 //! Killing what runs in a pod's cgroup, removing it, finding what is there.
 //!
-//! A privileged pod can make any number of cgroups below its own, deeper than a path can be long: those are visited and
-//! removed by descriptors (`beneath`).
+//! A privileged pod can make any number of cgroups below its own, deeper than a path can be long:
+//! those are visited and removed by descriptors (`beneath`).
 
 use super::{
     CgroupError, Cgroups, FoundPod,
@@ -40,7 +40,8 @@ const SLICE: Duration = Duration::from_millis(250);
 
 impl Cgroups {
     /// Sends SIGKILL to every process of the pod, at once and without the runtime. Does not wait
-    /// for their deaths. Returns whether there was a process to kill; a pod without cgroup has none.
+    /// for their deaths. Returns whether there was a process to kill; a pod without cgroup has
+    /// none.
     ///
     /// # Errors
     /// When the processes can't be listed or signalled.

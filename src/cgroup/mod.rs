@@ -6,9 +6,9 @@
 //! Does not decide any value: those come from `podspec` and the configuration.
 //!
 //! The two drivers differ in where a cgroup lies (`names`) and in that systemd is told first, with
-//! the limits as properties of a slice (`slice`, `systemd`). All else is the same: systemd makes the
-//! directories, those that it did not make are made, and the same values are written to the files.
-//! Which driver it is turns out when the runtime answers (`driver`).
+//! the limits as properties of a slice (`slice`, `systemd`). All else is the same: systemd makes
+//! the directories, those that it did not make are made, and the same values are written to the
+//! files. Which driver it is turns out when the runtime answers (`driver`).
 
 mod capacity;
 mod core;

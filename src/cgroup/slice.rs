@@ -1,9 +1,9 @@
 //! The pure part of slices: which properties systemd is given for which limits, and what its
 //! answers mean.
 //!
-//! systemd writes its own idea of a cgroup whenever it looks at it again (daemon-reload), so what it
-//! has a property for must be one. What it has none for (huge pages), and the exact CPU quota, is
-//! written to the cgroup's files as with the cgroupfs driver.
+//! systemd writes its own idea of a cgroup whenever it looks at it again (daemon-reload), so what
+//! it has a property for must be one. What it has none for (huge pages), and the exact CPU quota,
+//! is written to the cgroup's files as with the cgroupfs driver.
 
 use super::{CgroupVersion, Limits};
 use crate::podspec::weight_of_shares;

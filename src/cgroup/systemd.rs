@@ -1,10 +1,10 @@
 //! Slices through systemd's D-Bus interface.
 //!
 //! Every piece of work has a connection of its own, closed when it is done. systemd sends every
-//! change of every unit to whoever is connected to its private socket: an idle connection would wake
-//! the agent all day. And nothing has to be noticed when systemd executes itself anew, or the bus
-//! is restarted: work that a broken connection cut short is done again from its beginning, which
-//! looks at what is there first.
+//! change of every unit to whoever is connected to its private socket: an idle connection would
+//! wake the agent all day. And nothing has to be noticed when systemd executes itself anew, or the
+//! bus is restarted: work that a broken connection cut short is done again from its beginning,
+//! which looks at what is there first.
 //!
 //! ```text
 //! ensure: what is it? ─ runs ──────────────────────────► SetUnitProperties

@@ -128,9 +128,9 @@ impl Cgroups {
         self.inner.version
     }
 
-    /// Sizes in bytes of the huge pages that a container's cgroup can limit: those of the machine, or
-    /// none where the kernel has no hugetlb controller here. A runtime may refuse a limit that it
-    /// can't write, also a limit of 0.
+    /// Sizes in bytes of the huge pages that a container's cgroup can limit: those of the machine,
+    /// or none where the kernel has no hugetlb controller here. A runtime may refuse a limit that
+    /// it can't write, also a limit of 0.
     #[must_use]
     pub fn limited_page_sizes(&self, machine: &NodeCapacity) -> Vec<u64> {
         let limited = match self.inner.version {
@@ -149,9 +149,9 @@ impl Cgroups {
         sizes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
     }
 
-    /// Makes `kubepods` with its limits and the tiers with their CPU shares: 2 for best effort, the given
-    /// number for burstable (all its pods' requests together). Updates those that exist. To be
-    /// repeated every minute while it fails. Nothing to do until the driver is known.
+    /// Makes `kubepods` with its limits and the tiers with their CPU shares: 2 for best effort, the
+    /// given number for burstable (all its pods' requests together). Updates those that exist. To
+    /// be repeated every minute while it fails. Nothing to do until the driver is known.
     ///
     /// # Errors
     /// When a cgroup can't be made or a value is refused.
@@ -184,8 +184,9 @@ impl Cgroups {
         .await
     }
 
-    /// Makes the cgroup of a pod with its values. One in which something runs is left as it is; an empty one may
-    /// be what was begun and not finished, and gets its values again. Returns whether they were written.
+    /// Makes the cgroup of a pod with its values. One in which something runs is left as it is; an
+    /// empty one may be what was begun and not finished, and gets its values again. Returns whether
+    /// they were written.
     ///
     /// `name` is the path below `cgroupRoot`, `kubepods` first.
     ///
@@ -267,8 +268,9 @@ impl Cgroups {
         Ok(place.directories.iter().fold(String::new(), |path, part| path + "/" + part))
     }
 
-    /// The place where a pod's processes are, if there are any. Its shim knows one driver, that of the time
-    /// when its sandbox was made: whatever the runtime uses by now, its containers belong there.
+    /// The place where a pod's processes are, if there are any. Its shim knows one driver, that of
+    /// the time when its sandbox was made: whatever the runtime uses by now, its containers belong
+    /// there.
     fn inhabited(&self, places: [Place; 2]) -> Result<Option<Place>, CgroupError> {
         for place in places {
             if !self.processes_in(&place)?.is_empty() {
@@ -315,8 +317,8 @@ impl Cgroups {
         self.inner.per_qos
     }
 
-    /// Stops the slice of a place. A place of the cgroupfs driver has none, and where systemd is not the
-    /// driver a slice is there only when its directory is.
+    /// Stops the slice of a place. A place of the cgroupfs driver has none, and where systemd is
+    /// not the driver a slice is there only when its directory is.
     pub(super) async fn stop_slice(&self, place: &Place) -> Result<(), CgroupError> {
         let Some(slice) = place.last().filter(|_| place.driver == CgroupDriver::Systemd) else {
             return Ok(());

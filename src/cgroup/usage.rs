@@ -5,7 +5,8 @@ use crate::model::CgroupDirs;
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 impl Cgroups {
-    /// The cgroup of all pods under the driver in use; `None` where there is none, or it is not known yet.
+    /// The cgroup of all pods under the driver in use; `None` where there is none, or it is not
+    /// known yet.
     #[must_use]
     pub fn kubepods_dirs(&self) -> Option<CgroupDirs> {
         let driver = self.inner.driver.borrow().driver.filter(|_| self.is_managed())?;
@@ -13,21 +14,23 @@ impl Cgroups {
         self.dirs(|hierarchy| place.in_hierarchy(hierarchy)).filter(|dirs| dirs.memory.is_dir())
     }
 
-    /// Whether there is to be a cgroup of all pods that is not there, or not known, yet: the runtime was not asked for its driver.
+    /// Whether there is to be a cgroup of all pods that is not there, or not known, yet: the
+    /// runtime was not asked for its driver.
     #[must_use]
     pub fn waits_for_kubepods(&self) -> bool {
         self.is_managed() && self.kubepods_dirs().is_none()
     }
 
-    /// Which directory the cgroup of all pods is: another number when it was removed and somebody made it again.
+    /// Which directory the cgroup of all pods is: another number when it was removed and somebody
+    /// made it again.
     #[must_use]
     pub fn kubepods_inode(&self) -> Option<u64> {
         let dirs = self.kubepods_dirs()?;
         fs::metadata(dirs.memory).ok().map(|found| found.ino())
     }
 
-    /// A pod's cgroup, whichever driver made it: where two are there, the one in which something runs. `name` is the
-    /// path below `cgroupRoot`. `None` where there is none.
+    /// A pod's cgroup, whichever driver made it: where two are there, the one in which something
+    /// runs. `name` is the path below `cgroupRoot`. `None` where there is none.
     #[must_use]
     pub fn pod_dirs(&self, name: &[impl AsRef<str>]) -> Option<CgroupDirs> {
         if !self.is_managed() {

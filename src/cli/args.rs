@@ -23,7 +23,8 @@ impl AgentArgs {
 /// Which pod is meant.
 #[derive(Clone, Debug, Args)]
 pub struct NamespaceArgs {
-    /// Namespace of the pod, where POD does not name it [default: the one namespace that has such a pod]
+    /// Namespace of the pod, where POD does not name it [default: the one namespace that has such a
+    /// pod]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 }
@@ -87,7 +88,8 @@ pub struct LogsArgs {
     /// Begin each line with its time
     #[arg(long)]
     pub timestamps: bool,
-    /// Directory of the containers' logs [default: the agent's; /var/log/pods when no agent answers]
+    /// Directory of the containers' logs [default: the agent's; /var/log/pods when no agent
+    /// answers]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub pod_logs_dir: Option<PathBuf>,
     /// How the agent is found.

@@ -1,5 +1,5 @@
-//! `nodelet check`: what the agent would say about manifests and configuration files, by the agent's
-//! own code, without an agent. One line for each finding, in the form that editors jump to.
+//! `nodelet check`: what the agent would say about manifests and configuration files, by the
+//! agent's own code, without an agent. One line for each finding, in the form that editors jump to.
 
 use super::{
     EXIT_FAILURE,

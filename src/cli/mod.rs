@@ -1,5 +1,5 @@
-//! The command line: what can be asked, in words that `--help`, the manual pages and the completions
-//! share, and who answers.
+//! The command line: what can be asked, in words that `--help`, the manual pages and the
+//! completions share, and who answers.
 
 pub mod args;
 mod check;
@@ -228,8 +228,9 @@ fn print(text: &str) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to standard output, with escape sequences made visible: much of what is printed comes from
-/// manifests, from containers and from the runtime. Only the log of a container is printed as it is.
+/// Writes to standard output, with escape sequences made visible: much of what is printed comes
+/// from manifests, from containers and from the runtime. Only the log of a container is printed as
+/// it is.
 fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable_lines(text).as_bytes())?;

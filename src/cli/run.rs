@@ -56,7 +56,8 @@ where
         }
     };
     let ended = runtime.block_on(agent(config));
-    // A thread that hangs on a dead file system must not keep the process, and with it the lock, for ever.
+    // A thread that hangs on a dead file system must not keep the process, and with it the lock,
+    // for ever.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,

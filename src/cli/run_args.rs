@@ -99,7 +99,8 @@ fn heading(name: &str) -> &'static str {
     }
 }
 
-/// The documentation's note as a line of help: no code style, a capital letter, flags instead of fields.
+/// The documentation's note as a line of help: no code style, a capital letter, flags instead of
+/// fields.
 fn sentence(note: &str) -> String {
     let plain = flags_for_fields(&note.replace('`', ""));
     let mut letters = plain.chars();
@@ -129,8 +130,8 @@ fn flags_for_fields(text: &str) -> String {
         .collect()
 }
 
-/// Prepares arguments for clap: `run` is what is meant when no command is named, and `_` in a flag's
-/// name is `-`, as for the kubelet.
+/// Prepares arguments for clap: `run` is what is meant when no command is named, and `_` in a
+/// flag's name is `-`, as for the kubelet.
 pub(super) fn normalize(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let runs = match args.get(1).and_then(|first| first.to_str()) {

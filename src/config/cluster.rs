@@ -26,7 +26,8 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
         taints: taints(r),
         provider_id: r.filled_text("providerID").map(|(text, _)| text.to_owned()),
         status_update: update.unwrap_or(default.status_update),
-        // The kubelet's rule: who sets only how often the status is computed means how often it is reported.
+        // The kubelet's rule: who sets only how often the status is computed means how often it is
+        // reported.
         status_report: report.or(update).unwrap_or(default.status_report),
         lease_seconds: lease.and_then(|n| i32::try_from(n).ok()).unwrap_or(default.lease_seconds),
         max_images: match images {

@@ -21,8 +21,8 @@ use std::{collections::BTreeMap, time::Duration};
 const MAX_CLASS: i64 = 1_000_000_000;
 const CLASSES: &str = "priorityClasses";
 
-/// Sets the default of `evictionHard` where the main file does not say anything about it: as for the kubelet,
-/// drop-ins are merged over the default then, and over the main file's map otherwise.
+/// Sets the default of `evictionHard` where the main file does not say anything about it: as for
+/// the kubelet, drop-ins are merged over the default then, and over the main file's map otherwise.
 pub(super) fn set_default(tree: &mut Tree, place: &Place) {
     let hard = Setting::Hard.name();
     if tree.get(hard).is_none() {

@@ -1,8 +1,8 @@
-//! The table of `run`'s flags: nodelet's own, the kubelet's that mean something here, and the rest of
-//! the kubelet's with what to say about each.
+//! The table of `run`'s flags: nodelet's own, the kubelet's that mean something here, and the rest
+//! of the kubelet's with what to say about each.
 //!
-//! A flag that mirrors a configuration field is only that: its name, its field. Type, default, effect
-//! and support are the field's.
+//! A flag that mirrors a configuration field is only that: its name, its field. Type, default,
+//! effect and support are the field's.
 
 use super::fields::{KUBELET, NODELET, default_of, field_at};
 use crate::document::{Field, Support, Type};

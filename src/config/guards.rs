@@ -1,4 +1,5 @@
-//! What is asked for explicitly and this host does not have, which is an error before anything runs.
+//! What is asked for explicitly and this host does not have, which is an error before anything
+//! runs.
 
 use super::{host::HostFacts, read::Reader};
 

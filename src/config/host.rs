@@ -66,7 +66,8 @@ impl HostFacts {
 pub struct Environment {
     /// `NOTIFY_SOCKET`: where systemd waits for READY=1.
     pub notify_socket: Option<OsString>,
-    /// `WATCHDOG_USEC`, when `WATCHDOG_PID` names this process: systemd wants a sign of life this often.
+    /// `WATCHDOG_USEC`, when `WATCHDOG_PID` names this process: systemd wants a sign of life this
+    /// often.
     pub watchdog: Option<Duration>,
     /// `DBUS_SYSTEM_BUS_ADDRESS`, when it is the path of a socket.
     pub system_bus: Option<PathBuf>,

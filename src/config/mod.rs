@@ -9,9 +9,9 @@
 //! flags ── their field's type ──────────────────────────────────────┴─► build ──► Config
 //! ```
 //!
-//! Owns the table of every field and flag, which decoding, `--help` and docs/configuration.md share.
-//! This is the only module that reads the environment. It decides nothing about pods, and touches
-//! nothing on the machine.
+//! Owns the table of every field and flag, which decoding, `--help` and docs/configuration.md
+//! share. This is the only module that reads the environment. It decides nothing about pods, and
+//! touches nothing on the machine.
 
 mod admission;
 mod assemble;

@@ -1,7 +1,7 @@
 //! Typed access to what was merged: zero values, ranges, paths, each mistake at its place.
 //!
-//! Types were checked file by file before, with better messages: here a value of the wrong type just
-//! counts as not set.
+//! Types were checked file by file before, with better messages: here a value of the wrong type
+//! just counts as not set.
 
 use super::tree::{Layer, Mistake, Place, Tree};
 use crate::model::{format_duration, parse_duration};

@@ -40,8 +40,8 @@ pub struct Config {
     /// The agent's own process.
     pub process: ProcessConfig,
     /// How long pods have when the machine goes down: `shutdownGracePeriod`,
-    /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`. Default: no time; under systemd
-    /// 30 s, the last 10 of them for critical pods.
+    /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`. Default: no time;
+    /// under systemd 30 s, the last 10 of them for critical pods.
     pub shutdown: Option<ShutdownPeriods>,
     /// The cluster that the node is part of, where it has one.
     pub cluster: ClusterConfig,
@@ -69,7 +69,8 @@ pub struct ClusterConfig {
     pub kubeconfig: Option<PathBuf>,
     /// `registerNode`: make the Node object. Default true.
     pub register: bool,
-    /// `enableControllerAttachDetach`: annotate the Node for the attach-detach controller. Default true.
+    /// `enableControllerAttachDetach`: annotate the Node for the attach-detach controller. Default
+    /// true.
     pub attach_detach: bool,
     /// `registerWithTaints`. Default none besides the agent's own.
     pub taints: Vec<NodeTaint>,
@@ -77,7 +78,8 @@ pub struct ClusterConfig {
     pub provider_id: Option<String>,
     /// `nodeStatusUpdateFrequency`: how often the status is computed. Default 10 s.
     pub status_update: Duration,
-    /// `nodeStatusReportFrequency`: how often it is written although nothing has changed. Default 5 min.
+    /// `nodeStatusReportFrequency`: how often it is written although nothing has changed. Default 5
+    /// min.
     pub status_report: Duration,
     /// `nodeLeaseDurationSeconds`. Default 40.
     pub lease_seconds: i32,
@@ -168,7 +170,8 @@ pub struct SourceConfig {
     pub static_pod_path: Option<PathBuf>,
     /// `staticPodURL`. Default `None`.
     pub url: Option<String>,
-    /// `staticPodURLHeader`: name and value of each header, several of one name allowed. Default none.
+    /// `staticPodURLHeader`: name and value of each header, several of one name allowed. Default
+    /// none.
     pub headers: Vec<(String, String)>,
     /// `fileCheckFrequency`: between two listings of the directory. Default 20 s.
     pub file_check: Duration,
@@ -220,7 +223,8 @@ pub struct CriConfig {
     pub endpoint: Endpoint,
     /// `imageServiceEndpoint`. Default: the same.
     pub image_endpoint: Endpoint,
-    /// `runtimeRequestTimeout`: deadline of a read, soft deadline of a mutating call. Default 2 min.
+    /// `runtimeRequestTimeout`: deadline of a read, soft deadline of a mutating call. Default 2
+    /// min.
     pub request_timeout: Duration,
 }
 
@@ -250,9 +254,11 @@ pub enum PidsLimit {
 /// How pods are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsConfig {
-    /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default `None`.
+    /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default
+    /// `None`.
     pub start_concurrency: Option<u32>,
-    /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1 min.
+    /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1
+    /// min.
     pub sync_frequency: Duration,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: where the back-off ends. Default 5 min.
     pub crash_loop_cap: Duration,
@@ -260,7 +266,8 @@ pub struct PodsConfig {
     pub pids_limit: PidsLimit,
     /// DNS of pods.
     pub dns: DnsConfig,
-    /// `cpuCFSQuotaPeriod` where `cpuCFSQuota` is on; `None`: CPU limits are not enforced. Default 100 ms.
+    /// `cpuCFSQuotaPeriod` where `cpuCFSQuota` is on; `None`: CPU limits are not enforced. Default
+    /// 100 ms.
     pub cfs_period: Option<Duration>,
     /// `seccompDefault`: containers without a profile get RuntimeDefault. Default false.
     pub seccomp_default: bool,
@@ -269,8 +276,8 @@ pub struct PodsConfig {
     pub single_process_oom_kill: Option<bool>,
     /// `allowedUnsafeSysctls`: names, or prefixes with `*` at the end. Default none.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// `priorityClasses`: the priority of pods that name a class and no priority. Default none; the system's own
-    /// classes are not among them.
+    /// `priorityClasses`: the priority of pods that name a class and no priority. Default none; the
+    /// system's own classes are not among them.
     pub priority_classes: BTreeMap<String, i32>,
     /// `maxPods`: how many pods the node takes. Default 110.
     pub max_pods: u32,
@@ -300,7 +307,8 @@ impl Default for PodsConfig {
 /// DNS of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsConfig {
-    /// `resolvConf`; `None` (set to `""`): nothing is taken from the host. Default `/etc/resolv.conf`.
+    /// `resolvConf`; `None` (set to `""`): nothing is taken from the host. Default
+    /// `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
     /// `clusterDNS`. Default none.
     pub cluster_dns: Vec<IpAddr>,
@@ -323,7 +331,8 @@ impl Default for DnsConfig {
 pub struct CgroupConfig {
     /// `cgroupRoot`: an existing cgroup, `/` for the root. Default `/`.
     pub root: String,
-    /// `cgroupsPerQOS`: without it no cgroup is made and the runtime gets an empty parent. Default true.
+    /// `cgroupsPerQOS`: without it no cgroup is made and the runtime gets an empty parent. Default
+    /// true.
     pub per_qos: bool,
     /// `cgroupDriver`, for a runtime that does not tell which one it uses. Default cgroupfs.
     pub driver: CgroupDriver,
@@ -463,8 +472,8 @@ pub struct ProcessConfig {
     pub notify_socket: Option<OsString>,
     /// `WATCHDOG_USEC` of the environment: systemd wants a sign of life this often.
     pub watchdog: Option<Duration>,
-    /// The system bus: `DBUS_SYSTEM_BUS_ADDRESS` of the environment, where it is a socket's path. Default
-    /// `/run/dbus/system_bus_socket`.
+    /// The system bus: `DBUS_SYSTEM_BUS_ADDRESS` of the environment, where it is a socket's path.
+    /// Default `/run/dbus/system_bus_socket`.
     pub system_bus: PathBuf,
 }
 

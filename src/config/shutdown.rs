@@ -12,8 +12,8 @@ const TOTAL: &str = "shutdownGracePeriod";
 const CRITICAL: &str = "shutdownGracePeriodCriticalPods";
 const BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 
-/// What an agent does under systemd that was told nothing: a pod's default grace period is 30 s, and systemd
-/// itself gives a service three times as much.
+/// What an agent does under systemd that was told nothing: a pod's default grace period is 30 s,
+/// and systemd itself gives a service three times as much.
 pub(super) fn under_systemd() -> ShutdownPeriods {
     ShutdownPeriods::of_total(Duration::from_secs(30), Duration::from_secs(10))
 }

@@ -32,7 +32,8 @@ pub struct Mistake {
     pub problem: Problem,
 }
 
-/// `/etc/nodelet/config.yaml: line 3, column 16: registryBurst: Invalid value: "many": must be a whole number`
+/// `/etc/nodelet/config.yaml: line 3, column 16: registryBurst: Invalid value: "many": must be a
+/// whole number`
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.location, self.problem)
@@ -74,8 +75,8 @@ impl Tree {
         }
     }
 
-    /// Applies a document as a JSON merge patch (RFC 7386): objects merge, null takes away, all else
-    /// replaces. Nothing is null afterwards.
+    /// Applies a document as a JSON merge patch (RFC 7386): objects merge, null takes away, all
+    /// else replaces. Nothing is null afterwards.
     pub(super) fn patch(&mut self, node: &Node, base: &Place) {
         let place = Place { position: node.position, ..base.clone() };
         match &node.value {
@@ -99,7 +100,8 @@ impl Tree {
         }
         let Self::Object(own_place, map) = self else { return };
         *own_place = place.clone();
-        // Backwards, so that the first of two equal keys wins, as everywhere (it is an error anyway).
+        // Backwards, so that the first of two equal keys wins, as everywhere (it is an error
+        // anyway).
         for entry in node.entries().iter().rev() {
             if entry.value.is_null() {
                 map.remove(&entry.key);

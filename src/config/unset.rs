@@ -1,5 +1,5 @@
-//! Whether a field that is not acted on asks for anything: kubeadm writes many fields with the value
-//! that the kubelet reads as "not set", and those need no report.
+//! Whether a field that is not acted on asks for anything: kubeadm writes many fields with the
+//! value that the kubelet reads as "not set", and those need no report.
 
 use super::fields::{KUBELET, field_at};
 use crate::{
@@ -35,7 +35,8 @@ fn is_zero(path: &str, ty: &Type, node: &Node) -> bool {
         (Value::String(text), Type::Duration | Type::Any) => {
             parse_duration(text).is_some_and(|duration| duration.is_zero())
         }
-        // "0" is a CPU in reservedSystemCPUs. "0s" stands in volumeStatsAggPeriod, which is text here.
+        // "0" is a CPU in reservedSystemCPUs. "0s" stands in volumeStatsAggPeriod, which is text
+        // here.
         (Value::String(text), _) => text.is_empty() || text == "0s",
         (Value::List(items), _) => items.is_empty(),
         (Value::Map(entries), Type::Object(fields)) => entries.iter().all(|entry| {

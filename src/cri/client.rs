@@ -136,7 +136,8 @@ impl RuntimeClient {
         Ok(super::from_cri::readiness(&answer))
     }
 
-    /// The image of sandboxes, where the runtime tells it: containerd 1.x does, which does not always pin it.
+    /// The image of sandboxes, where the runtime tells it: containerd 1.x does, which does not
+    /// always pin it.
     pub async fn sandbox_image(&self) -> Option<String> {
         let mut runtime = self.runtime.clone();
         let call = runtime.status(v1::StatusRequest { verbose: true });

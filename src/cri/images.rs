@@ -21,7 +21,8 @@ pub struct ImageFound {
     pub username: String,
 }
 
-/// Where images and writable layers lie: a directory on each of their file systems, as the runtime tells.
+/// Where images and writable layers lie: a directory on each of their file systems, as the runtime
+/// tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageFilesystems {
     /// Of images.

@@ -1,7 +1,9 @@
-//! Where containerd keeps what a container writes, asked of containerd's own services. The container itself, and the
-//! kernel's table of its mounts, are never asked: a container can forge both.
+//! Where containerd keeps what a container writes, asked of containerd's own services. The
+//! container itself, and the kernel's table of its mounts, are never asked: a container can forge
+//! both.
 //!
-//! Another runtime does not have these services. What its layers take is asked with `writable_layers`.
+//! Another runtime does not have these services. What its layers take is asked with
+//! `writable_layers`.
 
 use super::{
     CriError, RuntimeClient,
@@ -21,13 +23,15 @@ use std::{
 };
 use tokio::{task::JoinSet, time::Instant};
 
-/// The files that containerd makes for a sandbox, in `sandboxes/ID`, and mounts into its containers, which may write to them.
+/// The files that containerd makes for a sandbox, in `sandboxes/ID`, and mounts into its
+/// containers, which may write to them.
 const SANDBOX_FILES: [&str; 3] = ["hostname", "hosts", "resolv.conf"];
 
 /// Where what a container writes goes, as the runtime tells. Fixed for the life of the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WritePlaces {
-    /// The directory of its writable layer. `None` where the layer is no directory of its own, or the runtime does not tell.
+    /// The directory of its writable layer. `None` where the layer is no directory of its own, or
+    /// the runtime does not tell.
     layer: Option<PathBuf>,
     /// Files of its sandbox.
     files: Vec<PathBuf>,
@@ -36,15 +40,16 @@ pub struct WritePlaces {
 }
 
 impl WritePlaces {
-    /// The directory of the writable layer, if it lies in one of the directories that the runtime has for
-    /// layers (`told`).
+    /// The directory of the writable layer, if it lies in one of the directories that the runtime
+    /// has for layers (`told`).
     #[must_use]
     pub fn layer(&self, told: &[PathBuf]) -> Option<&Path> {
         let layer = self.layer.as_deref()?;
         told.iter().any(|root| is_below(layer, root)).then_some(layer)
     }
 
-    /// The files of the sandbox, as far as they lie in the runtime's directory: the one above those for layers (`told`).
+    /// The files of the sandbox, as far as they lie in the runtime's directory: the one above those
+    /// for layers (`told`).
     pub fn files<'a>(&'a self, told: &'a [PathBuf]) -> impl Iterator<Item = &'a Path> {
         in_runtime(&self.files, told)
     }
@@ -68,7 +73,8 @@ fn is_below(path: &Path, root: &Path) -> bool {
 }
 
 impl RuntimeClient {
-    /// Where what a container writes goes. Nothing is known (the default) with a runtime that has no such service.
+    /// Where what a container writes goes. Nothing is known (the default) with a runtime that has
+    /// no such service.
     ///
     /// # Errors
     /// As every read: see [`CriError`].
@@ -93,8 +99,8 @@ impl RuntimeClient {
         Ok(places)
     }
 
-    /// The same for several containers, `at_once` of them at a time. One for which the runtime has not answered `within` this
-    /// time is missing.
+    /// The same for several containers, `at_once` of them at a time. One for which the runtime has
+    /// not answered `within` this time is missing.
     ///
     /// # Cancel safety
     /// Nothing is lost but the answers.

@@ -1,8 +1,9 @@
 //! What containers' writable layers take, asked one container at a time.
 //!
-//! containerd asks the container's shim for the rest of the numbers: one whose shim hangs does not answer, and a
-//! list of all of them would not, either. So it is a list of one that is asked for: unlike the call for a single one it tells
-//! of containers without a process, whose layers are there until they are removed.
+//! containerd asks the container's shim for the rest of the numbers: one whose shim hangs does not
+//! answer, and a list of all of them would not, either. So it is a list of one that is asked for:
+//! unlike the call for a single one it tells of containers without a process, whose layers are
+//! there until they are removed.
 
 use super::{
     CriError, RuntimeClient,
@@ -28,8 +29,8 @@ pub struct Layer {
 pub type Layers = BTreeMap<ContainerId, Result<Layer, CriError>>;
 
 impl RuntimeClient {
-    /// What a container's writable layer takes, whether it runs or has ended. `deadline` counts in place of the one for all
-    /// reads.
+    /// What a container's writable layer takes, whether it runs or has ended. `deadline` counts in
+    /// place of the one for all reads.
     ///
     /// # Errors
     /// As every read: see [`CriError`]. `Other` for a container that was not measured yet.
@@ -50,8 +51,8 @@ impl RuntimeClient {
         layer.and_then(from_usage).ok_or_else(|| empty("ListContainerStats"))
     }
 
-    /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one that does not
-    /// answer takes one of the turns for that long, and no more.
+    /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one
+    /// that does not answer takes one of the turns for that long, and no more.
     ///
     /// # Cancel safety
     /// Nothing is lost but the answers.

@@ -1,8 +1,9 @@
 //! Merges what the sources want into one pod per name.
 //!
-//! A name wanted twice stays with the pod that runs; while nothing of the name runs, with the one that comes
-//! first by source kind, location and place in the file, so that the choice does not change by itself. The other one gets a
-//! verdict that names both places. Admission (resources, node conditions) will stand here as well.
+//! A name wanted twice stays with the pod that runs; while nothing of the name runs, with the one
+//! that comes first by source kind, location and place in the file, so that the choice does not
+//! change by itself. The other one gets a verdict that names both places. Admission (resources,
+//! node conditions) will stand here as well.
 
 use crate::model::{DesiredPod, Origin, PodKey, PodUid, SourceKind, SourceView};
 use std::{
@@ -15,7 +16,8 @@ use std::{
 pub enum Knowledge {
     /// Nothing yet.
     Unknown,
-    /// The last good manifests of an earlier life: enough to keep them running, not to remove anything.
+    /// The last good manifests of an earlier life: enough to keep them running, not to remove
+    /// anything.
     Checkpoint,
     /// Everything that it has now: what is not in it is not wanted.
     Complete,
@@ -30,9 +32,9 @@ pub struct SourceSnapshot {
     pub knowledge: Knowledge,
     /// The pods that it wants.
     pub pods: Vec<Arc<DesiredPod>>,
-    /// Those of them that it can't vouch for yet: an earlier run of the agent accepted them and they were not
-    /// looked for since, or their manifest is missing and may be removed. They keep what runs, and nothing
-    /// is started for them.
+    /// Those of them that it can't vouch for yet: an earlier run of the agent accepted them and
+    /// they were not looked for since, or their manifest is missing and may be removed. They keep
+    /// what runs, and nothing is started for them.
     pub unconfirmed: BTreeSet<PodKey>,
     /// For people.
     pub view: SourceView,
@@ -60,13 +62,15 @@ pub struct Desired {
     pub unconfirmed: BTreeSet<PodKey>,
     /// Pods that gave way, sorted.
     pub duplicates: Vec<Duplicate>,
-    /// Whether every source has told something: what its first look showed, or the last good manifests.
+    /// Whether every source has told something: what its first look showed, or the last good
+    /// manifests.
     pub told: bool,
     /// Whether every source is complete: only then a name that is not in `pods` is unwanted.
     pub complete: bool,
 }
 
-/// Merges what the sources want. `running` tells the uid that runs (or is being started) under a name.
+/// Merges what the sources want. `running` tells the uid that runs (or is being started) under a
+/// name.
 ///
 /// No source at all counts as complete knowledge that nothing is wanted.
 #[must_use]

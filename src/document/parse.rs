@@ -1,9 +1,9 @@
 //! Bytes to trees.
 //!
-//! Built on the events of granit-parser (the parser under serde-saphyr), because what a scalar means
-//! depends on how it was written, and serde's view of a document has lost that. Everything that a
-//! hostile text can make large is bounded: its size, its depth, the number of nodes, and what
-//! aliases and merge keys multiply.
+//! Built on the events of granit-parser (the parser under serde-saphyr), because what a scalar
+//! means depends on how it was written, and serde's view of a document has lost that. Everything
+//! that a hostile text can make large is bounded: its size, its depth, the number of nodes, and
+//! what aliases and merge keys multiply.
 
 use super::{
     node::{Document, Entry, Node, Value},
@@ -18,8 +18,8 @@ use std::collections::HashMap;
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 /// Deepest nesting; a pod needs 12.
 const MAX_DEPTH: usize = 64;
-/// Most nodes in one text, aliases expanded. A large pod has a thousand, a usual one a hundred. Each
-/// node takes up to a kilobyte while a manifest is decoded.
+/// Most nodes in one text, aliases expanded. A large pod has a thousand, a usual one a hundred.
+/// Each node takes up to a kilobyte while a manifest is decoded.
 const MAX_NODES: usize = 50_000;
 /// Longest message, in characters.
 const MAX_MESSAGE: usize = 300;
@@ -239,7 +239,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds what `<<` brings in: what is written in the mapping itself wins, then the earlier merge.
+    /// Adds what `<<` brings in: what is written in the mapping itself wins, then the earlier
+    /// merge.
     fn merged(&mut self, entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Problem> {
         if merges.is_empty() {
             return Ok(entries);

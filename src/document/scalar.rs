@@ -1,13 +1,14 @@
 //! What a plain scalar means, by the rules of YAML 1.1 as Go's yaml.v2 reads them, which
 //! `sigs.k8s.io/yaml` and with it every Kubernetes tool is built on.
 //!
-//! Only scalars without quotes come here: `0644` is 420, `yes` is true, `1_000` is 1000, `1.0` is 1,
-//! `2001-01-01` and `1:30` are text.
+//! Only scalars without quotes come here: `0644` is 420, `yes` is true, `1_000` is 1000, `1.0` is
+//! 1, `2001-01-01` and `1:30` are text.
 
 use super::node::Value;
 use serde_json::Number;
 
-/// The value of a plain scalar; `Err` for a number that JSON, and so Kubernetes, has no notation for.
+/// The value of a plain scalar; `Err` for a number that JSON, and so Kubernetes, has no notation
+/// for.
 pub(super) fn resolve(text: &str) -> Result<Value, &'static str> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),

@@ -1,5 +1,5 @@
-//! Parsing by tables (the expected values are what `sigs.k8s.io/yaml` makes of the same texts), hostile
-//! texts, and the walk.
+//! Parsing by tables (the expected values are what `sigs.k8s.io/yaml` makes of the same texts),
+//! hostile texts, and the walk.
 
 use super::{Document, Field, FindingKind, Node, Type, nearest, parse, typed, walk};
 use crate::model::Position;

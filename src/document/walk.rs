@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use serde_json::Value as Json;
 use std::collections::{HashMap, hash_map};
 
-/// After so many findings the walk stops: nobody reads more, and a hostile text could make millions.
+/// After so many findings the walk stops: nobody reads more, and a hostile text could make
+/// millions.
 const MAX_FINDINGS: usize = 100;
 /// How much of a wrong value is repeated in a message, in characters.
 const MAX_SHOWN: usize = 60;

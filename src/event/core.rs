@@ -71,7 +71,8 @@ pub struct EventLog {
 pub enum Verdict {
     /// It made an entry.
     New,
-    /// It was counted in an entry that says the same, or in a combined one; the count is the new one.
+    /// It was counted in an entry that says the same, or in a combined one; the count is the new
+    /// one.
     Counted(u32),
     /// The object made too many entries lately.
     Dropped,

@@ -1,8 +1,8 @@
 //! Events: what happened to pods and to the node, in the field's words, kept for people to look at.
 //!
-//! Everybody records through a [`Recorder`], which never waits. One task ([`Events::run`]) aggregates
-//! (`core`, pure), writes each event to the agent's log once and publishes the [`EventLog`].
-//! Events live in memory only: they are gone with the agent.
+//! Everybody records through a [`Recorder`], which never waits. One task ([`Events::run`])
+//! aggregates (`core`, pure), writes each event to the agent's log once and publishes the
+//! [`EventLog`]. Events live in memory only: they are gone with the agent.
 
 mod core;
 mod object;
@@ -42,8 +42,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Hands an event on, stamped with the time of this call. Never waits: when [`Events`] lags 1000 events
-    /// behind, or has ended, the event is dropped, and counted in [`EventLog::dropped`].
+    /// Hands an event on, stamped with the time of this call. Never waits: when [`Events`] lags
+    /// 1000 events behind, or has ended, the event is dropped, and counted in
+    /// [`EventLog::dropped`].
     pub fn record(&self, event: Event) {
         self.record_annotated(event, Annotations::new());
     }
@@ -75,7 +76,8 @@ pub fn channel() -> (Recorder, Events, watch::Receiver<Arc<EventLog>>) {
 }
 
 impl Events {
-    /// Aggregates until `shutdown`, or until the last recorder is gone; what waits by then is taken in first.
+    /// Aggregates until `shutdown`, or until the last recorder is gone; what waits by then is taken
+    /// in first.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut correlator = Correlator::default();
         let mut batch = Vec::new();

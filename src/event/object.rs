@@ -48,7 +48,8 @@ fn involved_object(target: &EventTarget, node_name: &str) -> k8s::ObjectReferenc
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(node_name.to_owned()),
-            // `kubectl describe node` looks for it; the kubelet of 1.36 has none, and its events are not shown there.
+            // `kubectl describe node` looks for it; the kubelet of 1.36 has none, and its events
+            // are not shown there.
             uid: Some(node_name.to_owned()),
             ..k8s::ObjectReference::default()
         },

@@ -1,10 +1,10 @@
-//! The files that a container needs on the host besides its volumes: `/etc/hosts`, DNS settings, the
-//! termination log, and log directories with their links for log shippers.
+//! The files that a container needs on the host besides its volumes: `/etc/hosts`, DNS settings,
+//! the termination log, and log directories with their links for log shippers.
 //!
 //! `core` computes contents and names; `pod_files` writes below `<root>/pods/<uid>`; `logs` keeps
-//! `<podLogsDir>` and `/var/log/containers`; `network_results` mends what CNI remembers. Log directories can be mounted into containers (log
-//! shippers do), so a symlink or a file where a directory should be is refused, never followed.
-//! All functions that touch the disk block.
+//! `<podLogsDir>` and `/var/log/containers`; `network_results` mends what CNI remembers. Log
+//! directories can be mounted into containers (log shippers do), so a symlink or a file where a
+//! directory should be is refused, never followed. All functions that touch the disk block.
 
 mod core;
 mod dns;

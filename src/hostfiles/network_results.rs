@@ -1,8 +1,8 @@
 //! What CNI remembers of a sandbox's network, where a loss of power has damaged it.
 //!
-//! The runtime's CNI library keeps the result of every network that it made in `<network>-<sandbox>-<interface>` and does not
-//! sync it. From an empty file it can't read how to take the network down, and fails for ever; without the file it asks
-//! the plugins, which know.
+//! The runtime's CNI library keeps the result of every network that it made in
+//! `<network>-<sandbox>-<interface>` and does not sync it. From an empty file it can't read how to
+//! take the network down, and fails for ever; without the file it asks the plugins, which know.
 
 use super::{HostFileError, HostFiles, io_error};
 use crate::model::SandboxId;

@@ -45,8 +45,8 @@ impl HostFiles {
         let directory = self.pod_dir(uid)?;
         make_directory(&directory)?;
         let path = directory.join("etc-hosts");
-        // Containers that run have the file mounted: it must stay the same one, and on a full disk, where writing it
-        // again fails after it was emptied, it must not lose what it holds.
+        // Containers that run have the file mounted: it must stay the same one, and on a full disk,
+        // where writing it again fails after it was emptied, it must not lose what it holds.
         if is_regular_with(&path, &text) {
             return Ok(path);
         }

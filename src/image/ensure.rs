@@ -231,7 +231,8 @@ where
     async fn try_credentials(&mut self, name: &str) -> Result<String, PullError> {
         let repository = reference::repository(name).unwrap_or_default();
         let paths = self.images.credentials.clone();
-        // A home directory may be on a file system that hangs: a public image is pulled all the same.
+        // A home directory may be on a file system that hangs: a public image is pulled all the
+        // same.
         let read = tokio::time::timeout(CREDENTIALS_DEADLINE, REGISTRIES.run(move || paths.read()));
         let keyring = match read.await {
             // A panic in there leaves no credentials.

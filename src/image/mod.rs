@@ -3,7 +3,8 @@
 //!
 //! `reference` (names), `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
 //! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
-//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that nobody uses.
+//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that nobody
+//! uses.
 
 mod core;
 mod credentials;

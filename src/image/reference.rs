@@ -49,7 +49,8 @@ struct Parts<'a> {
     digest: Option<&'a str>,
 }
 
-/// The name to ask the runtime for: `image` as written, with `:latest` where neither tag nor digest is given.
+/// The name to ask the runtime for: `image` as written, with `:latest` where neither tag nor digest
+/// is given.
 ///
 /// # Errors
 /// When it is no image name.
@@ -75,8 +76,9 @@ pub fn repository(image: &str) -> Result<String, NameError> {
     Ok(format!("{domain}/{prefix}{}", parts.path))
 }
 
-/// Every name in full under which a runtime may list what `image` names: `docker.io/library/busybox:latest` for
-/// `busybox`. An id, and what is no name, is itself among them.
+/// Every name in full under which a runtime may list what `image` names:
+/// `docker.io/library/busybox:latest` for `busybox`. An id, and what is no name, is itself among
+/// them.
 pub(super) fn full_names(image: &str) -> Vec<String> {
     let mut names = vec![image.to_owned()];
     match (parse(image), repository(image)) {
@@ -174,7 +176,8 @@ fn is_domain_component(part: &str) -> bool {
         && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Runs of lowercase letters and digits, with one of `.`, `_`, `__` or any number of `-` between them.
+/// Runs of lowercase letters and digits, with one of `.`, `_`, `__` or any number of `-` between
+/// them.
 fn is_path_component(part: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = part.as_bytes();

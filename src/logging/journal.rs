@@ -1,9 +1,10 @@
 //! Log lines for the journal, with fields by which it can be searched:
 //! `journalctl -u nodelet NAMESPACE=default POD=web-node1`.
 //!
-//! Entries go to journald's own socket as datagrams (systemd.io, "Native Journal Protocol"). Sending never blocks: entries that
-//! the journal does not take are counted, and their number is logged once it takes entries again. Where there is no such
-//! socket, the line goes to standard error, which the journal reads as well.
+//! Entries go to journald's own socket as datagrams (systemd.io, "Native Journal Protocol").
+//! Sending never blocks: entries that the journal does not take are counted, and their number is
+//! logged once it takes entries again. Where there is no such socket, the line goes to standard
+//! error, which the journal reads as well.
 
 use super::queue::Queue;
 use crate::model::{printable, printable_lines};

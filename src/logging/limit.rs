@@ -1,9 +1,10 @@
 //! Bounds how often one message is logged.
 //!
-//! Every place in the source that logs may write 2,000 lines in 10 s. That is more than 110 pods need that all start at
-//! once, and it bounds a loop that logs. Further lines of that place are left out until the 10 s are over: the first
-//! of them is replaced by a line that says so, and their number is logged with the next line of any place after
-//! that time. TRACE lines are not limited: somebody asked for all of them.
+//! Every place in the source that logs may write 2,000 lines in 10 s. That is more than 110 pods
+//! need that all start at once, and it bounds a loop that logs. Further lines of that place are
+//! left out until the 10 s are over: the first of them is replaced by a line that says so, and
+//! their number is logged with the next line of any place after that time. TRACE lines are not
+//! limited: somebody asked for all of them.
 
 use crate::clock;
 use std::{
@@ -60,8 +61,8 @@ impl<S> Filter<S> for Limit {
     }
 
     fn callsite_enabled(&self, _metadata: &'static Metadata<'static>) -> Interest {
-        // With `always`, `event_enabled` is called outside of a filter pass, and a debug build of tracing_subscriber
-        // panics when it says no.
+        // With `always`, `event_enabled` is called outside of a filter pass, and a debug build of
+        // tracing_subscriber panics when it says no.
         Interest::sometimes()
     }
 

@@ -8,8 +8,8 @@
 //! | elsewhere | `2026-01-31T15:04:05.000Z` | a word |
 
 //!
-//! Logging never waits for a reader: [`queue`] and [`journal`] count what they lose and report it. [`limit`] bounds how
-//! often one message is logged.
+//! Logging never waits for a reader: [`queue`] and [`journal`] count what they lose and report it.
+//! [`limit`] bounds how often one message is logged.
 
 mod journal;
 mod limit;
@@ -55,7 +55,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Waits until all lines are written, at most a second. Without it the last lines of the process may be missing.
+    /// Waits until all lines are written, at most a second. Without it the last lines of the
+    /// process may be missing.
     pub fn finish(&self) {
         self.limit.finish();
         // Where it takes longer nobody reads.
@@ -165,8 +166,8 @@ impl Look {
     }
 }
 
-/// Whether standard error is the stream that the journal reads, and not one inherited from a service
-/// and redirected since.
+/// Whether standard error is the stream that the journal reads, and not one inherited from a
+/// service and redirected since.
 fn is_journal(environment: &Environment) -> bool {
     let Some(named) = environment.journal_stream else { return false };
     nix::sys::stat::fstat(io::stderr()).is_ok_and(|own| (own.st_dev, own.st_ino) == named)
@@ -206,7 +207,8 @@ where
         let mut fields = String::new();
         context.format_fields(Writer::new(&mut fields), event)?;
         let prefix = self.prefix(*event.metadata().level());
-        // A field may be text from outside: it must not begin a line of its own, nor drive a terminal.
+        // A field may be text from outside: it must not begin a line of its own, nor drive a
+        // terminal.
         writeln!(writer, "{prefix}{}{}", origin(event), printable(&fields))
     }
 }

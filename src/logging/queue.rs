@@ -6,9 +6,10 @@
 //!                                      └────────────────► "N log lines were lost ..."
 //! ```
 //!
-//! Standard error may be a pipe that nobody reads, a terminal that was stopped, or a file on a full disk. It is not made
-//! non-blocking: that is a property of the open file, which the agent shares with other processes. The writer thread
-//! waits for it instead. It starts with the first line and ends with the process.
+//! Standard error may be a pipe that nobody reads, a terminal that was stopped, or a file on a full
+//! disk. It is not made non-blocking: that is a property of the open file, which the agent shares
+//! with other processes. The writer thread waits for it instead. It starts with the first line and
+//! ends with the process.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -129,7 +130,8 @@ impl Shared {
     }
 }
 
-/// Writes everything, however long it takes; gives the number of lines that an error kept from being written.
+/// Writes everything, however long it takes; gives the number of lines that an error kept from
+/// being written.
 fn write_all(sink: &mut dyn Write, text: &[u8]) -> Result<(), u64> {
     let mut rest = text;
     while !rest.is_empty() {
@@ -160,7 +162,8 @@ impl Write for Queue {
     }
 }
 
-/// File descriptor 2, without the lock of [`io::stderr`]: a writer that is blocked must not hold it.
+/// File descriptor 2, without the lock of [`io::stderr`]: a writer that is blocked must not hold
+/// it.
 struct Stderr;
 
 impl Write for Stderr {

@@ -74,8 +74,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Every item of a list is a document. What is wrong with the list itself is a document as well,
-    /// one that is rejected.
+    /// Every item of a list is a document. What is wrong with the list itself is a document as
+    /// well, one that is rejected.
     fn list(&mut self, root: &Node, of_pods: bool) -> Result<(), Problem> {
         let items = root.get("items").filter(|items| !items.is_null());
         if let Some(items) = items.filter(|items| items.items().len() > MAX_DOCUMENTS) {
@@ -125,7 +125,8 @@ pub fn decode_document(
     if long.is_empty() { pod(&root, as_written, origin, cx).0 } else { Err(long) }
 }
 
-/// The full name of the pod of such a document, where it can be made out: also of one that is rejected.
+/// The full name of the pod of such a document, where it can be made out: also of one that is
+/// rejected.
 #[must_use]
 pub fn name_of_document(as_written: &serde_json::Value, node_name: &str) -> Option<PodKey> {
     readable_key(&Node::from_json(as_written), node_name)
@@ -319,7 +320,8 @@ fn is_within(path: &str, outer: &str) -> bool {
     path.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Gives a valid pod what every static pod gets: identity, full name, node, annotations, toleration.
+/// Gives a valid pod what every static pod gets: identity, full name, node, annotations,
+/// toleration.
 fn dress(
     mut pod: k8s::Pod,
     as_written: &serde_json::Value,
@@ -346,8 +348,8 @@ fn dress(
     ] {
         annotations.insert(name.to_owned(), value);
     }
-    // Nothing else of the metadata is ours to keep: a deletionTimestamp in an exported manifest must
-    // not look like a pod that is being deleted.
+    // Nothing else of the metadata is ours to keep: a deletionTimestamp in an exported manifest
+    // must not look like a pod that is being deleted.
     pod.metadata = ObjectMeta {
         name: Some(key.name.to_string()),
         namespace: Some(key.namespace.to_string()),

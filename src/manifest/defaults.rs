@@ -1,7 +1,7 @@
 //! What is not written means this: the API's defaults, so that the rest of the program never asks.
 //!
-//! Applied to what runs, never to what is hashed: the identity of a pod is made of what was written,
-//! and a later version with another default must not replace everything that runs.
+//! Applied to what runs, never to what is hashed: the identity of a pod is made of what was
+//! written, and a later version with another default must not replace everything that runs.
 
 use super::Settings;
 use crate::{

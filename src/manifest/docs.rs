@@ -4,7 +4,8 @@ use super::POD;
 use crate::document::{Field, Support, Type};
 use std::fmt::Write as _;
 
-/// The document for users: what of a Pod manifest is honoured. A test compares it with `docs/manifests.md`.
+/// The document for users: what of a Pod manifest is honoured. A test compares it with
+/// `docs/manifests.md`.
 #[must_use]
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();

@@ -1,10 +1,11 @@
 //! Which pod is this? Two hashes of what was written.
 //!
 //! - The **uid** says when a pod must be replaced. It is made of the parsed document and the node's
-//!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are not in it,
-//!   nor are amounts of cpu and memory (which can be changed in place, one day), only the QoS class that
-//!   follows from them.
-//! - The **revision** is made of everything written, and changes with every edit that means something.
+//!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are
+//!   not in it, nor are amounts of cpu and memory (which can be changed in place, one day), only
+//!   the QoS class that follows from them.
+//! - The **revision** is made of everything written, and changes with every edit that means
+//!   something.
 //!
 //! Invariant: these hashes must not change between releases, or an upgrade would replace every pod.
 //! The golden vectors in the tests hold them.
@@ -37,8 +38,8 @@ pub(super) fn revision(as_written: &Value) -> Box<str> {
     hash(as_written).into_boxed_str()
 }
 
-/// Takes cpu and memory out of the `resources` of a container or of the pod. What is empty then goes as well:
-/// whether somebody wrote `resources: {}` says nothing.
+/// Takes cpu and memory out of the `resources` of a container or of the pod. What is empty then
+/// goes as well: whether somebody wrote `resources: {}` says nothing.
 fn without_amounts(owner: &mut Value) {
     let Some(owner) = owner.as_object_mut() else { return };
     let Some(resources) = owner.get_mut("resources").and_then(Value::as_object_mut) else {

@@ -1,4 +1,5 @@
-//! How large manifests may be: what the agent keeps of them in memory is bounded, whatever they say.
+//! How large manifests may be: what the agent keeps of them in memory is bounded, whatever they
+//! say.
 //!
 //! The kubelet has none of these limits. They lie far above what the pods of one node need.
 
@@ -7,10 +8,11 @@ use crate::{
     model::{Problem, k8s},
 };
 
-/// Most documents of one source, items of lists counted as documents. A node runs 110 pods by default.
+/// Most documents of one source, items of lists counted as documents. A node runs 110 pods by
+/// default.
 pub const MAX_DOCUMENTS: usize = 500;
-/// Most memory that the documents of one source may take, in bytes, by [`memory_bytes`]. A usual pod
-/// takes about 20 KiB.
+/// Most memory that the documents of one source may take, in bytes, by [`memory_bytes`]. A usual
+/// pod takes about 20 KiB.
 pub const MAX_MEMORY_BYTES: usize = 16 << 20;
 /// Most problems of one document that are kept.
 const MAX_PROBLEMS: usize = 100;

@@ -51,7 +51,8 @@ pub struct Settings {
     pub priority_classes: BTreeMap<String, i32>,
 }
 
-/// What a file says. A file without any document (empty, or only comments) has none here, which is not an error.
+/// What a file says. A file without any document (empty, or only comments) has none here, which is
+/// not an error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedFile {
     /// Its documents in the order written, items of lists counted as documents.

@@ -1,4 +1,5 @@
-//! What is remembered of one pod name between steps: answers that the watch has not shown yet, and refusals.
+//! What is remembered of one pod name between steps: answers that the watch has not shown yet, and
+//! refusals.
 
 use super::{
     Case, Denial, Refusal, Refusals, SeenPod, Step,
@@ -16,8 +17,9 @@ use std::{
     time::Duration,
 };
 
-/// How long a watch that goes on may take to show what was written. After that, what it shows counts: the object may
-/// have been deleted before the watch showed it, or the API server was restored from an older state.
+/// How long a watch that goes on may take to show what was written. After that, what it shows
+/// counts: the object may have been deleted before the watch showed it, or the API server was
+/// restored from an older state.
 const ECHO: Duration = Duration::from_secs(10);
 
 /// What became of a step.
@@ -113,8 +115,9 @@ impl Memory {
         }
     }
 
-    /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under this name: it is gone, or it has
-    /// another name. It is asked only where no static pod has the name.
+    /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under
+    /// this name: it is gone, or it has another name. It is asked only where no static pod has the
+    /// name.
     pub fn plan(
         &mut self,
         sight: &Sight<'_>,
@@ -256,7 +259,8 @@ fn revision(pod: Option<&k8s::Pod>) -> Option<String> {
     pod?.metadata.annotations.as_ref()?.get(REVISION_ANNOTATION).cloned()
 }
 
-/// Whether the API server has made of a mirror pod what it was sent, as far as it is looked at later.
+/// Whether the API server has made of a mirror pod what it was sent, as far as it is looked at
+/// later.
 fn is_as_sent(made: &SeenPod, sent: &k8s::Pod) -> bool {
     let owner = sent.metadata.owner_references.as_ref().and_then(|owners| owners.first());
     let annotations = sent.metadata.annotations.as_ref();

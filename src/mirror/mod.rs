@@ -1,4 +1,5 @@
-//! Static pods in the API: what is to be written for one pod name, decided from what runs and what the API server has.
+//! Static pods in the API: what is to be written for one pod name, decided from what runs and what
+//! the API server has.
 //!
 //! ```text
 //!  PodView (what runs) ──────────────┐
@@ -7,11 +8,12 @@
 //!  Memory: what was answered, refused ◄── settle ◄── Answer ◄─────────────────────────────────┘
 //! ```
 //!
-//! A mirror pod only shows a static pod. Nothing in here touches a container: a mirror that is deleted is made again, and one that can't
-//! become what it should be (another manifest, another Node object, a status that may not be left) is replaced.
+//! A mirror pod only shows a static pod. Nothing in here touches a container: a mirror that is
+//! deleted is made again, and one that can't become what it should be (another manifest, another
+//! Node object, a status that may not be left) is replaced.
 //!
-//! Invariant: an answer of the API server counts until the watch shows it or something newer, so that nothing is written twice
-//! because the watch is slow.
+//! Invariant: an answer of the API server counts until the watch shows it or something newer, so
+//! that nothing is written twice because the watch is slow.
 
 mod contest;
 mod memory;

@@ -18,8 +18,9 @@ pub struct Case<'a> {
     pub seen: Option<&'a SeenPod>,
     /// This node; `None` while it is not registered.
     pub node: Option<&'a NodeRef>,
-    /// The static pod that `seen` claims to mirror is known to be gone, to the last of its containers, or to have another name.
-    /// Without that a missing view only means that the agent does not know yet.
+    /// The static pod that `seen` claims to mirror is known to be gone, to the last of its
+    /// containers, or to have another name. Without that a missing view only means that the agent
+    /// does not know yet.
     pub gone: bool,
     /// What the API server refused of this revision.
     pub refusals: &'a Refusals,
@@ -72,8 +73,8 @@ impl Step {
             })),
             Self::PatchStatus { uid, version, status } => {
                 let mut metadata = json!({"uid": uid});
-                // Nothing leaves a final phase, which may be there although the answer was lost: a phase is written on what it
-                // was decided by, and on nothing newer.
+                // Nothing leaves a final phase, which may be there although the answer was lost: a
+                // phase is written on what it was decided by, and on nothing newer.
                 if status.contains_key("phase") {
                     metadata["resourceVersion"] = json!(version.to_string());
                 }
@@ -83,7 +84,8 @@ impl Step {
     }
 }
 
-/// Decides. Each step brings the API server nearer to what it should have; after the last there is [`Step::Nothing`].
+/// Decides. Each step brings the API server nearer to what it should have; after the last there is
+/// [`Step::Nothing`].
 #[must_use]
 pub fn plan(case: &Case<'_>) -> Step {
     let Some(seen) = case.seen else { return create(case) };
@@ -126,7 +128,8 @@ fn create(case: &Case<'_>) -> Step {
     }
 }
 
-/// A pod that somebody bound to this node. Nothing of it runs here, so its deletion is complete as soon as it is asked for.
+/// A pod that somebody bound to this node. Nothing of it runs here, so its deletion is complete as
+/// soon as it is asked for.
 fn not_ours(case: &Case<'_>, seen: &SeenPod) -> Step {
     if seen.held {
         Step::Nothing

@@ -1,4 +1,5 @@
-//! The mirror of a static pod: its metadata and spec, with the marks of a mirror, without what the API server refuses.
+//! The mirror of a static pod: its metadata and spec, with the marks of a mirror, without what the
+//! API server refuses.
 
 use super::{
     refusal::{Part, Refusals},

@@ -68,7 +68,8 @@ pub fn refused(denial: &Denial, left_out: &Refusals) -> Refusal {
     }
 }
 
-/// Whether the API server minds that a container that ended runs again in the same pod. What runs here is right, so the mirror is made anew.
+/// Whether the API server minds that a container that ended runs again in the same pod. What runs
+/// here is right, so the mirror is made anew.
 pub(super) fn minds_a_restart(denial: &Denial) -> bool {
     denial.code == 422 && denial.message.contains("may not be transitioned to non-terminated state")
 }

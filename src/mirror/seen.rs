@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer};
 /// Annotation that makes a pod a mirror; its value is the uid of the static pod.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod that is bound to this node, as far as it is of interest here. The largest part of an object, its spec and the record of its
-/// writers, is not kept.
+/// A pod that is bound to this node, as far as it is of interest here. The largest part of an
+/// object, its spec and the record of its writers, is not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SeenPod {
     /// Its namespace and name.
@@ -25,7 +25,8 @@ pub struct SeenPod {
     pub owner: Option<String>,
     /// Somebody deleted it; it is there until this node agrees.
     pub deleting: bool,
-    /// It is deleted as far as the node is concerned, and there until others remove their finalizers.
+    /// It is deleted as far as the node is concerned, and there until others remove their
+    /// finalizers.
     pub held: bool,
     /// What the API server has for a status.
     pub status: k8s::PodStatus,

@@ -11,10 +11,11 @@ pub(super) fn is_final(status: &k8s::PodStatus) -> bool {
     matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-/// What is to be written so that a mirror with the status `seen` has the status `ours`; `None` for nothing.
+/// What is to be written so that a mirror with the status `seen` has the status `ours`; `None` for
+/// nothing.
 ///
-/// As with the kubelet, a pod is not told to have ended while a container of it may still run, and `DisruptionTarget` is written
-/// together with the end.
+/// As with the kubelet, a pod is not told to have ended while a container of it may still run, and
+/// `DisruptionTarget` is written together with the end.
 pub(super) fn patch(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> Option<Map<String, Value>> {
     let mut ours = ours.clone();
     let ending = is_final(&ours) && !is_final(seen);

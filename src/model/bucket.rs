@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// A token bucket, full at first. Time is an argument, since any fixed point; amounts are in billionths of a token.
+/// A token bucket, full at first. Time is an argument, since any fixed point; amounts are in
+/// billionths of a token.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     per_second: u128,
@@ -26,7 +27,8 @@ impl Bucket {
         self.wait(now).is_none()
     }
 
-    /// Takes a token, or says how long it is until there is one; [`Duration::MAX`] when there never will be.
+    /// Takes a token, or says how long it is until there is one; [`Duration::MAX`] when there never
+    /// will be.
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {
         let passed = now.saturating_sub(self.at).as_nanos();
         self.level = (self.level + passed * self.per_second).min(self.capacity);

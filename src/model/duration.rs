@@ -68,8 +68,8 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// Whole seconds rounded down to 1, 2 or 5 times a power of ten: for a text that says how long something has gone on, and
-/// that is not to be another one every second.
+/// Whole seconds rounded down to 1, 2 or 5 times a power of ten: for a text that says how long
+/// something has gone on, and that is not to be another one every second.
 #[must_use]
 pub fn rough_seconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs();

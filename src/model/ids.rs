@@ -39,7 +39,8 @@ macro_rules! string_id {
 }
 
 string_id! {
-    /// `metadata.uid` of a pod: 32 lowercase hex digits for static pods, unless the manifest gives one.
+    /// `metadata.uid` of a pod: 32 lowercase hex digits for static pods, unless the manifest gives
+    /// one.
     PodUid
 }
 string_id! {

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 /// What must not be taken for a leftover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The runtime was listed, and every source has told something, be it the last good manifests: every pod that runs is
-    /// known. For good, as long as the agent lives.
+    /// The runtime was listed, and every source has told something, be it the last good manifests:
+    /// every pod that runs is known. For good, as long as the agent lives.
     pub listed: bool,
-    /// Every source has said everything besides: who is not known is not wanted. With a manifest that is refused this may
-    /// never come.
+    /// Every source has said everything besides: who is not known is not wanted. With a manifest
+    /// that is refused this may never come.
     pub complete: bool,
     /// Pods that are wished, recorded or found in the runtime, whoever made them.
     pub uids: BTreeSet<PodUid>,

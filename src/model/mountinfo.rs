@@ -18,7 +18,8 @@ pub struct MountEntry {
 }
 
 /// Reads what is in `/proc/<pid>/mountinfo`, in its order: a later entry with the same mount point
-/// lies on top. Lines that are none are left out. Names are bytes: anybody may mount on one that is no UTF-8.
+/// lies on top. Lines that are none are left out. Names are bytes: anybody may mount on one that is
+/// no UTF-8.
 #[must_use]
 pub fn parse_mountinfo(table: &[u8]) -> Vec<MountEntry> {
     table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()

@@ -15,8 +15,8 @@ pub struct ObservedPod {
     pub sandboxes: Vec<ObservedSandbox>,
     /// Highest attempt (restart count) first, within one uid and container name.
     pub containers: Vec<ObservedContainer>,
-    /// Why the last inspection of this pod failed or hangs, with the object's id. While it is set, the rest is the
-    /// last good inspection.
+    /// Why the last inspection of this pod failed or hangs, with the object's id. While it is set,
+    /// the rest is the last good inspection.
     pub inspect_error: Option<String>,
 }
 
@@ -157,7 +157,8 @@ impl ObservedPod {
         self.containers.iter().filter(move |c| c.uid == *uid && &*c.name == name)
     }
 
-    /// Whether `uid` has neither a running container (or one in an unknown state) nor a ready sandbox.
+    /// Whether `uid` has neither a running container (or one in an unknown state) nor a ready
+    /// sandbox.
     #[must_use]
     pub fn is_stopped(&self, uid: &PodUid) -> bool {
         let container_alive = self.containers.iter().any(|c| {

@@ -160,8 +160,8 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// Why a wished pod does not run for now: it was evicted, or there is no room for it. When the hold is
-/// lifted, the pod begins anew.
+/// Why a wished pod does not run for now: it was evicted, or there is no room for it. When the hold
+/// is lifted, the pod begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hold {

@@ -1,11 +1,11 @@
-//! Text from outside, made safe to print: on a terminal, where escape sequences are commands, and in a
-//! log, where a line break would begin a line of somebody else's.
+//! Text from outside, made safe to print: on a terminal, where escape sequences are commands, and
+//! in a log, where a line break would begin a line of somebody else's.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 /// The text on one line, with every character that could change how other text is shown written as
-/// `\u001b`: control characters, line and paragraph separators, and those that turn the direction of
-/// writing. The escapes are JSON's, so JSON stays the same JSON.
+/// `\u001b`: control characters, line and paragraph separators, and those that turn the direction
+/// of writing. The escapes are JSON's, so JSON stays the same JSON.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_disruptive)

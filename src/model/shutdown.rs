@@ -27,8 +27,8 @@ impl ShutdownPeriods {
         Self(groups.into())
     }
 
-    /// Two groups: critical pods have `critical`, the others have what is left of `total` and end first. In whole
-    /// seconds.
+    /// Two groups: critical pods have `critical`, the others have what is left of `total` and end
+    /// first. In whole seconds.
     #[must_use]
     pub fn of_total(total: Duration, critical: Duration) -> Self {
         let group = |priority, time: Duration| ShutdownPeriod {
@@ -53,8 +53,8 @@ impl ShutdownPeriods {
         Duration::from_secs(self.0.iter().map(|group| u64::from(group.seconds)).sum())
     }
 
-    /// The group that a priority belongs to: the highest one that is not above it. A priority below all groups
-    /// belongs to the lowest.
+    /// The group that a priority belongs to: the highest one that is not above it. A priority below
+    /// all groups belongs to the lowest.
     #[must_use]
     pub fn group_of(&self, priority: i32) -> usize {
         self.0.partition_point(|group| group.priority <= priority).saturating_sub(1)
@@ -100,7 +100,8 @@ impl MachineState {
 }
 
 impl Shutdown {
-    /// How many seconds a pod of this priority has to end, now that its turn has come; `None` before.
+    /// How many seconds a pod of this priority has to end, now that its turn has come; `None`
+    /// before.
     #[must_use]
     pub fn seconds_for(&self, priority: i32) -> Option<u32> {
         let group = self.periods.group_of(priority);

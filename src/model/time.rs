@@ -6,7 +6,8 @@ use std::time::Duration;
 /// One reading of both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Time since boot, suspend included (`CLOCK_BOOTTIME`). Delays, back-offs and deadlines go by it.
+    /// Time since boot, suspend included (`CLOCK_BOOTTIME`). Delays, back-offs and deadlines go by
+    /// it.
     pub boot: Duration,
     /// Wall time: for display, and for comparison with what the runtime stored.
     pub wall: Timestamp,

@@ -1,4 +1,5 @@
-//! What one pod uses of what may run short, measured only when a decision needs it. `None`: it could not be measured.
+//! What one pod uses of what may run short, measured only when a decision needs it. `None`: it
+//! could not be measured.
 
 use super::{PodKey, PodUid};
 use std::path::PathBuf;
@@ -22,14 +23,15 @@ pub struct PodUse {
     pub logs: Option<Space>,
     /// The files in its directory that are no volumes: hosts file, termination logs.
     pub files: Option<Space>,
-    /// What the runtime has made for its containers to write to besides their layers: resolv.conf and hostname, volumes that an
-    /// image declares. It lies beside the layers.
+    /// What the runtime has made for its containers to write to besides their layers: resolv.conf
+    /// and hostname, volumes that an image declares. It lies beside the layers.
     pub runtime_files: Option<Space>,
     /// What of it was counted in part: the space above is a lower bound.
     pub partly: PartlyMeasured,
 }
 
-/// Which parts of a pod a walk has begun to count and not finished, by the file system on which they lie.
+/// Which parts of a pod a walk has begun to count and not finished, by the file system on which
+/// they lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartlyMeasured {
     /// A writable layer.
@@ -94,8 +96,8 @@ pub enum DiskLayout {
     Split,
 }
 
-/// Where the numbers of a cgroup are read: its directory in the hierarchy of memory and in that of pids. One and the
-/// same on cgroup v2.
+/// Where the numbers of a cgroup are read: its directory in the hierarchy of memory and in that of
+/// pids. One and the same on cgroup v2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupDirs {
     /// Has `memory.current` or `memory.usage_in_bytes`.

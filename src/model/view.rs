@@ -15,7 +15,8 @@ pub struct PodView {
     pub key: PodKey,
     /// The incarnation that `pod` and `status` describe.
     pub uid: PodUid,
-    /// Metadata and spec as running (defaults applied). `None` for what remains of a pod whose spec is lost.
+    /// Metadata and spec as running (defaults applied). `None` for what remains of a pod whose spec
+    /// is lost.
     pub pod: Option<Arc<k8s::Pod>>,
     /// `PodStatus` as the kubelet would report it.
     pub status: Arc<k8s::PodStatus>,
@@ -23,9 +24,11 @@ pub struct PodView {
     pub origin: Option<Origin>,
     /// Being stopped: its manifest was removed or replaced.
     pub terminating: bool,
-    /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how long.
+    /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how
+    /// long.
     pub hung: Option<String>,
-    /// What it waits for when its containers' states don't tell (the network, the runtime, an older incarnation).
+    /// What it waits for when its containers' states don't tell (the network, the runtime, an older
+    /// incarnation).
     pub waiting: Option<String>,
 }
 
@@ -159,7 +162,8 @@ pub struct ReliefView {
     pub signal: Signal,
     /// What was done: `evicted default/hog`, `removed unused images`.
     pub what: String,
-    /// How much more was available afterwards, in the signal's unit; `None` when it could not be measured.
+    /// How much more was available afterwards, in the signal's unit; `None` when it could not be
+    /// measured.
     pub freed: Option<u64>,
     /// How much it was expected to free.
     pub expected: Option<u64>,

@@ -32,8 +32,8 @@ pub fn lease(node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
     }
 }
 
-/// The lease as it was answered last, renewed. One that belongs to another Node of the name (it was registered anew) gets
-/// this one as its owner, or the garbage collector would take it away.
+/// The lease as it was answered last, renewed. One that belongs to another Node of the name (it was
+/// registered anew) gets this one as its owner, or the garbage collector would take it away.
 #[must_use]
 pub fn renewed(last: &Lease, node: &str, uid: &str, seconds: i32, now: Now) -> Lease {
     let new = lease(node, uid, seconds, now);

@@ -6,9 +6,10 @@
 //!                                         └─► status              what its status should be, and what to tell people
 //! ```
 //!
-//! Pure. `crate::agent` fills the report, `crate::api` carries out what is decided here. The rules are the kubelet's
-//! (pkg/kubelet/kubelet_node_status.go and nodestatus/setters.go of 1.36), with two departures: every cause of a node that is not
-//! ready is named, and a node without an address keeps the addresses it had.
+//! Pure. `crate::agent` fills the report, `crate::api` carries out what is decided here. The rules
+//! are the kubelet's (pkg/kubelet/kubelet_node_status.go and nodestatus/setters.go of 1.36), with
+//! two departures: every cause of a node that is not ready is named, and a node without an address
+//! keeps the addresses it had.
 
 mod conditions;
 mod lease;

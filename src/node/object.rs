@@ -66,7 +66,8 @@ pub fn lacks_taint(node: &k8s::Node) -> bool {
     !taints.into_iter().any(|taint| taint.key == STATIC_ONLY)
 }
 
-/// What to write into the metadata of a Node that exists already: a strategic merge patch, `None` when all is right.
+/// What to write into the metadata of a Node that exists already: a strategic merge patch, `None`
+/// when all is right.
 #[must_use]
 pub fn reconciled(registration: &Registration, node: &k8s::Node) -> Option<Value> {
     let none = BTreeMap::new();

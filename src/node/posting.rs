@@ -33,8 +33,9 @@ impl Posting {
         changed || self.due.is_none_or(|due| now.boot >= due)
     }
 
-    /// It was written. After a change the next report that nothing asks for is due within half a period to one and a half, by `spread`
-    /// (0 to 1), so that nodes that changed together do not report together for ever: the kubelet's rule.
+    /// It was written. After a change the next report that nothing asks for is due within half a
+    /// period to one and a half, by `spread` (0 to 1), so that nodes that changed together do not
+    /// report together for ever: the kubelet's rule.
     pub fn posted(&mut self, changed: bool, spread: f64, now: Now) {
         let first = self.due.is_none();
         let factor = if changed || first { 0.5 + spread.clamp(0.0, 1.0) } else { 1.0 };

@@ -15,8 +15,9 @@ pub struct Computed {
     pub told: Vec<Event>,
 }
 
-/// The status of the Node, from what the API server has (`None`: there is no Node yet). What is not the kubelet's to say is left
-/// as it is: conditions of others, resources that others added, attached volumes.
+/// The status of the Node, from what the API server has (`None`: there is no Node yet). What is not
+/// the kubelet's to say is left as it is: conditions of others, resources that others added,
+/// attached volumes.
 #[must_use]
 pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Computed {
     let before = observed.and_then(|node| node.status.as_ref());
@@ -47,7 +48,8 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     status.runtime_handlers =
         (!report.runtime_handlers.is_empty()).then(|| report.runtime_handlers.clone());
     status.features.clone_from(&report.features);
-    // What a kubelet may have left: nothing listens here. Port 0 is what the API server makes of none.
+    // What a kubelet may have left: nothing listens here. Port 0 is what the API server makes of
+    // none.
     let none = |endpoint: &k8s::DaemonEndpoint| endpoint.port == 0;
     status.daemon_endpoints = status
         .daemon_endpoints

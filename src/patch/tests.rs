@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Applies a patch of a status as an API server does, by the merge strategies of the types in k8s.io/api.
+/// Applies a patch of a status as an API server does, by the merge strategies of the types in
+/// k8s.io/api.
 pub(crate) fn apply(observed: &Value, patch: Option<&Map<String, Value>>) -> Value {
     let mut result = observed.as_object().cloned().unwrap_or_default();
     for (field, change) in patch.into_iter().flatten() {
@@ -213,7 +214,8 @@ fn status() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Applied, a patch makes what is ours equal, leaves the rest as it was, and there is nothing more to send.
+    /// Applied, a patch makes what is ours equal, leaves the rest as it was, and there is nothing
+    /// more to send.
     #[test]
     fn a_patch_makes_ours_equal_and_leaves_the_rest(observed in status(), ours in status()) {
         for rules in [&NODE_STATUS, &POD_STATUS] {
@@ -242,7 +244,8 @@ proptest! {
         prop_assert_eq!(there, status_patch(&b, &a, &NODE_STATUS).is_none());
     }
 
-    /// A patch that was made from an older object does what it should on the present one, in the fields that it names.
+    /// A patch that was made from an older object does what it should on the present one, in the
+    /// fields that it names.
     #[test]
     fn a_stale_patch_still_sets_the_fields_that_it_names(old in status(), present in status(), ours in status()) {
         if let Some(patch) = status_patch(&old, &ours, &POD_STATUS) {

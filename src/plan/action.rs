@@ -4,15 +4,16 @@
 use crate::model::{ContainerId, Event, PodUid, SandboxId};
 use std::{fmt, time::Duration};
 
-/// The runtime is never given less time than this to stop a container, whatever the grace period (seconds).
+/// The runtime is never given less time than this to stop a container, whatever the grace period
+/// (seconds).
 pub const MIN_STOP_SECONDS: u32 = 2;
 
 /// One step. `uid` says which incarnation it belongs to; everything but `StartContainer`,
 /// `CreateSandbox`, `PreparePod` and `Release` may concern one without a known spec.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make what the pod needs on the host: record on disk (before anything else), directories, cgroup, volumes.
-    /// Idempotent and repeated before every start: what exists is left alone.
+    /// Make what the pod needs on the host: record on disk (before anything else), directories,
+    /// cgroup, volumes. Idempotent and repeated before every start: what exists is left alone.
     PreparePod {
         /// Whose.
         uid: PodUid,
@@ -29,13 +30,14 @@ pub enum Action {
     RemoveContainer(RemoveContainer),
     /// Stop (again: it releases network and ports) and remove a sandbox.
     RemoveSandbox(RemoveSandbox),
-    /// A pod that ended for good keeps its record, logs and dead containers; its volumes and its cgroup go.
+    /// A pod that ended for good keeps its record, logs and dead containers; its volumes and its
+    /// cgroup go.
     Release {
         /// Whose.
         uid: PodUid,
     },
-    /// Nothing of the incarnation is left in the runtime: its volumes, cgroup, directories, logs and, last,
-    /// its record go.
+    /// Nothing of the incarnation is left in the runtime: its volumes, cgroup, directories, logs
+    /// and, last, its record go.
     CleanUp {
         /// Whose.
         uid: PodUid,
@@ -66,11 +68,12 @@ pub struct StartContainer {
     pub sandbox_id: SandboxId,
     /// A created and never started container to start as it is; nothing is pulled or created then.
     pub created: Option<ContainerId>,
-    /// `restartCount`, which is also the CRI attempt. `None`: nothing is known of earlier instances; take the
-    /// highest number in the container's log directory + 1, or 0.
+    /// `restartCount`, which is also the CRI attempt. `None`: nothing is known of earlier
+    /// instances; take the highest number in the container's log directory + 1, or 0.
     pub restart_count: Option<u32>,
-    /// `false` while pulling this image is backed off: look whether it is present by now, start if so, fail with
-    /// [`super::Step::Image`] if not, and don't pull. Never `false` for policy `Always`, which waits instead.
+    /// `false` while pulling this image is backed off: look whether it is present by now, start if
+    /// so, fail with [`super::Step::Image`] if not, and don't pull. Never `false` for policy
+    /// `Always`, which waits instead.
     pub pull_allowed: bool,
     /// The dead instance that this start replaces, for the back-off.
     pub restart_of: Option<ContainerId>,
@@ -122,39 +125,43 @@ pub struct KillPod {
     pub uid: PodUid,
     /// Why; decides what is written down before.
     pub purpose: KillPurpose,
-    /// Containers of a group stop at the same time; a group begins when the one before has ended. Regular
-    /// and init containers come first, then sidecars, one group each, in reverse order of their declaration.
-    /// The time that earlier groups took is subtracted from a later group's `grace_seconds`, down to
-    /// [`MIN_STOP_SECONDS`].
+    /// Containers of a group stop at the same time; a group begins when the one before has ended.
+    /// Regular and init containers come first, then sidecars, one group each, in reverse order of
+    /// their declaration. The time that earlier groups took is subtracted from a later group's
+    /// `grace_seconds`, down to [`MIN_STOP_SECONDS`].
     pub groups: Vec<Vec<KillContainer>>,
-    /// To be stopped after the containers, each exactly once, dead ones too (that releases their network).
+    /// To be stopped after the containers, each exactly once, dead ones too (that releases their
+    /// network).
     pub sandboxes: Vec<SandboxId>,
 }
 
 /// Why a pod is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KillPurpose {
-    /// The incarnation leaves. The worker writes the deadline into its record before the first call (so that a
-    /// restarted agent goes on with what is left of it) and gives it back as [`super::Incarnation::kill`].
+    /// The incarnation leaves. The worker writes the deadline into its record before the first call
+    /// (so that a restarted agent goes on with what is left of it) and gives it back as
+    /// [`super::Incarnation::kill`].
     Retire {
         /// The deadline to write.
         deadline: super::KillDeadline,
     },
     /// Its sandbox is to be replaced; its containers start again in the new one.
     Restart,
-    /// A restart rule of container `source` said `RestartAllContainers`: everything starts again, in the same
-    /// sandbox. The dead containers are removed next.
+    /// A restart rule of container `source` said `RestartAllContainers`: everything starts again,
+    /// in the same sandbox. The dead containers are removed next.
     RestartAll {
         /// Name of the container whose end matched the rule.
         source: Box<str>,
         /// The instance that ended.
         exited: ContainerId,
     },
-    /// It has ended for good ([`super::PodPlan::terminal`]); what still runs (sidecars, sandbox) stops.
+    /// It has ended for good ([`super::PodPlan::terminal`]); what still runs (sidecars, sandbox)
+    /// stops.
     Terminal,
     /// A second sandbox of the same incarnation, left by an interrupted start.
     Surplus,
-    /// The machine goes down. Which containers it ends is written down first ([`super::Incarnation::interrupted`]).
+    /// The machine goes down. Which containers it ends is written down first
+    /// ([`super::Incarnation::interrupted`]).
     Shutdown,
 }
 
@@ -167,7 +174,8 @@ pub struct RemoveContainer {
     pub id: ContainerId,
     /// Its name in the pod; empty when only its id is known (from a reserved name).
     pub name: Box<str>,
-    /// `false`: its log files (`<n>.log*`, `n` its restart count) and its `/var/log/containers` link go too.
+    /// `false`: its log files (`<n>.log*`, `n` its restart count) and its `/var/log/containers`
+    /// link go too.
     pub keep_logs: bool,
     /// Its restart count, which numbers its log files.
     pub restart_count: u32,
@@ -197,8 +205,8 @@ impl Action {
         }
     }
 
-    /// Whether the rest of the plan is dropped when this action fails. Only a regular container or a sidecar
-    /// that does not start leaves the others their chance, as in the kubelet.
+    /// Whether the rest of the plan is dropped when this action fails. Only a regular container or
+    /// a sidecar that does not start leaves the others their chance, as in the kubelet.
     #[must_use]
     pub fn failure_ends_pass(&self) -> bool {
         match self {

@@ -18,13 +18,13 @@ const IMAGE_CAP: Duration = Duration::from_secs(300);
 const IMAGE_FORGET: Duration = Duration::from_secs(600);
 /// Between two looks whether an image whose pull failed is present by now, imported by hand.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// First delay after any other failed step (sandbox, volumes, kill, configuration of a container), doubled up to
-/// `RETRY_CAP`. The kubelet waits for 10 to 15 s from the first time on.
+/// First delay after any other failed step (sandbox, volumes, kill, configuration of a container),
+/// doubled up to `RETRY_CAP`. The kubelet waits for 10 to 15 s from the first time on.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_CAP: Duration = Duration::from_secs(10);
 
-/// A point in time, possibly before boot: its age when it was first seen. Fixed by that first look, so that
-/// a wall clock that is set later moves nothing.
+/// A point in time, possibly before boot: its age when it was first seen. Fixed by that first look,
+/// so that a wall clock that is set later moves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Moment {
     age: Duration,
@@ -169,8 +169,9 @@ impl ImageBackOff {
         self.looked_at = Some(now.boot);
     }
 
-    /// `present_will_do`: whether an image that is there may be used without asking the registry. With policy
-    /// `Always` only a pull can tell that (the registry may have denied it), so its end is waited for.
+    /// `present_will_do`: whether an image that is there may be used without asking the registry.
+    /// With policy `Always` only a pull can tell that (the registry may have denied it), so its end
+    /// is waited for.
     pub(crate) fn turn(&self, present_will_do: bool, now: Now) -> ImageTurn {
         let pull_at = clamp(self.failed_at + self.delay, IMAGE_CAP, now);
         let look_at = clamp(self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN, IMAGE_CAP, now);
@@ -185,8 +186,8 @@ impl ImageBackOff {
         }
     }
 
-    /// Whether the failure is old enough to show as a back-off rather than as itself. One that is followed by
-    /// another pull at that age never is.
+    /// Whether the failure is old enough to show as a back-off rather than as itself. One that is
+    /// followed by another pull at that age never is.
     pub(crate) fn is_backing_off(&self, now: Now) -> bool {
         self.delay > LOOK_AGAIN && now.boot >= self.failed_at + LOOK_AGAIN
     }
@@ -230,7 +231,8 @@ impl Retry {
     }
 }
 
-/// A due time never lies further ahead than its delay can be, should a memory of another boot be read.
+/// A due time never lies further ahead than its delay can be, should a memory of another boot be
+/// read.
 fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
     due.min(now.boot + longest)
 }

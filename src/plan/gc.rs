@@ -1,8 +1,8 @@
 //! Dead containers and sandboxes that are kept for nothing.
 //!
-//! Of each container the newest dead instance stays, for `lastState` and its logs, until a disk is short. A dead sandbox
-//! goes once it is empty and another one is newer. Unlike the kubelet this does not wait for a
-//! timer: what has become superfluous goes at the end of the same pass.
+//! Of each container the newest dead instance stays, for `lastState` and its logs, until a disk is
+//! short. A dead sandbox goes once it is empty and another one is newer. Unlike the kubelet this
+//! does not wait for a timer: what has become superfluous goes at the end of the same pass.
 
 use super::{Action, PodPlan, RemoveSandbox, kill::remove, memory::Stage, name::Cx};
 use crate::model::{ContainerState, ObservedContainer, SandboxState};
@@ -40,8 +40,8 @@ pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
 struct Dead<'a> {
     /// All but the newest one and the newest that ended.
     superfluous: Vec<&'a ObservedContainer>,
-    /// What ended before the one that runs, or in a pod whose end is on record. The newest instance of any other
-    /// container tells that it has run, and how it ended.
+    /// What ended before the one that runs, or in a pod whose end is on record. The newest instance
+    /// of any other container tells that it has run, and how it ended.
     for_people: Vec<&'a ObservedContainer>,
 }
 

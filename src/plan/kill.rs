@@ -23,7 +23,8 @@ pub(crate) fn grace_seconds(pod: Option<&k8s::Pod>) -> u32 {
     seconds.max(1)
 }
 
-/// Whether a process of the container may run: it has to be stopped before the container can be removed.
+/// Whether a process of the container may run: it has to be stopped before the container can be
+/// removed.
 pub(crate) fn is_alive(container: &ObservedContainer) -> bool {
     match container.state {
         ContainerState::Running { .. } | ContainerState::Unknown => true,
@@ -86,7 +87,8 @@ impl Stop<'_> {
         }
     }
 
-    /// All containers that may run: regular and init ones at once, then sidecars, last declared first.
+    /// All containers that may run: regular and init ones at once, then sidecars, last declared
+    /// first.
     pub(crate) fn groups(&self, containers: &[&ObservedContainer]) -> Vec<Vec<KillContainer>> {
         let alive = || containers.iter().filter(|container| is_alive(container));
         let first: Vec<_> = alive()

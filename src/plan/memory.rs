@@ -15,14 +15,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// The memory of one pod name, every incarnation of it.
 ///
-/// The worker calls, in this order: [`Self::look`] whenever its picture or records changed and before
-/// planning; [`Self::announce`] with each plan; [`Self::begin`] right before it executes an action (and
-/// saves the memory before it does, so that a crash of the agent never shortens a back-off);
-/// [`Self::record`] with each outcome. Compare with the last saved value to know whether to save.
+/// The worker calls, in this order: [`Self::look`] whenever its picture or records changed and
+/// before planning; [`Self::announce`] with each plan; [`Self::begin`] right before it executes an
+/// action (and saves the memory before it does, so that a crash of the agent never shortens a
+/// back-off); [`Self::record`] with each outcome. Compare with the last saved value to know whether
+/// to save.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodMemory {
-    // Boxed, as the containers below: a map keeps room for eleven values from the first one on, and nearly every pod has one.
+    // Boxed, as the containers below: a map keeps room for eleven values from the first one on, and
+    // nearly every pod has one.
     incarnations: BTreeMap<PodUid, Box<Recollection>>,
 }
 
@@ -119,8 +121,8 @@ impl PodMemory {
         self.incarnations.is_empty()
     }
 
-    /// Notes what has to be timed from when it was first seen (ends of containers, the pod's start), and forgets
-    /// incarnations that are neither wished, known nor observed.
+    /// Notes what has to be timed from when it was first seen (ends of containers, the pod's
+    /// start), and forgets incarnations that are neither wished, known nor observed.
     pub fn look(
         &mut self,
         wished: Option<&PodUid>,
@@ -186,8 +188,8 @@ impl PodMemory {
         fresh
     }
 
-    /// To be called right before an action is executed, and saved before it is: a restart that is begun counts
-    /// for the back-off, whether or not the agent lives to see its outcome.
+    /// To be called right before an action is executed, and saved before it is: a restart that is
+    /// begun counts for the back-off, whether or not the agent lives to see its outcome.
     pub fn begin(&mut self, action: &Action, settings: &PlanSettings, now: Now) {
         let cap = settings.crash_loop_cap;
         match action {
@@ -359,8 +361,8 @@ impl PodMemory {
         self.drop_leftover(uid, leftover);
     }
 
-    /// A leftover that could not be removed is dropped as well: by then its name is avoided, and the listings
-    /// show the object if it came to life after all.
+    /// A leftover that could not be removed is dropped as well: by then its name is avoided, and
+    /// the listings show the object if it came to life after all.
     fn drop_leftover(&mut self, uid: &PodUid, leftover: &Leftover) {
         if let Some(memory) = self.incarnations.get_mut(uid) {
             memory.leftovers.retain(|known| known != leftover);

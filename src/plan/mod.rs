@@ -12,8 +12,8 @@
 //!
 //! A plan ends after an action whose result later decisions depend on (a created sandbox, a started
 //! init container): the worker folds the outcome in and plans again at once, without a relist.
-//! Nothing in here waits, retries or talks to anybody; a wrong decision is reproduced from its input.
-//! Invariant: no container of the wished incarnation is started while anything of another
+//! Nothing in here waits, retries or talks to anybody; a wrong decision is reproduced from its
+//! input. Invariant: no container of the wished incarnation is started while anything of another
 //! incarnation of the same name is left.
 
 mod action;

@@ -14,8 +14,8 @@ use crate::model::{
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
 
-/// Decides what to do now about one name. To be called again after the plan is executed, when it failed, when
-/// `wake_at` comes, and whenever the input changed.
+/// Decides what to do now about one name. To be called again after the plan is executed, when it
+/// failed, when `wake_at` comes, and whenever the input changed.
 #[must_use]
 pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -83,7 +83,8 @@ impl<'a> NameInput<'a> {
         self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() != Some(owner))
     }
 
-    /// The sandbox in which somebody else (or this agent, its owner id lost) runs `uid`: its cgroup and volumes are in use.
+    /// The sandbox in which somebody else (or this agent, its owner id lost) runs `uid`: its cgroup
+    /// and volumes are in use.
     pub(crate) fn foreign_use(&self, uid: &PodUid) -> Option<&'a ObservedSandbox> {
         foreign_use(self.observed, &self.settings.owner, uid)
     }
@@ -109,7 +110,8 @@ impl<'a> NameInput<'a> {
             container.uid == *uid
                 && match home {
                     Some(home) => sandboxes.iter().any(|own| own.id == home.id),
-                    // Its sandbox is gone already, and with it the owner label; a record of the uid tells.
+                    // Its sandbox is gone already, and with it the owner label; a record of the uid
+                    // tells.
                     None => known,
                 }
         });

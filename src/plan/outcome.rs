@@ -11,10 +11,12 @@ pub enum Outcome {
         /// Whose.
         uid: PodUid,
     },
-    /// `CreateSandbox` done: the sandbox as the runtime shows it now, IPs included (`PodSandboxStatus`).
+    /// `CreateSandbox` done: the sandbox as the runtime shows it now, IPs included
+    /// (`PodSandboxStatus`).
     SandboxCreated(ObservedSandbox),
-    /// `StartContainer` done: the container as the worker made it. The state is `Running` with the time of the
-    /// start unless the worker knows better; no `ContainerStatus` call is needed for it.
+    /// `StartContainer` done: the container as the worker made it. The state is `Running` with the
+    /// time of the start unless the worker knows better; no `ContainerStatus` call is needed for
+    /// it.
     ContainerStarted(ObservedContainer),
     /// `KillContainer` done.
     ContainerKilled {
@@ -70,9 +72,9 @@ pub struct Failure {
     pub uid: PodUid,
     /// What failed.
     pub step: Step,
-    /// For steps of a container the waiting reason of its status (`ErrImagePull`, `CreateContainerConfigError`,
-    /// `RunContainerError`, ...); for others the reason of the event that the worker recorded
-    /// (`FailedCreatePodSandBox`, `FailedMount`, ...).
+    /// For steps of a container the waiting reason of its status (`ErrImagePull`,
+    /// `CreateContainerConfigError`, `RunContainerError`, ...); for others the reason of the event
+    /// that the worker recorded (`FailedCreatePodSandBox`, `FailedMount`, ...).
     pub reason: String,
     /// The message that goes with it, as the kubelet words it.
     pub message: String,
@@ -108,7 +110,8 @@ pub enum Step {
         /// Image name as in the spec.
         image: Box<str>,
         /// Whether a pull was tried and failed, so that pulling it is backed off. `false` for
-        /// `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`, and where pulling was not allowed.
+        /// `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`, and where pulling was not
+        /// allowed.
         pull_tried: bool,
     },
     /// `StartContainer`: its configuration could not be made (`CreateContainerConfigError`).

@@ -1,4 +1,5 @@
-//! What a worker believes to run: the latest listing, with the outcomes of its own later actions folded in.
+//! What a worker believes to run: the latest listing, with the outcomes of its own later actions
+//! folded in.
 
 use super::{Failure, Outcome, Step};
 use crate::model::{
@@ -14,8 +15,8 @@ const KILLED: i32 = 137;
 /// A listing plus what was done since it began.
 ///
 /// An outcome is dropped once a listing arrives that began after it was recorded. Until then it is
-/// applied to every listing, which may or may not contain its effect already: states only move forward
-/// (created, running, ended; ready, not ready), and what was removed stays removed.
+/// applied to every listing, which may or may not contain its effect already: states only move
+/// forward (created, running, ended; ready, not ready), and what was removed stays removed.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     listing: Option<Arc<ObservedPod>>,
@@ -36,8 +37,9 @@ impl Picture {
         self.refresh();
     }
 
-    /// Takes the outcome of an action in. Failures count too: they may leave a container. Of those that
-    /// change nothing the last is enough: while the runtime is away they come without end, and no listing.
+    /// Takes the outcome of an action in. Failures count too: they may leave a container. Of those
+    /// that change nothing the last is enough: while the runtime is away they come without end, and
+    /// no listing.
     pub fn record(&mut self, outcome: Outcome, now: Now) {
         if changes_nothing(&outcome) {
             self.outcomes.retain(|(_, earlier)| !changes_nothing(earlier));
@@ -58,15 +60,16 @@ impl Picture {
         self.current.clone()
     }
 
-    /// The boot time of the last outcome that no listing has confirmed: a listing that begins after it
-    /// should be asked for. `None` when the picture is a plain listing.
+    /// The boot time of the last outcome that no listing has confirmed: a listing that begins after
+    /// it should be asked for. `None` when the picture is a plain listing.
     #[must_use]
     pub fn unconfirmed_since(&self) -> Option<Duration> {
         self.outcomes.iter().map(|(now, _)| now.boot).max()
     }
 
-    /// Whether something failed since the listing began. A failed call may have done its work all the same (the runtime was
-    /// killed before it could answer), so that nothing more is done before a listing has shown what there is.
+    /// Whether something failed since the listing began. A failed call may have done its work all
+    /// the same (the runtime was killed before it could answer), so that nothing more is done
+    /// before a listing has shown what there is.
     #[must_use]
     pub fn awaits_listing(&self) -> bool {
         self.outcomes.iter().any(|(_, outcome)| !outcome.is_success())
@@ -102,7 +105,8 @@ fn changes_nothing(outcome: &Outcome) -> bool {
     }
 }
 
-/// Applies one outcome, recorded at wall time `at`, to an observation that may contain its effect already.
+/// Applies one outcome, recorded at wall time `at`, to an observation that may contain its effect
+/// already.
 pub fn fold(pod: &mut ObservedPod, outcome: &Outcome, at: Timestamp) {
     match outcome {
         Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => {}
@@ -135,7 +139,8 @@ fn fold_failure(pod: &mut ObservedPod, failure: &Failure, at: Timestamp) {
     if let Some(container) = &failure.left {
         put_container(pod, container);
     }
-    // A runtime ends a container whose start failed; it must not be taken for one still to be started.
+    // A runtime ends a container whose start failed; it must not be taken for one still to be
+    // started.
     if let Step::Start { id, .. } = &failure.step
         && let Some(container) = pod.containers.iter_mut().find(|c| c.id == *id)
         && container.state == ContainerState::Created

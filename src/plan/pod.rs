@@ -99,8 +99,9 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
         let phase = if succeeded { TerminalPhase::Succeeded } else { TerminalPhase::Failed };
         return Some(ended(phase));
     }
-    // A pod that is never restarted does not outlive its sandbox once a regular container was started. (The
-    // kubelet also gives up on one that only initialised; that one is started over here.)
+    // A pod that is never restarted does not outlive its sandbox once a regular container was
+    // started. (The kubelet also gives up on one that only initialised; that one is started over
+    // here.)
     let never = restart_policy(cx) == "Never";
     let lost = never && any_started && !any_goes_on && sandbox::usable(cx).is_none();
     lost.then(|| ended(TerminalPhase::Failed))
@@ -130,7 +131,8 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     })
 }
 
-/// Stops what is left of a pod that has ended and lets its resources go; dead containers stay, for its status and logs.
+/// Stops what is left of a pod that has ended and lets its resources go; dead containers stay, for
+/// its status and logs.
 fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
     let alive = cx.own.containers.iter().any(|container| is_alive(container))
         || cx.own.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready);
@@ -174,8 +176,8 @@ fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
     }
 }
 
-/// Stops and removes ready sandboxes beside the one that is used. (The kubelet replaces all of them; keeping the
-/// one whose containers run restarts nothing.)
+/// Stops and removes ready sandboxes beside the one that is used. (The kubelet replaces all of
+/// them; keeping the one whose containers run restarts nothing.)
 fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Some(kept) = current(cx) else { return };
     let pod = Some(cx.pod);

@@ -43,8 +43,9 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
     }
 }
 
-/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more, and those that run beside a newer one of
-/// their name: the runtime may have carried out a start of which it said that it had failed.
+/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more, and
+/// those that run beside a newer one of their name: the runtime may have carried out a start of
+/// which it said that it had failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };

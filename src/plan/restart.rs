@@ -25,8 +25,8 @@ pub(crate) enum Verdict {
     Stay,
 }
 
-/// Reads the container's rules, its own policy and the pod's, in this order. Instances that were killed in order
-/// to be replaced are, whatever the policy.
+/// Reads the container's rules, its own policy and the pod's, in this order. Instances that were
+/// killed in order to be replaced are, whatever the policy.
 pub(crate) fn verdict(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -54,8 +54,8 @@ pub(crate) fn verdict(
     }
 }
 
-/// The exit code that counts. A container that a shutdown of the machine ended has not succeeded, whatever it made of
-/// SIGTERM.
+/// The exit code that counts. A container that a shutdown of the machine ended has not succeeded,
+/// whatever it made of SIGTERM.
 pub(crate) fn exit_code(cx: &Cx<'_>, instance: &ObservedContainer) -> Option<i32> {
     const SIGTERM: i32 = 143;
     let ContainerState::Exited { exit_code, .. } = instance.state else { return None };
@@ -74,7 +74,8 @@ fn matches(rule: &k8s::ContainerRestartRule, exit_code: i32) -> bool {
     }
 }
 
-/// Whether a plain init container has ended otherwise than well. Memory that ran out counts even with code 0.
+/// Whether a plain init container has ended otherwise than well. Memory that ran out counts even
+/// with code 0.
 pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedContainer) -> bool {
     match &instance.state {
         ContainerState::Exited { exit_code, reason, .. } => {
@@ -114,7 +115,8 @@ pub(crate) fn plan_start(
     let created = newest.filter(|instance| instance.state == ContainerState::Created);
     let unfit = created
         .filter(|instance| instance.sandbox_id != sandbox.id || is_changed(container, instance));
-    // Whatever holds the start back is asked before anything is planned: half a start would be done again and again.
+    // Whatever holds the start back is asked before anything is planned: half a start would be done
+    // again and again.
     if unfit.is_some() && cx.held_back(Stage::Remove, plan) {
         return;
     }
@@ -191,7 +193,8 @@ fn plan_crash_back_off(
     false
 }
 
-/// Whether an earlier failure to start allows another try now, and whether that may pull (`None`: not now).
+/// Whether an earlier failure to start allows another try now, and whether that may pull (`None`:
+/// not now).
 fn plan_failure_back_off(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -241,8 +244,9 @@ fn plan_failure_back_off(
     Some(true)
 }
 
-/// Carries `RestartAllContainers` out: everything is stopped and removed, the container whose end asked for it
-/// last, so that an interrupted attempt is found and finished. Whether that is going on.
+/// Carries `RestartAllContainers` out: everything is stopped and removed, the container whose end
+/// asked for it last, so that an interrupted attempt is found and finished. Whether that is going
+/// on.
 pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;

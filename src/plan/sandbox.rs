@@ -100,7 +100,8 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
     }
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
-    // A dead one is stopped too, for its address and host ports; those before it were stopped in their time.
+    // A dead one is stopped too, for its address and host ports; those before it were stopped in
+    // their time.
     let sandboxes =
         cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready || s.id == newest.id);
     plan.actions.push(Action::KillPod(KillPod {

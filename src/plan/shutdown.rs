@@ -1,6 +1,7 @@
-//! The machine goes down: pods end, those of the lowest priority first. All that is written down is which containers
-//! were ended, so that none of them counts as having done its work: what runs again after the next boot is what would
-//! after a loss of power. When the shutdown is called off, everything does.
+//! The machine goes down: pods end, those of the lowest priority first. All that is written down is
+//! which containers were ended, so that none of them counts as having done its work: what runs
+//! again after the next boot is what would after a loss of power. When the shutdown is called off,
+//! everything does.
 
 use super::{
     Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,
@@ -54,7 +55,8 @@ fn seconds(shutdown: &Shutdown, pod: Option<&k8s::Pod>) -> Option<u32> {
     Some(seconds.min(grace_seconds(pod)))
 }
 
-/// Stops everything, unless the last try has failed just now. What is stopped counts as stopped in order to run again.
+/// Stops everything, unless the last try has failed just now. What is stopped counts as stopped in
+/// order to run again.
 fn plan_stop(
     input: &NameInput<'_>,
     uid: &PodUid,

@@ -18,13 +18,15 @@ pub struct NameInput<'a> {
     /// Every incarnation that the agent has a record of, the wished one included once
     /// [`Action::PreparePod`] has written its record. In any order.
     pub known: &'a [Incarnation],
-    /// What runs: [`super::Picture::current`]. The worker does not plan before the runtime was listed.
+    /// What runs: [`super::Picture::current`]. The worker does not plan before the runtime was
+    /// listed.
     pub observed: &'a ObservedPod,
     /// What happened before. The worker calls [`PodMemory::look`] with the same picture first.
     pub memory: &'a PodMemory,
     /// Constants.
     pub settings: &'a PlanSettings,
-    /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them last.
+    /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them
+    /// last.
     pub runtime: &'a RuntimeView,
     /// The machine is going down.
     pub shutdown: Option<&'a Shutdown>,
@@ -41,8 +43,8 @@ pub struct NameInput<'a> {
 pub enum Wish<'a> {
     /// This pod is to run.
     Run(&'a DesiredPod),
-    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a kill already begun is
-    /// finished, and that the pod ends when the machine goes down.
+    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a
+    /// kill already begun is finished, and that the pod ends when the machine goes down.
     Keep {
         /// The pod.
         pod: &'a DesiredPod,
@@ -61,17 +63,19 @@ pub enum Wish<'a> {
 pub struct Incarnation {
     /// Which.
     pub uid: PodUid,
-    /// The pod as it runs; gives the grace period and the order of its stop. `None` when the record was damaged.
+    /// The pod as it runs; gives the grace period and the order of its stop. `None` when the record
+    /// was damaged.
     pub pod: Option<Arc<k8s::Pod>>,
     /// `status.startTime`: when it was accepted.
     pub started_at: Option<Timestamp>,
-    /// It is being removed, since an action with [`super::KillPurpose::Retire`] (or whoever else asks for its
-    /// removal) wrote this. Never taken back: a pod wished again under the same uid is finished first and
-    /// then starts clean.
+    /// It is being removed, since an action with [`super::KillPurpose::Retire`] (or whoever else
+    /// asks for its removal) wrote this. Never taken back: a pod wished again under the same uid is
+    /// finished first and then starts clean.
     pub kill: Option<KillDeadline>,
     /// How it ended, from an earlier [`PodPlan::terminal`].
     pub terminal: Option<Terminal>,
-    /// Its containers that a shutdown of the machine ended: they had not done their work, whatever their exit code.
+    /// Its containers that a shutdown of the machine ended: they had not done their work, whatever
+    /// their exit code.
     pub interrupted: Vec<ContainerId>,
 }
 
@@ -80,7 +84,8 @@ pub struct Incarnation {
 pub struct KillDeadline {
     /// The whole grace period, in seconds.
     pub grace_seconds: u32,
-    /// Boot time at which it ends. (On disk it is a wall time: boot time does not survive a reboot.)
+    /// Boot time at which it ends. (On disk it is a wall time: boot time does not survive a
+    /// reboot.)
     pub at: Duration,
 }
 
@@ -96,8 +101,9 @@ pub struct PlanSettings {
 /// What to do now about one name, and what to tell about it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
-    /// To be executed in order. After a failed action the worker goes on with the next one only where
-    /// [`Action::failure_ends_pass`] says so; after the last (or an abandoned) action it plans again.
+    /// To be executed in order. After a failed action the worker goes on with the next one only
+    /// where [`Action::failure_ends_pass`] says so; after the last (or an abandoned) action it
+    /// plans again.
     pub actions: Vec<Action>,
     /// Boot time at which to plan again although nothing happened: a back-off or deadline ends.
     pub wake_at: Option<Duration>,
@@ -112,7 +118,8 @@ pub struct PodPlan {
     /// The wished incarnation has ended for good: to be kept in its record and given back in
     /// [`Incarnation::terminal`], so that it is not run again, whatever becomes of its containers.
     pub terminal: Option<Terminal>,
-    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be kept.
+    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be
+    /// kept.
     pub interrupted: Option<Terminal>,
     /// Nothing of the held incarnation is left, and nothing of it runs until the hold is lifted.
     pub held: bool,

@@ -9,8 +9,8 @@ pub enum SysctlNamespace {
     Net,
 }
 
-/// The kubelet's list of what concerns only the pod's own namespaces and can't hurt its neighbours, each with the first kernel
-/// (major, minor) of which that is true.
+/// The kubelet's list of what concerns only the pod's own namespaces and can't hurt its neighbours,
+/// each with the first kernel (major, minor) of which that is true.
 const SAFE: [(&str, (u32, u32)); 12] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -52,7 +52,8 @@ pub fn sysctl_namespace(name: &str) -> Option<SysctlNamespace> {
     name.starts_with("net.").then_some(SysctlNamespace::Net)
 }
 
-/// A sysctl's name with dots: `net/ipv4/conf/eth0.1/x` and `net.ipv4.conf.eth0/1.x` are the same, the first separator decides.
+/// A sysctl's name with dots: `net/ipv4/conf/eth0.1/x` and `net.ipv4.conf.eth0/1.x` are the same,
+/// the first separator decides.
 #[must_use]
 pub fn sysctl_name(name: &str) -> String {
     match name.find(['.', '/']).map(|at| name.as_bytes()[at]) {

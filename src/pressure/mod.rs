@@ -1,3 +1,4 @@
-//! Pressure: the node runs short of memory, disk or process ids, and pods have to go before it chokes.
+//! Pressure: the node runs short of memory, disk or process ids, and pods have to go before it
+//! chokes.
 
 pub mod core;

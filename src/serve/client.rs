@@ -110,7 +110,8 @@ impl Client {
     /// Drops a last good revision.
     ///
     /// # Errors
-    /// No agent, no permission, no answer in time, or not a readable one. That it could not be done is an answer.
+    /// No agent, no permission, no answer in time, or not a readable one. That it could not be done
+    /// is an answer.
     pub async fn forget(&self, key: &PodKey) -> Result<ForgetAnswer, ClientError> {
         let request = ForgetRequest { key: key.clone() };
         let request = serde_json::to_vec(&request)
@@ -154,7 +155,8 @@ impl Client {
             let status = response.status();
             Ok((status, response.into_body().collect().await?.to_bytes()))
         });
-        // Cancel-safe: the exchange stays pinned outside; a connection that is done is not polled again.
+        // Cancel-safe: the exchange stays pinned outside; a connection that is done is not polled
+        // again.
         let answer = tokio::select! {
             biased;
             answer = &mut exchange => answer,

@@ -7,12 +7,14 @@
 //!                    └── dropped for a newer connection ──┴── lifetime
 //! ```
 //!
-//! A connection carries one request. A new connection always gets in: when all places are taken, the oldest connection
-//! without a complete request is dropped for it. A client that sends nothing, sends slowly or never reads its answer
-//! therefore holds a place only as long as nobody else wants it.
+//! A connection carries one request. A new connection always gets in: when all places are taken,
+//! the oldest connection without a complete request is dropped for it. A client that sends nothing,
+//! sends slowly or never reads its answer therefore holds a place only as long as nobody else wants
+//! it.
 //!
-//! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads what its client has sent
-//! before it can be dropped, and a flood of connections leaves every other task its turn.
+//! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
+//! what its client has sent before it can be dropped, and a flood of connections leaves every other
+//! task its turn.
 
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
@@ -38,7 +40,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Bytes that are read ahead for each connection. A request whose head is longer is refused.
 const READ_BUFFER: usize = 16 * 1024;
-/// How long nothing is accepted after accepting has failed, which is when the process is out of file descriptors.
+/// How long nothing is accepted after accepting has failed, which is when the process is out of
+/// file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the clients of one listener are allowed.
@@ -140,8 +143,8 @@ impl Connection {
     }
 }
 
-/// Which connection is dropped for a new one: the oldest without a complete request, else the oldest. `asked` says for
-/// each connection, oldest first, whether its request is complete.
+/// Which connection is dropped for a new one: the oldest without a complete request, else the
+/// oldest. `asked` says for each connection, oldest first, whether its request is complete.
 fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
     asked.position(|asked| !asked).unwrap_or(0)
 }

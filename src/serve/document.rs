@@ -51,8 +51,8 @@ pub enum ForgetAnswer {
     },
 }
 
-/// A pod with its status, as `kubectl get pod -o json` would show it. A pod whose spec is lost has a
-/// name and a status only.
+/// A pod with its status, as `kubectl get pod -o json` would show it. A pod whose spec is lost has
+/// a name and a status only.
 #[must_use]
 pub fn pod_object(view: &PodView) -> k8s::Pod {
     let mut pod = view.pod.as_deref().cloned().unwrap_or_default();

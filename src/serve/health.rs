@@ -1,9 +1,9 @@
-//! `/healthz`, in the kubelet's words: `ping` (the agent answers), `log` (the agent never waits for its log, so this
-//! check always passes), `syncloop` (the agent's own loops came round not long ago: the sources of manifests, the set of
-//! workers, the relist loop, the writers of state files).
+//! `/healthz`, in the kubelet's words: `ping` (the agent answers), `log` (the agent never waits for
+//! its log, so this check always passes), `syncloop` (the agent's own loops came round not long
+//! ago: the sources of manifests, the set of workers, the relist loop, the writers of state files).
 //!
-//! What a restart of the agent does not heal is shown in the status and fails nothing here: a runtime that is away, a
-//! manifest directory that does not answer, a removal that takes long.
+//! What a restart of the agent does not heal is shown in the status and fails nothing here: a
+//! runtime that is away, a manifest directory that does not answer, a removal that takes long.
 
 use super::connections::{self, ConnectionPolicy};
 use crate::clock;
@@ -26,11 +26,11 @@ const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 /// No loop is called late before this.
 const LATE_AT_LEAST: Duration = Duration::from_secs(300);
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// Connections that may wait to be accepted. When more wait the kernel drops them, and a client tries again only after a
-/// second. The kernel has a limit of its own, `net.core.somaxconn`.
+/// Connections that may wait to be accepted. When more wait the kernel drops them, and a client
+/// tries again only after a second. The kernel has a limit of its own, `net.core.somaxconn`.
 const WAITING: u32 = 4096;
-/// Every user and every pod on the host network may connect. Answers are small and made at once, so only a client that
-/// misbehaves comes near these limits.
+/// Every user and every pod on the host network may connect. Answers are small and made at once, so
+/// only a client that misbehaves comes near these limits.
 const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 64,
     head: Duration::from_secs(5),

@@ -1,10 +1,11 @@
 //! What the outside can ask a running agent: the local socket and the health port.
 //!
-//! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`, `/events`, `/healthz`, and
-//! `POST /forget`. The health port answers `/healthz` and what is below it to anybody who can reach it.
-//! Every answer is made from published views, so it comes also while the runtime hangs. The only
-//! request that reaches further is a [`Command`]; its answer is waited for up to a deadline.
-//! Each listener has a [`ConnectionPolicy`], which bounds connections and their lifetimes. [`Client`] is the other end.
+//! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
+//! `/events`, `/healthz`, and `POST /forget`. The health port answers `/healthz` and what is below
+//! it to anybody who can reach it. Every answer is made from published views, so it comes also
+//! while the runtime hangs. The only request that reaches further is a [`Command`]; its answer is
+//! waited for up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections
+//! and their lifetimes. [`Client`] is the other end.
 
 mod client;
 mod connections;
@@ -47,7 +48,8 @@ pub struct Views {
     pub node: watch::Receiver<Arc<NodeView>>,
     /// What happened.
     pub events: watch::Receiver<Arc<EventLog>>,
-    /// Boot times at which the loops that make up the agent last came round; zero before the first time.
+    /// Boot times at which the loops that make up the agent last came round; zero before the first
+    /// time.
     pub heartbeats: Vec<watch::Receiver<Duration>>,
 }
 
@@ -106,7 +108,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the local socket; a stale one is replaced when nobody answers on it. To be called inside a tokio runtime.
+    /// Binds the local socket; a stale one is replaced when nobody answers on it. To be called
+    /// inside a tokio runtime.
     ///
     /// # Errors
     /// Another agent answers, something else is in the way, or the file system refuses.
@@ -121,9 +124,9 @@ impl Server {
         Ok(Self { local, app, healthz: settings.healthz })
     }
 
-    /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is made again where its
-    /// file is gone. A health port that can't be bound is logged
-    /// and tried again every 5 seconds, like the kubelet's.
+    /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is
+    /// made again where its file is gone. A health port that can't be bound is logged and tried
+    /// again every 5 seconds, like the kubelet's.
     pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
         let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
         let local = serve_local(self.local, routes::router(self.app), looks, shutdown);
@@ -138,7 +141,8 @@ async fn serve_local(
     shutdown: CancellationToken,
 ) {
     loop {
-        // Cancel-safe: connections that are cut off belong to a socket that nobody can reach any more.
+        // Cancel-safe: connections that are cut off belong to a socket that nobody can reach any
+        // more.
         tokio::select! {
             biased;
             () = connections::serve(&local.listener, router.clone(), LOCAL_POLICY, shutdown.clone()) => {

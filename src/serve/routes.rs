@@ -1,6 +1,6 @@
-//! The paths of the local socket. A long answer is made piece by piece while the client reads it, so
-//! that it is never in memory as a whole, and off the event loop: a hundred pods of a megabyte take
-//! seconds to write as JSON in a debug build.
+//! The paths of the local socket. A long answer is made piece by piece while the client reads it,
+//! so that it is never in memory as a whole, and off the event loop: a hundred pods of a megabyte
+//! take seconds to write as JSON in a debug build.
 
 use super::{
     Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,

@@ -1,6 +1,7 @@
-//! Space and inodes of file systems. Asking one that does not answer (a dead NFS server, a disk that is gone) never
-//! returns, so each is asked on a thread of its own that is there from the start: under pressure there may be no
-//! other to be had, and a hung one is not asked again before it has answered.
+//! Space and inodes of file systems. Asking one that does not answer (a dead NFS server, a disk
+//! that is gone) never returns, so each is asked on a thread of its own that is there from the
+//! start: under pressure there may be no other to be had, and a hung one is not asked again before
+//! it has answered.
 
 use super::{NoReading, Sample, core, core::FileSystemUse, unreadable};
 use crate::{
@@ -25,7 +26,8 @@ const STACK: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Disks {
     root: PathBuf,
-    /// A path on the file system of images, which may be the root directory; and of writable layers.
+    /// A path on the file system of images, which may be the root directory; and of writable
+    /// layers.
     images: Result<PathBuf, NoReading>,
     layers: Result<PathBuf, NoReading>,
     layout: DiskLayout,
@@ -52,8 +54,8 @@ type Answer = (io::Result<FileSystemUse>, Duration);
 type Ask = oneshot::Sender<Answer>;
 
 impl Disks {
-    /// The file system of the root directory. Where images and layers lie is not known yet: that is told with
-    /// [`Self::locate`], and until then `imagefs` and `containerfs` have no reading.
+    /// The file system of the root directory. Where images and layers lie is not known yet: that is
+    /// told with [`Self::locate`], and until then `imagefs` and `containerfs` have no reading.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self::looking(root, look)
@@ -70,13 +72,13 @@ impl Disks {
         }
     }
 
-    /// Finds out on which file systems images and writable layers lie, of each the first path that can be looked
-    /// at. To be called again when the runtime tells other paths, and when a reading is [`NoReading::Moved`].
-    /// Takes no longer than `within`.
+    /// Finds out on which file systems images and writable layers lie, of each the first path that
+    /// can be looked at. To be called again when the runtime tells other paths, and when a reading
+    /// is [`NoReading::Moved`]. Takes no longer than `within`.
     ///
     /// # Errors
-    /// When that can't be found out; then they have no reading, with this reason. Where a file system only does not answer in
-    /// time, what was known before stays known.
+    /// When that can't be found out; then they have no reading, with this reason. Where a file
+    /// system only does not answer in time, what was known before stays known.
     ///
     /// # Cancel safety
     /// To be called again: that a file system becomes another one meanwhile is not noticed.
@@ -151,8 +153,8 @@ impl Disks {
         self.images.as_deref().ok()
     }
 
-    /// Reads all six signals of disks. Takes no longer than `within`: a file system that has not answered by then
-    /// has no reading, and the others have theirs.
+    /// Reads all six signals of disks. Takes no longer than `within`: a file system that has not
+    /// answered by then has no reading, and the others have theirs.
     ///
     /// # Cancel safety
     /// What was asked is not asked again, its answer is taken by the next call.
@@ -187,7 +189,8 @@ type Part = fn(&FileSystemUse, &Path) -> Result<(u64, u64), NoReading>;
 /// What each file system answered, with the boot time of its answer.
 type Answers = BTreeMap<PathBuf, Result<(FileSystemUse, Duration), NoReading>>;
 
-/// Asks all at the same time, each on its thread. Cancel-safe: what is under way is kept in `systems`.
+/// Asks all at the same time, each on its thread. Cancel-safe: what is under way is kept in
+/// `systems`.
 async fn ask_all(
     systems: &mut BTreeMap<PathBuf, FileSystem>,
     look: Look,

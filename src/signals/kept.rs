@@ -1,4 +1,5 @@
-//! A file of the kernel that stays open: reading it again is one call, and works when there are no descriptors left.
+//! A file of the kernel that stays open: reading it again is one call, and works when there are no
+//! descriptors left.
 
 use super::{NoReading, unreadable};
 use std::{
@@ -37,7 +38,8 @@ impl KeptFile {
                 self.file = Some(file);
                 filled
             }
-            // Not opened yet, or what it told of is gone (ENODEV), and perhaps there is another in its place.
+            // Not opened yet, or what it told of is gone (ENODEV), and perhaps there is another in
+            // its place.
             None => {
                 let opened = File::open(&self.path)
                     .and_then(|file| Ok((self.fill(&file)?, file)))

@@ -23,7 +23,8 @@ impl KernelLog {
     /// Opens the log (`/dev/kmsg`) at its end. To be called within a tokio runtime.
     ///
     /// # Errors
-    /// Where there is none, or it may not be read: containers, `dmesg_restrict` without the capability.
+    /// Where there is none, or it may not be read: containers, `dmesg_restrict` without the
+    /// capability.
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;

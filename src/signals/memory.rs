@@ -1,5 +1,5 @@
-//! Memory and process ids of the whole machine and of cgroups, on cgroup v1 and v2: which one it is shows in the
-//! names of the files.
+//! Memory and process ids of the whole machine and of cgroups, on cgroup v1 and v2: which one it is
+//! shows in the names of the files.
 
 use super::{
     NoReading, Sample, absurd,
@@ -34,15 +34,17 @@ pub struct Look<'a> {
     pub signals: &'a BTreeSet<Signal>,
     /// The memory directory of the cgroup of all pods.
     pub pods: Option<&'a Path>,
-    /// Whether `allocatableMemory.available` is far from every threshold with so much available, of so much: then that will do.
+    /// Whether `allocatableMemory.available` is far from every threshold with so much available, of
+    /// so much: then that will do.
     pub is_far: &'a dyn Fn(u64, u64) -> bool,
 }
 
-/// The machine's memory and process ids. Its functions read files of the kernel and block for as long as that takes:
-/// microseconds, with very many cgroups a few milliseconds. They need no thread, which a fork bomb would not leave.
+/// The machine's memory and process ids. Its functions read files of the kernel and block for as
+/// long as that takes: microseconds, with very many cgroups a few milliseconds. They need no
+/// thread, which a fork bomb would not leave.
 ///
-/// Cheap first: `/proc/meminfo` costs the same however many cgroups there are; `memory.stat` of a cgroup makes the kernel add up
-/// all of those below.
+/// Cheap first: `/proc/meminfo` costs the same however many cgroups there are; `memory.stat` of a
+/// cgroup makes the kernel add up all of those below.
 #[derive(Debug)]
 pub struct Machine {
     signal: MemorySignal,
@@ -117,7 +119,8 @@ impl Machine {
         Ok(reading(available, info.total))
     }
 
-    /// `allocatableMemory.available`, and whether that is exact: there is at least so much otherwise.
+    /// `allocatableMemory.available`, and whether that is exact: there is at least so much
+    /// otherwise.
     fn allocatable(
         &mut self,
         info: Option<&MemInfo>,
@@ -223,8 +226,8 @@ impl CgroupFiles {
     }
 }
 
-/// Page cache that does not count, by the cgroups at the end of every branch below `directory`: for a `memory.stat` that
-/// lags. One that goes meanwhile counts for nothing.
+/// Page cache that does not count, by the cgroups at the end of every branch below `directory`: for
+/// a `memory.stat` that lags. One that goes meanwhile counts for nothing.
 fn idle_of_leaves(directory: &Path, v1: bool) -> u64 {
     let below = fs::read_dir(directory).into_iter().flatten().flatten();
     let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

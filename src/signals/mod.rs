@@ -48,7 +48,8 @@ pub struct Sample {
     pub readings: Readings,
     /// What could not. No signal is in both.
     pub missing: BTreeMap<Signal, NoReading>,
-    /// Signals of which at least as much is available as the reading says: far from every threshold.
+    /// Signals of which at least as much is available as the reading says: far from every
+    /// threshold.
     pub at_least: BTreeSet<Signal>,
 }
 

@@ -1,5 +1,6 @@
-//! Who uses what is short when no pod does: the largest processes outside the pods' cgroups, the largest directories and
-//! files of the usual places. For people to read: nobody is ever stopped and nothing removed because of it.
+//! Who uses what is short when no pod does: the largest processes outside the pods' cgroups, the
+//! largest directories and files of the usual places. For people to read: nobody is ever stopped
+//! and nothing removed because of it.
 
 use super::{
     core::{Process, is_below, process, tops},
@@ -17,8 +18,8 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-/// Where large directories are usually found, besides the top of a file system; each of what is in them is measured by
-/// itself.
+/// Where large directories are usually found, besides the top of a file system; each of what is in
+/// them is measured by itself.
 const PLACES: [&str; 8] =
     ["/var", "/var/lib", "/var/log", "/var/cache", "/tmp", "/home", "/root", "/opt"];
 
@@ -40,9 +41,9 @@ pub struct LargeDirectory {
     pub space: Space,
 }
 
-/// The `most` processes outside the cgroups `pods` (names from the root: `/kubepods`) with the largest `size`, the
-/// largest first. Blocks for about 20 µs a process: not for the event loop. A process that goes away meanwhile
-/// does not count.
+/// The `most` processes outside the cgroups `pods` (names from the root: `/kubepods`) with the
+/// largest `size`, the largest first. Blocks for about 20 µs a process: not for the event loop. A
+/// process that goes away meanwhile does not count.
 #[must_use]
 pub fn processes(
     proc: &Path,
@@ -71,9 +72,10 @@ pub fn processes(
     found
 }
 
-/// The `most` largest directories and files in the usual places on the file system of `same`, by `size`, without those in
-/// `known` (which are accounted for otherwise: the root directory, the runtime's, logs of pods). All of it takes no longer
-/// than `within`: what was counted by then counts.
+/// The `most` largest directories and files in the usual places on the file system of `same`, by
+/// `size`, without those in `known` (which are accounted for otherwise: the root directory, the
+/// runtime's, logs of pods). All of it takes no longer than `within`: what was counted by then
+/// counts.
 ///
 /// # Cancel safety
 /// Nothing is lost; walks end soon after.
@@ -137,8 +139,8 @@ fn tops_of(same: &Path) -> Vec<PathBuf> {
     tops(&mounts, &device).into_iter().map(PathBuf::from).collect()
 }
 
-/// What is in `places` and lies on the file system of `same`, none of it in another: directories, which are still to be
-/// measured, and files.
+/// What is in `places` and lies on the file system of `same`, none of it in another: directories,
+/// which are still to be measured, and files.
 fn candidates(places: &[PathBuf], same: &Path, known: &[PathBuf]) -> Vec<(PathBuf, Option<Space>)> {
     let Ok(wanted) = fs::metadata(same).map(|found| found.dev()) else { return Vec::new() };
     let entries = places.iter().flat_map(fs::read_dir).flatten().flatten();

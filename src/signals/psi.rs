@@ -1,5 +1,6 @@
-//! Hints from the kernel that memory is short (PSI, Linux 4.20): it tells when tasks have waited for memory for a
-//! certain part of a time. They only say "look now": everything works without them.
+//! Hints from the kernel that memory is short (PSI, Linux 4.20): it tells when tasks have waited
+//! for memory for a certain part of a time. They only say "look now": everything works without
+//! them.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,11 +18,12 @@ pub struct PsiTrigger {
 }
 
 impl PsiTrigger {
-    /// Fires when some task has waited for memory for `stall` within `window` (0.5 to 10 s), once per window at most.
-    /// To be called within a tokio runtime.
+    /// Fires when some task has waited for memory for `stall` within `window` (0.5 to 10 s), once
+    /// per window at most. To be called within a tokio runtime.
     ///
     /// # Errors
-    /// Where the kernel has no PSI, or refuses the trigger: it wants CAP_SYS_RESOURCE, or a window of whole 2 s.
+    /// Where the kernel has no PSI, or refuses the trigger: it wants CAP_SYS_RESOURCE, or a window
+    /// of whole 2 s.
     pub fn new(proc: &Path, stall: Duration, window: Duration) -> io::Result<Self> {
         let path = proc.join("pressure/memory");
         let mut options = OpenOptions::new();
@@ -38,7 +40,8 @@ impl PsiTrigger {
         Ok(Self { file })
     }
 
-    /// The trigger of the kubelet's users: 150 ms within a second, else 300 ms within 2 s, which needs no capability.
+    /// The trigger of the kubelet's users: 150 ms within a second, else 300 ms within 2 s, which
+    /// needs no capability.
     ///
     /// # Errors
     /// As [`Self::new`].

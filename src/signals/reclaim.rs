@@ -1,7 +1,9 @@
-//! Asking the kernel to give page cache back (cgroup v2, Linux 5.19), before anybody is evicted for it.
+//! Asking the kernel to give page cache back (cgroup v2, Linux 5.19), before anybody is evicted for
+//! it.
 //!
-//! A working set counts the cache that was used lately (`active_file`) and leaves out the rest. The kernel takes from
-//! the rest first, which changes no working set: so it is asked again, a step at a time, until enough of what counts is gone.
+//! A working set counts the cache that was used lately (`active_file`) and leaves out the rest. The
+//! kernel takes from the rest first, which changes no working set: so it is asked again, a step at
+//! a time, until enough of what counts is gone.
 
 use super::{NoReading, absurd, core, read, unreadable};
 use std::{
@@ -45,10 +47,10 @@ impl Reclaiming {
     }
 }
 
-/// Has the kernel make the working set of the cgroup at `directory` (of the unified hierarchy), and of everything
-/// below, smaller by `bytes`, and by `spare` more if that is there: by page cache where it can be told so (Linux 6.10), else also
-/// by what could be swapped out. `None` where that can't be: cgroup v1, Linux before 5.19, or no `bytes` of page cache
-/// in the working set.
+/// Has the kernel make the working set of the cgroup at `directory` (of the unified hierarchy), and
+/// of everything below, smaller by `bytes`, and by `spare` more if that is there: by page cache
+/// where it can be told so (Linux 6.10), else also by what could be swapped out. `None` where that
+/// can't be: cgroup v1, Linux before 5.19, or no `bytes` of page cache in the working set.
 ///
 /// # Errors
 /// When the cgroup can't be read.

@@ -89,7 +89,8 @@ fn memory_is_read_by_the_working_set_or_as_the_kernel_estimates_it() {
     assert_eq!(numbers(&read(MemorySignal::MemAvailable)), (450 << 10, 1_024_000));
 }
 
-/// What those below have counted may show above two seconds later only: page cache that is read meanwhile is no use.
+/// What those below have counted may show above two seconds later only: page cache that is read
+/// meanwhile is no use.
 #[test]
 fn a_cgroup_whose_files_lag_is_read_by_those_below() {
     const MIB: u64 = 1 << 20;
@@ -287,7 +288,8 @@ async fn disks_are_read_and_located_by_device() {
     assert!(matches!(sample.missing[&Signal::ContainerfsAvailable], NoReading::Unreadable { .. }));
 }
 
-/// Answers until the word `hang` is in the file at the path; then when it is gone. The device is the file's size.
+/// Answers until the word `hang` is in the file at the path; then when it is gone. The device is
+/// the file's size.
 fn scripted(path: &Path) -> std::io::Result<core::FileSystemUse> {
     while fs::read_to_string(path)?.starts_with("hang") {
         std::thread::yield_now();
@@ -606,7 +608,8 @@ async fn a_deep_tree_is_walked_whole_with_few_descriptors() {
 async fn many_deep_directories_are_walked_whole() {
     let files = Files::new();
     let top = files.path("top");
-    // One directory that is closed when the walk goes deeper below it, with more entries than are read at once.
+    // One directory that is closed when the walk goes deeper below it, with more entries than are
+    // read at once.
     let wide = chain(&top, 20, "d");
     let (mode, entries) = (nix::sys::stat::Mode::S_IRWXU, 3000);
     for n in 0..entries {
@@ -643,7 +646,8 @@ fn a_walk_ends_though_its_directories_move_all_the_time() {
                 fs::rename(top.join("b/moved"), deep("a")).unwrap();
             }
         });
-        // What moves from where the walk was to where it will be counts twice, and may be lost the other way round.
+        // What moves from where the walk was to where it will be counts twice, and may be lost the
+        // other way round.
         let ended = (0..30).all(|_| runtime.block_on(walked(&top)).all.inodes > 0);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(ended);

@@ -1,8 +1,8 @@
-//! What pods use, measured when a decision needs it: memory and tasks from their cgroups; logs, emptyDirs, writable
-//! layers and the files that the agent and the runtime provide by looking at every file; layers whose place is not
-//! known as the runtime answers, which may be ten seconds old. What can't be measured is missing in the answer, and
-//! the rest is there. A walk that is not finished in time has counted a lower bound
-//! ([`PartlyMeasured`]).
+//! What pods use, measured when a decision needs it: memory and tasks from their cgroups; logs,
+//! emptyDirs, writable layers and the files that the agent and the runtime provide by looking at
+//! every file; layers whose place is not known as the runtime answers, which may be ten seconds
+//! old. What can't be measured is missing in the answer, and the rest is there. A walk that is not
+//! finished in time has counted a lower bound ([`PartlyMeasured`]).
 
 use super::{
     memory::{cgroup_memory, cgroup_tasks},
@@ -26,10 +26,11 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 /// Pods whose directories are walked at a time.
 const WALKS: usize = 4;
-/// How long a pod may wait for its turn. Pods that make their walks last delay the others by no more than this.
+/// How long a pod may wait for its turn. Pods that make their walks last delay the others by no
+/// more than this.
 const TURN_PATIENCE: Duration = Duration::from_secs(15);
-/// Directories in a pod's directory that are not counted with its files: emptyDirs are measured one by one, and what is
-/// mounted for a `subPath` may be the host's.
+/// Directories in a pod's directory that are not counted with its files: emptyDirs are measured one
+/// by one, and what is mounted for a `subPath` may be the host's.
 const NO_FILES: &[&str] = &["volumes", "volume-subpaths"];
 
 /// Where the parts of a pod are.
@@ -111,7 +112,8 @@ enum Part {
 }
 
 impl Part {
-    /// The parts of a pod. Those that are large in most pods come last: they have the time that the others leave.
+    /// The parts of a pod. Those that are large in most pods come last: they have the time that the
+    /// others leave.
     fn all(pod: &PodPlaces) -> Vec<Self> {
         let layers = pod.containers.iter().enumerate();
         let layers = layers.filter_map(|(nth, one)| Some(Self::Layer(nth, one.layer.clone()?)));
@@ -157,8 +159,9 @@ impl Part {
 type Walked = (Part, Result<walk::Tree, WalkError>);
 
 impl Measurer {
-    /// Measures all of `pods` and returns them in the same order. `within` is for all directories of a pod together, from its
-    /// turn on; `layers`, which runs meanwhile, tells the writable layer of containers where no place of it is known.
+    /// Measures all of `pods` and returns them in the same order. `within` is for all directories
+    /// of a pod together, from its turn on; `layers`, which runs meanwhile, tells the writable
+    /// layer of containers where no place of it is known.
     ///
     /// # Cancel safety
     /// Nothing is lost; walks end soon after.
@@ -201,7 +204,8 @@ impl Measurer {
     }
 }
 
-/// Measures the parts of a pod one after the other. Each has an equal part of the time that is left.
+/// Measures the parts of a pod one after the other. Each has an equal part of the time that is
+/// left.
 async fn walk_all(turns: &Turns, parts: Vec<Part>, within: Duration) -> Vec<Walked> {
     let turn = match walk::turn(turns, TURN_PATIENCE).await {
         Ok(turn) => turn,

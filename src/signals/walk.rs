@@ -1,11 +1,12 @@
 //! How much lies below a directory: what `du` counts.
 //!
-//! Allocated blocks and inodes; each hard-linked file once; no other mount below; no symbolic link followed.
-//! Containers write there while it is walked, and may try to lead the walk astray or to make it last. Every
-//! directory is opened from its parent. The first [`SHALLOW`] and the last [`RECENT`] directories on the way down
-//! are open; one between them is opened again through `..` of the directory below it, and only used when it is
-//! still the same directory. A walk has a time budget. What it has counted by then is a lower bound
-//! ([`Tree::whole`] is false), as it is where something could not be looked at.
+//! Allocated blocks and inodes; each hard-linked file once; no other mount below; no symbolic link
+//! followed. Containers write there while it is walked, and may try to lead the walk astray or to
+//! make it last. Every directory is opened from its parent. The first [`SHALLOW`] and the last
+//! [`RECENT`] directories on the way down are open; one between them is opened again through `..`
+//! of the directory below it, and only used when it is still the same directory. A walk has a time
+//! budget. What it has counted by then is a lower bound ([`Tree::whole`] is false), as it is where
+//! something could not be looked at.
 
 use super::core::NoReading;
 use crate::model::Space;
@@ -34,9 +35,11 @@ use tokio::{
     time::Instant,
 };
 
-/// Directories next to the top that stay open until they are finished: a walk that has lost its way goes on there.
+/// Directories next to the top that stay open until they are finished: a walk that has lost its way
+/// goes on there.
 const SHALLOW: usize = 16;
-/// Directories next to the deepest one that are open. A directory between these and the shallow ones is closed.
+/// Directories next to the deepest one that are open. A directory between these and the shallow
+/// ones is closed.
 const RECENT: usize = 16;
 /// Directories below each other. What lies deeper is not counted.
 const DEEPEST: usize = 50_000;
@@ -48,7 +51,8 @@ const BRANCHES: usize = 1000;
 const SECTOR: u64 = 512;
 /// Parts of an inode, for files whose names count as shares.
 const INODE: u64 = 1 << 20;
-/// How long after its time budget a walk may take to return what it has counted. A walk that takes longer hangs.
+/// How long after its time budget a walk may take to return what it has counted. A walk that takes
+/// longer hangs.
 const GRACE: Duration = Duration::from_millis(500);
 const STACK: usize = 256 << 10;
 
@@ -84,7 +88,8 @@ impl Tree {
 /// Turns for walks, shared by all.
 pub(super) type Turns = Arc<Semaphore>;
 
-/// A turn. It is over when its owner has dropped it and every thread that was started with it has ended.
+/// A turn. It is over when its owner has dropped it and every thread that was started with it has
+/// ended.
 pub(super) type Turn = Arc<OwnedSemaphorePermit>;
 
 /// Waits for a turn.
@@ -97,8 +102,8 @@ pub(super) async fn turn(turns: &Turns, within: Duration) -> Result<Turn, WalkEr
     Ok(Arc::new(turn))
 }
 
-/// How much lies below a directory, without what lies in those directly below it whose names are in `skipped`: all of it,
-/// or what was counted `within` this time.
+/// How much lies below a directory, without what lies in those directly below it whose names are in
+/// `skipped`: all of it, or what was counted `within` this time.
 ///
 /// Cancel-safe: the walk ends soon after.
 pub(super) async fn walk(
@@ -113,8 +118,8 @@ pub(super) async fn walk(
     on_thread(turn, directory, within.saturating_add(GRACE), work).await
 }
 
-/// What files take that the runtime or the agent has made and a container can write to. A file that is gone, or is no file,
-/// counts as nothing.
+/// What files take that the runtime or the agent has made and a container can write to. A file that
+/// is gone, or is no file, counts as nothing.
 pub(super) async fn files(
     turn: &Turn,
     paths: &[std::path::PathBuf],
@@ -130,8 +135,8 @@ pub(super) async fn files(
     .await
 }
 
-/// How much lies on a file system that is mounted at a directory and nowhere else, like the tmpfs of an emptyDir:
-/// asked of the file system itself.
+/// How much lies on a file system that is mounted at a directory and nowhere else, like the tmpfs
+/// of an emptyDir: asked of the file system itself.
 pub(super) async fn mounted(
     turn: &Turn,
     directory: &Path,
@@ -154,8 +159,8 @@ pub(super) async fn mounted(
     .await
 }
 
-/// Works on a thread of its own, which may hang for as long as the file system does: its turn is taken for that long,
-/// and nobody else waits for it.
+/// Works on a thread of its own, which may hang for as long as the file system does: its turn is
+/// taken for that long, and nobody else waits for it.
 pub(super) async fn on_thread<T: Send + 'static>(
     turn: &Turn,
     directory: &Path,
@@ -207,7 +212,8 @@ struct Open {
     directory: OwnedFd,
     entries: OwningIter,
     inode: u64,
-    /// Where in the directory the entries begin that were read with the last one, and where they end.
+    /// Where in the directory the entries begin that were read with the last one, and where they
+    /// end.
     begin: i64,
     end: i64,
     /// Entries from there on that were given.
@@ -372,8 +378,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes up from a directory that is finished. Where the one above it was closed and can't be opened again, the walk goes
-    /// on next to the top.
+    /// Goes up from a directory that is finished. Where the one above it was closed and can't be
+    /// opened again, the walk goes on next to the top.
     fn ascend(&mut self, levels: &mut Vec<Level>) {
         let finished = levels.pop();
         let (Some(Level::Open(finished)), Some(Level::Closed(closed))) = (finished, levels.last())

@@ -12,14 +12,14 @@
 //!                                     (nothing)
 //! ```
 //!
-//! Invariant: a pod leaves only when a directory that is known to be the right one was listed without
-//! it twice, at least [`AGREEMENT`] apart, with the same files both times, or when a person says so.
-//! Invariant: what a broken file says about a pod never replaces or removes that pod.
-//! Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest is missing
-//! and may be removed, is unconfirmed until a look has settled the matter: it keeps what runs, see
-//! [`SourceSnapshot::unconfirmed`].
-//! Invariant: while a last good revision is refused (another version or configuration has read it again),
-//! the source does not know everything, so that nothing is removed: its pod can't be wanted, and may run.
+//! Invariant: a pod leaves only when a directory that is known to be the right one was listed
+//! without it twice, at least [`AGREEMENT`] apart, with the same files both times, or when a person
+//! says so. Invariant: what a broken file says about a pod never replaces or removes that pod.
+//! Invariant: a saved manifest alone starts nothing. A pod that was only saved, or whose manifest
+//! is missing and may be removed, is unconfirmed until a look has settled the matter: it keeps what
+//! runs, see [`SourceSnapshot::unconfirmed`]. Invariant: while a last good revision is refused
+//! (another version or configuration has read it again), the source does not know everything, so
+//! that nothing is removed: its pod can't be wanted, and may run.
 
 mod budget;
 mod claims;
@@ -46,8 +46,8 @@ use std::{
 pub const AGREEMENT: Duration = Duration::from_millis(200);
 /// A file whose size and times hold for this long counts as written.
 pub const SETTLING: Duration = Duration::from_millis(100);
-/// A file that is still being written this long after the first look no longer delays the start of its last
-/// good pods.
+/// A file that is still being written this long after the first look no longer delays the start of
+/// its last good pods.
 pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
 
 /// What tells one directory from another one at the same path.
@@ -109,7 +109,8 @@ pub enum Look {
     Skipped {
         /// Why.
         reason: String,
-        /// It has a manifest's name (a directory `web.yaml`): what was there before is not cleanly gone.
+        /// It has a manifest's name (a directory `web.yaml`): what was there before is not cleanly
+        /// gone.
         manifest_name: bool,
     },
 }
@@ -245,8 +246,8 @@ pub enum Forgotten {
 }
 
 impl State {
-    /// A source that has accepted nothing yet. `lost`: it had, and the record of it was lost; nothing
-    /// is removed then before manifests were seen again.
+    /// A source that has accepted nothing yet. `lost`: it had, and the record of it was lost;
+    /// nothing is removed then before manifests were seen again.
     #[must_use]
     pub fn new(kind: SourceKind, location: &str, lost: bool) -> Self {
         Self {
@@ -299,8 +300,8 @@ impl State {
         kept.map(|(key, _)| key.clone()).collect()
     }
 
-    /// A look takes too long: what it has not settled counts as if the source could not be read, so that the
-    /// last good pods start.
+    /// A look takes too long: what it has not settled counts as if the source could not be read, so
+    /// that the last good pods start.
     pub fn stop_waiting(&mut self) {
         self.before = None;
         for kept in self.kept.values_mut().filter(|kept| kept.presence.is_unconfirmed()) {
@@ -475,8 +476,8 @@ fn seen(pod: &DesiredPod) -> Option<&str> {
 }
 
 impl Reading {
-    /// Puts pods that are accepted already in the place of their like, so that nothing is held twice:
-    /// after a restart every pod comes from the saved state and from its file.
+    /// Puts pods that are accepted already in the place of their like, so that nothing is held
+    /// twice: after a restart every pod comes from the saved state and from its file.
     pub fn adopt(&mut self, accepted: &[Arc<DesiredPod>]) {
         for new in self.documents.iter_mut().filter_map(|document| document.result.as_mut().ok()) {
             if let Some(old) = accepted.iter().find(|old| old.key == new.key) {
@@ -487,8 +488,8 @@ impl Reading {
 }
 
 impl Identity {
-    /// Whether both are the same directory. A device may have another number after a reboot; the time at
-    /// which the directory was made tells as much where the file system knows it.
+    /// Whether both are the same directory. A device may have another number after a reboot; the
+    /// time at which the directory was made tells as much where the file system knows it.
     fn is_same(self, other: Self) -> bool {
         let by_device = self.device == other.device && self.born == other.born;
         let by_birth = self.born.is_some() && self.born == other.born;

@@ -47,8 +47,8 @@ impl DirectorySource {
     /// Looks until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let beats = self.output.beats();
-        // Cancel safety: nothing that `work` does must be finished. A look under way ends by itself and
-        // is not used.
+        // Cancel safety: nothing that `work` does must be finished. A look under way ends by itself
+        // and is not used.
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.work() => {}
@@ -112,8 +112,8 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
     // What a request wants to see may have changed after this look has read it.
     let mut asked = false;
     let (mut lister, watched, mut listing) = loop {
-        // Cancel safety: the job is only borrowed, a command is received whole or not at all, and the
-        // sleep is pinned outside.
+        // Cancel safety: the job is only borrowed, a command is received whole or not at all, and
+        // the sleep is pinned outside.
         tokio::select! {
             done = &mut job => match done {
                 Ok(done) => break done,
@@ -136,7 +136,8 @@ async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister
 async fn wait(mut due: Instant, hints: &mut Hints, output: &mut Output) {
     let mut first_hint: Option<Instant> = None;
     loop {
-        // Cancel safety: events and commands are taken in whole or stay queued; the deadline is absolute.
+        // Cancel safety: events and commands are taken in whole or stay queued; the deadline is
+        // absolute.
         tokio::select! {
             () = sleep_until(due) => return,
             hint = hints.next() => {

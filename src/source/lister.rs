@@ -1,7 +1,7 @@
 //! Lists the directory and reads what is new in it. Blocking file work, all of it here.
 //!
-//! The directory is opened once per look and everything in it is reached through that descriptor, so
-//! that a directory that is swapped in the middle is not seen half and half. A file that did not
+//! The directory is opened once per look and everything in it is reached through that descriptor,
+//! so that a directory that is swapped in the middle is not seen half and half. A file that did not
 //! change is not read again; one whose bytes did not change is not decoded again.
 
 use super::{
@@ -33,8 +33,8 @@ use std::{
 
 /// Largest manifest, in bytes.
 const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64;
-/// Most entries of a directory, of any kind. One with more is not taken for a directory of manifests
-/// (`/tmp`, a spool): what ran goes on running, and nothing of it is read.
+/// Most entries of a directory, of any kind. One with more is not taken for a directory of
+/// manifests (`/tmp`, a spool): what ran goes on running, and nothing of it is read.
 const MAX_ENTRIES: usize = 1000;
 /// A file that did not change for this long is written, without a second look. By its ctime, which
 /// can't be set, on the wall clock; where that runs backwards, a second look decides.
@@ -340,8 +340,8 @@ fn identity(directory: &OwnedFd, single_file: bool) -> nix::Result<Identity> {
     Ok(Identity { device: stat.st_dev, inode: stat.st_ino, born, single_file })
 }
 
-/// Every entry but `.` and `..`; at most one more than may be there. An error in the middle fails the whole: half a listing would
-/// remove pods.
+/// Every entry but `.` and `..`; at most one more than may be there. An error in the middle fails
+/// the whole: half a listing would remove pods.
 fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
     let copy = directory.try_clone().map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
     let mut names = Vec::new();

@@ -8,8 +8,8 @@
 //!
 //! Once accepted, a pod stays wanted until its manifest is cleanly removed: a manifest that turns
 //! invalid, half-written, unreadable or duplicated, a directory that vanishes or a URL that fails
-//! keep the last good revision. Deciding that is [`core`], without any I/O. Merging sources and what
-//! becomes of the pods is not done here.
+//! keep the last good revision. Deciding that is [`core`], without any I/O. Merging sources and
+//! what becomes of the pods is not done here.
 
 pub mod core;
 mod directory;
@@ -62,7 +62,8 @@ pub enum SavedState {
 /// The receiving end of a source.
 #[derive(Clone, Debug)]
 pub struct SourceHandle {
-    /// What it wants, from before its first look on (`Unknown`, or `Checkpoint` with the last good pods).
+    /// What it wants, from before its first look on (`Unknown`, or `Checkpoint` with the last good
+    /// pods).
     pub snapshots: watch::Receiver<Arc<SourceSnapshot>>,
     /// What is to be saved; changes when last good revisions change.
     pub saved: watch::Receiver<Arc<core::Saved>>,

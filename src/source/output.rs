@@ -96,10 +96,11 @@ impl Output {
         step.wake_at
     }
 
-    /// Gives signs of life for as long as the source's task is polled, in the same `select!` as its work.
+    /// Gives signs of life for as long as the source's task is polled, in the same `select!` as its
+    /// work.
     ///
-    /// A look that hangs in the file system stops them not: a restart of the agent would not heal it, and the
-    /// status shows it.
+    /// A look that hangs in the file system stops them not: a restart of the agent would not heal
+    /// it, and the status shows it.
     pub(super) fn beats(&self) -> impl Future<Output = Infallible> + use<> {
         let heartbeat = self.heartbeat.clone();
         async move {
@@ -161,7 +162,8 @@ impl Output {
             *published = Arc::new(snapshot);
             true
         });
-        // Not before the first look: there is nothing new, and a lost record is not overwritten with nothing.
+        // Not before the first look: there is nothing new, and a lost record is not overwritten
+        // with nothing.
         if self.state.may_be_saved() || self.last.is_none() {
             let saved = self.state.saved();
             self.saved.send_if_modified(|published| {

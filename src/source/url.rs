@@ -129,7 +129,8 @@ impl UrlSource {
             let wake = wake_at.map(|at| now + at.saturating_sub(clock::now().boot));
             let due = wake.into_iter().fold(now + self.check_every, Instant::min);
             loop {
-                // Cancel safety: a command is taken whole or stays queued; the deadline is absolute.
+                // Cancel safety: a command is taken whole or stays queued; the deadline is
+                // absolute.
                 tokio::select! {
                     () = sleep_until(due) => break,
                     Some(command) = self.output.command() => {
@@ -152,7 +153,8 @@ impl UrlSource {
         let asking = ask(&self.request, requester);
         tokio::pin!(asking);
         let answer = loop {
-            // Cancel safety: the request is pinned outside, a command is taken whole or stays queued.
+            // Cancel safety: the request is pinned outside, a command is taken whole or stays
+            // queued.
             tokio::select! {
                 answer = &mut asking => break answer,
                 Some(command) = self.output.command() => asked |= self.output.answer(command),

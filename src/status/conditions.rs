@@ -38,7 +38,8 @@ impl Finding {
     }
 }
 
-/// All conditions: ours in the kubelet's order, then those that somebody else put into the previous status.
+/// All conditions: ours in the kubelet's order, then those that somebody else put into the previous
+/// status.
 pub(super) fn conditions(
     input: &StatusInput<'_>,
     statuses: &Statuses,

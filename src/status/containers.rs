@@ -45,7 +45,8 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
     }
 }
 
-/// What the runtime calls itself; before it has told that to this life of the agent, what it told to the one before.
+/// What the runtime calls itself; before it has told that to this life of the agent, what it told
+/// to the one before.
 fn runtime_name<'a>(input: &StatusInput<'a>, cx: &'a StatusContext) -> Option<&'a str> {
     let previous = || {
         let status = input.previous?;

@@ -42,8 +42,8 @@ pub fn ready_column(pod: &k8s::Pod, status: &k8s::PodStatus) -> Ready {
     Ready { ready: ready + ready_sidecars, total: regular + sidecars }
 }
 
-/// The RESTARTS column: how often containers were restarted, and when last. While the pod initialises
-/// its init containers are counted, afterwards the sidecars and the regular ones.
+/// The RESTARTS column: how often containers were restarted, and when last. While the pod
+/// initialises its init containers are counted, afterwards the sidecars and the regular ones.
 #[must_use]
 pub fn restarts(pod: &k8s::Pod, status: &k8s::PodStatus) -> (i32, Option<Timestamp>) {
     let initializing = init_reason(pod, status).is_some() && !is_initialized(status);

@@ -1,7 +1,7 @@
 //! `PodStatus` as the kubelet would report it: a pure function of the spec, what runs and the plan.
 //!
-//! The worker calls [`pod_status`] after each pass and hands the result back as `previous` the next time:
-//! transition times, IPs of a pod that is going away and the last known states live there.
+//! The worker calls [`pod_status`] after each pass and hands the result back as `previous` the next
+//! time: transition times, IPs of a pod that is going away and the last known states live there.
 //! Writing statuses anywhere is not done here.
 
 mod conditions;
@@ -30,7 +30,8 @@ pub struct StatusInput<'a> {
     pub uid: &'a PodUid,
     /// What runs under its name: [`crate::plan::Picture::current`].
     pub observed: &'a ObservedPod,
-    /// The last plan of the name; `None` for an incarnation that it was not made for (a retiring one).
+    /// The last plan of the name; `None` for an incarnation that it was not made for (a retiring
+    /// one).
     pub plan: Option<&'a PodPlan>,
     /// How it ended for good: [`PodPlan::terminal`], else from its record.
     pub terminal: Option<&'a Terminal>,
@@ -92,8 +93,9 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
     }
 }
 
-/// The status of a pod that is held, once nothing of it is left: it takes the place of the former one, as the kubelet's does
-/// for a pod that it rejects. `started_at` is taken from `previous`, or is now.
+/// The status of a pod that is held, once nothing of it is left: it takes the place of the former
+/// one, as the kubelet's does for a pod that it rejects. `started_at` is taken from `previous`, or
+/// is now.
 #[must_use]
 pub fn held_status(
     pod: &k8s::Pod,
@@ -132,8 +134,8 @@ fn sorted(mut statuses: Vec<k8s::ContainerStatus>) -> Vec<k8s::ContainerStatus> 
     statuses
 }
 
-/// At most one address of each family, the node's primary family first. Addresses stay in the status of a pod
-/// that has lost its sandbox.
+/// At most one address of each family, the node's primary family first. Addresses stay in the
+/// status of a pod that has lost its sandbox.
 fn pod_ips(input: &StatusInput<'_>, cx: &StatusContext) -> Vec<String> {
     let is_v6 = cx.host_ips.first().is_some_and(IpAddr::is_ipv6);
     let pick = |ips: &[IpAddr]| -> Vec<String> {

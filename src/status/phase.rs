@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{model::k8s, plan::Terminal, podspec::is_sidecar};
 
-/// The phase. A terminal one comes from the plan and is never left; a pod whose containers ended without it
-/// being terminal will have them restarted, and counts as running, as does one that is being removed. Only a pod that
-/// ended for a shutdown runs again, when that is called off.
+/// The phase. A terminal one comes from the plan and is never left; a pod whose containers ended
+/// without it being terminal will have them restarted, and counts as running, as does one that is
+/// being removed. Only a pod that ended for a shutdown runs again, when that is called off.
 pub(super) fn phase(input: &StatusInput<'_>, statuses: &Statuses) -> &'static str {
     if let Some(terminal) = input.terminal {
         return terminal.phase.as_str();

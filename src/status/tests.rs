@@ -1,4 +1,5 @@
-//! One base pod with mutations: what its status says. The statuses of whole scenarios are in `plan/tests`.
+//! One base pod with mutations: what its status says. The statuses of whole scenarios are in
+//! `plan/tests`.
 
 use super::*;
 use crate::{

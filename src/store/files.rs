@@ -82,8 +82,8 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path, belief: Belief<'_>) -> Read
     Read::Damaged(set_aside(path, &problem))
 }
 
-/// Makes a directory with exactly this mode where it is missing; the directories above it get 0755. One that is
-/// there keeps its mode: it may be wider on purpose. Returns whether it was missing.
+/// Makes a directory with exactly this mode where it is missing; the directories above it get 0755.
+/// One that is there keeps its mode: it may be wider on purpose. Returns whether it was missing.
 pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<bool, StoreError> {
     let failed = |source| StoreError::Io { operation: "create", path: dir.to_owned(), source };
     if dir.is_dir() {
@@ -102,7 +102,8 @@ pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<bool, StoreError> {
     }
 }
 
-/// Makes a directory that only root can enter; one that is there is made so. Returns whether it was missing.
+/// Makes a directory that only root can enter; one that is there is made so. Returns whether it was
+/// missing.
 pub(super) fn make_private_dir(dir: &Path) -> Result<bool, StoreError> {
     let missing = make_dir(dir, 0o700)?;
     // On a disk that is full or read-only the directory is there and that is enough.
@@ -134,7 +135,8 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     entries.into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Renames a file of another agent; returns the sentence that tells about it. One copy is kept for each owner.
+/// Renames a file of another agent; returns the sentence that tells about it. One copy is kept for
+/// each owner.
 fn set_aside_foreign(path: &Path, owner: Option<&str>) -> String {
     let shown: String =
         owner.unwrap_or("unknown").chars().filter(char::is_ascii_alphanumeric).take(32).collect();

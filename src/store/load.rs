@@ -18,7 +18,8 @@ pub struct Loaded {
     pub sources: BTreeMap<SourceKind, LoadedSource>,
     /// What [`super::Store::put_evictions`] saved last.
     pub evictions: Option<serde_json::Value>,
-    /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a tenth of the values.
+    /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a
+    /// tenth of the values.
     pub memory: BTreeMap<PodKey, Box<RawValue>>,
     /// What [`super::Store::put_images`] saved last.
     pub images: Option<serde_json::Value>,
@@ -61,8 +62,8 @@ pub(super) const IMAGES_FILE: &str = "images.json";
 /// Sentences about files of another agent; more are counted.
 const FOREIGN_TOLD: usize = 3;
 
-/// Reads all state files; the sentences tell what could not be used. Files in the run directory are believed as
-/// far as `belief` says: another agent may have used it.
+/// Reads all state files; the sentences tell what could not be used. Files in the run directory are
+/// believed as far as `belief` says: another agent may have used it.
 pub(super) fn all(
     state_dir: &Path,
     memory_dir: &Path,

@@ -1,9 +1,9 @@
 //! Kernel locks on directories: one agent for each root directory and for each run directory.
 //!
-//! The lock is on the directory itself, not only on a file in it: it holds when everything in the directory is
-//! deleted. It ends with the process, however that ends, and children don't inherit it (the file descriptor
-//! is close-on-exec). A directory that was deleted or replaced as a whole is locked anew by
-//! [`DirLock::follow`]; when another agent was faster, this one has to stop.
+//! The lock is on the directory itself, not only on a file in it: it holds when everything in the
+//! directory is deleted. It ends with the process, however that ends, and children don't inherit it
+//! (the file descriptor is close-on-exec). A directory that was deleted or replaced as a whole is
+//! locked anew by [`DirLock::follow`]; when another agent was faster, this one has to stop.
 
 use super::StoreError;
 use nix::{

@@ -14,13 +14,14 @@
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
 //!
-//! A file is replaced, never changed: temporary file, fsync, rename, fsync of the directory. What is
-//! damaged or of an unknown version is set aside under another name and reported. What can't be
+//! A file is replaced, never changed: temporary file, fsync, rename, fsync of the directory. What
+//! is damaged or of an unknown version is set aside under another name and reported. What can't be
 //! written stays in memory, is reported and tried again: nothing stops because a disk is full.
-//! Agents may have shared the run directory, so its files name their owner; those of another one are set aside.
-//! Both directories are locked while the agent runs. Where they are deleted meanwhile, [`Store::repair`] makes
-//! them again, and [`Store::losses`] tells everybody who has state to save it again.
-//! [`Store`] is a handle; the file work is done by [`Writer::run`], away from the event loop.
+//! Agents may have shared the run directory, so its files name their owner; those of another one
+//! are set aside. Both directories are locked while the agent runs. Where they are deleted
+//! meanwhile, [`Store::repair`] makes them again, and [`Store::losses`] tells everybody who has
+//! state to save it again. [`Store`] is a handle; the file work is done by [`Writer::run`], away
+//! from the event loop.
 
 mod files;
 mod identity;
@@ -98,7 +99,8 @@ pub enum StoreError {
     },
 }
 
-/// The handle to the state files. Cheap to clone; the kernel lock is held until the last clone is gone.
+/// The handle to the state files. Cheap to clone; the kernel lock is held until the last clone is
+/// gone.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -123,14 +125,14 @@ struct Inner {
 }
 
 impl Store {
-    /// Takes the kernel locks, makes the directories, removes leftovers of interrupted writes and reads
-    /// everything. The owner id is `owner` as it is, else the kept one, made at the first start (32 lowercase
-    /// hex digits). Blocks, for 2 s where another agent holds a lock; to be called once, before the event
-    /// loop has work.
+    /// Takes the kernel locks, makes the directories, removes leftovers of interrupted writes and
+    /// reads everything. The owner id is `owner` as it is, else the kept one, made at the first
+    /// start (32 lowercase hex digits). Blocks, for 2 s where another agent holds a lock; to be
+    /// called once, before the event loop has work.
     ///
     /// # Errors
-    /// Another agent uses `root` or `run`, the directories can't be made, or the owner id can neither be read
-    /// nor made. Nothing else is fatal: see [`Self::warnings`].
+    /// Another agent uses `root` or `run`, the directories can't be made, or the owner id can
+    /// neither be read nor made. Nothing else is fatal: see [`Self::warnings`].
     pub fn open(
         root: &Path,
         run: &Path,
@@ -177,8 +179,8 @@ impl Store {
         &self.inner.owner
     }
 
-    /// Whether the directories of recorded pods still have to be marked with the owner id: an earlier release
-    /// has made them, or the owner id was another one.
+    /// Whether the directories of recorded pods still have to be marked with the owner id: an
+    /// earlier release has made them, or the owner id was another one.
     #[must_use]
     pub fn wants_marks(&self) -> bool {
         identity::marked_with(&self.inner.state_dir).as_deref() != Some(self.owner())
@@ -268,8 +270,9 @@ impl Store {
         self.write(path, content, Durability::Cached).await
     }
 
-    /// Saves which pods were evicted. Returns when it will survive the agent; what has to survive a loss of power is written
-    /// behind its back, and tried again for as long as the disk takes nothing.
+    /// Saves which pods were evicted. Returns when it will survive the agent; what has to survive a
+    /// loss of power is written behind its back, and tried again for as long as the disk takes
+    /// nothing.
     ///
     /// # Errors
     /// It would not survive the agent (yet).
@@ -279,7 +282,8 @@ impl Store {
         let path = self.inner.state_dir.join(load::EVICTIONS);
         let job = Job { path, content: Some(content), durability: Durability::Synced, done };
         if self.inner.synced.try_send(job).is_err() {
-            // Its disk holds the writer up, and is perhaps the reason for the eviction: nothing waits for it.
+            // Its disk holds the writer up, and is perhaps the reason for the eviction: nothing
+            // waits for it.
             tracing::debug!("which pods were evicted is not safe from a loss of power yet");
         }
         let run = self.inner.memory_dir.with_file_name(load::EVICTIONS);
@@ -287,7 +291,8 @@ impl Store {
         self.write(run, Some(content), Durability::Cached).await
     }
 
-    /// What a person should know: files set aside, files that can't be written, a changed host name.
+    /// What a person should know: files set aside, files that can't be written, a changed host
+    /// name.
     #[must_use]
     pub fn warnings(&self) -> watch::Receiver<Arc<Vec<String>>> {
         self.inner.warnings.subscribe()
@@ -316,8 +321,8 @@ impl Store {
 /// Longest `<namespace>_<name>`, in bytes: with every ending it has to stay below 255.
 const MAX_STEM: usize = 200;
 
-/// `<namespace>_<name>.json`: neither part can contain an underscore. Of a name that is too long for a
-/// file, the beginning and a digest.
+/// `<namespace>_<name>.json`: neither part can contain an underscore. Of a name that is too long
+/// for a file, the beginning and a digest.
 fn file_name(key: &PodKey) -> String {
     let stem = format!("{}_{}", key.namespace, key.name);
     if stem.len() <= MAX_STEM {

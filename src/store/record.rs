@@ -59,7 +59,8 @@ impl PodRecord {
         }
     }
 
-    /// Whether it has ended for good and stays so: one that is being removed may be wished again and begins anew.
+    /// Whether it has ended for good and stays so: one that is being removed may be wished again
+    /// and begins anew.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.terminal.is_some() && self.kill.is_none()

@@ -1,4 +1,5 @@
-//! Making the agent's directories, and making them again where they were deleted while the agent runs.
+//! Making the agent's directories, and making them again where they were deleted while the agent
+//! runs.
 
 use super::{
     Inner, Store, StoreError, files, identity,
@@ -25,7 +26,8 @@ pub struct Repaired {
 }
 
 impl Store {
-    /// Counts the times at which directories were lost. Every change asks those who have state to save it again.
+    /// Counts the times at which directories were lost. Every change asks those who have state to
+    /// save it again.
     #[must_use]
     pub fn losses(&self) -> watch::Receiver<u64> {
         self.inner.losses.subscribe()
@@ -34,8 +36,8 @@ impl Store {
     /// Makes the directories, locks and identity files again that were deleted since. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::RunLocked`] and [`StoreError::Replaced`]: this agent has to stop.
-    /// [`StoreError::Io`]: to be tried again.
+    /// [`StoreError::Locked`], [`StoreError::RunLocked`] and [`StoreError::Replaced`]: this agent
+    /// has to stop. [`StoreError::Io`]: to be tried again.
     pub fn repair(&self, node_name: &str) -> Result<Repaired, StoreError> {
         let Inner { root, state_dir, memory_dir, .. } = &*self.inner;
         let run = memory_dir.parent().unwrap_or(memory_dir);
@@ -66,8 +68,8 @@ impl Store {
         Ok(Repaired { missing, root_lost })
     }
 
-    /// Makes everybody who has state save it again. Once more after a loss, when nothing is deleted any more: a
-    /// deletion that is under way may take what was just written.
+    /// Makes everybody who has state save it again. Once more after a loss, when nothing is deleted
+    /// any more: a deletion that is under way may take what was just written.
     pub fn ask_to_save_again(&self) {
         self.inner.losses.send_modify(|losses| *losses += 1);
     }

@@ -96,7 +96,8 @@ impl Writer {
     }
 
     /// Writes what the handles ask for until the last of them is gone: workers that finish a call
-    /// while the agent stops still have something to write down. What is left then is tried once more.
+    /// while the agent stops still have something to write down. What is left then is tried once
+    /// more.
     pub async fn run(self) {
         let [synced, mut cached] = self.lanes;
         // Who is evicted goes this way.
@@ -111,8 +112,8 @@ impl Writer {
     }
 }
 
-/// A thread that is there before a fork bomb leaves none to be made. It is one of tokio's: as long as that has any, work
-/// for further ones waits until they can be made; without one it would panic.
+/// A thread that is there before a fork bomb leaves none to be made. It is one of tokio's: as long
+/// as that has any, work for further ones waits until they can be made; without one it would panic.
 #[derive(Debug)]
 struct Standing(std_mpsc::SyncSender<(Pending, oneshot::Sender<Failed>)>);
 

@@ -1,8 +1,9 @@
 //! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths.
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
-//! find what they expect) and removes a pod's directory at the end. `owner` marks the directories that are ours. What is there is read back from
-//! disk and from the kernel's mount table, so a restart of the agent loses nothing.
+//! find what they expect) and removes a pod's directory at the end. `owner` marks the directories
+//! that are ours. What is there is read back from disk and from the kernel's mount table, so a
+//! restart of the agent loses nothing.
 //!
 //! Volumes can be written to by containers: paths in them are never trusted (`beneath`), and
 //! nothing is ever deleted through a mount that this module didn't make.
@@ -254,7 +255,8 @@ impl Volumes {
         if failures.is_empty() { Ok(()) } else { Err(SetupFailed { failures, wanted }) }
     }
 
-    /// The emptyDirs that a container of the pod mounts: what the pod uses there is measured in their directories.
+    /// The emptyDirs that a container of the pod mounts: what the pod uses there is measured in
+    /// their directories.
     ///
     /// # Errors
     /// For names that are no plain file names.

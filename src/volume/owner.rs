@@ -1,13 +1,14 @@
 //! Which pod directories are this agent's.
 //!
-//! A symbolic link in the pod's directory names the owner id and, by a digest, the pod: a uid that a manifest
-//! sets may come again under another name. The link is made before anything else is
-//! put into the directory and removed after everything else. It is made in one step, so a crash never
-//! leaves half of it, and its target is stored in the inode, so a disk without free blocks takes it.
-//! No container can reach the link: containers get what lies below the pod's directory, never the directory.
+//! A symbolic link in the pod's directory names the owner id and, by a digest, the pod: a uid that
+//! a manifest sets may come again under another name. The link is made before anything else is put
+//! into the directory and removed after everything else. It is made in one step, so a crash never
+//! leaves half of it, and its target is stored in the inode, so a disk without free blocks takes
+//! it. No container can reach the link: containers get what lies below the pod's directory, never
+//! the directory.
 //!
-//! A directory without the link belongs to another program (a kubelet, a restored backup, a person). It is
-//! listed and never touched.
+//! A directory without the link belongs to another program (a kubelet, a restored backup, a
+//! person). It is listed and never touched.
 
 use super::{
     VolumeError, Volumes, io_error,
@@ -24,8 +25,8 @@ use std::{
 
 /// Name of the link.
 const MARKER: &str = ".nodelet-owner";
-/// What the link's target begins with. The owner id follows, a space, and the digest of the pod's name: together they
-/// fit into an inode (59 bytes on ext4).
+/// What the link's target begins with. The owner id follows, a space, and the digest of the pod's
+/// name: together they fit into an inode (59 bytes on ext4).
 const PREFIX: &str = "nodelet:";
 /// Bytes of a digest that tell pods of one uid apart.
 const DIGEST_BYTES: usize = 8;
@@ -83,11 +84,12 @@ impl Volumes {
         })
     }
 
-    /// Makes the pod's directory (0750) and marks it as `owner`'s and the pod's. Nothing to do when that was done
-    /// before.
+    /// Makes the pod's directory (0750) and marks it as `owner`'s and the pod's. Nothing to do when
+    /// that was done before.
     ///
     /// # Errors
-    /// [`VolumeError::NotOurs`] when another program made the directory; when it can't be made or marked.
+    /// [`VolumeError::NotOurs`] when another program made the directory; when it can't be made or
+    /// marked.
     pub fn claim(&self, uid: &PodUid, key: &PodKey, owner: &str) -> Result<Claim, VolumeError> {
         match self.dir_owner(uid)? {
             DirOwner::Agent { owner: found, pod } if found == owner => {
@@ -101,8 +103,8 @@ impl Volumes {
         }
     }
 
-    /// Marks the directory of a pod that is known to be `owner`'s, whatever its marker says. The directory is
-    /// made where it is missing.
+    /// Marks the directory of a pod that is known to be `owner`'s, whatever its marker says. The
+    /// directory is made where it is missing.
     ///
     /// # Errors
     /// When it can't be made or marked.
@@ -122,9 +124,9 @@ impl Volumes {
         })
     }
 
-    /// Marks the directories of pods that have a record. Directories of a release that made no markers, and
-    /// directories that were marked with an earlier owner id, are recognised by it. A pod without a
-    /// directory gets none.
+    /// Marks the directories of pods that have a record. Directories of a release that made no
+    /// markers, and directories that were marked with an earlier owner id, are recognised by it. A
+    /// pod without a directory gets none.
     ///
     /// # Errors
     /// The first failure, after trying everything.
@@ -143,8 +145,8 @@ impl Volumes {
     }
 }
 
-/// Removes a pod's directory that holds nothing but the marker. When something was put into it meanwhile, the
-/// marker stays.
+/// Removes a pod's directory that holds nothing but the marker. When something was put into it
+/// meanwhile, the marker stays.
 pub(super) fn remove_marked(directory: &Path) -> Result<(), VolumeError> {
     let marker = directory.join(MARKER);
     let target = fs::read_link(&marker).ok();

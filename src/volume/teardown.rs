@@ -20,8 +20,8 @@ use std::{
 };
 
 impl Volumes {
-    /// Unmounts the pod's subPaths and tmpfs. Works from what is on disk, without the specification. Call when no
-    /// container runs any more; to be repeated until it succeeds.
+    /// Unmounts the pod's subPaths and tmpfs. Works from what is on disk, without the
+    /// specification. Call when no container runs any more; to be repeated until it succeeds.
     ///
     /// # Errors
     /// The first failure, after trying everything.

@@ -42,7 +42,8 @@ impl Records {
         self.saved
     }
 
-    /// Writes the records again, and marks the pods' directories: both were deleted while the agent ran.
+    /// Writes the records again, and marks the pods' directories: both were deleted while the agent
+    /// ran.
     pub(super) async fn save_again(&mut self, host: &Host) {
         if self.records.is_empty() {
             return;
@@ -81,8 +82,8 @@ impl Records {
         recorded.or_else(|| input.intent.desired(uid).map(|desired| Arc::clone(&desired.pod)))
     }
 
-    /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of the
-    /// agent one was read from disk and one from the manifest, and pods are most of its memory.
+    /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of
+    /// the agent one was read from disk and one from the manifest, and pods are most of its memory.
     pub(super) fn share(&mut self, intent: &Intent) {
         let Some(desired) = intent.pod() else { return };
         let own = self.records.iter_mut().zip(&mut self.incarnations);
@@ -108,8 +109,8 @@ impl Records {
                 | KillPurpose::Terminal
                 | KillPurpose::Surplus => false,
             },
-            // One that had ended by itself is not killed. Should it be wished again from here on, it begins
-            // anew once its remains are gone.
+            // One that had ended by itself is not killed. Should it be wished again from here on,
+            // it begins anew once its remains are gone.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
                 (input.intent.is_without(uid) || input.holds(uid)) && self.retire(uid, at_once, now)
@@ -143,7 +144,8 @@ impl Records {
         self.write(store).await;
     }
 
-    /// Forgets an incarnation that was cleaned up and a container that was removed, on disk as well.
+    /// Forgets an incarnation that was cleaned up and a container that was removed, on disk as
+    /// well.
     pub(super) async fn take(&mut self, store: &Store, outcome: &Outcome) {
         if let Outcome::CleanedUp { uid } = outcome {
             let before = self.records.len();
@@ -161,8 +163,8 @@ impl Records {
         }
     }
 
-    /// A wished pod that runs already gets a record where it has none: its file was damaged or lost. When it was
-    /// accepted is not known any more; its oldest sandbox is the best witness.
+    /// A wished pod that runs already gets a record where it has none: its file was damaged or
+    /// lost. When it was accepted is not known any more; its oldest sandbox is the best witness.
     pub(super) async fn adopt(
         &mut self,
         store: &Store,
@@ -223,7 +225,8 @@ impl Records {
         record.interrupted.len() > known
     }
 
-    /// An incarnation without a record is one that only the runtime knows; its deadline is not kept.
+    /// An incarnation without a record is one that only the runtime knows; its deadline is not
+    /// kept.
     fn retire(&mut self, uid: &PodUid, deadline: KillDeadline, now: Now) -> bool {
         let left = deadline.at.saturating_sub(now.boot);
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {

@@ -30,12 +30,14 @@ pub(super) struct Report {
     pub nothing_left: bool,
     /// Dead containers that are only there for people to look at.
     pub dead: usize,
-    /// The input that it answers; `None` while something is done, or was done that no listing has confirmed.
+    /// The input that it answers; `None` while something is done, or was done that no listing has
+    /// confirmed.
     pub answers: Option<u64>,
 }
 
 impl Report {
-    /// Whether another one has nothing new. One without a view is always news: the worker may have to go.
+    /// Whether another one has nothing new. One without a view is always news: the worker may have
+    /// to go.
     fn says_the_same(&self, other: &Self) -> bool {
         let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
         same(view, last)
@@ -105,8 +107,8 @@ impl Reporter {
         self.statuses.get(uid)
     }
 
-    /// Reports what there is to see now; nothing when it is what was reported last. `answers` is for
-    /// [`Report::answers`].
+    /// Reports what there is to see now; nothing when it is what was reported last. `answers` is
+    /// for [`Report::answers`].
     pub(super) async fn report(
         &mut self,
         input: &Input,

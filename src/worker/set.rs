@@ -215,8 +215,8 @@ impl WorkerSet {
     /// When a worker panics, or the relist loop ends before shutdown.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let mut result = self.route().await;
-        // However it came to an end: workers finish the call that they are in, and nobody waits for a
-        // reader of reports.
+        // However it came to an end: workers finish the call that they are in, and nobody waits for
+        // a reader of reports.
         self.reports.close();
         self.state.workers.clear();
         while let Some(ended) = self.tasks.join_next().await {
@@ -323,7 +323,8 @@ impl WorkerSet {
                 changed
             });
         }
-        // An agent that died right after a pod was gone has left what it kept for it; a worker lets it go.
+        // An agent that died right after a pod was gone has left what it kept for it; a worker lets
+        // it go.
         let left = state.kept.keys().filter(|_| state.desired.complete);
         let new: BTreeSet<PodKey> = state
             .desired
@@ -450,8 +451,8 @@ impl WorkerSet {
         self.state.workers.insert(key.clone(), handle);
     }
 
-    /// Folds a report and all that wait behind it, and then decides and publishes once: with hundreds of pods, deciding
-    /// after each report would take seconds.
+    /// Folds a report and all that wait behind it, and then decides and publishes once: with
+    /// hundreds of pods, deciding after each report would take seconds.
     fn fold_all(&mut self, first: Report) {
         let mut changed = self.fold(first);
         while let Ok(report) = self.reports.try_recv() {
@@ -459,7 +460,8 @@ impl WorkerSet {
         }
         self.publish_ending();
         if changed == Changed::Gone {
-            // Whoever removes what pods leave behind, here or at an API server, learns that a pod is gone.
+            // Whoever removes what pods leave behind, here or at an API server, learns that a pod
+            // is gone.
             self.publish_known();
         }
         self.publish_dead();

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 /// A sleep that outlasts any plan.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A plan's moment is looked at again after this long: it is of boot time, and sleeps stand still while
-/// the machine does.
+/// A plan's moment is looked at again after this long: it is of boot time, and sleeps stand still
+/// while the machine does.
 const RESYNC: Duration = Duration::from_secs(60);
 /// Between two tries to save what has to be on disk before a dead container may go.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
@@ -57,7 +57,8 @@ pub(super) struct Worker {
     records: Records,
     picture: Picture,
     memory: PodMemory,
-    /// What was kept last for the agent's next life: the memory as JSON, a tenth of its size, and the statuses.
+    /// What was kept last for the agent's next life: the memory as JSON, a tenth of its size, and
+    /// the statuses.
     kept_memory: Box<[u8]>,
     kept_statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
     reporter: Reporter,
@@ -169,7 +170,8 @@ impl Worker {
         for event in self.memory.announce(&plan) {
             self.host.events.record(event);
         }
-        // A worker that left before a listing has shown its pod gone would leave one behind that shows it.
+        // A worker that left before a listing has shown its pod gone would leave one behind that
+        // shows it.
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
         self.reporter.report(input, &observed, &self.records, &plan, answers).await;
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
@@ -189,8 +191,8 @@ impl Worker {
         Pass::Again
     }
 
-    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was (and the machine
-    /// up).
+    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was
+    /// (and the machine up).
     async fn act(&mut self, input: &Input, mut plan: PodPlan) {
         let actions = std::mem::take(&mut plan.actions);
         for action in actions {
@@ -298,14 +300,16 @@ impl Worker {
         }
     }
 
-    /// Kills what is to be killed at once, once: whatever call the worker is in, and however long the next one has to wait.
+    /// Kills what is to be killed at once, once: whatever call the worker is in, and however long
+    /// the next one has to wait.
     fn kill_at_once(&mut self, input: &Input) {
         if self.at_once.as_ref() == input.killed_at_once() {
             return;
         }
         self.at_once = input.killed_at_once().cloned();
         let Some(held) = &self.at_once else { return };
-        // The cgroup of a uid is that of everybody who runs it; the runtime knows what of it is ours.
+        // The cgroup of a uid is that of everybody who runs it; the runtime knows what of it is
+        // ours.
         if foreign_use(&input.observed, &self.host.settings.owner, &held.uid).is_some() {
             return;
         }

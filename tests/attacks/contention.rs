@@ -1,8 +1,10 @@
-//! How much of the machine other processes take: a limit on time holds for an agent that has the machine.
+//! How much of the machine other processes take: a limit on time holds for an agent that has the
+//! machine.
 
 use std::{fs, time::Duration};
 
-/// What a busy machine may leave of a limit's strictness: no limit grows beyond four times its size.
+/// What a busy machine may leave of a limit's strictness: no limit grows beyond four times its
+/// size.
 const LEAST_SHARE: f64 = 0.25;
 /// USER_HZ, in which `/proc` counts: the same on every architecture that the tests run on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -38,8 +40,8 @@ impl CpuTimes {
         }
     }
 
-    /// The limit for something that took `elapsed` since these times were read, when `limit` holds on a machine that the
-    /// agent has for itself.
+    /// The limit for something that took `elapsed` since these times were read, when `limit` holds
+    /// on a machine that the agent has for itself.
     pub fn allowed(&self, limit: Duration, elapsed: Duration, agent: u32) -> Duration {
         let now = Self::read(agent);
         let others = (now.all - self.all) - (now.agent - self.agent);

@@ -376,7 +376,8 @@ fn an_api_server_that_sends_garbage() {
     world.drop_pod(&Pod::running("late"));
     world.wait_running("late");
     dog.finish(&world);
-    // What the heap has been once it stays: the ceiling at the end of every test is one for an agent in peace.
+    // What the heap has been once it stays: the ceiling at the end of every test is one for an
+    // agent in peace.
     drop(server);
     world.agent.kill();
     world.agent.start();

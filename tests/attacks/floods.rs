@@ -112,7 +112,8 @@ fn file_events_overflow_the_queue_of_inotify() {
     world.drop_pod(&Pod::running("early"));
     world.wait_running("early");
     let stopped = Stopped::stop(Pid::from_raw(i32::try_from(world.agent.pid()).unwrap()));
-    // Each file is two events at least. What the last two manifests say is beyond the end of the queue.
+    // Each file is two events at least. What the last two manifests say is beyond the end of the
+    // queue.
     for n in 0..=queue / 2 {
         let path = world.manifest_path(&format!("{n}.tmp"));
         fs::write(&path, "").unwrap();

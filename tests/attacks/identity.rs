@@ -14,8 +14,8 @@ use std::{fs, path::PathBuf, time::Duration};
 
 const UID: &str = "22222222-2222-4222-8222-222222222222";
 
-/// A pod of that uid with an emptyDir at /d, in which it leaves a file with its name and another one when it finds
-/// anything there.
+/// A pod of that uid with an emptyDir at /d, in which it leaves a file with its name and another
+/// one when it finds anything there.
 fn with_data(name: &str) -> Pod {
     let script = format!(
         "[ -z \"$(ls /d)\" ] || touch /d/found-by-{name}; touch /d/of-{name}; sleep 100000"

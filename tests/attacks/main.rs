@@ -1,9 +1,11 @@
-//! Attacks on the real agent, on a private real containerd: by containers, by manifests, by files that an
-//! administrator names, by local users. Each test makes one attack and is named after what it tries; a watchdog
-//! holds the agent to a status answer within 1 s and to 64 MiB of memory meanwhile, and checks that an innocent pod
-//! notices nothing. `docs/security.md` lists the attacks with the rule that each of them meets.
+//! Attacks on the real agent, on a private real containerd: by containers, by manifests, by files
+//! that an administrator names, by local users. Each test makes one attack and is named after what
+//! it tries; a watchdog holds the agent to a status answer within 1 s and to 64 MiB of memory
+//! meanwhile, and checks that an innocent pod notices nothing. `docs/security.md` lists the attacks
+//! with the rule that each of them meets.
 //!
-//! An attack that takes more than a minute is `#[ignore]`d; the `long-attacks` tier of `make test` runs it.
+//! An attack that takes more than a minute is `#[ignore]`d; the `long-attacks` tier of `make test`
+//! runs it.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +31,8 @@ mod watchdog;
 use support::world::{Kind, World};
 use support::{agent::Settings, containerd::Suite};
 
-/// A world with a private real containerd in which the agent runs; `None`, said loudly, when the test must be skipped.
+/// A world with a private real containerd in which the agent runs; `None`, said loudly, when the
+/// test must be skipped.
 fn world(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
     let world = prepared(settings)?;
     world.agent.start();
@@ -45,8 +48,8 @@ fn prepared(settings: impl FnOnce(Settings) -> Settings) -> Option<World> {
     Some(World::prepare(kind, &settings(Settings::for_kind(kind))))
 }
 
-/// The installed containerd, or that of the Debian release that `NODELET_CONTAINERD` names (`sid`), after
-/// `scripts/containerd-versions fetch`.
+/// The installed containerd, or that of the Debian release that `NODELET_CONTAINERD` names (`sid`),
+/// after `scripts/containerd-versions fetch`.
 fn kind() -> Kind {
     let Some(name) = std::env::var_os("NODELET_CONTAINERD") else { return Kind::Real };
     let suite = Suite::ALL.into_iter().find(|suite| name == suite.name());

@@ -145,7 +145,8 @@ fn lists_of_a_hundred_thousand_bad_items() {
     assert!(said.contains("has more than 50000 values"), "{said}");
     check_output_is_bounded(&world);
     dog.finish(&world);
-    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what decoding has taken.
+    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what
+    // decoding has taken.
     world.remove_all();
 }
 
@@ -215,7 +216,8 @@ fn pods_with_thousands_of_containers_volumes_and_variables() {
     assert!(said.contains("spec.volumes: Too many: 15000: must have at most 250 items"), "{said}");
     check_output_is_bounded(&world);
     dog.finish(&world);
-    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what decoding has taken.
+    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what
+    // decoding has taken.
     world.remove_all();
 }
 
@@ -253,7 +255,8 @@ fn hundred_manifests_of_a_megabyte() {
     }
     world.wait_for(PATIENCE, "the last is read", |status| !status.rejected("large99.yaml"));
     dog.finish(&world);
-    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what decoding has taken.
+    // Not `finish`, which holds the agent to what an idle one uses: the allocator keeps what
+    // decoding has taken.
     world.remove_all();
 }
 

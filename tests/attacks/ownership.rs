@@ -117,7 +117,8 @@ fn a_foreign_pod_directory_is_listed_and_never_touched() {
     };
     let expected = ("precious".to_owned(), "precious".to_owned(), true, true);
     stays("nothing foreign is touched", A_WHILE, &mut untouched, |seen| *seen == expected);
-    // A manifest that claims the uid does not get the directory either, nor is it removed with the manifest.
+    // A manifest that claims the uid does not get the directory either, nor is it removed with the
+    // manifest.
     world.drop_pod(&Pod::running("thief").meta("uid", FOREIGN));
     stays("nothing foreign is touched", A_WHILE, &mut untouched, |seen| *seen == expected);
     world.remove("thief.yaml");

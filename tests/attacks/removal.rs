@@ -19,7 +19,8 @@ fn with_volume(name: &str) -> Pod {
         .set("containers/0/volumeMounts", json!([{ "name": "d", "mountPath": "/d" }]))
 }
 
-/// A removal ends in this time although the disk serves others: where they write much, a disk removes 400 directories a second.
+/// A removal ends in this time although the disk serves others: where they write much, a disk
+/// removes 400 directories a second.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(400);
 
 /// Where a pod's emptyDir is on the host: filled here, it is filled sooner than by the container.

@@ -85,8 +85,8 @@ fn the_resolver_configuration_is_no_place_to_hide_data() {
     world.finish();
 }
 
-/// The first process moves to a root of its own, an overlay whose upper directory has the name of a directory of the
-/// host; another process writes to the real root.
+/// The first process moves to a root of its own, an overlay whose upper directory has the name of a
+/// directory of the host; another process writes to the real root.
 #[test]
 fn a_forged_root_neither_hides_the_layer_nor_leads_the_agent_astray() {
     let Some(world) = prepared(|settings| settings) else { return };
@@ -152,7 +152,8 @@ fn who_makes_itself_hard_to_measure_goes_before_an_honest_pod() {
     world.finish();
 }
 
-/// A directory of long names and one deeper than a path can be: neither takes much memory or descriptors to measure.
+/// A directory of long names and one deeper than a path can be: neither takes much memory or
+/// descriptors to measure.
 #[test]
 fn long_names_and_long_paths_cost_the_agent_no_memory() {
     let Some(world) = world(|settings| settings) else { return };

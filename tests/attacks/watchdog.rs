@@ -15,17 +15,19 @@ use tokio::time::Instant;
 
 /// Between two status requests.
 const EVERY: Duration = Duration::from_millis(100);
-/// The longest time that a status request may take during an attack, on a machine that has nothing else to do.
+/// The longest time that a status request may take during an attack, on a machine that has nothing
+/// else to do.
 const LONGEST_ANSWER: Duration = Duration::from_secs(1);
-/// The most anonymous memory that the agent may hold at any time during an attack, in KiB. The text of the unoptimised
-/// test binary does not count.
+/// The most anonymous memory that the agent may hold at any time during an attack, in KiB. The text
+/// of the unoptimised test binary does not count.
 const MEMORY_CEILING_KIB: u64 = 64 * 1024;
 /// The pod that runs before the attack and must not notice it.
 const INNOCENT: &str = "innocent";
 
 /// Asks for the agent's status every 100 ms and reads its memory, until [`Watchdog::finish`].
 ///
-/// A restart of the agent needs a new watchdog: [`Watchdog::finish`] before, [`Watchdog::watch`] after.
+/// A restart of the agent needs a new watchdog: [`Watchdog::finish`] before, [`Watchdog::watch`]
+/// after.
 pub struct Watchdog {
     innocent: Option<String>,
     over: Arc<AtomicBool>,
@@ -67,7 +69,8 @@ impl Watchdog {
         Self { innocent: None, over, thread }
     }
 
-    /// Checks what was seen: every request answered in time, memory below the ceiling, the innocent pod untouched.
+    /// Checks what was seen: every request answered in time, memory below the ceiling, the innocent
+    /// pod untouched.
     #[track_caller]
     pub fn finish(self, world: &World) -> Seen {
         let innocent = self.innocent.clone();

@@ -1,4 +1,5 @@
-//! The real agent as a node of a real control plane: what it makes there, and what becomes of that when people touch it.
+//! The real agent as a node of a real control plane: what it makes there, and what becomes of that
+//! when people touch it.
 
 use super::{
     controlplane::{ControlPlane, Options, link::Link},
@@ -91,7 +92,8 @@ impl Member {
         cluster.map(|cluster| cluster.notes.join("\n")).unwrap_or_default()
     }
 
-    /// What `nodelet status` says is wrong with the way to the API server, one line each; `None` when the agent does not answer.
+    /// What `nodelet status` says is wrong with the way to the API server, one line each; `None`
+    /// when the agent does not answer.
     pub fn troubles(&self) -> Option<String> {
         let cluster = self.world.agent.status().ok()?.node.cluster.clone()?;
         let lines =
@@ -288,7 +290,8 @@ fn a_pod_from_the_api_is_not_run_and_can_be_deleted() {
     member.finish();
 }
 
-/// Anybody who may write pods can give a pod the annotation of a mirror pod, with the hash of any static pod.
+/// Anybody who may write pods can give a pod the annotation of a mirror pod, with the hash of any
+/// static pod.
 #[test]
 fn a_mirror_pod_with_a_wrong_hash_is_deleted_or_replaced() {
     let Some(member) = Member::with_web() else { return };
@@ -305,7 +308,8 @@ fn a_mirror_pod_with_a_wrong_hash_is_deleted_or_replaced() {
     let orphan = || member.plane.admin.find(&format!("{PODS}/orphan"));
     member.wait("the orphan is gone", orphan, Option::is_none);
 
-    // Those of static pods, made while the agent is down: with another pod's hash, and with that of an earlier manifest.
+    // Those of static pods, made while the agent is down: with another pod's hash, and with that of
+    // an earlier manifest.
     world.drop_pod(&Pod::running("db"));
     let (db, _) = member.wait("the mirror of db is Ready", || member.mirror("db"), ready);
     world.agent.kill();

@@ -1,4 +1,5 @@
-//! The API server answers, and not as it should: late, with refusals of everything, like an older one.
+//! The API server answers, and not as it should: late, with refusals of everything, like an older
+//! one.
 
 use super::{
     agent::{Member, figure, ready, uid},
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 const SHORT: Duration = Duration::from_secs(3);
 const INITIAL_EVENTS: &str = "sendInitialEvents=true";
 
-/// Answers that come later than anybody waits for: what is behind them is given up, and what is not behind them goes on.
+/// Answers that come later than anybody waits for: what is behind them is given up, and what is not
+/// behind them goes on.
 #[test]
 fn answers_that_take_half_a_minute_hold_nothing_up() {
     let Some(member) = Member::with_web() else { return };
@@ -70,7 +72,8 @@ fn refusals_of_everything_cost_no_pod() {
     member.finish();
 }
 
-/// An API server that knows no initial events is asked for a list, and the next one is asked for them again.
+/// An API server that knows no initial events is asked for a list, and the next one is asked for
+/// them again.
 #[test]
 fn an_older_api_server_is_listed_and_watched() {
     let Some(member) = Member::with_web() else { return };

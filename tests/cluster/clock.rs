@@ -1,4 +1,5 @@
-//! The wall clock of a node is set, far ahead and far back: leases and conditions go on, and no pod notices.
+//! The wall clock of a node is set, far ahead and far back: leases and conditions go on, and no pod
+//! notices.
 
 use super::{
     agent::{Member, hasty, ready, restarts},

@@ -55,7 +55,8 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
         figure(&format!("{what}, then the right one -> as it is"), begun.elapsed());
     }
 
-    // Rotated by hand: between the two renames the files do not fit, and what was read before is used on.
+    // Rotated by hand: between the two renames the files do not fit, and what was read before is
+    // used on.
     let [_, certificate, key] = Kubeconfig::files(&path);
     let next = plane.node_identity(NODE_NAME);
     replace(&certificate, &next.certificate_pem);
@@ -70,7 +71,8 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
     member.finish();
 }
 
-/// What this version can't do is said with the name of the field, and what was read before is used on.
+/// What this version can't do is said with the name of the field, and what was read before is used
+/// on.
 #[test]
 fn a_proxy_is_refused_by_the_name_of_its_field() {
     let Some(member) = Member::with_web() else { return };

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 /// Longer than a dead connection takes to be noticed.
 pub const LONG: Duration = Duration::from_secs(8);
 
-/// Something happens to the API server or the way to it; meanwhile a container crashes and a pod is added.
+/// Something happens to the API server or the way to it; meanwhile a container crashes and a pod is
+/// added.
 pub fn goes_and_comes(
     member: &Member,
     what: &str,
@@ -129,7 +130,8 @@ fn an_api_server_that_lost_its_memory_is_told_everything_again() {
     member.finish();
 }
 
-/// The node controller gives up on a node: what it writes is put right, also when the agent was away longer than that.
+/// The node controller gives up on a node: what it writes is put right, also when the agent was
+/// away longer than that.
 #[test]
 fn what_the_controller_wrote_is_put_right() {
     let grace = ["--node-monitor-period=1s", "--node-monitor-grace-period=6s"];

@@ -1,4 +1,5 @@
-//! How much a node asks of its API server: nothing but its lease when it is quiet, no more than its budget when it is not.
+//! How much a node asks of its API server: nothing but its lease when it is quiet, no more than its
+//! budget when it is not.
 
 use super::{
     agent::{Member, figure, hasty, ready, uid},
@@ -67,7 +68,8 @@ fn a_hundred_and_ten_pods_are_shown_within_the_budget() {
     };
     say_loudly(&format!("110 pods at once: {} writes about pods", writes().len()));
 
-    // With less to spend all mirrors are made again: never more at a time than was saved up and comes in.
+    // With less to spend all mirrors are made again: never more at a time than was saved up and
+    // comes in.
     let (qps, burst) = (10, 20);
     world.agent.add_flag(format!("--kube-api-qps={qps}"));
     world.agent.add_flag(format!("--kube-api-burst={burst}"));

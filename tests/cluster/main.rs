@@ -1,5 +1,6 @@
-//! Nodes in a real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes 1.36, each test
-//! with one of its own. Needs their programs, or Go to build them (`tests/upstream/build`); says so when it must skip.
+//! Nodes in a real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler
+//! of Kubernetes 1.36, each test with one of its own. Needs their programs, or Go to build them
+//! (`tests/upstream/build`); says so when it must skip.
 
 #![allow(
     clippy::unwrap_used,

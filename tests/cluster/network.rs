@@ -9,7 +9,8 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Stands for 20 s: longer than the longest pause between two tries, so that each time that it is up is made use of.
+/// Stands for 20 s: longer than the longest pause between two tries, so that each time that it is
+/// up is made use of.
 const FLAP: Duration = Duration::from_secs(3);
 
 #[test]

@@ -1,4 +1,5 @@
-//! The control plane itself: it comes up, each part of it can fail and come back, and it leaves nothing behind.
+//! The control plane itself: it comes up, each part of it can fail and come back, and it leaves
+//! nothing behind.
 
 use super::{
     control_plane,

@@ -1,5 +1,6 @@
-//! What the upstream kubelet makes of itself in a cluster: its Node, lease, mirror pod and events, and what it asked the API server
-//! for on the way. A field of nodelet's is right when it is as here.
+//! What the upstream kubelet makes of itself in a cluster: its Node, lease, mirror pod and events,
+//! and what it asked the API server for on the way. A field of nodelet's is right when it is as
+//! here.
 
 use super::{
     controlplane::{ControlPlane, Options, link::Link},
@@ -260,7 +261,8 @@ fn nodelet_makes_what_the_upstream_kubelet_makes() {
     };
     let missing: Vec<String> = reasons(&theirs)
         .difference(&reasons(&ours))
-        // The first two are told otherwise or not at all; a Node that is Ready when it is made never becomes so.
+        // The first two are told otherwise or not at all; a Node that is Ready when it is made
+        // never becomes so.
         .filter(|reason| !["CgroupV1", "MissingClusterDNS", "NodeReady"].contains(&reason.as_str()))
         .cloned()
         .collect();

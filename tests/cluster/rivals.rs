@@ -119,7 +119,8 @@ fn two_agents_of_one_name_are_told_of_each_other() {
     say_loudly(&format!(
         "two agents of one name: {writes} writes about pods in {span:?}: {asked:#?}"
     ));
-    // Three answers of each in 10 s for each of the pods; as fast as they can it is several hundred.
+    // Three answers of each in 10 s for each of the pods; as fast as they can it is several
+    // hundred.
     assert!(writes <= 80, "{asked:#?}");
     other.agent.terminate();
     let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! Requests to the API server as somebody, for what a test looks at often; kubectl is for what a person sees.
+//! Requests to the API server as somebody, for what a test looks at often; kubectl is for what a
+//! person sees.
 
 use super::pki::{Authority, Identity};
 use crate::support::block_on;

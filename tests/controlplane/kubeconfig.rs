@@ -1,4 +1,5 @@
-//! Kubeconfig files, with certificates and keys in files beside them: good ones, and some that a cluster or a client must not take.
+//! Kubeconfig files, with certificates and keys in files beside them: good ones, and some that a
+//! cluster or a client must not take.
 
 use super::pki::{Authority, Identity};
 use std::{

@@ -1,8 +1,10 @@
-//! A real control plane for one test: etcd, kube-apiserver and, where wanted, kube-controller-manager and kube-scheduler, as processes
-//! with everything of theirs in one directory; and the way to it, [`link`], with its faults.
+//! A real control plane for one test: etcd, kube-apiserver and, where wanted,
+//! kube-controller-manager and kube-scheduler, as processes with everything of theirs in one
+//! directory; and the way to it, [`link`], with its faults.
 //!
-//! `tests/upstream/build controlplane` finds or builds the programs. Names, ports and directories follow from the slot, as with
-//! containerd: what a killed test leaves is removed by the slot's next owner.
+//! `tests/upstream/build controlplane` finds or builds the programs. Names, ports and directories
+//! follow from the slot, as with containerd: what a killed test leaves is removed by the slot's
+//! next owner.
 
 #![allow(
     dead_code,
@@ -229,7 +231,8 @@ impl ControlPlane {
         Client::new(self.address, &self.authority, Some(identity))
     }
 
-    /// A node's kubeconfig, with all its files in a directory of its own. `server` is the API server's address or a link's.
+    /// A node's kubeconfig, with all its files in a directory of its own. `server` is the API
+    /// server's address or a link's.
     pub fn node_kubeconfig(&self, name: &str, server: SocketAddr) -> PathBuf {
         let identity = self.node_identity(name);
         let dir = self.dir.join("nodes").join(name);

@@ -1,4 +1,5 @@
-//! Certificates: of servers, of whoever has a name in a cluster, and of those whom a cluster must not believe.
+//! Certificates: of servers, of whoever has a name in a cluster, and of those whom a cluster must
+//! not believe.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -172,8 +173,8 @@ fn params(name: &str, validity: Validity) -> CertificateParams {
     params
 }
 
-/// Lets everybody in who has the key of the certificate that he shows, whoever signed it and however old it is: the API server
-/// behind is the one to judge.
+/// Lets everybody in who has the key of the certificate that he shows, whoever signed it and
+/// however old it is: the API server behind is the one to judge.
 #[derive(Debug)]
 pub struct AnyClient;
 

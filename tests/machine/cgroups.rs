@@ -1,4 +1,5 @@
-//! The cgroup tree of three pods, one of each class, compared with what their manifests ask, from outside and inside.
+//! The cgroup tree of three pods, one of each class, compared with what their manifests ask, from
+//! outside and inside.
 
 use crate::{
     node::{Driver, Node},
@@ -85,7 +86,8 @@ pub fn check_with(node: &Node, driver: Driver, oom_group: &str) {
             assert_eq!(seen, Some(limit), "{dir}/{file} in {tree:#?}");
         }
     };
-    // All processors and all memory; the share of two processors, the least share, and the sum of the tier.
+    // All processors and all memory; the share of two processors, the least share, and the sum of
+    // the tier.
     let pids = node.sh("sort -n /proc/sys/kernel/pid_max /proc/sys/kernel/threads-max | head -n 1");
     let top = driver.path(&["kubepods"]);
     expect(&top, [&memory.to_string(), "max 100000", "79", pids.trim(), "0"]);

@@ -1,4 +1,5 @@
-//! The file system of the agent's root directory is full, has no inodes left, or has become read-only under the running agent.
+//! The file system of the agent's root directory is full, has no inodes left, or has become
+//! read-only under the running agent.
 
 use crate::{
     machine::SOON,
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const ROOT: &str = "/var/lib/nodelet";
-/// A RAM disk: unlike a loop device it has no file on the machine's own disk, which the read-only step touches, too.
+/// A RAM disk: unlike a loop device it has no file on the machine's own disk, which the read-only
+/// step touches, too.
 const MAKE: &str = "modprobe brd rd_nr=1 rd_size=16384 && mke2fs -q -t ext4 -b 4096 -m 0 -N 256 /dev/ram0 && \
     mkdir -p /var/lib/nodelet && mount /dev/ram0 /var/lib/nodelet && rmdir /var/lib/nodelet/lost+found";
 
@@ -37,8 +39,8 @@ const TROUBLES: [Trouble; 3] = [
             until [ $(stat -f -c %d .) = 0 ]; do echo -n >ballast/$((n += 1)) || true; done",
         end: "rm -r ballast",
     },
-    // What the kernel does to a file system with errors, whoever has files open for writing. It is done to all of them: the
-    // machine's own disk is made writable again at once.
+    // What the kernel does to a file system with errors, whoever has files open for writing. It is
+    // done to all of them: the machine's own disk is made writable again at once.
     Trouble {
         name: "readonly",
         cause: "Read-only file system",

@@ -1,5 +1,6 @@
-//! The systemd cgroup driver on a real systemd: slices hold what manifests ask, whatever systemd does meanwhile, and go with their
-//! pods; and what is said where containerd uses another driver than the agent.
+//! The systemd cgroup driver on a real systemd: slices hold what manifests ask, whatever systemd
+//! does meanwhile, and go with their pods; and what is said where containerd uses another driver
+//! than the agent.
 
 use crate::{
     cgroups,
@@ -16,7 +17,8 @@ fn huge_pages(node: &Node) -> String {
     node.sh("find /sys/fs/cgroup/kubepods.slice -name '*pod[0-9a-f][0-9a-f][0-9a-f]*.slice' -exec cat {}/hugetlb.2MB.max ';'")
 }
 
-/// How many slices of pods systemd has; `None` while it does not answer because it executes itself anew.
+/// How many slices of pods systemd has; `None` while it does not answer because it executes itself
+/// anew.
 fn slices(node: &Node) -> Option<usize> {
     let answer = node.run("systemctl list-units --all --plain --no-legend 'kubepods*pod*.slice'");
     (answer.code == 0).then(|| answer.output.lines().count())

@@ -1,4 +1,5 @@
-//! What a node goes through: the agent comes, goes, hangs and is killed, containerd too, the machine is started anew.
+//! What a node goes through: the agent comes, goes, hangs and is killed, containerd too, the
+//! machine is started anew.
 
 use crate::{
     cgroups,
@@ -80,7 +81,8 @@ fn kill_to_adopted(node: &Node, pods: usize) -> Duration {
     Duration::from_millis(millis.trim().parse().unwrap())
 }
 
-/// From the kernel's start until the process of the last container started, as containerd stamps it.
+/// From the kernel's start until the process of the last container started, as containerd stamps
+/// it.
 fn kernel_start_to_running(node: &Node) -> Duration {
     let kernel = "echo $(($(date +%s%N) - $(cut -d' ' -f1 /proc/uptime | tr -d .)0000000))";
     let kernel: i64 = node.sh(kernel).trim().parse().unwrap();
@@ -92,7 +94,8 @@ fn kernel_start_to_running(node: &Node) -> Duration {
 /// Where the witness writes.
 const ENDED: &str = "/var/tmp/witness/ended";
 
-/// A pod that leaves a word on the machine when it is told to end: when the machine goes down, and never before.
+/// A pod that leaves a word on the machine when it is told to end: when the machine goes down, and
+/// never before.
 fn witness() -> Pod {
     let script = "trap 'echo ended >/host/ended; exit 0' TERM; sleep 100000 & wait";
     let directory = json!({ "path": "/var/tmp/witness", "type": "DirectoryOrCreate" });
@@ -101,7 +104,8 @@ fn witness() -> Pod {
         .set("containers/0/volumeMounts", json!([{ "name": "host", "mountPath": "/host" }]))
 }
 
-/// What the agent mounts below its root directory is what a container sees, although the service is hardened.
+/// What the agent mounts below its root directory is what a container sees, although the service is
+/// hardened.
 fn volumes_reach_the_runtime(node: &Node) {
     let keeper = Pod::with_main(
         "keeper",
@@ -138,9 +142,10 @@ fn volumes_reach_the_runtime(node: &Node) {
     node.wait_until("volumes are as asked", || node.run(&script).output, |seen| *seen == expected);
 }
 
-/// A shim that does not answer containerd within 100 ms, as happens on a machine that is emulated on a busy one, is taken for dead
-/// when the pod's container is created: the container gets another shim at the same address, and the next containerd finds no sandbox
-/// there. What is to be shown here is that daemons are no reason for a restart: such a pod is made anew before.
+/// A shim that does not answer containerd within 100 ms, as happens on a machine that is emulated
+/// on a busy one, is taken for dead when the pod's container is created: the container gets another
+/// shim at the same address, and the next containerd finds no sandbox there. What is to be shown
+/// here is that daemons are no reason for a restart: such a pod is made anew before.
 fn every_sandbox_has_one_shim(node: &Node) {
     const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
     for _ in 0..5 {

@@ -1,7 +1,9 @@
-//! A whole machine: QEMU with software emulation, a disk of its own over the shared image, a root shell inside.
+//! A whole machine: QEMU with software emulation, a disk of its own over the shared image, a root
+//! shell inside.
 //!
-//! The disk is an overlay that lives as long as the [`Machine`]: it outlives reboots and power losses. What the guest has not
-//! synced is lost with the power, and the image makes the guest sync nothing by itself.
+//! The disk is an overlay that lives as long as the [`Machine`]: it outlives reboots and power
+//! losses. What the guest has not synced is lost with the power, and the image makes the guest sync
+//! nothing by itself.
 
 use crate::{
     shell::{Answer, Shell},
@@ -46,7 +48,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that is off. `files` makes `files.tar` in a directory; inside it is `/dev/nvme1n1`.
+    /// A machine that is off. `files` makes `files.tar` in a directory; inside it is
+    /// `/dev/nvme1n1`.
     pub fn new(hardware: Hardware, files: impl FnOnce(&Path) -> PathBuf) -> Self {
         let slot = Slot::take();
         let image = image();
@@ -76,7 +79,8 @@ impl Machine {
         // Software emulation unless somebody knows that the hardware's works here.
         let accel = std::env::var_os("NODELET_MACHINE_ACCEL").unwrap_or("tcg,thread=multi".into());
         command.arg("-accel").arg(accel).args(["-cpu", "max", "-smp", "2", "-machine", "q35"]);
-        // What translated code leaves behind makes the next boot of the same process slow, by minutes at times.
+        // What translated code leaves behind makes the next boot of the same process slow, by
+        // minutes at times.
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.args(["-m", &self.hardware.memory_mib.to_string()]);
         command.args(["-rtc", &format!("base={}", self.hardware.clock)]);

@@ -1,5 +1,6 @@
-//! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent on it under the shipped unit.
-//! Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs (`scripts/prerequisites machine`); says so when it must skip.
+//! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent
+//! on it under the shipped unit. Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs
+//! (`scripts/prerequisites machine`); says so when it must skip.
 //!
 //! ```text
 //!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
@@ -16,10 +17,12 @@
 //! node.finish();
 //! ```
 //!
-//! The image is made once for the present content of `tests/machine/image` and `tests/machine/guest` (45 s), below `target/machine`.
-//! Each test has a disk of its own over it, a boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few
-//! boots, many looks. A test that fails prints the end of the serial line and of the journal and says where the whole
-//! journal lies; `NODELET_MACHINE_JOURNAL=1` does that for tests that pass, too. `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
+//! The image is made once for the present content of `tests/machine/image` and
+//! `tests/machine/guest` (45 s), below `target/machine`. Each test has a disk of its own over it, a
+//! boot takes about 15 s, and everything inside is 5 to 15 times slower than outside: few boots,
+//! many looks. A test that fails prints the end of the serial line and of the journal and says
+//! where the whole journal lies; `NODELET_MACHINE_JOURNAL=1` does that for tests that pass, too.
+//! `NODELET_MACHINE_ACCEL=kvm` uses the hardware, where that works.
 
 #![allow(
     dead_code,

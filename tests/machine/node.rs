@@ -1,5 +1,5 @@
-//! A machine with the agent on it as a user has it: the shipped unit, Debian's containerd, configuration in
-//! `/etc/nodelet/config.d`, manifests in `/etc/nodelet/static-pods`.
+//! A machine with the agent on it as a user has it: the shipped unit, Debian's containerd,
+//! configuration in `/etc/nodelet/config.d`, manifests in `/etc/nodelet/static-pods`.
 
 use crate::{
     machine::{Hardware, Machine, SOON},
@@ -63,7 +63,8 @@ impl Deref for Node {
 }
 
 impl Node {
-    /// Boots a machine that has containerd with the test's images and an agent that is neither enabled nor running.
+    /// Boots a machine that has containerd with the test's images and an agent that is neither
+    /// enabled nor running.
     pub fn boot(options: &Options) -> Self {
         let begun = Instant::now();
         let machine = Machine::new(options.hardware.clone(), |dir| pack(dir, options));
@@ -86,7 +87,8 @@ impl Node {
         node
     }
 
-    /// Enables and starts the agent. systemd has read all units: reading them again costs the machine three seconds.
+    /// Enables and starts the agent. systemd has read all units: reading them again costs the
+    /// machine three seconds.
     #[track_caller]
     pub fn start_agent(&self) {
         self.sh("systemctl enable --no-reload --quiet --now nodelet");
@@ -232,7 +234,8 @@ impl Node {
         self.property("nodelet", "MainPID").parse().unwrap()
     }
 
-    /// Removes every manifest and checks that all pods go without a trace in containerd and in the agent's directories.
+    /// Removes every manifest and checks that all pods go without a trace in containerd and in the
+    /// agent's directories.
     #[track_caller]
     pub fn finish(self) {
         self.sh(&format!("rm -f {MANIFESTS}/*.yaml"));
@@ -338,8 +341,8 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     let containerd =
         source.join(format!("tests/machine/guest/etc/containerd/config-{driver}.toml"));
     fs::copy(containerd, place("etc/containerd/config.toml")).unwrap();
-    // What fits into a small emulated machine is not what the other tests are about. A drop-in is merged over the defaults, so an
-    // empty map would leave them.
+    // What fits into a small emulated machine is not what the other tests are about. A drop-in is
+    // merged over the defaults, so an empty map would leave them.
     let eviction = match options.kubelet.contains("evictionHard") {
         true => "",
         false => {

@@ -1,7 +1,9 @@
-//! The power goes in the middle of a churn of manifests, again and again, on a machine that syncs nothing by itself.
+//! The power goes in the middle of a churn of manifests, again and again, on a machine that syncs
+//! nothing by itself.
 //!
-//! What the manifests' directory holds afterwards is the truth: whatever was lost of it is lost like anything that
-//! was not synced. What the agent, containerd and the kernel have must agree with it.
+//! What the manifests' directory holds afterwards is the truth: whatever was lost of it is lost
+//! like anything that was not synced. What the agent, containerd and the kernel have must agree
+//! with it.
 
 use crate::{
     disk::state_files_are_whole,
@@ -44,7 +46,8 @@ fn pod(name: &str, version: usize) -> Pod {
     Pod::running(name).env(VARIABLE, &version.to_string())
 }
 
-/// Starts a script that adds, edits and removes manifests until the power goes; some of it is synced, some is not.
+/// Starts a script that adds, edits and removes manifests until the power goes; some of it is
+/// synced, some is not.
 fn churn(node: &Node, random: &mut Random) {
     let mut script = format!("cd {MANIFESTS}\n");
     for step in 1..20 {
@@ -69,8 +72,9 @@ fn churn(node: &Node, random: &mut Random) {
 enum Written {
     /// A manifest with this version.
     Whole(String),
-    /// A file without content: its name was synced, and what it holds was not, when the power went. That is a manifest
-    /// which has become invalid: the pod of its last good revision runs on, where one was ever accepted.
+    /// A file without content: its name was synced, and what it holds was not, when the power went.
+    /// That is a manifest which has become invalid: the pod of its last good revision runs on,
+    /// where one was ever accepted.
     Empty,
 }
 
@@ -114,7 +118,8 @@ fn version(status: &Status, name: &str) -> Option<String> {
     spec.containers[0].env.as_ref()?[0].value.clone()
 }
 
-/// Whether the agent keeps an earlier revision of a file that it rejects; `None` for one that it has not looked at or accepts.
+/// Whether the agent keeps an earlier revision of a file that it rejects; `None` for one that it
+/// has not looked at or accepts.
 fn last_good(status: &Status, name: &str) -> Option<bool> {
     let sources = status.node["sources"].as_array()?;
     let mut files = sources.iter().filter_map(|source| source["files"].as_array()).flatten();

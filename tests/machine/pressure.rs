@@ -1,5 +1,6 @@
-//! Memory runs short on a small machine with cgroup v2: by a pod, by page cache, by a process outside of the pods; the kernel's own
-//! killer never comes, and nobody goes but who has to. What was evicted and what ran is known after the power was lost, too.
+//! Memory runs short on a small machine with cgroup v2: by a pod, by page cache, by a process
+//! outside of the pods; the kernel's own killer never comes, and nobody goes but who has to. What
+//! was evicted and what ran is known after the power was lost, too.
 
 use crate::{
     machine::{Hardware, SOON},
@@ -9,7 +10,8 @@ use crate::{
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-/// What has to stay free, of about 480 MiB. Some 50 of it are the kernel's own memory, which the signal does not count.
+/// What has to stay free, of about 480 MiB. Some 50 of it are the kernel's own memory, which the
+/// signal does not count.
 const FREE_MIB: u64 = 130;
 const MIB: u64 = 1 << 20;
 const INNOCENT: [&str; 3] = ["ant", "bee", "cow"];
@@ -65,7 +67,8 @@ fn the_kernel_is_listened_to(node: &Node) {
     assert_eq!(node.sh(&format!("cat /proc/{agent}/oom_score_adj")), "-999\n");
 }
 
-/// A pod that uses nothing but page cache brings the signal down: the kernel is asked for it, again and again, and the pod stays.
+/// A pod that uses nothing but page cache brings the signal down: the kernel is asked for it, again
+/// and again, and the pod stays.
 fn page_cache_is_reclaimed(node: &Node, before: &BTreeMap<String, Running>) {
     let large = available(&node.status().unwrap()) / MIB - FREE_MIB + 30;
     // A file of holes: reading it makes page cache without a disk.
@@ -119,7 +122,8 @@ fn a_hog_goes_before_the_kernel_kills(node: &Node, before: &BTreeMap<String, Run
     node.note("the hog is back");
 }
 
-/// That a cgroup outside of the pods reached its own limit is none of the node's concern; that the machine had no memory left is.
+/// That a cgroup outside of the pods reached its own limit is none of the node's concern; that the
+/// machine had no memory left is.
 fn kills_by_the_kernel_are_told(node: &Node, before: &BTreeMap<String, Running>) {
     let limited = "systemd-run --quiet --wait -p MemoryMax=20M bash -c 'head -c 60M /dev/zero | tail -c 60M >/dev/null'";
     node.run(limited);
@@ -146,7 +150,8 @@ fn kills_by_the_kernel_are_told(node: &Node, before: &BTreeMap<String, Running>)
     node.note("kills are told");
 }
 
-/// The power goes right after an eviction, and the agent comes up with less memory than has to stay free, which no pod has taken.
+/// The power goes right after an eviction, and the agent comes up with less memory than has to stay
+/// free, which no pod has taken.
 fn a_loss_of_power_under_pressure(node: &Node) {
     let more = "/etc/nodelet/config.d/20-more.conf";
     node.write(

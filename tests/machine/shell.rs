@@ -1,7 +1,8 @@
-//! The root shell in the machine, over a virtio-serial port (`guest/usr/local/lib/machine/shell` is its other end).
+//! The root shell in the machine, over a virtio-serial port (`guest/usr/local/lib/machine/shell` is
+//! its other end).
 //!
-//! Every request has a token of its own: what is still on its way of an earlier one (the machine went down
-//! in the middle of it, somebody stopped waiting) is read over.
+//! Every request has a token of its own: what is still on its way of an earlier one (the machine
+//! went down in the middle of it, somebody stopped waiting) is read over.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -38,7 +39,8 @@ impl Shell {
     /// Runs a bash script.
     ///
     /// # Errors
-    /// When there is no answer within `deadline`, or the connection breaks. The connection can't be used after that.
+    /// When there is no answer within `deadline`, or the connection breaks. The connection can't be
+    /// used after that.
     pub fn run(&mut self, script: &str, deadline: Duration) -> io::Result<Answer> {
         let end = Instant::now() + deadline;
         self.requests += 1;

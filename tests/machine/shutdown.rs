@@ -1,4 +1,5 @@
-//! The machine goes down under the real logind and systemd, and waits for pods; an agent that is stopped does not end them.
+//! The machine goes down under the real logind and systemd, and waits for pods; an agent that is
+//! stopped does not end them.
 
 use crate::{
     machine::SOON,

@@ -1,4 +1,5 @@
-//! Thirty pods on a machine that is hardly large enough for them, through a reboot: the figures of `docs/performance.md`.
+//! Thirty pods on a machine that is hardly large enough for them, through a reboot: the figures of
+//! `docs/performance.md`.
 
 use crate::{
     machine::Hardware,

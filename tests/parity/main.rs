@@ -1,8 +1,9 @@
 //! The CRI requests of nodelet and of the upstream kubelet, compared field by field.
 //!
-//! Both run the same manifests, each on a containerd of its own behind the recording proxy; then the manifests are
-//! removed. What an agent has to choose for itself (uids, ids, directories, times) is named, everything else has to be the
-//! same, or stand in [`expected::ALL`] with its reason. An entry there that no longer comes true fails as well.
+//! Both run the same manifests, each on a containerd of its own behind the recording proxy; then
+//! the manifests are removed. What an agent has to choose for itself (uids, ids, directories,
+//! times) is named, everything else has to be the same, or stand in [`expected::ALL`] with its
+//! reason. An entry there that no longer comes true fails as well.
 
 #![allow(
     clippy::unwrap_used,

@@ -21,8 +21,8 @@ use std::{
     time::Duration,
 };
 
-/// What is compared: what makes, starts and ends things, and what asks for images. How often and when each agent looks around
-/// and sweeps up is its own affair.
+/// What is compared: what makes, starts and ends things, and what asks for images. How often and
+/// when each agent looks around and sweeps up is its own affair.
 const COMPARED: [&str; 7] = [
     "RunPodSandbox",
     "CreateContainer",
@@ -179,8 +179,8 @@ impl Case {
         self.pod.value()["metadata"]["name"].as_str().unwrap()
     }
 
-    /// Whether its containers end without being stopped. Then it is a matter of time whether an agent still sees one of
-    /// them running when the manifest goes, and so whether it stops it.
+    /// Whether its containers end without being stopped. Then it is a matter of time whether an
+    /// agent still sees one of them running when the manifest goes, and so whether it stops it.
     fn ends_by_itself(&self) -> bool {
         self.pod.value()["spec"]["restartPolicy"].as_str().is_some_and(|policy| policy != "Always")
     }
@@ -213,7 +213,8 @@ fn missing(proxy: &Proxy, cases: &[Case]) -> Vec<String> {
     cases.iter().filter(|case| !done(case)).map(|case| case.name().to_owned()).collect()
 }
 
-/// The first request of each kind; what is repeated is repeated because it failed or was not needed.
+/// The first request of each kind; what is repeated is repeated because it failed or was not
+/// needed.
 fn requests(calls: &[Call], names: &Names, cases: &[Case]) -> BTreeMap<String, Fields> {
     let wanted: BTreeMap<String, &Case> =
         cases.iter().map(|case| (full_name(case.name()), case)).collect();
@@ -230,7 +231,8 @@ fn requests(calls: &[Call], names: &Names, cases: &[Case]) -> BTreeMap<String, F
         if call.method == "StopContainer" && case.ends_by_itself() {
             continue;
         }
-        // How often a failing container was tried until the manifests were gone is a matter of time.
+        // How often a failing container was tried until the manifests were gone is a matter of
+        // time.
         let attempt = attempts.get(&call.number).copied().unwrap_or(0);
         if attempt >= u32::try_from(case.starts.max(1)).unwrap() {
             continue;

@@ -1,7 +1,8 @@
 //! A recorded request as a flat table: path of a field, its value as text.
 //!
 //! The bytes are read by the protocol's own definition and not through the product's types: a field
-//! that a peer sends and `proto/` does not know shows up as `unknown field N` instead of getting lost.
+//! that a peer sends and `proto/` does not know shows up as `unknown field N` instead of getting
+//! lost.
 
 use crate::support::proxy::Call;
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
@@ -10,7 +11,8 @@ use std::{collections::BTreeMap, sync::LazyLock};
 /// Field paths and values, `config.labels[app]` = `web`.
 pub type Fields = BTreeMap<String, String>;
 
-/// Texts that differ between two runs although they mean the same, and what stands for them. Longer ones first.
+/// Texts that differ between two runs although they mean the same, and what stands for them. Longer
+/// ones first.
 #[derive(Clone, Debug, Default)]
 pub struct Names(Vec<(String, String)>);
 
@@ -104,8 +106,9 @@ fn flatten_value(value: &Value, path: &str, fields: &mut Fields) {
     fields.insert(path.to_owned(), text);
 }
 
-/// Items that have a key of their own are told by it, and their order by a line of its own: one mount more then is one
-/// difference and not many. The resolver's options are a set: the kubelet's come out of a map, in another order every time.
+/// Items that have a key of their own are told by it, and their order by a line of its own: one
+/// mount more then is one difference and not many. The resolver's options are a set: the kubelet's
+/// come out of a map, in another order every time.
 fn flatten_list(items: &[Value], path: &str, fields: &mut Fields) {
     if path.ends_with("dns_config.options") {
         let options = items.iter().filter_map(Value::as_str);

@@ -1,5 +1,5 @@
-//! Many things going wrong at random, against a model of what should run: whatever happened, once it
-//! stops, every pod that is wanted runs as last written, once, and nothing else is left.
+//! Many things going wrong at random, against a model of what should run: whatever happened, once
+//! it stops, every pod that is wanted runs as last written, once, and nothing else is left.
 
 use super::writes::file;
 use crate::support::{
@@ -195,8 +195,9 @@ fn shown_version(status: &crate::support::status::Status, name: &str) -> Option<
     env.iter().find(|variable| variable.name == "VERSION")?.value.clone()
 }
 
-/// A short run of it, for every test run. A real containerd is killed in scenarios of its own and in `make soak`:
-/// killed in the middle of a call it may forget things for good, which is not what every run is to wait for.
+/// A short run of it, for every test run. A real containerd is killed in scenarios of its own and
+/// in `make soak`: killed in the middle of a call it may forget things for good, which is not what
+/// every run is to wait for.
 pub fn whatever_happens_all_ends_as_written(kind: Kind) {
     chaos(kind, Duration::from_secs(20), kind == Kind::Fake);
 }

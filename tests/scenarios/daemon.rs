@@ -37,7 +37,8 @@ pub fn killed_ten_times_under_thirty_pods(kind: Kind) {
     world.proxy.forget_calls();
     for (round, pod) in unlucky.iter().enumerate() {
         let kill_container = world.container_killer(&world.running_id(pod, "main"));
-        // By turns right before the daemon, which may or may not have told of it, and while it is away.
+        // By turns right before the daemon, which may or may not have told of it, and while it is
+        // away.
         if round % 2 == 0 {
             kill_container();
             world.runtime.kill();

@@ -159,7 +159,8 @@ pub fn a_lost_owner_id_restarts_nothing(kind: Kind) {
     world.finish();
 }
 
-/// The runtime's CNI library does not sync what it remembers of networks. An empty file is what a loss of power leaves of it.
+/// The runtime's CNI library does not sync what it remembers of networks. An empty file is what a
+/// loss of power leaves of it.
 pub fn what_cni_forgot_keeps_no_pod(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("web"));

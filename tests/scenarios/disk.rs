@@ -1,4 +1,5 @@
-//! A disk is full, of bytes or of inodes, or read-only: the agent's root directory's, containerd's, and /run.
+//! A disk is full, of bytes or of inodes, or read-only: the agent's root directory's, containerd's,
+//! and /run.
 
 use crate::support::{
     agent::Settings,
@@ -57,7 +58,8 @@ impl SmallDisk {
         }
     }
 
-    /// Takes nothing that is new, or does again. Refused while somebody has a file open for writing.
+    /// Takes nothing that is new, or does again. Refused while somebody has a file open for
+    /// writing.
     fn read_only(&self, read_only: bool) {
         let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
         let nothing = None::<&str>;
@@ -156,8 +158,8 @@ pub fn a_disk_without_inodes_stops_nothing(kind: Kind) {
     disk_is_full(kind, Full::Inodes);
 }
 
-/// An agent that dies on a disk that has become read-only starts on it, finds everything, says what is wrong, and makes
-/// up for all of it when the disk can be written again.
+/// An agent that dies on a disk that has become read-only starts on it, finds everything, says what
+/// is wrong, and makes up for all of it when the disk can be written again.
 pub fn a_read_only_disk_stops_nothing(kind: Kind) {
     let world = World::prepare(kind, &Settings::for_kind(kind));
     let disk = SmallDisk::over(world.agent.root_dir(), "size=1m,nr_inodes=256");
@@ -212,7 +214,8 @@ fn with_small_disk(kind: Kind, dir: fn(&Containerd) -> PathBuf, size: &str) -> (
     (world, disk)
 }
 
-/// Containerd can make nothing new; what runs stays, and all is made up for when there is room again.
+/// Containerd can make nothing new; what runs stays, and all is made up for when there is room
+/// again.
 fn containerd_has_no_room(world: &World, disk: &SmallDisk) {
     world.agent.start();
     for pod in ["web", "dies", "leaves"] {
@@ -231,7 +234,8 @@ fn containerd_has_no_room(world: &World, disk: &SmallDisk) {
             .any(|reason| status.has_event(reason, "no space left"))
     });
     assert!(!status.runs("new"), "{status:?}");
-    // Containerd may have no room to note an end: what it lists is wrong then, until there is room again.
+    // Containerd may have no room to note an end: what it lists is wrong then, until there is room
+    // again.
     let leaves = Process::of(world, "leaves", "main");
     world.kill_container(&world.running_id("dies", "main"));
     world.remove("leaves.yaml");

@@ -1,5 +1,5 @@
-//! Disks run short: who goes, what is removed before anybody has to, who stays, what is told, and that the space is back.
-//! On small file systems of their own, under a real containerd.
+//! Disks run short: who goes, what is removed before anybody has to, who stays, what is told, and
+//! that the space is back. On small file systems of their own, under a real containerd.
 
 use crate::support::{
     agent::Settings,
@@ -191,14 +191,14 @@ fn evicted(status: &Status) -> Vec<String> {
     away.map(|one| one.key.name.trim_end_matches("-node1").to_owned()).collect()
 }
 
-/// Writes to a file for ever, by 5 MiB a second at most: what is left has to last until the container has ended, as containerd can't
-/// remove anything from a disk that is full.
+/// Writes to a file for ever, by 5 MiB a second at most: what is left has to last until the
+/// container has ended, as containerd can't remove anything from a disk that is full.
 fn filling(file: &str) -> String {
     format!("while head -c 524288 /dev/zero; do sleep 0.1; done >{file}")
 }
 
-/// A log, a writable layer and an emptyDir, one after the other, where everything is on one disk. The last one takes
-/// all there is at once.
+/// A log, a writable layer and an emptyDir, one after the other, where everything is on one disk.
+/// The last one takes all there is at once.
 pub fn who_fills_the_disk_goes_alone_and_comes_back(kind: Kind) {
     let node = Node::start(kind, false);
     let hogs = [
@@ -252,7 +252,8 @@ pub fn who_fills_a_disk_is_dead_in_time_while_the_runtime_hangs(kind: Kind) {
     node.finish();
 }
 
-/// Layers take from the images' disk, logs and volumes from the root directory's; who has much on the other one stays.
+/// Layers take from the images' disk, logs and volumes from the root directory's; who has much on
+/// the other one stays.
 pub fn with_images_apart_each_disk_has_its_own_culprit(kind: Kind) {
     let node = Node::start(kind, true);
     node.world.drop_pod(&node.pod("layer", &filling("/file")));
@@ -295,7 +296,8 @@ pub fn who_takes_all_inodes_goes_alone(kind: Kind) {
     node.finish();
 }
 
-/// With images apart, who makes files in its writable layer takes those of the images' disk; who has many on the other one stays.
+/// With images apart, who makes files in its writable layer takes those of the images' disk; who
+/// has many on the other one stays.
 pub fn with_images_apart_inodes_have_their_own_culprit(kind: Kind) {
     let node = Node::start(kind, true);
     let make = |dir: &str, most: u32| {
@@ -322,8 +324,8 @@ pub fn with_images_apart_inodes_have_their_own_culprit(kind: Kind) {
     node.finish();
 }
 
-/// Those of a pod that has ended, and of a container that runs again: both keep what people are shown of them, and
-/// neither runs again for it, also after a restart of the agent.
+/// Those of a pod that has ended, and of a container that runs again: both keep what people are
+/// shown of them, and neither runs again for it, also after a restart of the agent.
 pub fn dead_containers_go_before_pods(kind: Kind) {
     let node = Node::start(kind, false);
     let world = &node.world;
@@ -376,7 +378,8 @@ fn crossed_or_unread(status: &Status) -> bool {
     status.node.pressure.signals.is_empty() || !crossed(status).is_empty()
 }
 
-/// Those that the agent has pulled and nothing needs; with a setting also those that somebody else has brought.
+/// Those that the agent has pulled and nothing needs; with a setting also those that somebody else
+/// has brought.
 pub fn unused_images_go_before_pods(kind: Kind) {
     let node = Node::start(kind, true);
     let world = &node.world;
@@ -444,7 +447,8 @@ pub fn unused_images_go_before_pods(kind: Kind) {
     node.finish();
 }
 
-/// Makes an image of about 14 MiB, packed and unpacked, that shares nothing with others; gives its name.
+/// Makes an image of about 14 MiB, packed and unpacked, that shares nothing with others; gives its
+/// name.
 fn made_image(world: &World, name: &str) -> String {
     let image = format!("nodelet.test/{name}:1");
     let archive = images::with_ballast(&world.slot.dir().join(format!("image-{name}")), &image, 5);
@@ -488,7 +492,8 @@ pub fn a_disk_that_no_pod_fills_evicts_nobody(kind: Kind) {
     node.finish();
 }
 
-/// The agent finds it short at its start, and dies in the middle of the eviction, before and after a call.
+/// The agent finds it short at its start, and dies in the middle of the eviction, before and after
+/// a call.
 pub fn a_disk_that_is_short_at_the_start_costs_its_culprit_alone(kind: Kind) {
     let node = Node::prepare(kind, false, &settings(kind, "nodefs.available: 1Mi"));
     let world = &node.world;
@@ -510,7 +515,8 @@ pub fn a_disk_that_is_short_at_the_start_costs_its_culprit_alone(kind: Kind) {
     let config = fs::read_to_string(world.agent.config_file()).unwrap();
     fs::write(world.agent.config_file(), config.replace("nodefs.available: 1Mi", THRESHOLDS))
         .unwrap();
-    // It dies with the first call of the eviction; then with the second, whose answer it does not get.
+    // It dies with the first call of the eviction; then with the second, whose answer it does not
+    // get.
     for (n, moment) in [(0, Moment::Before), (1, Moment::After)] {
         world.proxy.forget_calls();
         world.agent.start();
@@ -531,7 +537,8 @@ pub fn a_disk_that_is_short_at_the_start_costs_its_culprit_alone(kind: Kind) {
     node.finish();
 }
 
-/// An emptyDir's, a container's, and that of a pod's containers together; on a disk that has room for all of it.
+/// An emptyDir's, a container's, and that of a pod's containers together; on a disk that has room
+/// for all of it.
 pub fn limits_of_local_storage(kind: Kind) {
     let world = World::start(kind);
     let volume = |limit: &str| json!([{ "name": "scratch", "emptyDir": { "sizeLimit": limit } }]);

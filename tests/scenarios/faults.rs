@@ -88,7 +88,8 @@ pub fn lost_answers_make_no_doubles(kind: Kind) {
     world.finish();
 }
 
-/// A start was carried out, its answer lost, and nobody can say what runs: as when the runtime is killed in the middle of it.
+/// A start was carried out, its answer lost, and nobody can say what runs: as when the runtime is
+/// killed in the middle of it.
 pub fn nothing_is_started_again_before_it_is_known_what_runs(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("free"));
@@ -159,7 +160,8 @@ pub fn reordered_events_change_nothing(kind: Kind) {
         status.runs("web") && status.runs("leaves") && status.phase("job") == "Succeeded"
     });
     let proxy = world.running_id("web", "proxy");
-    // An end that is told of after the start of what follows it must not be taken for the end of that.
+    // An end that is told of after the start of what follows it must not be taken for the end of
+    // that.
     world.kill_container(&world.running_id("web", "main"));
     world.remove("leaves.yaml");
     world.wait("one is restarted, one is gone", |status| {

@@ -42,8 +42,8 @@ pub fn pull_policies_and_their_reasons(kind: Kind) {
     world.finish();
 }
 
-/// The user's name and password for a registry, as docker's config files have them (base64 of `puller:secret`
-/// and of `puller:wrong`).
+/// The user's name and password for a registry, as docker's config files have them (base64 of
+/// `puller:secret` and of `puller:wrong`).
 fn docker_config(address: &str, right: bool) -> String {
     let auth = if right { "cHVsbGVyOnNlY3JldA==" } else { "cHVsbGVyOndyb25n" };
     format!("{{\"auths\":{{\"{address}\":{{\"auth\":\"{auth}\"}}}}}}")

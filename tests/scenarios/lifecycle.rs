@@ -87,7 +87,8 @@ pub fn jobs_run_to_their_end(kind: Kind) {
     world.finish();
 }
 
-/// A job has ended by itself, so nothing is killed when its manifest goes; it comes back before the last of it is gone.
+/// A job has ended by itself, so nothing is killed when its manifest goes; it comes back before the
+/// last of it is gone.
 pub fn a_job_that_comes_back_during_its_removal_runs_again(kind: Kind) {
     let world = World::start(kind);
     let job = Pod::with_main("job", "exit 0").set("restartPolicy", "Never");

@@ -1,6 +1,8 @@
-//! Memory runs short for many reasons: the pod that is the reason goes, whatever else happens meanwhile, and nobody else.
+//! Memory runs short for many reasons: the pod that is the reason goes, whatever else happens
+//! meanwhile, and nobody else.
 //!
-//! All pods of a world share a limit far below what the machine has, so that no hog can do harm to anything else.
+//! All pods of a world share a limit far below what the machine has, so that no hog can do harm to
+//! anything else.
 
 use super::pressure::{has_event, holds, memory_kib, reason};
 use crate::support::{
@@ -233,12 +235,13 @@ fn check(world: &World, what: &str, watched: thread::JoinHandle<Seen>) {
     assert!(quick, "{seen:?}\n--- agent's log: {}", world.agent.log_tail(60));
 }
 
-/// Page cache is no pressure; then hogs of every kind, one after the other, among many that take little.
+/// Page cache is no pressure; then hogs of every kind, one after the other, among many that take
+/// little.
 pub fn of_many_pods_those_that_eat_memory_go(kind: Kind) {
     let world = World::start_with(kind, &strict_node(kind));
     let signs = Signs::make(&world);
-    // More page cache than pods may use together, again and again: it is nobody's loss. Each page is read once, by a call
-    // that has it whole.
+    // More page cache than pods may use together, again and again: it is nobody's loss. Each page
+    // is read once, by a call that has it whole.
     let reads = format!(
         "for n in 1 2 3 4 5 6 7 8; do truncate -s 550M /large$n; dd if=/large$n of=/dev/null bs=4M; \
          touch /signs/read$n; until {}; do sleep 0.1; done; rm /large$n; done; {FOREVER}",
@@ -260,7 +263,8 @@ pub fn of_many_pods_those_that_eat_memory_go(kind: Kind) {
         stays("page cache is no pressure", Duration::from_millis(300), held, |held| !held);
         signs.give(&format!("seen{n}"));
     }
-    // Not kept: a kernel that sorts pages by itself (DAMON) may take these for active later, which is use by the kubelet's formula.
+    // Not kept: a kernel that sorts pages by itself (DAMON) may take these for active later, which
+    // is use by the kubelet's formula.
     world.remove("reader.yaml");
     world.wait_gone("reader");
     assert!(!has_event(&world.agent.status().unwrap(), "NodeHasInsufficientMemory"));
@@ -358,7 +362,8 @@ fn many_small_ones(world: &World, signs: &Signs) {
     });
 }
 
-/// A soft threshold: who recovers in time stays, who has to go has time to, and none any more when a hard one is crossed.
+/// A soft threshold: who recovers in time stays, who has to go has time to, and none any more when
+/// a hard one is crossed.
 pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
     let grace = Duration::from_secs(5);
     let settings = node(
@@ -429,7 +434,8 @@ pub fn soft_thresholds_leave_time_until_a_hard_one_is_crossed(kind: Kind) {
     world.finish();
 }
 
-/// Who was told to go by an earlier life of the agent, and takes its time, is waited for: nobody else goes meanwhile.
+/// Who was told to go by an earlier life of the agent, and takes its time, is waited for: nobody
+/// else goes meanwhile.
 pub fn who_still_goes_after_a_restart_is_waited_for(kind: Kind) {
     let settings = node(
         kind,
@@ -463,7 +469,8 @@ pub fn who_still_goes_after_a_restart_is_waited_for(kind: Kind) {
     world.finish();
 }
 
-/// Containerd stands still: who eats memory is dead at once all the same, and is shown as evicted when containerd goes on.
+/// Containerd stands still: who eats memory is dead at once all the same, and is shown as evicted
+/// when containerd goes on.
 pub fn a_hog_dies_while_the_runtime_hangs(kind: Kind) {
     let world = World::start_with(kind, &strict_node(kind));
     let signs = Signs::make(&world);
@@ -490,7 +497,8 @@ pub fn a_hog_dies_while_the_runtime_hangs(kind: Kind) {
     world.finish();
 }
 
-/// `kill -9` before and after it is written down who has to go, and while that one is being stopped.
+/// `kill -9` before and after it is written down who has to go, and while that one is being
+/// stopped.
 pub fn an_agent_killed_in_an_eviction_ends_it(kind: Kind) {
     let world = World::prepare(kind, &strict_node(kind));
     let writes = world.agent.state_writes();
@@ -532,8 +540,9 @@ pub(super) fn restart_with(world: &World, lines: &str, others: &str) {
     world.agent.start();
 }
 
-/// The agent finds too little memory at its start: who takes it goes, who runs stays, and who is new waits. Before that there are no
-/// thresholds, and the kernel alone looks after a container's own limit.
+/// The agent finds too little memory at its start: who takes it goes, who runs stays, and who is
+/// new waits. Before that there are no thresholds, and the kernel alone looks after a container's
+/// own limit.
 pub fn a_threshold_that_is_crossed_at_the_start_is_acted_on(kind: Kind) {
     let world = World::start_with(kind, &node(kind, "evictionHard: {}"));
     let innocents = Innocents::start(&world, 4);

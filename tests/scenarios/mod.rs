@@ -1,6 +1,6 @@
 //! What the agent must do, told once and run on both runtimes: `component` on the fake, `node` on a
-//! private real containerd. A scenario drops manifests, breaks things, and looks at the agent's status and
-//! at the runtime; at its end every pod must go without a trace.
+//! private real containerd. A scenario drops manifests, breaks things, and looks at the agent's
+//! status and at the runtime; at its end every pod must go without a trace.
 
 #![allow(
     dead_code,
@@ -169,7 +169,8 @@ macro_rules! real_scenarios {
 }
 pub(crate) use real_scenarios;
 
-/// Hands the list of the scenarios that no other tier has, for every version of containerd, to a macro.
+/// Hands the list of the scenarios that no other tier has, for every version of containerd, to a
+/// macro.
 macro_rules! containerd_scenarios {
     ($tier:ident) => {
         $tier! {
@@ -186,8 +187,9 @@ macro_rules! containerd_scenarios {
 }
 pub(crate) use containerd_scenarios;
 
-/// Hands the list of those scenarios of the node tier in which versions of containerd may differ to a macro: how sandboxes,
-/// networks and cgroups are made and removed, what is listed of them, events, pulls, and what outlives agent and shim.
+/// Hands the list of those scenarios of the node tier in which versions of containerd may differ to
+/// a macro: how sandboxes, networks and cgroups are made and removed, what is listed of them,
+/// events, pulls, and what outlives agent and shim.
 macro_rules! core_scenarios {
     ($tier:ident) => {
         $tier! {

@@ -48,7 +48,8 @@ pub(super) fn has_event(status: &Status, reason: &str) -> bool {
     status.events.iter().any(|event| event["reason"] == reason)
 }
 
-/// While a manifest is refused that was good before, not everything is known of what is wished; who eats the memory goes all the same.
+/// While a manifest is refused that was good before, not everything is known of what is wished; who
+/// eats the memory goes all the same.
 pub fn a_refused_manifest_keeps_no_hog_alive(kind: Kind) {
     const ALLOWED: &str = "allowedUnsafeSysctls: [net.core.*]\n";
     let world = World::start_with(kind, &small_node(kind).kubelet(ALLOWED));
@@ -71,7 +72,8 @@ pub fn a_refused_manifest_keeps_no_hog_alive(kind: Kind) {
     world.finish();
 }
 
-/// The cgroup of all pods is removed behind the agent's back: pods are let in all the same, and it is there again with its limit.
+/// The cgroup of all pods is removed behind the agent's back: pods are let in all the same, and it
+/// is there again with its limit.
 pub fn a_cgroup_of_all_pods_that_goes_away_is_made_again(kind: Kind) {
     let world = World::start_with(kind, &small_node(kind));
     world.drop_pod(&Pod::running("first"));
@@ -231,7 +233,8 @@ pub fn more_pods_than_the_node_takes_wait_for_room(kind: Kind) {
     world.finish();
 }
 
-/// Who was refused is let in by importance when there is room, and critical pods stop others for it.
+/// Who was refused is let in by importance when there is room, and critical pods stop others for
+/// it.
 pub fn the_most_important_are_let_in_first_and_critical_pods_make_room(kind: Kind) {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let part =
@@ -270,7 +273,8 @@ pub fn the_most_important_are_let_in_first_and_critical_pods_make_room(kind: Kin
     world.finish();
 }
 
-/// 130 manifests lie there at the start of a node that takes 110: the most important run, the others wait their turn.
+/// 130 manifests lie there at the start of a node that takes 110: the most important run, the
+/// others wait their turn.
 pub fn more_manifests_than_the_node_takes_at_its_start(kind: Kind) {
     const MANIFESTS: usize = 130;
     const MOST: usize = 110;

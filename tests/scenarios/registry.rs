@@ -1,4 +1,5 @@
-//! A real registry on loopback: policies, back-off, passwords, and answers that trickle or never come.
+//! A real registry on loopback: policies, back-off, passwords, and answers that trickle or never
+//! come.
 
 use crate::support::{
     agent::Settings,

@@ -21,7 +21,8 @@ pub fn a_dead_daemon_restarts_nothing(kind: Kind) {
     let kill_unlucky = world.container_killer(&world.running_id("unlucky", "main"));
     world.proxy.forget_calls();
     world.runtime.kill();
-    // As with the kubelet, the runtime counts as down after 30 s without an answer; this is told at once.
+    // As with the kubelet, the runtime counts as down after 30 s without an answer; this is told at
+    // once.
     world.wait("the agent says that no events arrive", |status| !status.node.pleg.events_connected);
     kill_unlucky();
     world.drop_pod(&Pod::running("late"));

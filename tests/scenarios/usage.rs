@@ -30,7 +30,8 @@ use std::{
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Writes 3 MiB into its layer, 2 and 1 into its volumes, half a one into its log, and keeps 16 in memory.
+/// Writes 3 MiB into its layer, 2 and 1 into its volumes, half a one into its log, and keeps 16 in
+/// memory.
 const USES: &str = "head -c 3145728 /dev/zero >/layer; head -c 2097152 /dev/zero >/disk/file; \
     head -c 1048576 /dev/zero >/memory/file; head -c 16777216 /dev/zero >/held/file; \
     yes a line for the log | head -c 524288; \

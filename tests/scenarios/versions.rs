@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Well below the time between two listings of everything while events arrive, and above that of listings that follow one
-/// another after a connection.
+/// Well below the time between two listings of everything while events arrive, and above that of
+/// listings that follow one another after a connection.
 const LISTED_LATELY: Range<Duration> = Duration::from_secs(2)..Duration::from_secs(6);
 
 pub fn the_version_is_told(kind: Kind) {
@@ -44,7 +44,8 @@ fn lists_everything(call: &Call) -> bool {
     }
 }
 
-/// Kills a container of `pod` and sees it restarted because an event told of its end: nobody has listed everything in between.
+/// Kills a container of `pod` and sees it restarted because an event told of its end: nobody has
+/// listed everything in between.
 #[track_caller]
 pub fn restarted_by_an_event(world: &World, pod: &str) {
     let id = world.running_id(pod, "main");
@@ -71,7 +72,8 @@ pub fn ends_are_told_by_events(kind: Kind) {
     world.finish();
 }
 
-/// As with a runtime that is no containerd. containerd 1.6 has none: there the frequent listing does it.
+/// As with a runtime that is no containerd. containerd 1.6 has none: there the frequent listing
+/// does it.
 pub fn ends_are_told_by_cri_events_where_there_are_any(kind: Kind) {
     let world = World::prepare(kind, &Settings::for_kind(kind));
     world.proxy.on("Subscribe").fail(Code::Unimplemented, "unknown service");
@@ -117,7 +119,8 @@ pub fn upgraded_in_place(suites: [Suite; 3]) {
     for name in &quiet {
         world.drop_pod(&Pod::running(name));
     }
-    // One for each upgrade: a second restart would have to wait for its back-off, and listings go on meanwhile.
+    // One for each upgrade: a second restart would have to wait for its back-off, and listings go
+    // on meanwhile.
     let dying = ["dies1", "dies2"];
     for name in dying {
         world.drop_pod(&Pod::running(name));

@@ -1,5 +1,5 @@
-//! The agent's death at every step of every kind of state-file write: when the new file is begun, before and
-//! after it takes the old one's place, before and after a file is removed.
+//! The agent's death at every step of every kind of state-file write: when the new file is begun,
+//! before and after it takes the old one's place, before and after a file is removed.
 
 use crate::support::{
     agent::{NODE_NAME, Settings},
@@ -60,7 +60,8 @@ pub fn file(name: &str) -> String {
     format!("default_{name}-{NODE_NAME}.json")
 }
 
-/// Each step since the last look once, in order, of the files of this pod (`FILE`) and of the sources.
+/// Each step since the last look once, in order, of the files of this pod (`FILE`) and of the
+/// sources.
 fn steps_for(world: &World, name: &str) -> Vec<String> {
     let mut steps: Vec<String> = Vec::new();
     for step in world.agent.state_writes().steps() {
@@ -72,7 +73,8 @@ fn steps_for(world: &World, name: &str) -> Vec<String> {
     steps
 }
 
-/// A chapter in the life of a pod, at one step of which the agent dies; whether it came to that step.
+/// A chapter in the life of a pod, at one step of which the agent dies; whether it came to that
+/// step.
 #[track_caller]
 fn live(world: &World, name: &str, chapter: Chapter, dies: Option<&String>) -> bool {
     let status = world.wait("the agent answers", |_| true);
@@ -84,7 +86,8 @@ fn live(world: &World, name: &str, chapter: Chapter, dies: Option<&String>) -> b
     }
     chapter.begin(world, name);
     chapter.settle(world, name, before);
-    // Statuses are written down in their own time: one of this chapter may come in the next, or not at all.
+    // Statuses are written down in their own time: one of this chapter may come in the next, or not
+    // at all.
     let waits = || dies.is_some() && writes.is_armed();
     poll_until(Duration::from_secs(2), waits, |armed| !armed).ok();
     let died = writes.disarm();

@@ -159,7 +159,8 @@ impl Agent {
         self.boot_id.set(file).expect("once");
     }
 
-    /// From its next start on its wall clock is what [`Self::set_clock`] makes of it. `false` where there is no libfaketime.
+    /// From its next start on its wall clock is what [`Self::set_clock`] makes of it. `false` where
+    /// there is no libfaketime.
     pub fn has_own_clock(&self) -> bool {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
         let name =
@@ -272,7 +273,8 @@ impl Agent {
         command.stdin(Stdio::null()).output().unwrap()
     }
 
-    /// As [`Self::cli`] for any arguments, with its output in a file: `None` when it runs for longer than `deadline`.
+    /// As [`Self::cli`] for any arguments, with its output in a file: `None` when it runs for
+    /// longer than `deadline`.
     pub fn cli_within(&self, deadline: Duration, arguments: &[&str]) -> Option<Output> {
         let path = self.dir.join("cli.out");
         let (out, err) = (File::create(&path).unwrap(), self.dir.join("cli.err"));

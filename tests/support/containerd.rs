@@ -1,4 +1,5 @@
-//! A private real containerd (`scripts/private-containerd`), gone with everything it made when dropped.
+//! A private real containerd (`scripts/private-containerd`), gone with everything it made when
+//! dropped.
 
 use super::{cri::Cri, images, process::Stopped, slot::Slot, wait_until};
 use nix::unistd::Pid;
@@ -8,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-/// A Debian release whose containerd can be run beside the installed one: `scripts/containerd-versions`.
+/// A Debian release whose containerd can be run beside the installed one:
+/// `scripts/containerd-versions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// Debian 12, containerd 1.6.
@@ -101,8 +103,8 @@ impl Containerd {
         self.wait_until_it_answers();
     }
 
-    /// Ends the daemon in peace and starts that of another Debian release on the same data, as an upgrade does; shims and
-    /// containers go on.
+    /// Ends the daemon in peace and starts that of another Debian release on the same data, as an
+    /// upgrade does; shims and containers go on.
     #[track_caller]
     pub fn upgrade(&self, suite: Suite) {
         script("stop", &self.dir, &[]);

@@ -1,4 +1,5 @@
-//! A TCP gate before a server on loopback: open, a trickle, or shut without a word. It counts its visitors.
+//! A TCP gate before a server on loopback: open, a trickle, or shut without a word. It counts its
+//! visitors.
 
 use std::sync::{
     Arc,
@@ -109,7 +110,8 @@ async fn answers(
                 continue;
             }
         };
-        // Nothing is lost when the flow changes while an answer is waited for: it is looked at again after it.
+        // Nothing is lost when the flow changes while an answer is waited for: it is looked at
+        // again after it.
         let read = from.read(&mut buffer[..most]).await?;
         if read == 0 {
             return Ok(());

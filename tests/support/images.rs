@@ -38,8 +38,8 @@ pub fn archive() -> PathBuf {
     archive
 }
 
-/// Makes an image of one layer, with a shell and so many MiB that nothing packs or shares, in a new directory. Gives its
-/// archive.
+/// Makes an image of one layer, with a shell and so many MiB that nothing packs or shares, in a new
+/// directory. Gives its archive.
 pub fn with_ballast(dir: &Path, name: &str, mib: u64) -> PathBuf {
     let root = dir.join("root");
     fs::create_dir_all(root.join("bin")).unwrap();

@@ -1,4 +1,5 @@
-//! A small real file system in a file, mounted over directories of a world. It goes with the world's slot.
+//! A small real file system in a file, mounted over directories of a world. It goes with the
+//! world's slot.
 
 use super::slot::Slot;
 use nix::{

@@ -50,7 +50,8 @@ impl Pod {
         self.push("initContainers", sidecar)
     }
 
-    /// Sets what `pointer` names below `spec` (`restartPolicy`, `containers/0/env`), making the objects on the way.
+    /// Sets what `pointer` names below `spec` (`restartPolicy`, `containers/0/env`), making the
+    /// objects on the way.
     pub fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         let mut place = &mut self.0["spec"];
         for part in pointer.split('/') {

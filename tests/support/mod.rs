@@ -6,8 +6,8 @@
 //!                   └── Cri (looks at the runtime behind the proxy's back)
 //! ```
 //!
-//! Tests are plain synchronous functions. What serves sockets runs on one shared tokio runtime; tests
-//! wait on a predicate with a deadline and never for a time.
+//! Tests are plain synchronous functions. What serves sockets runs on one shared tokio runtime;
+//! tests wait on a predicate with a deadline and never for a time.
 
 #![allow(
     dead_code,

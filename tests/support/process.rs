@@ -104,7 +104,8 @@ impl Process {
     }
 }
 
-/// A process stopped by SIGSTOP; it goes on when this is dropped, so that a failed test can be cleaned up.
+/// A process stopped by SIGSTOP; it goes on when this is dropped, so that a failed test can be
+/// cleaned up.
 #[must_use]
 pub struct Stopped(Pid);
 

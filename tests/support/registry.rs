@@ -1,4 +1,5 @@
-//! A real registry on loopback (Debian's docker-registry), that can be down, slow, and want a password.
+//! A real registry on loopback (Debian's docker-registry), that can be down, slow, and want a
+//! password.
 
 use super::{containerd::Containerd, slot::Slot, wait_until};
 use std::{
@@ -22,7 +23,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Prepares an empty one; it is not started. `None`, said loudly, where there is no docker-registry.
+    /// Prepares an empty one; it is not started. `None`, said loudly, where there is no
+    /// docker-registry.
     pub fn prepare(slot: &Slot) -> Option<Self> {
         if program().is_none() {
             super::say_loudly(

@@ -1,8 +1,9 @@
-//! A number that belongs to one test world as long as it lives, and the directory that goes with it.
+//! A number that belongs to one test world as long as it lives, and the directory that goes with
+//! it.
 //!
-//! Bridge, subnet, ports and cgroup root follow from the number, so that worlds of several tests, test
-//! binaries and people run side by side. The number is held by a kernel lock: it is free again however its
-//! owner ended. Whoever takes it next first removes what the last owner left.
+//! Bridge, subnet, ports and cgroup root follow from the number, so that worlds of several tests,
+//! test binaries and people run side by side. The number is held by a kernel lock: it is free again
+//! however its owner ended. Whoever takes it next first removes what the last owner left.
 
 use super::containerd;
 use std::{

@@ -56,7 +56,8 @@ pub fn exchange(stream: &mut (impl Read + Write), path: &str) -> std::io::Result
 }
 
 impl Status {
-    /// The pod that was named `name` in its manifest (the node's name follows), of the newest incarnation.
+    /// The pod that was named `name` in its manifest (the node's name follows), of the newest
+    /// incarnation.
     pub fn pod(&self, name: &str) -> Option<&PodView> {
         let full = format!("{name}-{}", super::agent::NODE_NAME);
         self.pods.iter().find(|pod| *pod.key.name == *full)

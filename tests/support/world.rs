@@ -20,7 +20,8 @@ use std::{cell::Cell, fs, path::PathBuf, time::Duration};
 
 /// What a containerd that dies within a call may forget.
 const FORGOTTEN: [&str; 9] = [
-    // Of a container that was being made: containerd keeps it by a lease of its own, which ends after a day.
+    // Of a container that was being made: containerd keeps it by a lease of its own, which ends
+    // after a day.
     "snapshot ",
     "empty shim process ",
     "empty runc state ",
@@ -67,7 +68,8 @@ pub struct World {
     /// The names that all of it carries.
     pub slot: Slot,
     kind: Kind,
-    /// Whether containerd was killed in the middle of a call: it forgets things then, see [`Self::leaks`].
+    /// Whether containerd was killed in the middle of a call: it forgets things then, see
+    /// [`Self::leaks`].
     runtime_forgets: Cell<bool>,
     /// Whether a sandbox died on its own.
     sandbox_died: Cell<bool>,
@@ -286,10 +288,12 @@ impl World {
 
     /// Whatever pods left behind anywhere, one line each.
     ///
-    /// A containerd that dies within RunPodSandbox has no record yet of the shim and the network that it made; nobody can ask it to
-    /// remove them. And one whose caller dies kills the CNI plugin that it has called, which then does not find its rules
-    /// again. After that happened, such things are not counted. Nor are shims of sandboxes that died on their own under
-    /// containerd 2: it deletes the sandbox's task at once, and its shim, which still has the containers then, never ends.
+    /// A containerd that dies within RunPodSandbox has no record yet of the shim and the network
+    /// that it made; nobody can ask it to remove them. And one whose caller dies kills the CNI
+    /// plugin that it has called, which then does not find its rules again. After that happened,
+    /// such things are not counted. Nor are shims of sandboxes that died on their own under
+    /// containerd 2: it deletes the sandbox's task at once, and its shim, which still has the
+    /// containers then, never ends.
     pub fn leaks(&self) -> Vec<String> {
         let mut leaks = self.agent.leaks();
         match &self.runtime {
@@ -305,7 +309,8 @@ impl World {
         leaks
     }
 
-    /// What a scenario ends with: the agent stayed small, and without manifests every pod goes without a trace.
+    /// What a scenario ends with: the agent stayed small, and without manifests every pod goes
+    /// without a trace.
     #[track_caller]
     pub fn finish(self) {
         self.check_usage(u64::try_from(self.sandboxes_in_all()).unwrap());

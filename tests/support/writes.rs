@@ -1,5 +1,5 @@
-//! The agent's steps of writing state files, as `state_writes.c` sees them: recorded, and one of them made
-//! the agent's last.
+//! The agent's steps of writing state files, as `state_writes.c` sees them: recorded, and one of
+//! them made the agent's last.
 
 use std::{
     cell::Cell,
@@ -27,8 +27,8 @@ impl StateWrites {
         command.env("LD_PRELOAD", &self.library).env("NODELET_TEST_WRITES", &self.dir);
     }
 
-    /// Every step since [`Self::forget`]: `after open PATH.unfinished`, `before rename PATH`, ...; paths from
-    /// the agent's directory on.
+    /// Every step since [`Self::forget`]: `after open PATH.unfinished`, `before rename PATH`, ...;
+    /// paths from the agent's directory on.
     pub fn steps(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir.join("writes.log")).unwrap_or_default();
         let prefix = format!("{}/", self.dir.display());
@@ -54,7 +54,8 @@ impl StateWrites {
         self.kill_file().exists()
     }
 
-    /// From now on it does not die at a step. Whether it has, or is just about to, since the last call.
+    /// From now on it does not die at a step. Whether it has, or is just about to, since the last
+    /// call.
     pub fn disarm(&self) -> bool {
         // Whoever removes the file decides: this, or the agent before it dies.
         self.armed.take() && fs::remove_file(self.kill_file()).is_err()

@@ -1,9 +1,10 @@
-//! The upstream kubelet as a process: standalone or joined to a cluster, with all its directories under one, fenced in by `run`
-//! so that the machine does not notice it. `build` finds or builds the binary, and those of a control plane.
+//! The upstream kubelet as a process: standalone or joined to a cluster, with all its directories
+//! under one, fenced in by `run` so that the machine does not notice it. `build` finds or builds
+//! the binary, and those of a control plane.
 //!
-//! Its configuration is the kubelet's default except for what any bench needs (own paths, ports and cgroup root) and
-//! what keeps it alive and quiet on such a machine: cgroup v1 and swap allowed, no evictions, no image collection, no
-//! iptables chains.
+//! Its configuration is the kubelet's default except for what any bench needs (own paths, ports and
+//! cgroup root) and what keeps it alive and quiet on such a machine: cgroup v1 and swap allowed, no
+//! evictions, no image collection, no iptables chains.
 
 #![allow(
     dead_code,
@@ -22,7 +23,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Where the kubelet is, or nothing where there is none and none can be built; `build` has said why then.
+/// Where the kubelet is, or nothing where there is none and none can be built; `build` has said why
+/// then.
 pub fn binary() -> Option<PathBuf> {
     find("kubelet")
 }
@@ -61,8 +63,9 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Prepares one in `slot` that talks CRI to `endpoint`. Its cAdvisor talks to `containerd`, as it does
-    /// wherever containerd has its usual address. `lines` are added to the configuration. It is not started.
+    /// Prepares one in `slot` that talks CRI to `endpoint`. Its cAdvisor talks to `containerd`, as
+    /// it does wherever containerd has its usual address. `lines` are added to the configuration.
+    /// It is not started.
     pub fn prepare(
         slot: &Slot,
         binary: &Path,

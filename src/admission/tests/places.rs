@@ -180,7 +180,8 @@ fn a_port_of_a_pod_that_stops_is_waited_for() {
 
 #[test]
 fn an_edited_pod_takes_over_its_own_room() {
-    // x follows on itself: it has its place before those that waited, also under pressure, and does not wait for itself.
+    // x follows on itself: it has its place before those that waited, also under pressure, and does
+    // not wait for itself.
     let before = asks("x", 0, "3", "1Gi");
     let mut node = node()
         .leaves(&before)

@@ -47,7 +47,8 @@ fn a_victim_stops_with_its_own_grace_period() {
 
 #[test]
 fn those_that_are_being_stopped_are_counted_on() {
-    // Both have to go. When one has gone, the other is stopped to the end, and c, which would do as well, stays.
+    // Both have to go. When one has gone, the other is stopped to the end, and c, which would do as
+    // well, stays.
     let mut node = node().runs([asks("a", 0, "2", "1Gi"), asks("b", 0, "1500m", "1Gi")]);
     node = node.runs([asks("c", 0, "500m", "1Gi")]);
     node = node.wants([asks("x", CRITICAL, "3", "1Gi")]);
@@ -88,7 +89,8 @@ fn as_few_as_possible_go_and_guaranteed_pods_last() {
 
 #[test]
 fn nobody_goes_who_is_not_needed() {
-    // a comes nearest to what is missing; what is missing then, b and c have, and without it as well.
+    // a comes nearest to what is missing; what is missing then, b and c have, and without it as
+    // well.
     let running = [asks("a", 0, "1", "2Gi"), asks("b", 0, "2", "0"), asks("c", 0, "0", "4Gi")];
     let node = node().runs(running).runs([asks("d", CRITICAL, "1", "2Gi")]);
     assert_eq!(victims(node, "2", "4Gi"), ["b", "c"]);

@@ -111,7 +111,8 @@ impl Node {
         admissions.get(&subject.pod.key, &subject.pod.uid).unwrap()
     }
 
-    /// One thing goes on, as it would on a node: who was admitted begins, or one that has to go is gone.
+    /// One thing goes on, as it would on a node: who was admitted begins, or one that has to go is
+    /// gone.
     fn moves(&mut self, admissions: &Admissions) -> bool {
         if !self.leaving.is_empty() {
             self.leaving.remove(0);
@@ -148,7 +149,8 @@ proptest! {
 
     #[test]
     fn nothing_changes_while_nothing_happens(mut node in any_node()) {
-        // What was taken from some may be of use to others than the one it was taken for: a port of the node.
+        // What was taken from some may be of use to others than the one it was taken for: a port of
+        // the node.
         while {
             let events;
             (node.before, events) = admit(&node.input());
@@ -229,7 +231,8 @@ proptest! {
         }
     }
 
-    /// Who is refused for want of room would not have fitted without those that are less important either.
+    /// Who is refused for want of room would not have fitted without those that are less important
+    /// either.
     #[test]
     fn the_most_important_are_served_first(node in any_node()) {
         let admissions = node.decide();
@@ -288,7 +291,8 @@ proptest! {
         }
     }
 
-    /// As things go on, each pod begins and is stopped a few times at most, and then it is quiet and nobody waits.
+    /// As things go on, each pod begins and is stopped a few times at most, and then it is quiet
+    /// and nobody waits.
     #[test]
     fn it_comes_to_rest(mut node in any_node()) {
         let mut stopped = 0;

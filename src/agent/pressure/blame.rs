@@ -1,4 +1,5 @@
-//! Where no pod would help, nobody goes: who uses what is short is looked for beside the loop, and people are told.
+//! Where no pod would help, nobody goes: who uses what is short is looked for beside the loop, and
+//! people are told.
 
 use super::PressureTask;
 use crate::{
@@ -47,8 +48,8 @@ impl Blame {
         self.since.get(&signal).is_none_or(|since| now.saturating_sub(*since) >= PERIOD)
     }
 
-    /// Begins to look who uses what is short, where ending a pod (`which` ones) would not help; `users` may hang, and is given
-    /// up after a time.
+    /// Begins to look who uses what is short, where ending a pod (`which` ones) would not help;
+    /// `users` may hang, and is given up after a time.
     fn look(
         &mut self,
         (acting, which): (&Acting, &'static str),

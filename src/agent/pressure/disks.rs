@@ -1,5 +1,5 @@
-//! Reads file systems, apart from the loop: one that hangs holds up nothing but its own readings, and a runtime that
-//! hangs none at all.
+//! Reads file systems, apart from the loop: one that hangs holds up nothing but its own readings,
+//! and a runtime that hangs none at all.
 
 use crate::{
     clock,
@@ -178,7 +178,8 @@ async fn answer(asked: &mut Option<Asked>) -> Option<ImageFilesystems> {
     }
 }
 
-/// In what time the runtime is to be asked again where its images lie, if it is, after it was asked so long ago.
+/// In what time the runtime is to be asked again where its images lie, if it is, after it was asked
+/// so long ago.
 fn asks_again(sample: &Sample, ago: Duration) -> Option<Duration> {
     let missing = || sample.missing.values();
     if missing().any(|why| matches!(why, NoReading::Moved { .. })) || ago >= ASK_ANYWAY {

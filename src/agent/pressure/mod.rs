@@ -6,8 +6,8 @@
 //!  PSI, OOM ──────┘   (pure, pressure)    └─► view ─► nodelet status
 //! ```
 //!
-//! One thing is done at a time, and the next one after a reading that began later. Who was evicted is saved before
-//! the pod is told to go. The pod's own worker stops it.
+//! One thing is done at a time, and the next one after a reading that began later. Who was evicted
+//! is saved before the pod is told to go. The pod's own worker stops it.
 
 mod blame;
 mod disks;
@@ -179,8 +179,8 @@ pub(super) fn first_orders(evictions: &Evictions, settings: &EvictionSettings) -
     PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
 }
 
-/// The conditions for which pods are evicted since an earlier run. A condition that no threshold raises any more is
-/// over.
+/// The conditions for which pods are evicted since an earlier run. A condition that no threshold
+/// raises any more is over.
 fn conditions(
     evictions: &Evictions,
     settings: &EvictionSettings,
@@ -268,8 +268,8 @@ impl PressureTask {
         self.sample.update(disks.sample.clone());
         let now = clock::now();
         let mut step = self.state.step(&self.effective, &self.sample.readings, now.boot);
-        // What all pods use together is known when it is known where they are. Should their cgroup go away later, nobody uses
-        // anything in it, and it is made again.
+        // What all pods use together is known when it is known where they are. Should their cgroup
+        // go away later, nobody uses anything in it, and it is made again.
         self.pods_known |= !self.inputs.host.cgroups.waits_for_kubepods();
         step.known &= self.pods_known;
         self.tell_changes(&step);
@@ -307,7 +307,8 @@ impl PressureTask {
         }
     }
 
-    /// Whether every pod that is there can be expected to be seen: after a start the workers report one by one.
+    /// Whether every pod that is there can be expected to be seen: after a start the workers report
+    /// one by one.
     fn everything_is_seen(&mut self, now: Now) -> bool {
         if !self.inputs.known.borrow().listed {
             return false;
@@ -358,8 +359,8 @@ impl PressureTask {
         self.node_event(EventKind::Warning, "SystemOOM", oom.message());
     }
 
-    /// Lets pods back that may come, and forgets those that nobody wishes any more. Whether one that was to go has
-    /// gone.
+    /// Lets pods back that may come, and forgets those that nobody wishes any more. Whether one
+    /// that was to go has gone.
     async fn come_back(&mut self, step: &Step, now: Now) -> bool {
         let seen = self.everything_is_seen(now);
         let views = Arc::clone(&self.inputs.pods.borrow());

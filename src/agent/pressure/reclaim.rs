@@ -1,4 +1,5 @@
-//! Page cache, before anybody has to go for it: the kernel takes it back beside the loop, which goes on reading.
+//! Page cache, before anybody has to go for it: the kernel takes it back beside the loop, which
+//! goes on reading.
 
 use super::PressureTask;
 use crate::{
@@ -13,9 +14,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two tries while memory is short all the time.
 const PERIOD: Duration = Duration::from_secs(60);
-/// When this much less is available than at its begin, memory is taken faster than it is given back.
+/// When this much less is available than at its begin, memory is taken faster than it is given
+/// back.
 const WORSE: u64 = 4 << 20;
-/// More than is missing, so that it is not missing again at once: one part in so many of the capacity.
+/// More than is missing, so that it is not missing again at once: one part in so many of the
+/// capacity.
 const SPARE_PART: u64 = 32;
 
 /// What the kernel was asked for.
@@ -47,7 +50,8 @@ impl PageCache {
         self.running.as_ref().is_some_and(|running| !running.is_late(now))
     }
 
-    /// Whether it may be asked for: once for a hard threshold, also when a soft one has had it tried, and now and then.
+    /// Whether it may be asked for: once for a hard threshold, also when a soft one has had it
+    /// tried, and now and then.
     fn may_try(&self, hard: bool, now: Duration) -> bool {
         self.running.is_none()
             && self

@@ -1,4 +1,5 @@
-//! Doing something about it: what can be freed without a pod, then one pod; and waiting until it is gone.
+//! Doing something about it: what can be freed without a pod, then one pod; and waiting until it is
+//! gone.
 
 use super::{
     PressureTask,
@@ -100,7 +101,8 @@ impl PressureTask {
         }
     }
 
-    /// Evicts the first pod whose end would help. Without one, people are told who uses what is short.
+    /// Evicts the first pod whose end would help. Without one, people are told who uses what is
+    /// short.
     async fn end_one(
         &mut self,
         acting: &Acting,
@@ -123,9 +125,10 @@ impl PressureTask {
         }
     }
 
-    /// While images go, or a pod that gives room on a disk, memory and process ids don't wait: that may take long. While
-    /// one goes for them, everybody waits: that takes no time. Where there is time, whoever was told to go for the same, now or
-    /// in an earlier life of the agent, is waited for.
+    /// While images go, or a pod that gives room on a disk, memory and process ids don't wait: that
+    /// may take long. While one goes for them, everybody waits: that takes no time. Where there is
+    /// time, whoever was told to go for the same, now or in an earlier life of the agent, is waited
+    /// for.
     pub(super) fn may_act(&self, acting: &Acting, now: Now) -> bool {
         let disk = |signal: Signal| signal.condition() == Pressure::Disk;
         let condition = acting.threshold.signal.condition();
@@ -162,8 +165,8 @@ impl PressureTask {
         self.pod_event(victim.candidate.key, victim.candidate.uid, message, annotations);
     }
 
-    /// Who was given time to go (a soft threshold, a disk, a limit of its own) has none any more before anybody else has to
-    /// go: also when an earlier life of the agent told it to.
+    /// Who was given time to go (a soft threshold, a disk, a limit of its own) has none any more
+    /// before anybody else has to go: also when an earlier life of the agent told it to.
     async fn hurry(&mut self, acting: &Acting, layout: DiskLayout) -> bool {
         let going = self.going();
         if going.is_empty() || !acting.threshold.is_hard() {
@@ -186,8 +189,9 @@ impl PressureTask {
         true
     }
 
-    /// While a hard threshold of a disk is crossed, who goes for it has a second, whatever it was given: a runtime that takes its
-    /// time to stop it would find the disk full, from which it can't remove anything.
+    /// While a hard threshold of a disk is crossed, who goes for it has a second, whatever it was
+    /// given: a runtime that takes its time to stop it would find the disk full, from which it
+    /// can't remove anything.
     pub(super) async fn cut_short(&mut self, step: &Step, now: Now) {
         let hard_disk = |met: &Met| {
             met.threshold.signal.condition() == Pressure::Disk && met.threshold.is_hard()
@@ -276,8 +280,8 @@ impl PressureTask {
         true
     }
 
-    /// Memory and process ids are free when nothing runs in its cgroup, unless it has memory in volumes; room on disks when
-    /// nothing of it is left.
+    /// Memory and process ids are free when nothing runs in its cgroup, unless it has memory in
+    /// volumes; room on disks when nothing of it is left.
     fn is_gone(&self, leaving: &Leaving) -> bool {
         let view = self.inputs.pods.borrow().get(&leaving.key).cloned();
         let cleared = view.is_none_or(|view| view.uid != leaving.uid || has_ended(&view));

@@ -1,4 +1,5 @@
-//! Room on a disk that can be had without ending a pod: dead containers first, then images that nothing uses.
+//! Room on a disk that can be had without ending a pod: dead containers first, then images that
+//! nothing uses.
 
 use super::{super::image_gc::FreeRequest, PressureTask};
 use crate::{
@@ -115,9 +116,9 @@ impl PressureTask {
         true
     }
 
-    /// What has become available of a signal by a reading from after `gone`; `Some(None)` where there is none in
-    /// time, `None` while it is waited for. The runtime frees writable layers a while after it has said that they are
-    /// removed: on a disk [`Awaited::enough`] is waited for.
+    /// What has become available of a signal by a reading from after `gone`; `Some(None)` where
+    /// there is none in time, `None` while it is waited for. The runtime frees writable layers a
+    /// while after it has said that they are removed: on a disk [`Awaited::enough`] is waited for.
     pub(super) fn freed_since(
         &self,
         freeing: &Awaited,

@@ -34,7 +34,8 @@ pub(super) struct History {
     told: BTreeSet<Signal>,
     /// Who was spared at the last look, and why, as long as a signal is crossed.
     spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
-    /// Pods whose directories were counted in part when they were measured last, and which directories.
+    /// Pods whose directories were counted in part when they were measured last, and which
+    /// directories.
     partly: BTreeMap<PodKey, String>,
 }
 
@@ -221,7 +222,8 @@ fn waits_for(waiting: &Waiting) -> String {
     format!("comes back when {}", parts.join(" and "))
 }
 
-/// Numbers that change all the time are published when a person could see it: by a hundredth of the capacity.
+/// Numbers that change all the time are published when a person could see it: by a hundredth of the
+/// capacity.
 fn looks_same(shown: &PressureView, view: &PressureView) -> bool {
     let near = |shown: &SignalView, new: &SignalView| {
         let step = new.capacity.unwrap_or_default() / 100;

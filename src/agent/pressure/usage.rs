@@ -107,8 +107,8 @@ impl PressureTask {
         .collect()
     }
 
-    /// Memory and process ids: microseconds for a pod. Where nothing runs, what a cgroup shows is the runtime, at work to
-    /// start something.
+    /// Memory and process ids: microseconds for a pod. Where nothing runs, what a cgroup shows is
+    /// the runtime, at work to start something.
     pub(super) async fn measure_cgroups(&self, mut pods: Vec<Place>) -> Vec<Measured> {
         pods.retain(|(view, _, places)| {
             runs(view) || places.volumes.iter().any(|volume| volume.in_memory)
@@ -117,8 +117,8 @@ impl PressureTask {
         measure(&self.measurer, pods, Parts::Cgroups, nothing).await
     }
 
-    /// Begins to measure everything of pods, beside the loop. Where the containers of all pods write is asked whoever is measured:
-    /// it is to be known when the runtime hangs.
+    /// Begins to measure everything of pods, beside the loop. Where the containers of all pods
+    /// write is asked whoever is measured: it is to be known when the runtime hangs.
     pub(super) fn survey(&mut self, purpose: Purpose) {
         let everyone = self.candidates(|_| true);
         let ids: BTreeSet<ContainerId> = everyone.iter().flat_map(|(_, _, pod)| ids(pod)).collect();
@@ -182,7 +182,8 @@ fn ids(pod: &PodPlaces) -> impl Iterator<Item = ContainerId> {
     pod.containers.iter().filter_map(|container| container.id.clone())
 }
 
-/// Takes in where the containers of a pod write, as far as that lies in directories that the runtime has `told`.
+/// Takes in where the containers of a pod write, as far as that lies in directories that the
+/// runtime has `told`.
 fn set_places<'a>(
     pod: &mut PodPlaces,
     written: impl Fn(&ContainerId) -> Option<&'a WritePlaces>,

@@ -136,7 +136,8 @@ impl Logind {
         self.longest_delay().await
     }
 
-    /// Takes the lock: until it is closed, or the longest delay is over, the machine does not go down.
+    /// Takes the lock: until it is closed, or the longest delay is over, the machine does not go
+    /// down.
     pub(super) async fn lock(&self) -> Result<OwnedFd, LogindError> {
         let arguments = ("shutdown", "nodelet", "Pods are given time to end", "delay");
         self.call((LOGIND, OBJECT, MANAGER), "Inhibit", &arguments).await

@@ -9,8 +9,9 @@
 //!          stays up   ─► tell the workers, take a new lock
 //! ```
 //!
-//! Until logind has answered for the first time nothing is started: an agent that is started again while the machine
-//! goes down must not start pods. The wait is short, and there is none where there is no logind to ask.
+//! Until logind has answered for the first time nothing is started: an agent that is started again
+//! while the machine goes down must not start pods. The wait is short, and there is none where
+//! there is no logind to ask.
 //!
 //! Only logind's word begins a shutdown: that the agent itself is told to stop says nothing about
 //! the machine, and leaves pods alone. Nothing of a shutdown is kept, and the lock is a file
@@ -265,7 +266,8 @@ impl Conductor {
         loop {
             let far = Instant::now() + NEVER;
             let is_unknown = *self.machine.borrow() == MachineState::Unknown;
-            // Every arm only waits or receives (cancel-safe); what there is to do is done afterwards.
+            // Every arm only waits or receives (cancel-safe); what there is to do is done
+            // afterwards.
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
                     // The new one before the old one goes.
@@ -323,7 +325,8 @@ impl Conductor {
         self.machine.send_replace(MachineState::GoingDown(shutdown));
     }
 
-    /// The next group, when the present one has ended or its time is over; the end, when it was the last one.
+    /// The next group, when the present one has ended or its time is over; the end, when it was the
+    /// last one.
     fn go_on(&mut self) {
         let Some(deadline) = self.deadline else { return };
         let shutdown = self.machine.borrow().shutdown().cloned();

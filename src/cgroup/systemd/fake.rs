@@ -1,5 +1,5 @@
-//! A systemd of the test's own behind its private socket, where it signs as the real one does, and behind a
-//! bus that knows nobody else. It keeps units; jobs take as many looks as the test says.
+//! A systemd of the test's own behind its private socket, where it signs as the real one does, and
+//! behind a bus that knows nobody else. It keeps units; jobs take as many looks as the test says.
 
 use super::{
     SystemdSockets,

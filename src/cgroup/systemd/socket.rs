@@ -1,9 +1,9 @@
 //! systemd's private socket, as zbus takes it.
 //!
 //! There is no bus behind it that gives names, and systemd signs its messages with its well-known
-//! one, `org.freedesktop.systemd1`. zbus takes a sender for a unique name, which begins with a colon,
-//! and drops the connection over anything else. So a colon is put in front before zbus sees the
-//! message, and the last letter goes: the length stays, and nobody reads the name.
+//! one, `org.freedesktop.systemd1`. zbus takes a sender for a unique name, which begins with a
+//! colon, and drops the connection over anything else. So a colon is put in front before zbus sees
+//! the message, and the last letter goes: the length stays, and nobody reads the name.
 
 use std::{
     io,

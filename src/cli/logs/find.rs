@@ -1,5 +1,5 @@
-//! Where the logs of a pod lie: `<dir>/<namespace>_<name>_<uid>/<container>/<n>.log`, with files set
-//! aside by rotation beside them (`0.log.20261120-100000`, older ones `.gz`).
+//! Where the logs of a pod lie: `<dir>/<namespace>_<name>_<uid>/<container>/<n>.log`, with files
+//! set aside by rotation beside them (`0.log.20261120-100000`, older ones `.gz`).
 
 use crate::model::PodKey;
 use std::{

@@ -70,7 +70,8 @@ fn hints(container: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
     inotify.into_event_stream(vec![0; 4096])
 }
 
-/// The file to go on with: what a rotation put in place of this one, or the first file of the next run.
+/// The file to go on with: what a rotation put in place of this one, or the first file of the next
+/// run.
 fn next_file(container: &Path, position: &Position) -> io::Result<Option<Position>> {
     let number = position.number;
     match fs::metadata(&position.path) {

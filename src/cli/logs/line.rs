@@ -55,13 +55,15 @@ pub(super) struct Printer<W> {
 }
 
 impl<W: Write> Printer<W> {
-    /// Prints to `out` what was written at `since` or later, each line with its time if `timestamps`.
+    /// Prints to `out` what was written at `since` or later, each line with its time if
+    /// `timestamps`.
     pub(super) fn new(out: W, since: Option<Timestamp>, timestamps: bool) -> Self {
         let (stdout, stderr) = (Pending::default(), Pending::default());
         Self { out, since, timestamps, stdout, stderr }
     }
 
-    /// Takes in one line of the file, without its line break. What is no record is printed as it is.
+    /// Takes in one line of the file, without its line break. What is no record is printed as it
+    /// is.
     pub(super) fn line(&mut self, line: &[u8]) -> io::Result<()> {
         let Some(record) = parse(line) else {
             self.out.write_all(line)?;

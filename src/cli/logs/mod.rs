@@ -209,7 +209,8 @@ fn incarnation(key: &PodKey, view: Option<&PodView>, logs: &[PodLogs], dir: &Pat
     let ours = || logs.iter().filter(|logs| logs.key == *key);
     let running = view.and_then(|view| ours().find(|logs| *logs.uid == *view.uid.as_str()));
     let found = running.or_else(|| {
-        // A pod that has just been accepted has no directory yet; an older one's log is not its own.
+        // A pod that has just been accepted has no directory yet; an older one's log is not its
+        // own.
         ours().filter(|_| view.is_none()).max_by_key(|logs| logs.changed)
     });
     match (found, view) {

@@ -34,8 +34,9 @@ impl LogFile {
         &self.file
     }
 
-    /// Prints whole lines up to the end that the file has now: a container that writes faster than lines are printed
-    /// does not keep this from ending. A file that was truncated is read from its beginning.
+    /// Prints whole lines up to the end that the file has now: a container that writes faster than
+    /// lines are printed does not keep this from ending. A file that was truncated is read from its
+    /// beginning.
     pub(super) fn print(&mut self, printer: &mut Printer<impl Write>) -> io::Result<()> {
         let end = self.file.metadata()?.len();
         if end < self.position {
@@ -78,7 +79,8 @@ impl LogFile {
 /// Where the last `lines` lines of a file begin, and how many of them are not in it. Lines are what
 /// the container wrote: pieces count with the record that ends them.
 ///
-/// Reads every block once, backwards, and keeps one block and the beginning of one record, however long records are.
+/// Reads every block once, backwards, and keeps one block and the beginning of one record, however
+/// long records are.
 pub(super) fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
     let file = open_regular(path)?;
     let mut start = file.metadata()?.len();

@@ -250,7 +250,8 @@ fn the_last_lines_are_found_from_behind() {
 #[test]
 fn last_lines_are_the_same_wherever_blocks_end() {
     let logs = Logs::new();
-    // Pieces, full records and text that is no record, of lengths around those of a block and of a record's head.
+    // Pieces, full records and text that is no record, of lengths around those of a block and of a
+    // record's head.
     let lengths = [0, 1, 200, 255, 256, 257, 65_400, 65_535, 65_536, 65_537, 200_000];
     let mut text = String::new();
     for (number, length) in lengths.into_iter().cycle().take(44).enumerate() {

@@ -41,7 +41,8 @@ fn manifests(page: &mut Page, source: &SourceView) {
     if source.files.is_empty() && source.error.is_none() {
         page.block(INDENT, "none");
     }
-    // One table, so that columns are aligned over all files; the lines below a file come between its rows.
+    // One table, so that columns are aligned over all files; the lines below a file come between
+    // its rows.
     let mut rows = Vec::new();
     let mut below = Vec::new();
     for file in &source.files {

@@ -59,7 +59,8 @@ impl Wanted {
         Ok(Self { namespace, name: name.to_owned() })
     }
 
-    /// The one pod that is meant. The name as written wins over the name with the node's name behind it.
+    /// The one pod that is meant. The name as written wins over the name with the node's name
+    /// behind it.
     pub(crate) fn select<'a>(
         &self,
         node_name: &str,

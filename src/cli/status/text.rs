@@ -1,4 +1,5 @@
-//! Text for people: ages and times, aligned tables, indented fields, nothing that drives a terminal.
+//! Text for people: ages and times, aligned tables, indented fields, nothing that drives a
+//! terminal.
 
 use crate::model::printable;
 use jiff::Timestamp;
@@ -50,7 +51,8 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     format!("{}...", kept.trim_end())
 }
 
-/// Columns as wide as their widest cell, each cell on one line, three spaces between, no spaces at the end. Rows may be shorter than others.
+/// Columns as wide as their widest cell, each cell on one line, three spaces between, no spaces at
+/// the end. Rows may be shorter than others.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<'_, str>>> =
         rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();

@@ -1,4 +1,5 @@
-//! The pure part: which images may go, which of them first, how much is to be freed, and what is remembered for it.
+//! The pure part: which images may go, which of them first, how much is to be freed, and what is
+//! remembered for it.
 
 use crate::{
     image::reference::full_names,
@@ -112,8 +113,8 @@ struct Seen {
     pulled: bool,
 }
 
-/// What is remembered of the images, over restarts and reboots. An image that it knows nothing of is new and somebody
-/// else's, so that nothing goes because this was lost.
+/// What is remembered of the images, over restarts and reboots. An image that it knows nothing of
+/// is new and somebody else's, so that nothing goes because this was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageHistory {
@@ -144,8 +145,8 @@ impl ImageHistory {
         self.images.entry(id.to_owned()).or_insert(new);
     }
 
-    /// Takes in everything that is present. `began` is the boot time at which the runtime was asked: what was pulled
-    /// later is not forgotten.
+    /// Takes in everything that is present. `began` is the boot time at which the runtime was
+    /// asked: what was pulled later is not forgotten.
     pub fn observe(&mut self, present: &[Present], in_use: &InUse, began: Duration, now: Now) {
         let ids: BTreeSet<&str> = present.iter().map(|image| image.id.as_str()).collect();
         let newer = |seen: &Seen| seen.first.boot.is_some_and(|boot| boot >= began);
@@ -160,12 +161,13 @@ impl ImageHistory {
     }
 }
 
-/// By how much a time of use on disk may lag behind: an image that is in use is seen to be at the next start.
+/// By how much a time of use on disk may lag behind: an image that is in use is seen to be at the
+/// next start.
 const LAG: Duration = Duration::from_secs(3600);
 
 impl ImageHistory {
-    /// Whether this is to be written in place of what was `saved`: other images, or later times by an hour. Times of
-    /// use change with every look, and a disk is not to be kept awake by them.
+    /// Whether this is to be written in place of what was `saved`: other images, or later times by
+    /// an hour. Times of use change with every look, and a disk is not to be kept awake by them.
     #[must_use]
     pub fn is_worth_saving(&self, saved: &Self) -> bool {
         let alike = |(seen, old): (&Seen, &Seen)| {
@@ -230,7 +232,8 @@ impl GcPlan {
     }
 }
 
-/// Which images may go: the least recently used first, of those never used the one that has been there longest.
+/// Which images may go: the least recently used first, of those never used the one that has been
+/// there longest.
 #[must_use]
 pub fn plan(
     present: &[Present],
@@ -271,8 +274,8 @@ pub fn plan(
     plan
 }
 
-/// How much is to be freed on a file system with so many bytes, to get it from the high threshold down to the low one.
-/// `None`: it is below the high one.
+/// How much is to be freed on a file system with so many bytes, to get it from the high threshold
+/// down to the low one. `None`: it is below the high one.
 ///
 /// # Errors
 /// The event about a file system without capacity.

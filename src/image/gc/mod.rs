@@ -1,8 +1,9 @@
-//! Removing images that nobody uses: to keep their file system below a threshold, because nobody has used them for
-//! very long, or because the disk is short.
+//! Removing images that nobody uses: to keep their file system below a threshold, because nobody
+//! has used them for very long, or because the disk is short.
 //!
-//! `core` (pure) decides which and in what order, and knows what is remembered ([`ImageHistory`], which the caller
-//! keeps on disk). Here the runtime is asked and told. When to do it is the caller's business:
+//! `core` (pure) decides which and in what order, and knows what is remembered ([`ImageHistory`],
+//! which the caller keeps on disk). Here the runtime is asked and told. When to do it is the
+//! caller's business:
 //!
 //! ```text
 //! every 5 min       look ─► history.observe ─► to_free, too_old ─► remove
@@ -46,8 +47,9 @@ pub struct Look {
     pub in_use: InUse,
 }
 
-/// Asks the runtime for its images and containers, all of them, whoever made them, and for the image of sandboxes. Containers are asked for last,
-/// so that no image is in use that was not listed.
+/// Asks the runtime for its images and containers, all of them, whoever made them, and for the
+/// image of sandboxes. Containers are asked for last, so that no image is in use that was not
+/// listed.
 ///
 /// # Errors
 /// As every read: see [`CriError`].
@@ -97,7 +99,8 @@ pub struct Freed {
     pub refused: Vec<(String, String)>,
     /// The sizes of those that are gone. Layers that other images share are counted and stay.
     pub expected: u64,
-    /// What has become free meanwhile; `None` where that could not be measured. Others may have written.
+    /// What has become free meanwhile; `None` where that could not be measured. Others may have
+    /// written.
     pub measured: Option<u64>,
 }
 
@@ -109,11 +112,13 @@ impl Freed {
     }
 }
 
-/// Removes images one by one in their order until `wanted` bytes have become free, all of them where that is `None`.
-/// `available` tells the free bytes of the images' file system; it is asked before the first and after each.
+/// Removes images one by one in their order until `wanted` bytes have become free, all of them
+/// where that is `None`. `available` tells the free bytes of the images' file system; it is asked
+/// before the first and after each.
 ///
 /// # Cancel safety
-/// None: dropping it cuts off the removal that is under way. Have it in a task of its own, and awaited.
+/// None: dropping it cuts off the removal that is under way. Have it in a task of its own, and
+/// awaited.
 pub async fn remove<A: Future<Output = Option<u64>>>(
     client: &RuntimeClient,
     order: &[Removable],

@@ -1,8 +1,8 @@
 //! Every field of a Pod and what this version makes of it.
 //!
-//! The one table that strict decoding ([`crate::document::walk`]) and `docs/manifests.md` are both made
-//! from. A test compares it with k8s-openapi's types, field by field and type by type. Below a field that
-//! is not supported nothing is listed: the verdict on it covers all of its parts.
+//! The one table that strict decoding ([`crate::document::walk`]) and `docs/manifests.md` are both
+//! made from. A test compares it with k8s-openapi's types, field by field and type by type. Below a
+//! field that is not supported nothing is listed: the verdict on it covers all of its parts.
 
 mod container;
 mod metadata;

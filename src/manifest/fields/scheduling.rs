@@ -1,5 +1,5 @@
-//! What is said about nodes. Which nodes a pod is for is looked at when it is admitted; what chooses among several is read, so
-//! that mistakes are found, and ignored.
+//! What is said about nodes. Which nodes a pod is for is looked at when it is admitted; what
+//! chooses among several is read, so that mistakes are found, and ignored.
 
 use super::{NOT_SCHEDULED, STRING_MAP, STRINGS};
 use crate::document::{Field, Type};

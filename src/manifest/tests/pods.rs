@@ -133,7 +133,8 @@ fn unquoted_quantities_and_empty_labels_are_fine() {
     assert_eq!((limits["cpu"].0.as_str(), limits["memory"].0.as_str()), ("1.5", "1000000"));
 }
 
-/// Large in every way that a text of a few MiB can be, and wrong everywhere: still quick, and readable.
+/// Large in every way that a text of a few MiB can be, and wrong everywhere: still quick, and
+/// readable.
 #[test]
 fn a_hostile_pod_is_rejected_in_bounded_time() {
     let head = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {";

@@ -37,8 +37,8 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     annotations(report, meta.annotations.as_ref());
 }
 
-/// The pod's log directory is `<namespace>_<name>-<node>_<uid>`, and a pod without one can't start. The
-/// kubelet accepts such a pod and never runs it.
+/// The pod's log directory is `<namespace>_<name>-<node>_<uid>`, and a pod without one can't start.
+/// The kubelet accepts such a pod and never runs it.
 fn log_directory(report: &mut Report, meta: &ObjectMeta, full_name_len: usize) {
     let namespace = given(meta.namespace.as_ref()).unwrap_or("default").len();
     let uid = given(meta.uid.as_ref()).map_or(UID_LEN, str::len);

@@ -1,5 +1,5 @@
-//! Is this a pod that can run? The checks that the API server makes when a pod is created, and those
-//! that the kubelet makes when it admits one, all at once, with the API's messages.
+//! Is this a pod that can run? The checks that the API server makes when a pod is created, and
+//! those that the kubelet makes when it admits one, all at once, with the API's messages.
 //!
 //! What a field table can say (types, unknown and unsupported fields) is not repeated here.
 

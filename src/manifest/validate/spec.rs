@@ -37,7 +37,8 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     }
 }
 
-/// A class stands for a number; what is written beside it counts. (Priorities were resolved with the defaults.)
+/// A class stands for a number; what is written beside it counts. (Priorities were resolved with
+/// the defaults.)
 fn priority(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<String, i32>) {
     let path = "spec.priorityClassName";
     let Some(class) = given(spec.priority_class_name.as_ref()) else { return };

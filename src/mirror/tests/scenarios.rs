@@ -1,4 +1,5 @@
-//! A model of an API server with a watch that lags, and everything that may happen around it, in any order.
+//! A model of an API server with a watch that lags, and everything that may happen around it, in
+//! any order.
 
 use super::*;
 use crate::patch::tests::apply;
@@ -455,8 +456,8 @@ fn happen(world: &mut World, happening: Happening) {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: once it is quiet and the watch has caught up, the API server has what it should,
-    /// and there is nothing more to write.
+    /// Whatever happens in whatever order: once it is quiet and the watch has caught up, the API
+    /// server has what it should, and there is nothing more to write.
     #[test]
     fn what_the_api_has_converges(happenings in prop::collection::vec(happening(), 0..40)) {
         let mut world = World::new();

@@ -1,6 +1,6 @@
-//! Whatever happens, the planner converges, and no invariant of the model world breaks (they are asserted there
-//! after each action: one live sandbox, no incarnation beside another, no container twice, no start before
-//! its back-off is over).
+//! Whatever happens, the planner converges, and no invariant of the model world breaks (they are
+//! asserted there after each action: one live sandbox, no incarnation beside another, no container
+//! twice, no start before its back-off is over).
 
 use super::world::{Fault, Program, Want, World, container, desired};
 use crate::model::SandboxState;

@@ -1,7 +1,9 @@
-//! Scenarios against golden text (`scenarios.txt`): what happens, in order, in the words of the actions.
+//! Scenarios against golden text (`scenarios.txt`): what happens, in order, in the words of the
+//! actions.
 //!
-//! In front the seconds since the start; `--` what the world does; `=` what `kubectl get pods` would show
-//! (STATUS, READY, RESTARTS), when it changes. When a text is to change, copy it from the failure.
+//! In front the seconds since the start; `--` what the world does; `=` what `kubectl get pods`
+//! would show (STATUS, READY, RESTARTS), when it changes. When a text is to change, copy it from
+//! the failure.
 
 use super::world::{Fault, OWNER, Program, Want, World, container, desired, long_ago};
 use crate::{

@@ -1,4 +1,5 @@
-//! A shutdown of the machine: who ends when, with how much time, what is shown, and that nothing of it stays.
+//! A shutdown of the machine: who ends when, with how much time, what is shown, and that nothing of
+//! it stays.
 
 use super::world::{Want, World, container, desired};
 use crate::{

@@ -268,7 +268,8 @@ fn waiting_reasons_carry_the_fields_wording() {
 #[test]
 fn what_happens_while_pulls_back_off_by_pull_policy() {
     let looks = "0 start web, 0 = ErrImagePull 0/1 0, 10 start web, 20 = ImagePullBackOff 0/1 0, 20 start web (no pull), 30 start web, 30 = ErrImagePull 0/1 0, 40 = ImagePullBackOff 0/1 0, 40 start web (no pull)";
-    // The image may be on the machine, and the registry may have denied it: only the next pull can tell.
+    // The image may be on the machine, and the registry may have denied it: only the next pull can
+    // tell.
     let waits = "0 start web, 0 = ErrImagePull 0/1 0, 10 start web, 20 = ImagePullBackOff 0/1 0, 30 start web, 30 = ErrImagePull 0/1 0, 40 = ImagePullBackOff 0/1 0";
     for (policy, expected) in [("IfNotPresent", looks), ("Always", waits)] {
         let mut web = container("web");

@@ -1,5 +1,5 @@
-//! A model world: a runtime that does what actions say, programs that end when they are told to, an agent
-//! that can be killed. It drives the planner as the worker does and writes down what happens.
+//! A model world: a runtime that does what actions say, programs that end when they are told to, an
+//! agent that can be killed. It drives the planner as the worker does and writes down what happens.
 
 use crate::{
     model::{
@@ -98,7 +98,8 @@ pub(super) struct World {
     pub(super) hidden: Vec<ObservedSandbox>,
     /// When instances ended, by boot time.
     finished: BTreeMap<ContainerId, Duration>,
-    /// An account of back-offs of its own: the instance last replaced, when, and the delay after the next.
+    /// An account of back-offs of its own: the instance last replaced, when, and the delay after
+    /// the next.
     loops: BTreeMap<(PodUid, Box<str>), (ContainerId, Duration, Duration)>,
     ends: BTreeMap<ContainerId, (Duration, i32)>,
     next_id: u32,
@@ -244,8 +245,8 @@ impl World {
         plan
     }
 
-    /// Passes until nothing is left to do: plan, execute, fold, plan again. Ends with a fresh listing, from which
-    /// there is nothing to do either.
+    /// Passes until nothing is left to do: plan, execute, fold, plan again. Ends with a fresh
+    /// listing, from which there is nothing to do either.
     pub(super) fn run(&mut self) {
         self.list();
         for _ in 0..PATIENCE {

@@ -79,7 +79,8 @@ impl Amount {
         }
     }
 
-    /// The number for a capacity as messages show it: a number as it was written, a part in binary units.
+    /// The number for a capacity as messages show it: a number as it was written, a part in binary
+    /// units.
     #[must_use]
     pub fn shown(self, capacity: u64) -> String {
         match self {
@@ -115,8 +116,8 @@ fn scaled(number: u64, base: u64, units: [&'static str; 7]) -> String {
     format!("{number}{}", units[unit])
 }
 
-/// The number in the largest binary unit in which it is whole: `64Mi`, `61248Ki`, `1000`. What is measured in
-/// bytes.
+/// The number in the largest binary unit in which it is whole: `64Mi`, `61248Ki`, `1000`. What is
+/// measured in bytes.
 #[must_use]
 pub fn binary(number: u64) -> String {
     scaled(number, 1024, BINARY)

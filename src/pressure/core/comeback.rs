@@ -6,8 +6,9 @@
 //!             └───────────────────────────── evicted again: twice the pause ───────────────────┘
 //! ```
 //!
-//! The kubelet never evicts a static pod, so it has no rule for this. Records outlive restarts and reboots:
-//! they hold wall times, which count from now where they lie in the future. Meanwhile delays go by boot time.
+//! The kubelet never evicts a static pod, so it has no rule for this. Records outlive restarts and
+//! reboots: they hold wall times, which count from now where they lie in the future. Meanwhile
+//! delays go by boot time.
 
 use super::{limits::LocalLimit, rank::Candidate};
 use crate::model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal};
@@ -25,7 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 /// How long a pod has to be back before its evictions are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// How long a pod may take to go, besides the time that it is given, before the next one is looked for.
+/// How long a pod may take to go, besides the time that it is given, before the next one is looked
+/// for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a pod that is stopped like this may take to go before the next one is looked for.
@@ -57,7 +59,8 @@ impl Cause {
         }
     }
 
-    /// Whether there is more of what a condition is about when the pod has gone. An emptyDir may be one of memory.
+    /// Whether there is more of what a condition is about when the pod has gone. An emptyDir may be
+    /// one of memory.
     fn relieves(self, condition: Pressure) -> bool {
         match self {
             Self::Signal(signal) => signal.condition() == condition,
@@ -147,8 +150,8 @@ impl Evictions {
         Self(records.into_iter().map(entry).collect())
     }
 
-    /// Notes an eviction, and gives the record that has to be saved before the pod is stopped. A pod that is
-    /// away already stays so as it was.
+    /// Notes an eviction, and gives the record that has to be saved before the pod is stopped. A
+    /// pod that is away already stays so as it was.
     pub fn evict(
         &mut self,
         candidate: &Candidate<'_>,
@@ -182,15 +185,15 @@ impl Evictions {
         &self.0.entry(candidate.key.clone()).or_insert(entry).record
     }
 
-    /// Leaves a pod that is away, and was given time to stop, none of it. Whether that is new: what is given then
-    /// has to be saved as well.
+    /// Leaves a pod that is away, and was given time to stop, none of it. Whether that is new: what
+    /// is given then has to be saved as well.
     pub fn hurry(&mut self, key: &PodKey, uid: &PodUid) -> bool {
         let entry = self.0.get_mut(key).filter(|entry| entry.record.uid == *uid);
         entry.is_some_and(Entry::hurry)
     }
 
-    /// Leaves those that still go, and whose end relieves the condition, no more time than a second since they were told to:
-    /// a hard threshold is crossed. For whom that is new.
+    /// Leaves those that still go, and whose end relieves the condition, no more time than a second
+    /// since they were told to: a hard threshold is crossed. For whom that is new.
     pub fn hurry_all(&mut self, condition: Pressure, now: Now) -> Vec<PodKey> {
         let due = |entry: &Entry| {
             entry.stopping
@@ -214,8 +217,8 @@ impl Evictions {
         ended
     }
 
-    /// Whether a pod that relieves the condition by its end is still on its way, and not late: also one that an
-    /// earlier life of the agent told to go.
+    /// Whether a pod that relieves the condition by its end is still on its way, and not late: also
+    /// one that an earlier life of the agent told to go.
     #[must_use]
     pub fn relief_is_coming(&self, condition: Pressure, now: Now) -> bool {
         let coming = |entry: &Entry| {
@@ -227,14 +230,16 @@ impl Evictions {
         self.0.values().any(coming)
     }
 
-    /// Drops the records of pods that are not wished any more under this name and uid; whether there were any.
+    /// Drops the records of pods that are not wished any more under this name and uid; whether
+    /// there were any.
     pub fn retain(&mut self, wished: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|key, entry| wished(key, &entry.record.uid));
         self.0.len() != before
     }
 
-    /// Lets back who may come back, and forgets what is long past. `known`: a whole sample was taken since the start.
+    /// Lets back who may come back, and forgets what is long past. `known`: a whole sample was
+    /// taken since the start.
     pub fn look(&mut self, conditions: &BTreeSet<Pressure>, known: bool, now: Now) -> Looked {
         let mut looked = Looked::default();
         let before = self.0.len();

@@ -1,6 +1,7 @@
-//! Pods that use more local storage than they may: an emptyDir's `sizeLimit`, and the limits of containers on
-//! `ephemeral-storage`. The kubelet's checks in its order, the first one that applies. What could not be measured counts
-//! as nothing, and what was counted in part as that part: a pod above a limit without the rest is above it in any case.
+//! Pods that use more local storage than they may: an emptyDir's `sizeLimit`, and the limits of
+//! containers on `ephemeral-storage`. The kubelet's checks in its order, the first one that
+//! applies. What could not be measured counts as nothing, and what was counted in part as that
+//! part: a pod above a limit without the rest is above it in any case.
 
 use super::{
     amount::shortest,
@@ -89,7 +90,8 @@ fn pod(candidate: &Candidate<'_>) -> Option<String> {
 }
 
 fn container(candidate: &Candidate<'_>, layout: DiskLayout) -> Option<String> {
-    // With images on a file system of their own, layers don't take anything of the one that is limited.
+    // With images on a file system of their own, layers don't take anything of the one that is
+    // limited.
     let layers = match layout {
         DiskLayout::Single | DiskLayout::Split => true,
         DiskLayout::DedicatedImages => false,

@@ -1,4 +1,5 @@
-//! What is told about pressure and about an eviction, in the field's words: dashboards and alerts read them.
+//! What is told about pressure and about an eviction, in the field's words: dashboards and alerts
+//! read them.
 
 use super::{
     amount::{binary, measured, shortest},
@@ -28,10 +29,11 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// The eviction of a victim for what is acted on; soft thresholds leave it `max_pod_grace` seconds at most.
+    /// The eviction of a victim for what is acted on; soft thresholds leave it `max_pod_grace`
+    /// seconds at most.
     ///
-    /// Hard memory and process ids leave no time to ask for anything: the kubelet gives a second and goes through the
-    /// runtime, here the pod's cgroup is killed.
+    /// Hard memory and process ids leave no time to ask for anything: the kubelet gives a second
+    /// and goes through the runtime, here the pod's cgroup is killed.
     #[must_use]
     pub fn of(victim: &Victim<'_>, acting: &Acting, max_pod_grace: u32) -> Self {
         let signal = acting.threshold.signal;
@@ -39,7 +41,8 @@ impl Eviction {
         let stop = match (acting.threshold.is_hard(), signal.condition()) {
             (true, Pressure::Memory | Pressure::Pid) => HoldStop::AtOnce,
             (true, Pressure::Disk) => HoldStop::Within(1),
-            // A second at least, as the kubelet: a grace period of 0 is what a forced deletion means.
+            // A second at least, as the kubelet: a grace period of 0 is what a forced deletion
+            // means.
             (false, _) => {
                 HoldStop::Within(grace_seconds(victim.candidate.pod).min(max_pod_grace).max(1))
             }
@@ -162,7 +165,8 @@ pub fn condition_message(condition: Pressure, holds: bool) -> &'static str {
     }
 }
 
-/// Reason of the node's event when the condition changes; its message is `Node <name> status is now: <reason>`.
+/// Reason of the node's event when the condition changes; its message is `Node <name> status is
+/// now: <reason>`.
 #[must_use]
 pub fn condition_event(condition: Pressure, holds: bool) -> &'static str {
     match (condition, holds) {

@@ -1,5 +1,5 @@
-//! What there is to decide under pressure: whether the node is short of something, who has to go, what is
-//! told about it, and when an evicted pod may come back.
+//! What there is to decide under pressure: whether the node is short of something, who has to go,
+//! what is told about it, and when an evicted pod may come back.
 //!
 //! ```text
 //!  readings ─► state (thresholds) ─► conditions, next look
@@ -7,8 +7,9 @@
 //!                     use of pods ─► limits ─────────────┘
 //! ```
 //!
-//! Everything here is a function of its arguments: nothing reads a clock, a cgroup or a file system. The
-//! terms, the rules and the texts are the kubelet's; where the rules depart from them, the place says so.
+//! Everything here is a function of its arguments: nothing reads a clock, a cgroup or a file
+//! system. The terms, the rules and the texts are the kubelet's; where the rules depart from them,
+//! the place says so.
 
 mod amount;
 mod comeback;

@@ -1,17 +1,21 @@
 //! Who goes first when something is short: over its request, lower priority, larger use.
 //!
-//! The order is the kubelet's, with three departures. A static pod is ranked like any other (after the pods
-//! of an API server) unless `staticPodEviction: never` says otherwise. A pod that would not relieve the signal is no
-//! candidate: it uses less than a twentieth of what the threshold keeps free, or nothing of its use could be measured, which puts
-//! it first upstream. (Of what is missing would not do: by looking often little is missing at first, and a small pod would go for
-//! what somebody else takes.) Many small ones that are the cause together don't escape by it, whatever their number:
-//! where those above their requests (or all, when nobody is) use as much together as is to be kept free, as much as their
-//! average is enough; one is never below it. And where inodes are short, requests of bytes don't count.
+//! The order is the kubelet's, with three departures. A static pod is ranked like any other (after
+//! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod that would
+//! not relieve the signal is no candidate: it uses less than a twentieth of what the threshold
+//! keeps free, or nothing of its use could be measured, which puts it first upstream. (Of what is
+//! missing would not do: by looking often little is missing at first, and a small pod would go for
+//! what somebody else takes.) Many small ones that are the cause together don't escape by it,
+//! whatever their number: where those above their requests (or all, when nobody is) use as much
+//! together as is to be kept free, as much as their average is enough; one is never below it. And
+//! where inodes are short, requests of bytes don't count.
 //!
-//! A pod whose directories were counted in part counts with what was counted. Where a hard threshold of a disk is crossed
-//! and no pod explains that, such a pod is a suspect: it goes before pods that were measured whole, as it would otherwise
-//! be spared for making itself hard to measure. A pod explains the shortage when it is known to use more than it requests,
-//! and half of what the threshold keeps free. A pod of which nothing was counted is no suspect: it had no part in that.
+//! A pod whose directories were counted in part counts with what was counted. Where a hard
+//! threshold of a disk is crossed and no pod explains that, such a pod is a suspect: it goes before
+//! pods that were measured whole, as it would otherwise be spared for making itself hard to
+//! measure. A pod explains the shortage when it is known to use more than it requests, and half of
+//! what the threshold keeps free. A pod of which nothing was counted is no suspect: it had no part
+//! in that.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 /// What becomes of static pods under pressure: `staticPodEviction`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StaticPods {
-    /// `ranked`: they go by their priority and use like any pod, in a cluster after the pods of the API server.
+    /// `ranked`: they go by their priority and use like any pod, in a cluster after the pods of the
+    /// API server.
     #[default]
     Ranked,
     /// `never`: none is ever evicted, as the kubelet does.
@@ -29,7 +30,8 @@ pub enum MemorySignal {
 pub struct EvictionSettings {
     /// By signal, hard ones first.
     pub thresholds: Vec<Threshold>,
-    /// `evictionPressureTransitionPeriod`: how long a condition holds after it was last seen. Default 5 min.
+    /// `evictionPressureTransitionPeriod`: how long a condition holds after it was last seen.
+    /// Default 5 min.
     pub transition: Duration,
     /// `evictionMaxPodGracePeriod`: seconds that a soft eviction gives a pod, at most. Default 0.
     pub max_pod_grace: u32,
@@ -37,8 +39,8 @@ pub struct EvictionSettings {
     pub static_pods: StaticPods,
     /// `memorySignal`. Default workingSet.
     pub memory_signal: MemorySignal,
-    /// `localStorageCapacityIsolation`: pods that use more local storage than they may are evicted. Default
-    /// true.
+    /// `localStorageCapacityIsolation`: pods that use more local storage than they may are evicted.
+    /// Default true.
     pub local_storage_limits: bool,
 }
 
@@ -57,8 +59,9 @@ impl Default for EvictionSettings {
 }
 
 impl EvictionSettings {
-    /// The settings as they are on a machine: thresholds of containerfs follow the file system that it lies on,
-    /// and without a limit on all pods together (`pods_limited`) there is no memory that pods have left.
+    /// The settings as they are on a machine: thresholds of containerfs follow the file system that
+    /// it lies on, and without a limit on all pods together (`pods_limited`) there is no memory
+    /// that pods have left.
     #[must_use]
     pub fn on_machine(&self, layout: DiskLayout, pods_limited: bool) -> Self {
         let mut thresholds = threshold::for_layout(&self.thresholds, layout);

@@ -9,9 +9,9 @@
 //!  a condition holds until nothing raised it for the transition period
 //! ```
 //!
-//! The rules are the kubelet's. On top of them: a reading that is missing, old or makes no sense is told and
-//! decides nothing; nothing is acted on before every signal of its kind was read once, nor on a reading from
-//! before the last thing that was done.
+//! The rules are the kubelet's. On top of them: a reading that is missing, old or makes no sense is
+//! told and decides nothing; nothing is acted on before every signal of its kind was read once, nor
+//! on a reading from before the last thing that was done.
 
 use super::{settings::EvictionSettings, threshold::Threshold};
 use crate::model::{Pressure, Reading, Readings, Signal, rough_seconds};
@@ -25,9 +25,11 @@ use std::{
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// A reading that is older says nothing about now.
 const TOO_OLD: Duration = Duration::from_secs(30);
-/// How long signals that can't be read keep the others of their kind from being acted on, after a start.
+/// How long signals that can't be read keep the others of their kind from being acted on, after a
+/// start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at something that is met, its time so far divided by this: first often, then less.
+/// Between two looks at something that is met, its time so far divided by this: first often, then
+/// less.
 const MET_PART: u32 = 8;
 
 /// Why a signal decides nothing for now.
@@ -39,10 +41,11 @@ pub enum ReadingProblem {
     NoCapacity,
     /// More is available than there is altogether.
     MoreThanAll(Reading),
-    /// One of its thresholds is a number that leaves nothing of this capacity: there was more at the start. The others
-    /// are kept.
+    /// One of its thresholds is a number that leaves nothing of this capacity: there was more at
+    /// the start. The others are kept.
     Shrunk(Reading),
-    /// It was taken after now, or before the last one: the clock that it was taken by is another one.
+    /// It was taken after now, or before the last one: the clock that it was taken by is another
+    /// one.
     OtherClock,
     /// It was taken this long ago.
     TooOld(Duration),
@@ -107,7 +110,8 @@ pub struct Step {
     pub changes: Vec<Change>,
     /// Every threshold that is met, by signal.
     pub met: Vec<Met>,
-    /// What to act on, in this order: memory first, hard before soft. One thing is done, and the next step decides anew.
+    /// What to act on, in this order: memory first, hard before soft. One thing is done, and the
+    /// next step decides anew.
     pub acting: Vec<Acting>,
     /// Signals with a threshold that decide nothing for now.
     pub problems: BTreeMap<Signal, ReadingProblem>,
@@ -122,7 +126,8 @@ pub struct Step {
 pub struct PressureState {
     /// Thresholds that are met, with the time of the reading that showed it first.
     met: BTreeMap<Threshold, Duration>,
-    /// Those of the last step that had to be acted on: they are met until their minimum reclaim is there too.
+    /// Those of the last step that had to be acted on: they are met until their minimum reclaim is
+    /// there too.
     acted_on: BTreeSet<Threshold>,
     /// When each condition was last seen.
     seen: BTreeMap<Pressure, Duration>,
@@ -139,7 +144,8 @@ pub struct PressureState {
 }
 
 impl PressureState {
-    /// A start after which `held` conditions go on, as if they had been seen now: whether they ended meanwhile is not known.
+    /// A start after which `held` conditions go on, as if they had been seen now: whether they
+    /// ended meanwhile is not known.
     #[must_use]
     pub fn restored(held: impl IntoIterator<Item = Pressure>, now: Duration) -> Self {
         let held: BTreeSet<Pressure> = held.into_iter().collect();
@@ -147,8 +153,8 @@ impl PressureState {
         Self { held, seen, ..Self::default() }
     }
 
-    /// Something was freed or a pod was killed, which was finished at `at` (boot time): readings from before
-    /// don't show it and are not acted on.
+    /// Something was freed or a pod was killed, which was finished at `at` (boot time): readings
+    /// from before don't show it and are not acted on.
     pub fn acted(&mut self, at: Duration) {
         self.done_at = self.done_at.max(Some(at));
     }
@@ -246,7 +252,8 @@ impl PressureState {
         (reading.capacity == 0 && !counts_inodes(signal)).then_some(ReadingProblem::NoCapacity)
     }
 
-    /// Which thresholds are met. One that was acted on is met until its minimum reclaim is there as well.
+    /// Which thresholds are met. One that was acted on is met until its minimum reclaim is there as
+    /// well.
     fn meet(&mut self, thresholds: &[Threshold], usable: &Readings) -> Vec<Met> {
         let mut met = Vec::new();
         for threshold in thresholds {
@@ -381,8 +388,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// The speeds are about what one machine can do: touching memory on several cores, writing to the fastest disks,
-    /// making files, forking.
+    /// The speeds are about what one machine can do: touching memory on several cores, writing to
+    /// the fastest disks, making files, forking.
     fn of(signal: Signal) -> Self {
         let quick = Duration::from_millis(50);
         let slow = Duration::from_millis(500);

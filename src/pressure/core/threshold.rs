@@ -1,5 +1,5 @@
-//! Eviction thresholds, and how the maps of KubeletConfiguration are read: the kubelet's rules, everything
-//! that is wrong at once.
+//! Eviction thresholds, and how the maps of KubeletConfiguration are read: the kubelet's rules,
+//! everything that is wrong at once.
 
 use super::amount::{Amount, AmountError, measured};
 use crate::model::{DiskLayout, Signal, format_duration, parse_duration};
@@ -181,8 +181,8 @@ pub struct Notice {
 /// What the maps say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedThresholds {
-    /// By signal, hard ones first. Those of containerfs are not among them: they follow the layout of the disks
-    /// (`EvictionSettings::on_machine`).
+    /// By signal, hard ones first. Those of containerfs are not among them: they follow the layout
+    /// of the disks (`EvictionSettings::on_machine`).
     pub thresholds: Vec<Threshold>,
     /// Entries without effect.
     pub notices: Vec<Notice>,
@@ -261,8 +261,8 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
     Ok(ParsedThresholds { thresholds, notices })
 }
 
-/// The thresholds as they are on a machine: those of containerfs are copies of those of the file system that
-/// it lies on.
+/// The thresholds as they are on a machine: those of containerfs are copies of those of the file
+/// system that it lies on.
 #[must_use]
 pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Threshold> {
     let copied = |signal: Signal| match (layout, signal) {
@@ -305,8 +305,8 @@ impl fmt::Display for TooLarge {
     }
 }
 
-/// Finds thresholds that a machine with these capacities can't keep. A signal without a capacity is not
-/// looked at.
+/// Finds thresholds that a machine with these capacities can't keep. A signal without a capacity is
+/// not looked at.
 ///
 /// # Errors
 /// Each of them.

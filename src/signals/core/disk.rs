@@ -56,8 +56,8 @@ impl FileSystemUse {
     }
 }
 
-/// The layout, from the device numbers of the root directory, the images and the writable layers. `None` for one in
-/// which layers are where neither of the others is.
+/// The layout, from the device numbers of the root directory, the images and the writable layers.
+/// `None` for one in which layers are where neither of the others is.
 #[must_use]
 pub(in crate::signals) fn layout(root: u64, images: u64, layers: u64) -> Option<DiskLayout> {
     match (images == root, layers == root, layers == images) {

@@ -19,8 +19,8 @@ impl SystemOom {
     }
 }
 
-/// Reads one record of `/dev/kmsg`: `6,1234,98765,-;oom-kill:constraint=CONSTRAINT_NONE,...` (Linux 5.0). A kill
-/// because of a cgroup's limit, or of a set of memory nodes, is none of the system's.
+/// Reads one record of `/dev/kmsg`: `6,1234,98765,-;oom-kill:constraint=CONSTRAINT_NONE,...` (Linux
+/// 5.0). A kill because of a cgroup's limit, or of a set of memory nodes, is none of the system's.
 #[must_use]
 pub(in crate::signals) fn system_oom(record: &str) -> Option<SystemOom> {
     let (head, message) = record.split_once(';')?;

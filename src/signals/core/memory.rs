@@ -58,14 +58,15 @@ impl MemInfo {
         Ok(info)
     }
 
-    /// The machine's working set: what the kubelet makes of the root cgroup's files, which lag behind (see
-    /// [`CgroupMemory::is_whole`]).
+    /// The machine's working set: what the kubelet makes of the root cgroup's files, which lag
+    /// behind (see [`CgroupMemory::is_whole`]).
     #[must_use]
     pub fn working_set(&self) -> u64 {
         working_set(self.anonymous.saturating_add(self.file), self.idle_file)
     }
 
-    /// The working sets of any cgroups together are no larger: all that is neither free nor page cache that does not count.
+    /// The working sets of any cgroups together are no larger: all that is neither free nor page
+    /// cache that does not count.
     #[must_use]
     pub fn working_sets(&self) -> u64 {
         self.total.saturating_sub(self.free).saturating_sub(self.idle_file)
@@ -78,10 +79,10 @@ pub(in crate::signals) fn working_set(usage: u64, idle_file: u64) -> u64 {
     usage.saturating_sub(idle_file)
 }
 
-/// Page cache that doesn't count, in bytes: what is inactive, and what the kernel has just taken off its lists to free it,
-/// which is on none of them: all that is not `elsewhere` (active, shmem, unevictable). Who frees much at once
-/// (`DAMON_RECLAIM`) lets hundreds of MiB of idle page cache look like use for a moment otherwise. Where it is not told what is
-/// elsewhere only the first.
+/// Page cache that doesn't count, in bytes: what is inactive, and what the kernel has just taken
+/// off its lists to free it, which is on none of them: all that is not `elsewhere` (active, shmem,
+/// unevictable). Who frees much at once (`DAMON_RECLAIM`) lets hundreds of MiB of idle page cache
+/// look like use for a moment otherwise. Where it is not told what is elsewhere only the first.
 fn idle_file(inactive: u64, file: u64, elsewhere: Option<u64>) -> u64 {
     elsewhere.map_or(inactive, |elsewhere| inactive.max(file.saturating_sub(elsewhere)))
 }
@@ -95,7 +96,8 @@ pub(in crate::signals) struct CgroupMemory {
     accounted: u64,
 }
 
-/// What may be missing of the parts of a cgroup's memory: what processors hold in stock, and of the kernel.
+/// What may be missing of the parts of a cgroup's memory: what processors hold in stock, and of the
+/// kernel.
 const SLACK: u64 = 16 << 20;
 
 impl CgroupMemory {
@@ -121,9 +123,10 @@ impl CgroupMemory {
         })
     }
 
-    /// Whether that explains what is used. It may lag: a cgroup adds up what those below have counted when enough of that has
-    /// come since the last time, but what comes while somebody adds up may not be noted above, and then waits for the
-    /// kernel's own round every two seconds. Page cache that is read at once looks like use meanwhile. (Seen on Linux
+    /// Whether that explains what is used. It may lag: a cgroup adds up what those below have
+    /// counted when enough of that has come since the last time, but what comes while somebody adds
+    /// up may not be noted above, and then waits for the kernel's own round every two seconds. Page
+    /// cache that is read at once looks like use meanwhile. (Seen on Linux
     /// 6.18 in up to half of all readings; the files of the cgroups in which the processes are don't lag.)
     #[must_use]
     pub(in crate::signals) fn is_whole(&self, usage: u64, kernel: u64) -> bool {

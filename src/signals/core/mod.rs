@@ -1,4 +1,5 @@
-//! The pure part: what the kernel's files and answers say, and when they say nothing that could be acted on.
+//! The pure part: what the kernel's files and answers say, and when they say nothing that could be
+//! acted on.
 
 mod disk;
 mod kmsg;

@@ -5,8 +5,8 @@ use crate::manifest::{MAX_DOCUMENTS, MAX_MEMORY_BYTES, MAX_TEXT_BYTES, memory_by
 
 /// What is left for the files that come later, in the order of their names.
 ///
-/// The first file that has no room closes the budget, so that a directory that holds too much is not
-/// read and decoded again at each look.
+/// The first file that has no room closes the budget, so that a directory that holds too much is
+/// not read and decoded again at each look.
 #[derive(Debug)]
 pub(in crate::source) struct Budget {
     text_bytes: usize,

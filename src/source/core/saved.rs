@@ -1,4 +1,5 @@
-//! What of a source outlives the agent: a machine that boots with a broken edit runs the last good pods.
+//! What of a source outlives the agent: a machine that boots with a broken edit runs the last good
+//! pods.
 
 use super::{Identity, Kept, Presence, SEEN, State, seen};
 use crate::model::{DesiredPod, Origin, PodKey, SourceKind};

@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 ///
 /// Seen: `DIRECTORY | FILE: DOCUMENT...` with `web@1` a valid pod in revision 1, `!web` an invalid
 /// document of that name, `!` one without a name; for a whole file `{` does not parse, `~` is being
-/// written, `0` is empty, `[]` is an empty list, `d` is a directory, `-` is no manifest. `none` instead
-/// of the directory: it can't be listed.
+/// written, `0` is empty, `[]` is an empty list, `d` is a directory, `-` is no manifest. `none`
+/// instead of the directory: it can't be listed.
 ///
-/// Wanted: `FILE/web@1`, with `?` after a last good revision; `FILE/no` is a refused one; then `wake N` in ms.
+/// Wanted: `FILE/web@1`, with `?` after a last good revision; `FILE/no` is a refused one; then
+/// `wake N` in ms.
 type Scene = (u64, &'static str, &'static str);
 
 fn origin(file: &str, document: usize) -> Origin {
@@ -463,7 +464,8 @@ fn a_directory_is_known_again_although_its_device_has_another_number() {
     assert!(!without_birth.is_same(of(2, 7, None)));
 }
 
-/// `old` is refused after a restart: while that revision is held, the source does not know everything.
+/// `old` is refused after a restart: while that revision is held, the source does not know
+/// everything.
 #[test]
 fn nothing_is_removed_while_a_last_good_revision_is_refused() {
     use Knowledge::{Checkpoint, Complete};

@@ -1,7 +1,8 @@
 //! Whose the object is that holds a name which the runtime has refused.
 //!
-//! Mostly it is what an interrupted call of this agent left, and goes. Two agents on one runtime with the same node name and
-//! the same manifest want the same names, though: what has another owner's label stays.
+//! Mostly it is what an interrupted call of this agent left, and goes. Two agents on one runtime
+//! with the same node name and the same manifest want the same names, though: what has another
+//! owner's label stays.
 
 use super::{Host, Request};
 use crate::{
@@ -26,7 +27,8 @@ impl Holder {
         Self { taken: Taken::ByOthers, note }
     }
 
-    /// Who holds the sandbox name that a call was refused; `None` when it failed for another reason.
+    /// Who holds the sandbox name that a call was refused; `None` when it failed for another
+    /// reason.
     pub(super) async fn of_sandbox(host: &Host, error: &CriError) -> Option<Self> {
         let id = reserved_for(error)?;
         Some(Self::by_label(host, &id.as_str().into(), id).await)
@@ -53,7 +55,8 @@ impl Holder {
     async fn by_label(host: &Host, sandbox: &SandboxId, id: String) -> Self {
         let owner = match host.runtime.sandbox_status(sandbox).await {
             Ok(status) => status.labels.get(OWNER_LABEL).cloned(),
-            // Half-made, or its sandbox is gone already: what the runtime does not know, nobody runs in.
+            // Half-made, or its sandbox is gone already: what the runtime does not know, nobody
+            // runs in.
             Err(CriError::NotFound { .. }) => return Self::ours(id),
             Err(error) => return Self::unknown(&error),
         };

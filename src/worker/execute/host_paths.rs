@@ -1,4 +1,5 @@
-//! Looks at host paths, which may lie on a file system that does not answer: a dead NFS server, say.
+//! Looks at host paths, which may lie on a file system that does not answer: a dead NFS server,
+//! say.
 
 use super::{Host, Request, TURN, blocking};
 use crate::blocking::PODS;
@@ -20,8 +21,8 @@ impl Default for HostPaths {
     }
 }
 
-/// Runs work on the pod's volumes off the event loop. Where there are host paths it has a thread of its own: it may hang
-/// for as long as the file system does, and nobody else waits for that thread.
+/// Runs work on the pod's volumes off the event loop. Where there are host paths it has a thread of
+/// its own: it may hang for as long as the file system does, and nobody else waits for that thread.
 pub(super) async fn with_volumes<T: Send + 'static>(
     host: &Host,
     request: &Request,

@@ -13,7 +13,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The uids whose directories are claimed for a pod or removed as leftovers: at any time by one task.
+/// The uids whose directories are claimed for a pod or removed as leftovers: at any time by one
+/// task.
 #[derive(Debug, Default)]
 pub struct Leftovers(Mutex<BTreeSet<PodUid>>);
 

@@ -38,7 +38,8 @@ use tokio_util::sync::CancellationToken;
 /// How long a start may keep others waiting for its turn: a call that takes longer than this hangs
 /// rather than works, and gives its turn up.
 const TURN: Duration = Duration::from_secs(3);
-/// Work on the host that takes longer than this is shown, and its time is brought up to date this often.
+/// Work on the host that takes longer than this is shown, and its time is brought up to date this
+/// often.
 const SHOWN: Duration = Duration::from_secs(3);
 
 /// Everything of the host that actions work on; shared by all workers.
@@ -98,7 +99,8 @@ pub struct HostSettings {
     pub request_timeout: Duration,
 }
 
-/// Something under way. On the heap: a call to the runtime is large (10 KiB and more), and there only while it lasts.
+/// Something under way. On the heap: a call to the runtime is large (10 KiB and more), and there
+/// only while it lasts.
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What an action is executed with.
@@ -125,7 +127,8 @@ pub(super) struct Progress {
     pub may_be_dropped: bool,
 }
 
-/// Carries out `action`. Each on the heap by itself: they differ in size, and there are as many as pods.
+/// Carries out `action`. Each on the heap by itself: they differ in size, and there are as many as
+/// pods.
 ///
 /// # Cancel safety
 /// None: it awaits calls that must not be dropped.
@@ -213,7 +216,8 @@ impl Request {
         answer
     }
 
-    /// Awaits work on the host that may be dropped and begun again. It is shown as `what` while it takes longer than [`SHOWN`].
+    /// Awaits work on the host that may be dropped and begun again. It is shown as `what` while it
+    /// takes longer than [`SHOWN`].
     async fn shown<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         self.progress.send_modify(|progress| progress.may_be_dropped = true);
         let begun = Instant::now();
@@ -232,8 +236,8 @@ impl Request {
         result
     }
 
-    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The call is made with the turn: on a
-    /// full node a hundred pods wait for theirs.
+    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The
+    /// call is made with the turn: on a full node a hundred pods wait for theirs.
     async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
@@ -261,8 +265,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     pool.run(work).await.map_err(|error| error.to_string())
 }
 
-/// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as they are and
-/// tell their cause themselves; it is not told twice.
+/// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as
+/// they are and tell their cause themselves; it is not told twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -33,9 +33,10 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
     set_up_volumes(host, request, pod).await
 }
 
-/// Marks the pod's directory as this agent's. A pod that has a sandbox of this agent is this agent's, whatever
-/// its directory says. What another pod with the same uid has left is removed before: it has neither a worker nor a record nor
-/// a sandbox, or this pod would not have been admitted.
+/// Marks the pod's directory as this agent's. A pod that has a sandbox of this agent is this
+/// agent's, whatever its directory says. What another pod with the same uid has left is removed
+/// before: it has neither a worker nor a record nor a sandbox, or this pod would not have been
+/// admitted.
 async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
     let uid = &request.uid;
     let Some(_turn) = host.leftovers.begin(uid) else {

@@ -12,12 +12,13 @@ use crate::{
 };
 use std::{error::Error, time::Duration};
 
-/// A removal gives its thread back after this time and asks for it again behind all others: one with a million
-/// entries delays a small one by this much.
+/// A removal gives its thread back after this time and asks for it again behind all others: one
+/// with a million entries delays a small one by this much.
 const SLICE: Duration = Duration::from_millis(250);
 
 pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveContainer) -> Outcome {
-    // Before the container: on a disk that is full, of these logs perhaps, the runtime can't write down that it is gone.
+    // Before the container: on a disk that is full, of these logs perhaps, the runtime can't write
+    // down that it is gone.
     if !remove.keep_logs && !remove.name.is_empty() {
         let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
         let (name, id, count) = (remove.name.clone(), remove.id.clone(), remove.restart_count);
@@ -165,8 +166,9 @@ async fn in_slices<E: Error>(
     }
 }
 
-/// Whether the pod's directory is this agent's. The cgroup and the logs of the uid belong to the directory's
-/// owner: nothing is removed when another program made the directory, and the pod was never started then.
+/// Whether the pod's directory is this agent's. The cgroup and the logs of the uid belong to the
+/// directory's owner: nothing is removed when another program made the directory, and the pod was
+/// never started then.
 async fn may_remove(host: &Host, request: &Request) -> Result<bool, String> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let owner = host.settings.owner.clone();

@@ -79,8 +79,8 @@ fn observed(
     sandbox
 }
 
-/// The sandbox's configuration, and what could not be had for its DNS. Containers are created with the
-/// same configuration.
+/// The sandbox's configuration, and what could not be had for its DNS. Containers are created with
+/// the same configuration.
 pub(super) async fn config(
     host: &Host,
     request: &Request,

@@ -44,8 +44,9 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
 }
 
 impl Host {
-    /// Every process of the pod gets SIGKILL, without asking the runtime. What can't be killed so is left to whoever asks the
-    /// runtime next. On the event loop, which waits for the kernel's answers: a fork bomb leaves no thread to be made.
+    /// Every process of the pod gets SIGKILL, without asking the runtime. What can't be killed so
+    /// is left to whoever asks the runtime next. On the event loop, which waits for the kernel's
+    /// answers: a fork bomb leaves no thread to be made.
     pub(in crate::worker) fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
         if let Err(error) = self.cgroups.kill_pod(&pod_cgroup_name(pod)) {
             let err = chain(&error);
@@ -54,8 +55,8 @@ impl Host {
     }
 }
 
-/// Every container and sandbox is asked to stop, also when one of them fails, as the kubelet does: the end of
-/// the sandbox ends what is left in it. A runtime that is away ends the action.
+/// Every container and sandbox is asked to stop, also when one of them fails, as the kubelet does:
+/// the end of the sandbox ends what is left in it. A runtime that is away ends the action.
 async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
     let begun = Instant::now();
     let mut result = Ok(());
@@ -76,8 +77,8 @@ async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<
 }
 
 impl Host {
-    /// Stops a sandbox. Where a loss of power has damaged what CNI remembers of its network, no try would ever succeed: that
-    /// is removed, and the next try goes without.
+    /// Stops a sandbox. Where a loss of power has damaged what CNI remembers of its network, no try
+    /// would ever succeed: that is removed, and the next try goes without.
     pub(super) async fn stop_sandbox(
         &self,
         request: &Request,

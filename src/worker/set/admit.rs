@@ -1,4 +1,5 @@
-//! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is short has changed.
+//! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is
+//! short has changed.
 
 use super::{Handle, State, WorkerSet};
 use crate::{
@@ -97,7 +98,8 @@ impl State {
                 all.iter().any(|record| record.uid == *uid && record.has_ended())
             }),
         };
-        // What a worker reports is newer than what was listed: it writes a record for whatever runs.
+        // What a worker reports is newer than what was listed: it writes a record for whatever
+        // runs.
         let observed = handle.is_none_or(|handle| handle.running.is_none());
         let observed = observed
             && self.observed.get(key).is_some_and(|pod| {
@@ -129,8 +131,9 @@ impl State {
         names
     }
 
-    /// Why a pod has to wait for its uid: one of `names`, other than its own, has it. Cgroup, directories and volumes are
-    /// named after the uid alone, so that it would share them with that pod and lose them when that pod is cleaned up.
+    /// Why a pod has to wait for its uid: one of `names`, other than its own, has it. Cgroup,
+    /// directories and volumes are named after the uid alone, so that it would share them with that
+    /// pod and lose them when that pod is cleaned up.
     fn uid_user(
         &self,
         pod: &DesiredPod,
@@ -187,8 +190,8 @@ impl State {
             .collect()
     }
 
-    /// What keeps the incarnations of a name from running: the eviction of one that is not wished any more goes first, and
-    /// the wished one waits for its end.
+    /// What keeps the incarnations of a name from running: the eviction of one that is not wished
+    /// any more goes first, and the wished one waits for its end.
     pub(super) fn kept_back(&self, key: &PodKey) -> Kept {
         let wished = self.desired.pods.get(key);
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));

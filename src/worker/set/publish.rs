@@ -1,4 +1,5 @@
-//! What the set publishes: the pods of others, what must not be taken for a leftover, how far a shutdown is.
+//! What the set publishes: the pods of others, what must not be taken for a leftover, how far a
+//! shutdown is.
 
 use super::{State, WorkerSet};
 use crate::{
@@ -97,7 +98,8 @@ impl WorkerSet {
 }
 
 impl State {
-    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in yet.
+    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in
+    /// yet.
     fn left(&self) -> BTreeSet<PodKey> {
         let Some(shutdown) = self.machine.shutdown() else { return BTreeSet::new() };
         let ending = self

@@ -1,8 +1,8 @@
 //! Requests to the API server, recorded, and answered otherwise than it would.
 //!
-//! TLS ends here and begins anew. Each connection has one of its own behind it, with the same protocol (HTTP/1.1 or 2) and the same
-//! client certificate: every identity of the tests is made in this process, with its key. What it is worth is the API server's to
-//! say. Both end together.
+//! TLS ends here and begins anew. Each connection has one of its own behind it, with the same
+//! protocol (HTTP/1.1 or 2) and the same client certificate: every identity of the tests is made in
+//! this process, with its key. What it is worth is the API server's to say. Both end together.
 
 mod forward;
 
@@ -176,8 +176,8 @@ impl Http {
         self.shared.state().requests.clear();
     }
 
-    /// Begins a rule for requests with this verb (an HTTP method, `"WATCH"` for a GET that watches, `"*"` for all) to a path that
-    /// begins like this. Of several rules the first one applies.
+    /// Begins a rule for requests with this verb (an HTTP method, `"WATCH"` for a GET that watches,
+    /// `"*"` for all) to a path that begins like this. Of several rules the first one applies.
     pub fn on(&self, verb: &'static str, path: &str) -> RuleFor<'_> {
         RuleFor { http: self, verb: verb_filter(verb), path: path.to_owned(), times: usize::MAX }
     }
@@ -227,8 +227,8 @@ impl RuleFor<'_> {
         self.fault(Fault::Answer(status, Some(seconds)))
     }
 
-    /// For watches: answered with 200, and over at once with an event of type ERROR that says 410, as the API server ends a watch whose
-    /// resource version etcd has compacted.
+    /// For watches: answered with 200, and over at once with an event of type ERROR that says 410,
+    /// as the API server ends a watch whose resource version etcd has compacted.
     pub fn expire(self) -> RuleId {
         self.fault(Fault::Expire)
     }

@@ -1,5 +1,5 @@
-//! A network namespace at the end of a wire of its own, where packets can be lost: a peer that is gone without a word, as when a
-//! cable is pulled.
+//! A network namespace at the end of a wire of its own, where packets can be lost: a peer that is
+//! gone without a word, as when a cable is pulled.
 
 use crate::support::slot::Slot;
 use nix::sched::{CloneFlags, setns};

@@ -73,7 +73,8 @@ impl Tcp {
         self.change(|state| state.refusing = refuse);
     }
 
-    /// Connections are taken, also new ones, and nothing is carried any more. Or it goes on where it stopped.
+    /// Connections are taken, also new ones, and nothing is carried any more. Or it goes on where
+    /// it stopped.
     pub fn silence(&self, silent: bool) {
         self.change(|state| state.silent = silent);
     }
@@ -95,7 +96,8 @@ impl Tcp {
         });
     }
 
-    /// Refuses and takes connections by turns, each this long, beginning with refusing, until what this gives is dropped.
+    /// Refuses and takes connections by turns, each this long, beginning with refusing, until what
+    /// this gives is dropped.
     #[must_use]
     pub fn flap(&self, every: Duration) -> Flapping {
         let state = Arc::clone(&self.state);

@@ -72,7 +72,8 @@ impl Events for EventService {
         _request: Request<SubscribeRequest>,
     ) -> Result<Response<EnvelopeStream>, Status> {
         let mut subscription = Subscription::new(self.0.events.subscribe());
-        // containerd sends its headers with the first event: until then the subscriber's call is under way.
+        // containerd sends its headers with the first event: until then the subscriber's call is
+        // under way.
         let first = subscription.receiver.recv().await;
         subscription.first = first;
         Ok(Response::new(Box::pin(subscription)))

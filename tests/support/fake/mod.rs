@@ -1,7 +1,8 @@
-//! A stateful fake runtime behind the CRI socket: RuntimeService, ImageService and containerd's event
-//! service. It keeps state as containerd does (names stay reserved until removal, a sandbox must be ready
-//! for a container to start, containers live on when the daemon dies) and has no expectations: faults are the proxy's
-//! job, checks the test's. What a container does is a [`script`].
+//! A stateful fake runtime behind the CRI socket: RuntimeService, ImageService and containerd's
+//! event service. It keeps state as containerd does (names stay reserved until removal, a sandbox
+//! must be ready for a container to start, containers live on when the daemon dies) and has no
+//! expectations: faults are the proxy's job, checks the test's. What a container does is a
+//! [`script`].
 
 mod events;
 mod script;

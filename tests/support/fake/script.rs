@@ -1,9 +1,10 @@
 //! What a container of the fake runtime does: the small part of `sh -c` that the scenarios use.
 //!
 //! `sleep N`, `sleep N & wait`, `exit N`, `true`, `false`, `echo TEXT`, `echo TEXT > PATH` and
-//! `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores SIGTERM without a trap,
-//! and a shell that waits for a foreground command runs its trap after it, so does this. Anything else exits
-//! with 127 and says so in the container's log: a scenario that needs more runs on the real runtime only.
+//! `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores SIGTERM without
+//! a trap, and a shell that waits for a foreground command runs its trap after it, so does this.
+//! Anything else exits with 127 and says so in the container's log: a scenario that needs more runs
+//! on the real runtime only.
 
 use std::time::Duration;
 use tokio::sync::watch;

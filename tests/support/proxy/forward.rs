@@ -107,7 +107,8 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         Some((_, Fault::Delay(_) | Fault::Hang | Fault::Fail(..))) | None => {}
     }
     let body = Full::new(bytes);
-    // An answer that is all head has to stay so: grpc-go takes one with a body and no trailers for broken.
+    // An answer that is all head has to stay so: grpc-go takes one with a body and no trailers for
+    // broken.
     let body = match trailers {
         None => body.map_err(|never| match never {}).boxed(),
         Some(trailers) => {

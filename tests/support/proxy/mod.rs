@@ -1,10 +1,12 @@
 //! The fault proxy on the CRI socket. It stands before the fake runtime and before the real
 //! containerd alike, forwards gRPC byte for byte, records every call in order and, by rule, delays,
-//! hangs, fails or loses calls and events, or runs a hook (kill the agent) around the n-th mutating call.
+//! hangs, fails or loses calls and events, or runs a hook (kill the agent) around the n-th mutating
+//! call.
 //!
-//! It knows HTTP/2 and gRPC's framing; of the messages it reads only what names the pod concerned. A call that no
-//! rule matches is passed on unchanged, trailers and all; each connection has one of its own behind
-//! it, and both end together, so that a dying runtime looks as it would without a proxy.
+//! It knows HTTP/2 and gRPC's framing; of the messages it reads only what names the pod concerned.
+//! A call that no rule matches is passed on unchanged, trailers and all; each connection has one of
+//! its own behind it, and both end together, so that a dying runtime looks as it would without a
+//! proxy.
 
 mod call;
 mod forward;
@@ -215,9 +217,9 @@ impl Proxy {
         self.shared.state().events = fault;
     }
 
-    /// Runs `hook` once, right before or after the runtime executes mutating call number `n` (from 0, counted
-    /// since the start or [`Self::forget_calls`]). Before: the call never reaches the runtime. After: its answer never
-    /// reaches the caller.
+    /// Runs `hook` once, right before or after the runtime executes mutating call number `n` (from
+    /// 0, counted since the start or [`Self::forget_calls`]). Before: the call never reaches the
+    /// runtime. After: its answer never reaches the caller.
     pub fn at_mutating_call(&self, n: usize, moment: Moment, hook: impl FnOnce() + Send + 'static) {
         self.shared.state().hook = Some(Hook { mutating_call: n, moment, run: Box::new(hook) });
     }

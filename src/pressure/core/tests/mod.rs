@@ -78,7 +78,8 @@ struct Pod {
 }
 
 impl Pod {
-    /// A static pod with this specification, to which a container `c` is added where it has none. Nothing is measured.
+    /// A static pod with this specification, to which a container `c` is added where it has none.
+    /// Nothing is measured.
     fn new(name: &str, mut spec: Value) -> Self {
         if spec.get("containers").is_none() {
             spec["containers"] = json!([{"name": "c", "image": "i"}]);

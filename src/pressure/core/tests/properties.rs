@@ -1,5 +1,5 @@
-//! Whatever is read and whoever runs: no condition flaps, nothing is done twice by one reading, and nobody is evicted
-//! who may not be or would not help.
+//! Whatever is read and whoever runs: no condition flaps, nothing is done twice by one reading, and
+//! nobody is evicted who may not be or would not help.
 
 use super::*;
 use crate::model::{Pressure, Readings};
@@ -106,7 +106,8 @@ impl Seen {
         assert!((Duration::from_millis(50)..=seconds(10)).contains(&step.next_look));
     }
 
-    /// A signal that is not read, or is above the threshold with its minimum reclaim, is not below it.
+    /// A signal that is not read, or is above the threshold with its minimum reclaim, is not below
+    /// it.
     fn below(&mut self, settings: &EvictionSettings, readings: &Readings) {
         for threshold in &settings.thresholds {
             let below = readings
@@ -142,7 +143,8 @@ impl Seen {
     }
 }
 
-/// A pod by name, priority, request and use in MiB (of which nothing may be known), and whether it is of an API server.
+/// A pod by name, priority, request and use in MiB (of which nothing may be known), and whether it
+/// is of an API server.
 type Runs = (i32, u64, Option<u64>, bool);
 
 fn pods() -> impl Strategy<Value = Vec<Runs>> {
@@ -225,7 +227,8 @@ proptest! {
         let all = of(&|_| true);
         let many = if over.is_empty() { &all } else { &over };
         let together: u64 = many.iter().sum();
-        // A twentieth of what is kept free, or as much as the average of those that may be the cause together.
+        // A twentieth of what is kept free, or as much as the average of those that may be the
+        // cause together.
         let large = |used: u64| {
             let average = together >= kept_free && used * u64::try_from(many.len()).unwrap() >= together;
             used * 20 >= kept_free || average

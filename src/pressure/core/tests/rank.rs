@@ -129,7 +129,8 @@ fn small_pods_are_not_to_blame_for_what_somebody_else_takes() {
     // Together they would, however many they are: the largest of them go.
     assert_eq!(victims(&small(21, 5 * MI - 1)).len(), 21);
     assert_eq!(with(small(500, MI), pod("larger", 2 * MI)), ["larger"]);
-    // Beside one that uses more than all of them they would not; beside one that uses what it has requested they are the cause.
+    // Beside one that uses more than all of them they would not; beside one that uses what it has
+    // requested they are the cause.
     assert_eq!(with(small(200, MI), pod("large", GI)), ["large"]);
     let within = Pod::requesting("within", 0, "2Gi").memory(GI);
     let both = with(small(200, MI), within);
