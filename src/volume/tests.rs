@@ -598,7 +598,7 @@ fn a_directory_left_by_another_pod_with_the_uid_is_not_claimed() {
 fn owner_of(volumes: &Volumes, uid: &PodUid) -> String {
     match volumes.dir_owner(uid).unwrap() {
         DirOwner::Agent { owner, .. } => owner,
-        other => panic!("{other:?}"),
+        other @ (DirOwner::Free | DirOwner::Unknown) => panic!("{other:?}"),
     }
 }
 
