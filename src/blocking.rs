@@ -32,8 +32,6 @@ pub static UNMOUNTS: Pool = Pool::new("unmounts", UNMOUNTS_THREADS);
 pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
 /// Reading the credentials of registries, which may lie in a home directory on another file system.
 pub static REGISTRIES: Pool = Pool::new("registries", REGISTRIES_THREADS);
-/// Writing the answers of the local socket as JSON, whose size depends on the pods.
-pub static ANSWERS: Pool = Pool::new("answers", ANSWERS_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
@@ -45,7 +43,6 @@ const REMOVALS_THREADS: usize = 2;
 const UNMOUNTS_THREADS: usize = 2;
 const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
-const ANSWERS_THREADS: usize = 2;
 const LOOKS_THREADS: usize = 4;
 /// For libraries that block on threads of tokio by themselves: name resolution.
 const LIBRARY_THREADS: usize = 16;
@@ -59,7 +56,6 @@ pub const THREADS: usize = SOURCES_THREADS
     + UNMOUNTS_THREADS
     + CREDENTIALS_THREADS
     + REGISTRIES_THREADS
-    + ANSWERS_THREADS
     + LOOKS_THREADS
     + LIBRARY_THREADS;
 

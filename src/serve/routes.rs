@@ -1,15 +1,10 @@
-//! The paths of the local socket. A long answer is made piece by piece while the client reads it,
-//! so that it is never in memory as a whole, and off the event loop: a hundred pods of a megabyte
-//! take seconds to write as JSON in a debug build.
+//! The paths of the local socket. A long answer is written as JSON part by part while the client
+//! reads it, so that it is never in memory as a whole. Other tasks run between two parts.
 
 use super::{
     Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,
 };
-use crate::{
-    blocking::{ANSWERS, Crashed},
-    event,
-    model::PodView,
-};
+use crate::{event, model::PodView};
 use axum::{
     Json, Router,
     body::{Body, Bytes},
@@ -21,9 +16,9 @@ use axum::{
 use futures_util::stream::{StreamExt as _, once, try_unfold};
 use serde::Serialize;
 use std::{future::ready, iter, path::PathBuf, sync::Arc, time::Duration};
-use thiserror::Error;
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::timeout,
 };
 
@@ -31,19 +26,10 @@ use tokio::{
 const MAX_BODY: usize = 4096;
 /// How long the agent may take to answer a command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
-/// Bytes that are written in one job of the pool.
+/// Bytes of an answer that are written without a break.
 const PART: usize = 64 * 1024;
 
 type Piece = Result<Bytes, serde_json::Error>;
-
-/// Why an answer ends early.
-#[derive(Debug, Error)]
-enum AnswerError {
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Crashed(#[from] Crashed),
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct App {
@@ -96,20 +82,20 @@ async fn status(State(app): State<App>) -> Response {
         .chain([literal(b"],\"events\":[")])
         .chain(listed(&events, event_object(&name)))
         .chain(later(tail));
-    streamed(pieces).await
+    streamed(pieces)
 }
 
 /// `v1` `PodList`, as the kubelet serves it.
 async fn pods(State(app): State<App>) -> Response {
     let pods = app.pods();
-    streamed(list("PodList", listed(&pods, |pod| json(&pod_object(pod))))).await
+    streamed(list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
 }
 
 /// `v1` `EventList`.
 async fn events(State(app): State<App>) -> Response {
     let node_name = app.views.node.borrow().name.clone();
     let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
-    streamed(list("EventList", listed(&events, event_object(&node_name)))).await
+    streamed(list("EventList", listed(&events, event_object(&node_name))))
 }
 
 fn event_object(node_name: &str) -> impl Fn(&Arc<event::Entry>) -> Piece + use<> {
@@ -171,17 +157,18 @@ fn list(kind: &str, items: impl Iterator<Item = Piece>) -> impl Iterator<Item = 
 }
 
 /// An answer of one part has a Content-Length; a longer one is sent in chunks.
-async fn streamed<I>(pieces: I) -> Response
+fn streamed<I>(pieces: I) -> Response
 where
     I: Iterator<Item = Piece> + Send + 'static,
 {
     let json = [(header::CONTENT_TYPE, "application/json")];
-    match next_part(pieces).await {
+    match write_part(pieces) {
         Ok(Part { bytes, rest: None }) => (json, bytes).into_response(),
         Ok(Part { bytes, rest }) => {
             let later = try_unfold(rest, |rest| async {
-                let Some(rest) = rest else { return Ok(None) };
-                next_part(rest).await.map(|part| Some((part.bytes, part.rest)))
+                yield_now().await;
+                let part = rest.map(write_part).transpose()?;
+                Ok::<_, serde_json::Error>(part.map(|part| (part.bytes, part.rest)))
             });
             let parts = once(ready(Ok(bytes))).chain(later);
             (json, Body::from_stream(parts)).into_response()
@@ -201,20 +188,14 @@ struct Part<I> {
     rest: Option<I>,
 }
 
-/// Writes the next pieces as JSON, about [`PART`] bytes or one piece that is longer.
-async fn next_part<I>(mut pieces: I) -> Result<Part<I>, AnswerError>
-where
-    I: Iterator<Item = Piece> + Send + 'static,
-{
-    let part = ANSWERS.run(move || {
-        let mut bytes = Vec::new();
-        while bytes.len() < PART {
-            match pieces.next() {
-                Some(piece) => bytes.extend_from_slice(&piece?),
-                None => return Ok(Part { bytes: bytes.into(), rest: None }),
-            }
+/// Writes the next pieces as JSON: until there are [`PART`] bytes, or no more pieces.
+fn write_part<I: Iterator<Item = Piece>>(mut pieces: I) -> Result<Part<I>, serde_json::Error> {
+    let mut bytes = Vec::new();
+    while bytes.len() < PART {
+        match pieces.next() {
+            Some(piece) => bytes.extend_from_slice(&piece?),
+            None => return Ok(Part { bytes: bytes.into(), rest: None }),
         }
-        Ok(Part { bytes: bytes.into(), rest: Some(pieces) })
-    });
-    part.await?
+    }
+    Ok(Part { bytes: bytes.into(), rest: Some(pieces) })
 }
