@@ -12,8 +12,8 @@ pub struct Expected {
     pub reason: &'static str,
 }
 
-/// All of them.
-pub const ALL: &[Expected] = &[
+/// Those that are meant on every machine.
+const ALL: &[Expected] = &[
     Expected {
         request: "*",
         field: "*config.labels[nodelet.dev/owner]",
@@ -35,6 +35,23 @@ pub const ALL: &[Expected] = &[
         reason: "the kubelet's order is that of a map, another one every time; ours is the manifest's",
     },
 ];
+
+/// Where the kernel has no hugetlb controller for cgroups.
+const HUGE_PAGES: Expected = Expected {
+    request: "*",
+    field: "*.hugepage_limits[*].page_size",
+    reason: "the kubelet limits huge pages also where no controller does; CRI-O then fails every container",
+};
+
+/// Those that are meant on this machine.
+pub fn here() -> impl Iterator<Item = &'static Expected> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let v1 = read("/proc/self/mounts");
+    let v1 = v1.lines().any(|mount| mount.contains(" cgroup ") && mount.contains("hugetlb"));
+    let v2 = read("/sys/fs/cgroup/cgroup.controllers");
+    let limited = v1 || v2.split_whitespace().any(|controller| controller == "hugetlb");
+    ALL.iter().chain((!limited).then_some(&HUGE_PAGES))
+}
 
 impl Expected {
     /// Whether a difference is this one.
