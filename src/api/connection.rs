@@ -1,10 +1,10 @@
 //! The kubeconfig and what it names, read again when they change.
 //!
 //! ```text
-//!   files ──changed, or every minute──► read ──┬── good, other than before ─► plugin, if any ─► Link (new clients)
-//!                                              ├── another token, no more ──► the header of the clients there are
-//!                                              ├── the same ────────────────► nothing
-//!                                              └── bad ─────────────────────► why; what was good before is used on
+//!   files ──changed, SIGHUP, each minute─► read ──┬── good, other than before ─► plugin, if any ─► Link (new clients)
+//!                                                 ├── another token, no more ──► the header of the clients there are
+//!                                                 ├── the same ────────────────► nothing
+//!                                                 └── bad ─────────────────────► why; what was good before is used on
 //! ```
 //!
 //! A kubeconfig that is missing, half-written or wrong is no reason to end: the agent runs its

@@ -99,8 +99,8 @@ impl Output {
     /// Gives signs of life for as long as the source's task is polled, in the same `select!` as its
     /// work.
     ///
-    /// A look that hangs in the file system stops them not: a restart of the agent would not heal
-    /// it, and the status shows it.
+    /// They go on while a look hangs in the file system: the status shows that look, and a restart
+    /// of the agent would not end it.
     pub(super) fn beats(&self) -> impl Future<Output = Infallible> + use<> {
         let heartbeat = self.heartbeat.clone();
         async move {

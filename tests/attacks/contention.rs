@@ -1,10 +1,10 @@
-//! How much of the machine other processes take: a limit on time holds for an agent that has the
-//! machine.
+//! Scales a limit on time by the share of the CPU that other processes leave: an agent that has half
+//! of the CPU may take twice as long.
 
 use std::{fs, time::Duration};
 
-/// What a busy machine may leave of a limit's strictness: no limit grows beyond four times its
-/// size.
+/// The smallest share of the CPU that a limit is scaled by, so that no limit grows beyond four times
+/// its size.
 const LEAST_SHARE: f64 = 0.25;
 /// USER_HZ, in which `/proc` counts: the same on every architecture that the tests run on.
 const TICKS_PER_SECOND: f64 = 100.0;
