@@ -3,9 +3,8 @@
 //! A symbolic link in the pod's directory names the owner id and, by a digest, the pod: a uid that
 //! a manifest sets may come again under another name. The link is made before anything else is put
 //! into the directory and removed after everything else. It is made in one step, so a crash never
-//! leaves half of it, and its target is stored in the inode, so a disk without free blocks takes
-//! it. No container can reach the link: containers get what lies below the pod's directory, never
-//! the directory.
+//! leaves half of it. No container can reach the link: containers get what lies below the pod's
+//! directory, never the directory.
 //!
 //! A directory without the link belongs to another program (a kubelet, a restored backup, a
 //! person). It is listed and never touched.
@@ -26,7 +25,8 @@ use std::{
 /// Name of the link.
 const MARKER: &str = ".nodelet-owner";
 /// What the link's target begins with. The owner id follows, a space, and the digest of the pod's
-/// name: together they fit into an inode (59 bytes on ext4).
+/// name. With an owner id that the agent has made they fit into an inode (59 bytes on ext4); a longer
+/// one from the configuration takes a block.
 const PREFIX: &str = "nodelet:";
 /// Bytes of a digest that tell pods of one uid apart.
 const DIGEST_BYTES: usize = 8;
