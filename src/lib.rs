@@ -16,6 +16,7 @@ pub mod cri;
 pub mod desired;
 pub mod document;
 pub mod event;
+pub mod eviction;
 pub mod files;
 pub mod hostfiles;
 pub mod image;

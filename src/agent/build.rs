@@ -9,7 +9,6 @@ use super::{
     node_facts::{self, node_facts},
     node_ip::host_ips,
     node_view::NodeViewTask,
-    pressure::{self, DiskTask, PressureInputs, PressureTask},
     remembered::{remembered, save},
     shutdown::{Places, ShutdownTask, Stage},
     systemd::{Pulse, SystemdTask},
@@ -22,6 +21,7 @@ use crate::{
     cri::{NodeFacts, RuntimeClient, to_cri},
     desired::SourceSnapshot,
     event::{self, Recorder},
+    eviction::{self, DiskTask, EvictionChannels, EvictionParts, EvictionTask},
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
@@ -32,7 +32,7 @@ use crate::{
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
     podspec::CgroupOptions,
-    pressure::core::Evictions,
+    pressure::core::{Evictions, Relief},
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
@@ -109,9 +109,9 @@ pub(super) fn spawn_all(
     let heartbeats_of_sources: Vec<_> =
         sources.iter().map(|source| ("manifests", source.heartbeat.clone())).collect();
     let machine = watch::Sender::default();
-    let evictions = pressure::restored(loaded.evictions.take());
+    let evictions = eviction::restored(loaded.evictions.take());
     let thresholds = &config.eviction;
-    let orders = watch::Sender::new(Arc::new(pressure::first_orders(&evictions, thresholds)));
+    let orders = watch::Sender::new(Arc::new(Relief::first_orders(&evictions, thresholds)));
     let (pressure_view, pressure) = watch::channel(Arc::default());
     let inputs = SetInputs {
         sources: snapshots.clone(),
@@ -267,7 +267,7 @@ fn spawn_pressure(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let settings = config.eviction.clone();
-    if let Err(too_large) = settings.check_against(&pressure::capacities(&settings)) {
+    if let Err(too_large) = settings.check_against(&eviction::capacities(&settings)) {
         let all: Vec<String> = too_large.iter().map(ToString::to_string).collect();
         anyhow::bail!("{}", all.join("; "));
     }
@@ -288,10 +288,16 @@ fn spawn_pressure(
     };
     tasks.spawn(named("images", gc.run(shutdown.clone())));
     spawn(tasks, "disks", disk_task.run(shutdown.clone()));
-    let task = PressureTask::new(PressureInputs {
-        host: Arc::clone(host),
-        root_dir: config.paths.root_dir.clone(),
-        settings,
+    let parts = EvictionParts {
+        node_name: host.settings.node_name.clone(),
+        store: host.store.clone(),
+        events: host.events.clone(),
+        runtime: host.runtime.clone(),
+        cgroups: host.cgroups.clone(),
+        volumes: host.volumes.clone(),
+        files: host.files.clone(),
+    };
+    let channels = EvictionChannels {
         disks,
         disk_period,
         pods: watched.pods,
@@ -299,10 +305,11 @@ fn spawn_pressure(
         dead: watched.dead,
         orders: watched.orders,
         view: watched.view,
-        evictions: watched.evictions,
         images,
-    });
-    tasks.spawn(named("pressure", task.run(shutdown.clone())));
+    };
+    let root_dir = config.paths.root_dir.clone();
+    let task = EvictionTask::new(settings, watched.evictions, root_dir, parts, channels);
+    tasks.spawn(named("eviction", task.run(shutdown.clone())));
     Ok(())
 }
 

@@ -4,17 +4,17 @@
 //! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last
 //! used, is kept on disk.
 
-use super::pressure::DiskReadings;
 use crate::{
     clock,
     desired::SourceSnapshot,
-    image::gc::{self, Freed, GcPlan, GcSettings, ImageHistory, Removable},
+    image::gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     model::{Event, Signal, k8s},
+    signals::DiskReadings,
     worker::Host,
 };
 use std::{fs, sync::Arc, time::Duration};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -25,12 +25,6 @@ const PERIOD: Duration = Duration::from_secs(300);
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Failures in a row from which on people are told, as the kubelet's.
 const TOLD_FROM: u32 = 2;
-
-/// Somebody needs room: so many bytes, everything that may go where that is `None`.
-pub(super) struct FreeRequest {
-    pub wanted: Option<u64>,
-    pub answer: oneshot::Sender<Freed>,
-}
 
 pub(super) struct ImageGcTask {
     pub host: Arc<Host>,

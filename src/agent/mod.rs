@@ -19,7 +19,6 @@ mod node_facts;
 mod node_ip;
 mod node_report;
 mod node_view;
-mod pressure;
 mod process;
 mod remembered;
 mod shutdown;

@@ -16,6 +16,7 @@
 
 mod core;
 mod disk;
+mod disk_readings;
 mod kept;
 mod kmsg;
 mod memory;
@@ -27,6 +28,7 @@ mod walk;
 
 pub use core::{MemInfo, NoReading, Process, SystemOom};
 pub use disk::Disks;
+pub use disk_readings::{DiskReadings, DiskSample};
 pub use kmsg::KernelLog;
 pub use memory::{Look, Machine, MemorySignal, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;

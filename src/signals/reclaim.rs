@@ -35,15 +35,13 @@ pub struct Reclaiming {
 }
 
 impl Reclaiming {
-    /// What came of it; `None` while it goes on.
-    pub fn finished(&mut self) -> Option<Result<Reclaimed, NoReading>> {
-        match self.answer.try_recv() {
-            Ok(answer) => Some(answer),
-            Err(oneshot::error::TryRecvError::Empty) => None,
-            Err(oneshot::error::TryRecvError::Closed) => {
-                Some(Err(unreadable(&self.path, &io::Error::other("reclaiming has crashed"))))
-            }
-        }
+    /// Waits for the end. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or a file can't be read.
+    pub async fn ended(&mut self) -> Result<Reclaimed, NoReading> {
+        let crashed = |_| Err(unreadable(&self.path, &io::Error::other("reclaiming has crashed")));
+        (&mut self.answer).await.unwrap_or_else(crashed)
     }
 }
 

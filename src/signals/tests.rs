@@ -376,16 +376,6 @@ async fn a_psi_trigger_is_taken_by_the_kernel() {
     assert!(PsiTrigger::memory(Path::new("/nonexistent")).is_err());
 }
 
-/// Waits for what the kernel, or a file in its place, answers.
-async fn finished(mut reclaiming: Reclaiming) -> Result<Reclaimed, NoReading> {
-    loop {
-        match reclaiming.finished() {
-            Some(done) => return done,
-            None => tokio::time::sleep(Duration::from_millis(1)).await,
-        }
-    }
-}
-
 #[tokio::test]
 async fn page_cache_is_asked_for_where_that_would_help() {
     let files = Files::new();
@@ -396,8 +386,8 @@ async fn page_cache_is_asked_for_where_that_would_help() {
     files.put("cgroup/memory.stat", "active_file 4096\ninactive_file 8192\n");
     assert!(reclaim(&directory, 4097, 0).unwrap().is_none(), "not so much is there");
     // Nothing goes from this memory.stat: all of the cache is asked for, and that is that.
-    let reclaiming = reclaim(&directory, 4000, 4096).unwrap().unwrap();
-    assert_eq!(finished(reclaiming).await, Ok(Reclaimed::Part));
+    let mut reclaiming = reclaim(&directory, 4000, 4096).unwrap().unwrap();
+    assert_eq!(reclaiming.ended().await, Ok(Reclaimed::Part));
     assert_eq!(fs::read_to_string(file).unwrap(), "12288 swappiness=0");
 }
 

@@ -23,6 +23,7 @@ use crate::{
     cri::{CriError, RuntimeClient, v1},
 };
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 impl From<&ImageGcConfig> for GcSettings {
     fn from(config: &ImageGcConfig) -> Self {
@@ -110,6 +111,15 @@ impl Freed {
     pub fn bytes(&self) -> u64 {
         self.measured.unwrap_or(self.expected)
     }
+}
+
+/// A request to remove unused images.
+#[derive(Debug)]
+pub struct FreeRequest {
+    /// How much to free, in bytes; `None`: remove all unused images.
+    pub wanted: Option<u64>,
+    /// Takes the result.
+    pub answer: oneshot::Sender<Freed>,
 }
 
 /// Removes images one by one in their order until `wanted` bytes have become free, all of them

@@ -278,6 +278,13 @@ impl Evictions {
         self.0.values().map(|entry| &entry.record)
     }
 
+    /// How an evicted pod is stopped; `None` for a pod that is not away.
+    pub(super) fn stop_of(&self, key: &PodKey, uid: &PodUid) -> Option<HoldStop> {
+        let record = self.0.get(key).map(|entry| &entry.record);
+        let away = record.filter(|record| record.uid == *uid && record.back.is_none());
+        away.map(|record| record.hold.stop)
+    }
+
     /// The pods that are away, for their workers.
     #[must_use]
     pub fn away(&self) -> BTreeMap<PodKey, Evicted> {

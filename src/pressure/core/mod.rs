@@ -16,6 +16,7 @@ mod comeback;
 mod limits;
 mod message;
 mod rank;
+mod relief;
 mod settings;
 mod state;
 mod threshold;
@@ -27,6 +28,10 @@ pub use message::{
     Eviction, condition_event, condition_message, condition_reason, threshold_met_message,
 };
 pub use rank::{Candidate, Ranking, Spare, Spared, Victim, rank};
+pub use relief::{
+    ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
+    ReliefPlan, Seen, has_ended,
+};
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
 pub use state::{Acting, Change, Met, PressureState, ReadingProblem, Step};
 pub use threshold::{

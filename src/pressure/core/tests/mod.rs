@@ -5,6 +5,7 @@ mod limits;
 mod message;
 mod properties;
 mod rank;
+mod relief;
 mod state;
 mod thresholds;
 

@@ -1,15 +1,13 @@
-//! What people see of it.
+//! The part of the node's status about pressure.
 
-use super::{
-    CALM_VIEW, PressureTask,
-    usage::{Measured, has_ended},
-};
+use super::EvictionTask;
 use crate::{
+    clock,
     model::{
         EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureCondition, PressureView,
         ReliefView, Signal, SignalView, format_duration,
     },
-    pressure::core::{Spare, Spared, Step, Threshold, Waiting},
+    pressure::core::{EvictionSettings, MeasuredPod, Step, Threshold, Waiting, has_ended},
 };
 use jiff::Timestamp;
 use std::{
@@ -18,53 +16,35 @@ use std::{
     time::Duration,
 };
 
-/// Steps that are remembered.
+/// The number of steps that are shown.
 const STEPS: usize = 32;
+/// The time between two views while nothing is short.
+const CALM_PERIOD: Duration = Duration::from_secs(1);
 const CONDITIONS: [Pressure; 3] = [Pressure::Memory, Pressure::Disk, Pressure::Pid];
 
-/// What happened up to now.
+/// What the view shows of earlier rounds.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct ViewHistory {
+    /// Boot time of the last view.
+    viewed: Duration,
     steps: VecDeque<ReliefView>,
     /// Whether each signal is crossed, and since when.
     signals: BTreeMap<Signal, (bool, Timestamp)>,
-    /// The same of conditions.
+    /// Whether each condition holds, and since when.
     conditions: BTreeMap<Pressure, (bool, Timestamp)>,
-    /// Signals that an event was told of, as long as they are crossed.
-    told: BTreeSet<Signal>,
-    /// Who was spared at the last look, and why, as long as a signal is crossed.
-    spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
-    /// Pods whose directories were counted in part when they were measured last, and which
-    /// directories.
+    /// Pods of which the last measurement is incomplete, and the parts that it lacks.
     partly: BTreeMap<PodKey, String>,
 }
 
-impl History {
-    pub(super) fn step(&mut self, step: ReliefView) {
+impl ViewHistory {
+    pub(super) fn push_step(&mut self, step: ReliefView) {
         if self.steps.len() >= STEPS {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
     }
 
-    /// Whether nothing was told of the signal since it is crossed.
-    pub(super) fn is_new(&mut self, signal: Signal) -> bool {
-        self.told.insert(signal)
-    }
-
-    /// Logs who is spared, where that is new.
-    pub(super) fn spare(&mut self, signal: Signal, spared: &[Spared<'_>]) {
-        let named = spared.iter().map(|spared| (spared.candidate.key.clone(), spared.why));
-        let now: BTreeMap<PodKey, Spare> = named.collect();
-        let before = self.spared.entry(signal).or_default();
-        for (pod, why) in now.iter().filter(|(pod, why)| before.get(*pod) != Some(*why)) {
-            tracing::debug!(%pod, %signal, "spared: {}", why.as_str());
-        }
-        *before = now;
-    }
-
-    /// Takes in a measurement: which pods were counted in part.
-    pub(super) fn measured(&mut self, pods: &[Measured]) {
+    pub(super) fn note_partly_measured(&mut self, pods: &[MeasuredPod]) {
         for pod in pods {
             let before = self.partly.remove(&pod.view.key);
             if pod.usage.partly == PartlyMeasured::default() {
@@ -72,24 +52,17 @@ impl History {
             }
             let what = pod.missing.join("; ");
             if before.is_none() {
-                tracing::info!(pod = %pod.view.key, "could not be measured whole: {what}");
+                tracing::info!(pod = %pod.view.key, "could not be measured completely: {what}");
             }
             self.partly.insert(pod.view.key.clone(), what);
         }
     }
 
-    /// Pods that were counted in part, a sentence each.
+    /// One sentence for each pod that was measured in part.
     fn suspects(&self) -> impl Iterator<Item = String> {
         self.partly.iter().map(|(pod, what)| {
             format!("pod {pod} could not be measured whole ({what}): it is a suspect when a disk is short")
         })
-    }
-
-    /// Takes in what is crossed now.
-    pub(super) fn seen(&mut self, step: &Step) {
-        let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
-        self.told.retain(|signal| met.contains(signal));
-        self.spared.retain(|signal, _| met.contains(signal));
     }
 }
 
@@ -107,19 +80,21 @@ fn since<K: Ord + Copy>(
     entry.1
 }
 
-impl PressureTask {
-    pub(super) fn publish(&mut self, step: &Step, now: Now) {
-        self.history.seen(step);
-        let views = self.inputs.pods.borrow().clone();
-        self.history.partly.retain(|pod, _| views.get(pod).is_some_and(|view| !has_ended(view)));
-        // While nothing is short, not with each of many looks.
-        let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_VIEW;
-        if calm && now.boot.saturating_sub(self.viewed) < CALM_VIEW {
+impl EvictionTask {
+    pub(super) fn publish(&mut self, step: &Step, settings: &EvictionSettings) {
+        let now = clock::now();
+        {
+            let views = self.channels.pods.borrow();
+            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !has_ended(view));
+            self.history.partly.retain(|pod, _| live(pod));
+        }
+        let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_PERIOD;
+        if calm && now.boot.saturating_sub(self.history.viewed) < CALM_PERIOD {
             return;
         }
-        self.viewed = now.boot;
+        self.history.viewed = now.boot;
         let view = PressureView {
-            signals: self.signals(step, now),
+            signals: self.signals(step, settings, now),
             conditions: CONDITIONS
                 .into_iter()
                 .map(|condition| {
@@ -132,7 +107,7 @@ impl PressureTask {
             steps: self.history.steps.iter().cloned().collect(),
             trouble: self.trouble(step),
         };
-        self.inputs.view.send_if_modified(|published| {
+        self.channels.view.send_if_modified(|published| {
             let changed = !looks_same(published, &view);
             if changed {
                 *published = Arc::new(view);
@@ -141,19 +116,15 @@ impl PressureTask {
         });
     }
 
-    fn signals(&mut self, step: &Step, now: Now) -> Vec<SignalView> {
+    fn signals(&mut self, step: &Step, settings: &EvictionSettings, now: Now) -> Vec<SignalView> {
         let mut views: Vec<SignalView> = Vec::new();
-        for threshold in &self.effective.thresholds {
+        for threshold in &settings.thresholds {
             let signal = threshold.signal;
             if let Some(view) = views.iter_mut().find(|view| view.signal == signal) {
                 view.thresholds.push(text(threshold));
                 continue;
             }
-            let reading = self.sample.readings.get(&signal);
-            let reading = match self.sample.at_least.contains(&signal) {
-                true => self.exact.get(&signal),
-                false => reading,
-            };
+            let reading = self.readings.shown(signal);
             let crossed = step.met.iter().any(|met| met.threshold.signal == signal);
             views.push(SignalView {
                 signal,
@@ -168,7 +139,7 @@ impl PressureTask {
     }
 
     fn evicted(&self, step: &Step, now: Now) -> Vec<EvictedView> {
-        let evictions = &self.inputs.evictions;
+        let evictions = self.relief.evictions();
         let away = evictions.records().filter(|record| record.back.is_none());
         away.filter_map(|record| {
             let waiting = evictions.waiting(&record.key, &step.conditions, step.known, now)?;
@@ -184,13 +155,14 @@ impl PressureTask {
     }
 
     fn trouble(&self, step: &Step) -> Vec<String> {
-        let problems =
-            step.problems.iter().map(|(signal, problem)| match self.sample.missing.get(signal) {
+        let problems = step.problems.iter().map(|(signal, problem)| {
+            match self.readings.sample.missing.get(signal) {
                 Some(why) => format!("{signal} is not watched: {why}"),
                 None => format!("{signal} is not watched: it {problem}"),
-            });
+            }
+        });
         let short: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
-        problems.chain(self.blame.shown(&short)).chain(self.history.suspects()).collect()
+        problems.chain(self.outside.messages(&short)).chain(self.history.suspects()).collect()
     }
 }
 

@@ -2,10 +2,8 @@
 //! and a runtime that hangs none at all.
 
 use crate::{
-    clock,
     cri::{ImageFilesystems, RuntimeClient},
-    model::{DiskLayout, Signal},
-    signals::{Disks, NoReading, Sample},
+    signals::{DiskReadings, DiskSample, Disks, NoReading, Sample},
 };
 use std::{
     path::{Path, PathBuf},
@@ -26,51 +24,11 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A runtime that is configured anew may tell other places: the time between two questions at most.
 const ASK_ANYWAY: Duration = Duration::from_secs(60);
-/// How long a reading that was asked for is waited for.
-const READ_PATIENCE: Duration = Duration::from_millis(1500);
-
-/// What was read last.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::agent) struct DiskSample {
-    pub sample: Sample,
-    pub layout: DiskLayout,
-    /// A path on the file system of images.
-    pub images: Option<PathBuf>,
-    /// The directories in which the runtime says that it has images and writable layers.
-    pub told: Arc<[PathBuf]>,
-}
-
-/// Where readings are to be had.
-#[derive(Clone, Debug)]
-pub(in crate::agent) struct DiskReadings {
-    pub latest: watch::Receiver<Arc<DiskSample>>,
-    wanted: Arc<Notify>,
-}
-
-impl DiskReadings {
-    /// Has the disks read now, whatever the period is.
-    pub(in crate::agent) fn ask(&self) {
-        self.wanted.notify_one();
-    }
-
-    /// What is available by a reading from after now. Dropping it loses nothing.
-    pub(in crate::agent) async fn newer(&self, signal: Signal) -> Option<u64> {
-        let now = clock::now().boot;
-        let mut latest = self.latest.clone();
-        self.ask();
-        let read = |disks: &DiskSample| {
-            disks.sample.readings.get(&signal).filter(|read| read.at > now).map(|r| r.available)
-        };
-        let newer = latest.wait_for(|disks| read(disks).is_some());
-        let newer = tokio::time::timeout(READ_PATIENCE, newer).await.ok()?.ok()?;
-        read(&newer)
-    }
-}
-
-pub(in crate::agent) struct DiskTask {
+/// The task that reads file systems.
+pub struct DiskTask {
     runtime: RuntimeClient,
     disks: Disks,
-    told: Arc<[PathBuf]>,
+    runtime_dirs: Arc<[PathBuf]>,
     /// Time between two readings.
     period: watch::Receiver<Duration>,
     published: watch::Sender<Arc<DiskSample>>,
@@ -81,19 +39,22 @@ pub(in crate::agent) struct DiskTask {
 type Asked = Pin<Box<dyn Future<Output = Option<ImageFilesystems>> + Send>>;
 
 impl DiskTask {
-    pub(in crate::agent) fn new(
+    /// A task that reads the file systems of `root_dir`, of images and of writable layers, once
+    /// in every `period`; and the receiver of its readings.
+    #[must_use]
+    pub fn new(
         runtime: RuntimeClient,
         root_dir: &Path,
         period: watch::Receiver<Duration>,
     ) -> (Self, DiskReadings) {
         let (published, latest) = watch::channel(Arc::default());
-        let readings = DiskReadings { latest, wanted: Arc::default() };
-        let wanted = Arc::clone(&readings.wanted);
+        let wanted = Arc::<Notify>::default();
+        let readings = DiskReadings::new(latest, Arc::clone(&wanted));
         (
             Self {
                 runtime,
                 disks: Disks::new(root_dir),
-                told: Arc::default(),
+                runtime_dirs: Arc::default(),
                 period,
                 published,
                 wanted,
@@ -102,7 +63,8 @@ impl DiskTask {
         )
     }
 
-    pub(in crate::agent) async fn run(mut self, shutdown: CancellationToken) {
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let mut asked: Option<Asked> = Some(self.ask_runtime(Duration::ZERO));
         let mut located_at = Instant::now();
         loop {
@@ -117,7 +79,7 @@ impl DiskTask {
                 sample,
                 layout: self.disks.layout(),
                 images,
-                told: Arc::clone(&self.told),
+                runtime_dirs: Arc::clone(&self.runtime_dirs),
             };
             self.published.send_replace(Arc::new(read_now));
             // Every arm only waits; the answer of the runtime is kept until it has come.
@@ -157,7 +119,7 @@ impl DiskTask {
     /// Takes in where the images lie. Whether that is known now.
     async fn locate(&mut self, found: Option<ImageFilesystems>) -> bool {
         let Some(found) = found else { return false };
-        self.told = found.images.iter().chain(&found.containers).cloned().collect();
+        self.runtime_dirs = found.images.iter().chain(&found.containers).cloned().collect();
         match self.disks.locate(&found.images, &found.containers, PATIENCE).await {
             Ok(layout) => {
                 tracing::debug!(?layout, "file systems of root directory, images and layers");
@@ -193,6 +155,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::model::Signal;
     use std::os::unix::net::UnixListener;
 
     #[test]

@@ -1,0 +1,186 @@
+//! The largest users outside of pods, which are reported when ending a pod would not help.
+
+use crate::{
+    blocking::LOOKS,
+    model::{Pressure, Signal, Space},
+    pressure::core::{Acting, measured as amount},
+    signals::{self, outsiders},
+    worker::blocking,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::task::JoinSet;
+
+/// The number of users that a message names.
+const NAMED: usize = 3;
+/// How long the search for large directories may take.
+const DIRECTORIES_PATIENCE: Duration = Duration::from_secs(5);
+/// How long any search may take. A fork bomb may leave no thread for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Searches that are under way, and the last result for each signal.
+pub(super) struct OutsideSearch {
+    proc: PathBuf,
+    root_dir: PathBuf,
+    searches: JoinSet<Found>,
+    messages: BTreeMap<Signal, String>,
+}
+
+/// The result of a search.
+#[derive(Debug, PartialEq)]
+struct Found {
+    signal: Signal,
+    message: String,
+}
+
+impl OutsideSearch {
+    pub(super) fn new(proc: &Path, root_dir: PathBuf) -> Self {
+        let (searches, messages) = (JoinSet::new(), BTreeMap::new());
+        Self { proc: proc.to_owned(), root_dir, searches, messages }
+    }
+
+    /// Begins a search for the users of what is short. `all_measured`: every pod could be measured.
+    /// Processes below `kubepods` are left out; `images` is a path on the file system of images.
+    pub(super) fn begin(
+        &mut self,
+        acting: &Acting,
+        all_measured: bool,
+        kubepods: Vec<String>,
+        images: Option<PathBuf>,
+    ) {
+        let pods = if all_measured { "no pod" } else { "none of the pods that could be measured" };
+        match acting.threshold.signal.condition() {
+            Pressure::Memory => {
+                let users = self.largest_processes(kubepods, |process| process.resident);
+                self.spawn(acting, pods, PATIENCE, users);
+            }
+            Pressure::Pid => {
+                let users = self.largest_processes(kubepods, |process| process.threads);
+                self.spawn(acting, pods, PATIENCE, users);
+            }
+            Pressure::Disk => {
+                let users = self.largest_directories(acting.threshold.signal, images);
+                self.spawn(acting, pods, PATIENCE, users);
+            }
+        }
+    }
+
+    /// Waits for `users` at most `patience`, and makes the message.
+    fn spawn(
+        &mut self,
+        acting: &Acting,
+        pods: &'static str,
+        patience: Duration,
+        users: impl Future<Output = Vec<String>> + Send + 'static,
+    ) {
+        let (signal, threshold) = (acting.threshold.signal, acting.threshold.value);
+        self.searches.spawn(async move {
+            let users = tokio::time::timeout(patience, users).await.unwrap_or_default();
+            let users = match users.is_empty() {
+                true => "nobody that can be seen".to_owned(),
+                false => users.join(", "),
+            };
+            let message = format!(
+                "{signal} is below its threshold of {threshold}, and ending {pods} would change that. The largest users outside pods: {users}"
+            );
+            Found { signal, message }
+        });
+    }
+
+    /// Waits for the message of a search; for ever while there is none. Cancel-safe.
+    pub(super) async fn next(&mut self) -> String {
+        loop {
+            match self.searches.join_next().await {
+                Some(Ok(found)) => {
+                    self.messages.insert(found.signal, found.message.clone());
+                    return found.message;
+                }
+                Some(Err(err)) => tracing::debug!(%err, "the search for users has crashed"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The last messages about the signals that are short now.
+    pub(super) fn messages(&self, short: &BTreeSet<Signal>) -> impl Iterator<Item = String> {
+        let shown = self.messages.iter().filter(|(signal, _)| short.contains(signal));
+        shown.map(|(_, message)| message.clone())
+    }
+
+    fn largest_processes(
+        &self,
+        kubepods: Vec<String>,
+        size: fn(&signals::Process) -> u64,
+    ) -> impl Future<Output = Vec<String>> + Send + use<> {
+        let proc = self.proc.clone();
+        async move {
+            let search = move || outsiders::processes(&proc, &kubepods, NAMED, size);
+            let found = blocking(&LOOKS, search).await.unwrap_or_default();
+            let shown = |one: outsiders::Outsider| {
+                format!("{} (pid {}, {})", one.process.name, one.pid, size(&one.process))
+            };
+            found.into_iter().map(shown).collect()
+        }
+    }
+
+    fn largest_directories(
+        &self,
+        signal: Signal,
+        images: Option<PathBuf>,
+    ) -> impl Future<Output = Vec<String>> + Send + use<> {
+        let root = self.root_dir.clone();
+        let of_root = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+        let same = images.filter(|_| !of_root).unwrap_or_else(|| root.clone());
+        let size: fn(&Space) -> u64 = match signal.resource() {
+            "inodes" => |space| space.inodes,
+            _ => |space| space.bytes,
+        };
+        async move {
+            let known = [root];
+            let found = outsiders::directories(&same, &known, NAMED, DIRECTORIES_PATIENCE, size);
+            let shown = |one: outsiders::LargeDirectory| {
+                format!("{} ({})", one.path.display(), amount(signal, size(&one.space)))
+            };
+            found.await.into_iter().map(shown).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::Reading,
+        pressure::core::{Amount, Threshold},
+    };
+
+    fn acting(signal: Signal) -> Acting {
+        let value = Amount::Number(100);
+        Acting {
+            threshold: Threshold { signal, grace: None, value, min_reclaim: None },
+            reading: Reading { available: 60, capacity: 1000, at: Duration::from_secs(1) },
+            shortfall: 40,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_search_that_hangs_ends_and_delays_no_other() {
+        let mut search = OutsideSearch::new(Path::new("/proc"), PathBuf::from("/"));
+        let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
+        let soon = Duration::from_millis(100);
+        search.spawn(&acting(disk), "no pod", soon, std::future::pending());
+        search.spawn(&acting(memory), "no pod", PATIENCE, async {
+            vec!["yes (pid 7, 900)".to_owned()]
+        });
+        let found = search.next().await;
+        assert!(found.ends_with("outside pods: yes (pid 7, 900)"), "{found}");
+        let late = search.next().await;
+        assert!(late.ends_with("outside pods: nobody that can be seen"), "{late}");
+        let both = BTreeSet::from([memory, disk]);
+        assert_eq!(search.messages(&both).collect::<Vec<_>>(), [found.clone(), late]);
+        assert_eq!(search.messages(&BTreeSet::from([memory])).collect::<Vec<_>>(), [found]);
+    }
+}

@@ -1,0 +1,122 @@
+//! A pod that was told to stop, and the room that a step has to bring.
+
+use super::{Effects, Seen, has_ended, has_memory_volume};
+use crate::{
+    model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
+    pressure::core::{comeback::patience, rank::Victim, state::Acting},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How long the room may take to show in a reading once everything is removed. A runtime frees
+/// writable layers some time after it has reported them removed.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The room that a step has to bring before the next step is decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpectedRoom {
+    pub signal: Signal,
+    /// What was available before the step.
+    pub before: u64,
+    /// On a disk, the next step waits until this much more is available.
+    pub enough: u64,
+}
+
+impl ExpectedRoom {
+    /// What has become available by a reading from after `ended`: `None` while it is waited for,
+    /// `Some(None)` when no reading came in time.
+    pub(super) fn freed(&self, ended: Duration, seen: &Seen<'_>) -> Option<Option<u64>> {
+        let reading = seen.readings.get(&self.signal).filter(|reading| reading.at > ended);
+        let freed = reading.map(|reading| reading.available.saturating_sub(self.before));
+        let disk = self.signal.condition() == Pressure::Disk;
+        let enough = freed.is_some_and(|freed| !disk || freed >= self.enough);
+        let late = seen.now.boot.saturating_sub(ended) >= ROOM_PATIENCE;
+        (enough || late).then_some(freed)
+    }
+}
+
+/// A pod that was told to stop.
+#[derive(Clone, Debug)]
+pub(super) struct Leaving {
+    key: PodKey,
+    pub uid: PodUid,
+    pub pod: Arc<k8s::Pod>,
+    /// It was evicted for a soft threshold, and has time.
+    pub soft: bool,
+    patience: Duration,
+    room: ExpectedRoom,
+    /// What it used of the signal.
+    used: u64,
+    since: Duration,
+    /// Boot time at which it was seen to be gone, or the patience was over.
+    ended: Option<Duration>,
+}
+
+/// The end of a pod that was waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    /// Boot time of its end.
+    pub at: Duration,
+    pub report: ReliefView,
+}
+
+impl Leaving {
+    pub(super) fn new(
+        victim: &Victim<'_>,
+        pod: &Arc<k8s::Pod>,
+        acting: &Acting,
+        stop: HoldStop,
+        now: Now,
+    ) -> Self {
+        Self {
+            key: victim.candidate.key.clone(),
+            uid: victim.candidate.uid.clone(),
+            pod: Arc::clone(pod),
+            soft: !acting.threshold.is_hard(),
+            patience: patience(stop),
+            room: ExpectedRoom {
+                signal: acting.threshold.signal,
+                before: acting.reading.available,
+                // The usage was measured some time ago, and partly by walking directories.
+                enough: victim.used / 2,
+            },
+            used: victim.used,
+            since: now.boot,
+            ended: None,
+        }
+    }
+
+    /// Returns the end of the pod once its effect shows, or its patience is over.
+    pub(super) fn observe(&mut self, seen: &Seen<'_>, effects: &mut Effects) -> Option<Left> {
+        let late = seen.now.boot.saturating_sub(self.since) > self.patience;
+        if self.ended.is_none() {
+            if !late && !self.is_gone(seen) {
+                return None;
+            }
+            effects.read_disks = true;
+        }
+        let ended = *self.ended.get_or_insert(seen.now.boot);
+        let freed = self.room.freed(ended, seen)?;
+        // The next decision needs a newer reading.
+        effects.read_disks = true;
+        let late = if late { ", which has not stopped in time" } else { "" };
+        let report = ReliefView {
+            at: seen.now.wall,
+            signal: self.room.signal,
+            what: format!("evicted {}{late}", self.key),
+            freed,
+            expected: Some(self.used),
+        };
+        Some(Left { at: ended, report })
+    }
+
+    /// Memory and process ids are free when the cgroup has no tasks, unless the pod has a volume in
+    /// memory. Room on a disk is free when nothing of the pod is left.
+    fn is_gone(&self, seen: &Seen<'_>) -> bool {
+        let view = seen.pods.get(&self.key);
+        if view.is_none_or(|view| view.uid != self.uid || has_ended(view)) {
+            return true;
+        }
+        let disk = self.room.signal.condition() == Pressure::Disk;
+        !disk && !has_memory_volume(&self.pod) && seen.without_tasks.contains(&self.uid)
+    }
+}

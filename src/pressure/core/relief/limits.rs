@@ -1,0 +1,94 @@
+//! The pods' own limits on local storage, which are checked while no pod leaves.
+
+use super::{Effects, LONGEST_PAUSE, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen};
+use crate::{
+    model::k8s,
+    pressure::core::{comeback::Cause, limits::over_limits, settings::StaticPods},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The check that is under way, and the boot time of the next one.
+#[derive(Debug, Default)]
+pub(super) struct LimitsTrack {
+    due: Duration,
+    check: LimitsCheck,
+}
+
+#[derive(Debug, Default)]
+enum LimitsCheck {
+    #[default]
+    Idle,
+    Measuring,
+    Measured(Vec<MeasuredPod>),
+}
+
+impl LimitsTrack {
+    pub(super) fn is_measuring(&self) -> bool {
+        !matches!(self.check, LimitsCheck::Idle)
+    }
+
+    pub(super) fn fold(&mut self, pods: Vec<MeasuredPod>) {
+        if matches!(self.check, LimitsCheck::Measuring) {
+            self.check = LimitsCheck::Measured(pods);
+        }
+    }
+}
+
+impl Relief {
+    /// Begins a check when it is due and nothing else is measured.
+    pub(super) fn check_limits(&mut self, seen: &Seen<'_>, effects: &mut Effects) {
+        let leaving = self.memory.leaving().is_some() || self.disk.leaving().is_some();
+        let measuring = self.disk.is_measuring() || self.limits.is_measuring();
+        if leaving || measuring || seen.now.boot < self.limits.due {
+            return;
+        }
+        self.limits.due = seen.now.boot.saturating_add(LONGEST_PAUSE);
+        let exempt = seen.settings.static_pods == StaticPods::Never;
+        if exempt || !seen.settings.local_storage_limits {
+            return;
+        }
+        let limited =
+            self.candidates(seen).filter(|view| view.pod.as_deref().is_some_and(has_local_limit));
+        let pods: Vec<_> = limited.cloned().collect();
+        self.limits.check = LimitsCheck::Measuring;
+        let purpose = MeasurePurpose::Limits;
+        effects.actions.push(ReliefAction::Measure { purpose, pods });
+    }
+
+    /// Evicts every pod above a limit of its own. Returns true when there is one.
+    pub(super) fn evict_for_limits(&mut self, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+        if !matches!(self.limits.check, LimitsCheck::Measured(_)) {
+            return false;
+        }
+        let LimitsCheck::Measured(pods) = std::mem::take(&mut self.limits.check) else {
+            return false;
+        };
+        let candidates = self.still_candidates(&pods, seen);
+        let over = over_limits(&candidates, seen.layout, seen.settings.static_pods);
+        if over.is_empty() {
+            return false;
+        }
+        for eviction in over {
+            let (key, uid) = (eviction.candidate.key.clone(), eviction.candidate.uid.clone());
+            let message = eviction.hold.message.clone();
+            let cause = Cause::Limit(eviction.limit);
+            self.evictions.evict(&eviction.candidate, cause, eviction.hold, seen.now);
+            let annotations = BTreeMap::new();
+            effects.actions.push(ReliefAction::ReportEviction { key, uid, message, annotations });
+        }
+        effects.save = true;
+        self.state.acted(seen.now.boot);
+        true
+    }
+}
+
+/// True when the pod can exceed a limit on local storage.
+fn has_local_limit(pod: &k8s::Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let volumes = spec.volumes.iter().flatten();
+    let mut volumes = volumes.filter_map(|volume| volume.empty_dir.as_ref());
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    volumes.any(|volume| volume.size_limit.is_some())
+        || limits.any(|limits| limits.contains_key("ephemeral-storage"))
+}

@@ -1,0 +1,592 @@
+//! Which step to take next about a shortage.
+//!
+//! [`Relief`] owns everything that outlives one round: the thresholds that are met, the evictions,
+//! and the step that is under way. [`Relief::plan`] reads what was observed and returns actions.
+//! The caller executes them and hands their results to [`Relief::fold`].
+//!
+//! ```text
+//!  page cache:          Untried ─► Running ─► Ended ─► Tried
+//!  memory, process ids: Idle ─► Measuring ─► Measured ─► Leaving ─► Idle
+//!  disks:               Idle ─► ClearingDead ─► Idle ─► FreeingImages ─► Idle ─► Measuring ─► Measured ─► Leaving ─► Idle
+//!  limits of pods:      Idle ─► Measuring ─► Measured ─► Idle
+//! ```
+//!
+//! Each track takes one step at a time, and takes the next one by a reading that began after the
+//! last step had ended. The record of an eviction is saved before the pod is told to stop
+//! ([`ReliefPlan::save`] comes before [`ReliefPlan::orders`]).
+
+mod disk;
+mod leaving;
+mod limits;
+mod memory;
+mod page_cache;
+
+use self::{disk::DiskTrack, leaving::Leaving, limits::LimitsTrack, memory::MemoryTrack};
+use super::{
+    comeback::{Cause, EvictionRecord, Evictions},
+    message::Eviction,
+    rank::{Candidate, Spare, Spared, Victim},
+    settings::EvictionSettings,
+    state::{Acting, Change, PressureState, Step},
+    threshold::Threshold,
+};
+use crate::model::{
+    DiskLayout, Now, PodKey, PodUid, PodUse, PodView, Pressure, PressureOrders, Readings,
+    ReliefView, Signal, k8s, priority_of,
+};
+use page_cache::PageCache;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The workers have this long to report all pods after the first listing of the runtime.
+const REPORTS_PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time between two rounds, and between two checks of the pods' own limits.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The time between two rounds while a step is under way.
+const ACTIVE_PAUSE: Duration = Duration::from_millis(50);
+/// The time between two readings of the disks while a step is under way.
+const ACTIVE_DISK_PERIOD: Duration = Duration::from_millis(500);
+
+/// Everything that one round decides by.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The settings as they apply to this machine ([`EvictionSettings::on_machine`]).
+    pub settings: &'a EvictionSettings,
+    /// On which file systems images and writable layers lie.
+    pub layout: DiskLayout,
+    /// The latest reading of each signal.
+    pub readings: &'a Readings,
+    /// The cgroup of all pods can be read, or the configuration has none.
+    pub kubepods_known: bool,
+    /// The published view of every pod.
+    pub pods: &'a BTreeMap<PodKey, Arc<PodView>>,
+    /// The runtime was listed at least once since the agent started.
+    pub listed: bool,
+    /// The uids of all pods that are wished or still there; `None` while not every source was read.
+    pub known_uids: Option<&'a BTreeSet<PodUid>>,
+    /// The number of dead containers that are kept only for people to read.
+    pub dead_containers: usize,
+    /// The pods of [`Relief::leaving`] whose cgroups have no tasks.
+    pub without_tasks: &'a BTreeSet<PodUid>,
+    /// The time of this round.
+    pub now: Now,
+}
+
+/// A pod with what it uses.
+#[derive(Clone, Debug)]
+pub struct MeasuredPod {
+    /// The published view that named the pod.
+    pub view: Arc<PodView>,
+    /// Its specification.
+    pub pod: Arc<k8s::Pod>,
+    /// What it uses.
+    pub usage: PodUse,
+    /// One sentence for each part that could not be measured completely.
+    pub missing: Vec<String>,
+}
+
+impl MeasuredPod {
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            pod: &self.pod,
+            key: &self.view.key,
+            uid: &self.view.uid,
+            priority: priority_of(&self.pod),
+            api_pod: false,
+            usage: &self.usage,
+        }
+    }
+}
+
+/// What pods are measured for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeasurePurpose {
+    /// A threshold of memory or process ids is crossed: only cgroups are read.
+    Cgroups(Acting),
+    /// A threshold of a disk is crossed: directories and writable layers are measured as well.
+    Disk(Acting),
+    /// The pods' own limits are checked: the same parts as for a disk.
+    Limits,
+}
+
+/// An action of a [`ReliefPlan`].
+#[derive(Clone, Debug)]
+pub enum ReliefAction {
+    /// Emit the node's event about a condition.
+    ReportCondition(Change),
+    /// Emit the node's event `EvictionThresholdMet`.
+    ReportThreshold(Signal),
+    /// Emit the pod's event `Evicted`.
+    ReportEviction {
+        /// Full name.
+        key: PodKey,
+        /// Incarnation.
+        uid: PodUid,
+        /// Message of the event.
+        message: String,
+        /// Annotations of the event.
+        annotations: BTreeMap<&'static str, String>,
+    },
+    /// Log that an evicted pod has no time left to stop.
+    ReportHurried(PodKey),
+    /// Log that an evicted pod may start again.
+    ReportComeback(PodKey),
+    /// Log that a pod is not evicted for a signal, and why.
+    ReportSpared {
+        /// Full name.
+        key: PodKey,
+        /// The signal that is short.
+        signal: Signal,
+        /// The reason.
+        why: Spare,
+    },
+    /// Log a step that has ended, and show it in the node's status.
+    ReportStep(ReliefView),
+    /// Find the largest users outside of pods, and emit the node's event `EvictionFoundNoPod`.
+    ReportNoPod {
+        /// The threshold.
+        acting: Acting,
+        /// Every pod could be measured.
+        all_measured: bool,
+    },
+    /// Ask the kernel to reclaim page cache of pods; results in [`Outcome::Reclaimed`].
+    ReclaimPageCache {
+        /// What is missing, in bytes.
+        bytes: u64,
+        /// How much more to reclaim, in bytes.
+        spare: u64,
+    },
+    /// Remove unused images; results in [`Outcome::ImagesFreed`].
+    FreeImages {
+        /// How much to free, in bytes; `None`: remove all unused images.
+        bytes: Option<u64>,
+    },
+    /// Measure pods; results in [`Outcome::Measured`].
+    Measure {
+        /// The reason, which says what to measure.
+        purpose: MeasurePurpose,
+        /// The pods.
+        pods: Vec<Arc<PodView>>,
+    },
+}
+
+/// The result of an action.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The kernel has ended reclaiming page cache.
+    Reclaimed(ReclaimOutcome),
+    /// Unused images were removed; `None` where nobody could be asked to.
+    ImagesFreed(Option<ImagesFreed>),
+    /// Pods were measured.
+    Measured(MeasurePurpose, Vec<MeasuredPod>),
+}
+
+/// How a request to reclaim page cache ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimOutcome {
+    /// Everything was reclaimed that was asked for.
+    Complete,
+    /// The kernel found less.
+    Partial,
+    /// The kernel returned an error.
+    Failed,
+    /// This kernel has no interface for it, or pods have no cgroup.
+    Unsupported,
+}
+
+/// What removing images has freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImagesFreed {
+    /// The number of images.
+    pub images: usize,
+    /// The freed bytes.
+    pub bytes: u64,
+}
+
+/// What one round does.
+#[derive(Clone, Debug)]
+pub struct ReliefPlan {
+    /// The eviction records changed: they are saved before `orders` are given.
+    pub save: bool,
+    /// The orders for the workers.
+    pub orders: PressureOrders,
+    /// Executed after `orders` are given, in this order.
+    pub actions: Vec<ReliefAction>,
+    /// Read the disks now.
+    pub read_disks: bool,
+    /// The time until the next round.
+    pub wake_in: Duration,
+    /// The time between two readings of the disks from now on.
+    pub disk_period: Duration,
+    /// What the readings show.
+    pub step: Step,
+}
+
+/// What the functions of one round add to.
+#[derive(Default)]
+struct Effects {
+    save: bool,
+    read_disks: bool,
+    actions: Vec<ReliefAction>,
+    /// The time until the pause of an evicted pod is over.
+    comeback: Option<Duration>,
+}
+
+/// Decides about evictions and about everything that is reclaimed before one.
+#[derive(Debug)]
+pub struct Relief {
+    state: PressureState,
+    evictions: Evictions,
+    /// The usage of all pods could be read at least once.
+    kubepods_known: bool,
+    /// Boot time at which `Seen::listed` was first true.
+    listed_since: Option<Duration>,
+    page_cache: PageCache,
+    memory: MemoryTrack,
+    disk: DiskTrack,
+    limits: LimitsTrack,
+    /// Signals with an event `EvictionThresholdMet` since they are crossed.
+    reported: BTreeSet<Signal>,
+    /// The pods that were spared by the last ranking of each signal that is crossed.
+    spared: BTreeMap<Signal, BTreeMap<PodKey, Spare>>,
+    /// Boot time of the last ranking without a pod to evict, of each threshold that is met.
+    futile: BTreeMap<Threshold, Duration>,
+    /// Boot time of the last search for users outside of pods.
+    searched: BTreeMap<Signal, Duration>,
+}
+
+impl Relief {
+    /// Continues with the evictions of an earlier run. Conditions for which pods were evicted are
+    /// held as if they had just been seen; a condition without a threshold is dropped.
+    #[must_use]
+    pub fn restored(evictions: Evictions, settings: &EvictionSettings, boot: Duration) -> Self {
+        let held = held_conditions(&evictions, settings);
+        Self {
+            state: PressureState::restored(held, boot),
+            evictions,
+            kubepods_known: false,
+            listed_since: None,
+            page_cache: PageCache::Untried,
+            memory: MemoryTrack::Idle,
+            disk: DiskTrack::default(),
+            limits: LimitsTrack::default(),
+            reported: BTreeSet::new(),
+            spared: BTreeMap::new(),
+            futile: BTreeMap::new(),
+            searched: BTreeMap::new(),
+        }
+    }
+
+    /// The orders for the workers before the first round.
+    #[must_use]
+    pub fn first_orders(evictions: &Evictions, settings: &EvictionSettings) -> PressureOrders {
+        let conditions = held_conditions(evictions, settings).collect();
+        PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
+    }
+
+    /// The evictions that are not forgotten.
+    #[must_use]
+    pub fn evictions(&self) -> &Evictions {
+        &self.evictions
+    }
+
+    /// The eviction records to save.
+    pub fn records(&self) -> impl Iterator<Item = &EvictionRecord> {
+        self.evictions.records()
+    }
+
+    /// The evicted pods whose end is waited for.
+    pub fn leaving(&self) -> impl Iterator<Item = (&PodUid, &Arc<k8s::Pod>)> {
+        let both = self.memory.leaving().into_iter().chain(self.disk.leaving());
+        both.map(|leaving| (&leaving.uid, &leaving.pod))
+    }
+
+    /// Takes in the result of an action.
+    pub fn fold(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Reclaimed(result) => self.page_cache.fold(result),
+            Outcome::ImagesFreed(freed) => self.disk.fold_images(freed),
+            Outcome::Measured(MeasurePurpose::Cgroups(_), pods) => self.memory.fold(pods),
+            Outcome::Measured(MeasurePurpose::Disk(_), pods) => self.disk.fold_pods(pods),
+            Outcome::Measured(MeasurePurpose::Limits, pods) => self.limits.fold(pods),
+        }
+    }
+
+    /// Plans one round.
+    pub fn plan(&mut self, seen: &Seen<'_>) -> ReliefPlan {
+        let now = seen.now;
+        let mut step = self.state.step(seen.settings, seen.readings, now.boot);
+        // A cgroup of all pods that goes away later has no users, and is made again.
+        self.kubepods_known |= seen.kubepods_known;
+        step.known &= self.kubepods_known;
+        let mut effects = Effects::default();
+        let changes = step.changes.iter().copied().map(ReliefAction::ReportCondition);
+        effects.actions.extend(changes);
+        let complete = self.pods_are_complete(seen);
+        let ended = self.update_evictions(&step, seen, complete, &mut effects);
+        let ended = ended
+            | self.finish_memory(seen, &mut effects)
+            | self.finish_disk(seen, &mut effects)
+            | self.finish_page_cache(&step, seen, &mut effects);
+        self.hurry_for_disk(&step, now, &mut effects);
+        self.forget_relieved(&step);
+        // The readings of a round in which a step ended do not show its effect.
+        if !ended && complete {
+            self.act(&step, seen, &mut effects);
+        }
+        let (wake_in, disk_period) = self.pauses(&step, effects.comeback, now);
+        ReliefPlan {
+            save: effects.save,
+            orders: PressureOrders {
+                known: step.known,
+                conditions: step.conditions.clone(),
+                evicted: self.evictions.away(),
+                clear_dead: self.disk.is_clearing_dead(),
+            },
+            actions: effects.actions,
+            read_disks: effects.read_disks,
+            wake_in,
+            disk_period,
+            step,
+        }
+    }
+
+    /// True when every pod that runs can be expected to have a view: after a start, the workers
+    /// report one by one.
+    fn pods_are_complete(&mut self, seen: &Seen<'_>) -> bool {
+        if !seen.listed {
+            return false;
+        }
+        let since = *self.listed_since.get_or_insert(seen.now.boot);
+        seen.now.boot.saturating_sub(since) >= REPORTS_PATIENCE
+    }
+
+    /// Lets evicted pods come back that may, and drops records of pods that are gone. Returns true
+    /// when an evicted pod has ended.
+    fn update_evictions(
+        &mut self,
+        step: &Step,
+        seen: &Seen<'_>,
+        complete: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        // A pod that still runs because the runtime hangs is not back.
+        let ended = self.evictions.observe(|key, uid| match seen.pods.get(key) {
+            Some(view) => view.uid == *uid && !has_ended(view),
+            None => !complete,
+        });
+        if ended {
+            self.state.acted(seen.now.boot);
+            effects.read_disks = true;
+        }
+        let looked = self.evictions.look(&step.conditions, step.known, seen.now);
+        effects.save |= looked.changed;
+        if let Some(uids) = seen.known_uids {
+            effects.save |= self.evictions.retain(|_, uid| uids.contains(uid));
+        }
+        effects.comeback = looked.next_look;
+        effects.actions.extend(looked.back.into_iter().map(ReliefAction::ReportComeback));
+        ended
+    }
+
+    /// Takes the first step that is possible.
+    fn act(&mut self, step: &Step, seen: &Seen<'_>, effects: &mut Effects) {
+        if self.act_on_measured(step, seen, effects) {
+            return;
+        }
+        for acting in &step.acting {
+            if self.may_act(acting, seen.now) && self.relieve(acting, seen, effects) {
+                return;
+            }
+        }
+        self.check_limits(seen, effects);
+    }
+
+    fn act_on_measured(&mut self, step: &Step, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+        self.evict_for_memory(step, seen, effects)
+            || self.evict_for_disk(step, seen, effects)
+            || self.evict_for_limits(seen, effects)
+    }
+
+    /// Begins a step for a threshold; false when there is none to begin.
+    fn relieve(&mut self, acting: &Acting, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+        let signal = acting.threshold.signal;
+        if self.reported.insert(signal) {
+            effects.actions.push(ReliefAction::ReportThreshold(signal));
+        }
+        match signal.condition() {
+            Pressure::Memory if self.reclaim_page_cache(acting, seen.now, effects) => true,
+            Pressure::Memory | Pressure::Pid => {
+                self.measure_for_memory(acting, seen, effects);
+                true
+            }
+            Pressure::Disk => self.relieve_disk(acting, seen, effects),
+        }
+    }
+
+    /// True when a step for this threshold may begin now.
+    ///
+    /// A pod that leaves for memory or process ids does so within a moment, and all other steps
+    /// wait for it. A step for a disk may take long, and memory does not wait for it. A pod with a
+    /// grace period that leaves for a soft threshold holds up no hard one, except on a disk, where
+    /// the pods that already leave are waited for.
+    fn may_act(&self, acting: &Acting, now: Now) -> bool {
+        let condition = acting.threshold.signal.condition();
+        let hard = acting.threshold.is_hard();
+        let futile = self.futile.get(&acting.threshold);
+        if futile.is_some_and(|at| now.boot.saturating_sub(*at) < ACTIVE_PAUSE) {
+            return false;
+        }
+        // Also a pod that an earlier run of the agent evicted.
+        let has_time = condition == Pressure::Disk || !hard;
+        if has_time && self.evictions.relief_is_coming(condition, now) {
+            return false;
+        }
+        match condition {
+            Pressure::Memory | Pressure::Pid => self.memory.allows(hard),
+            Pressure::Disk => {
+                self.memory.allows(hard) && self.disk.is_idle() && !self.limits.is_measuring()
+            }
+        }
+    }
+
+    /// True when a measurement for this threshold may still decide: the threshold is crossed, and
+    /// no step has ended since its reading.
+    fn is_current(&self, acting: &Acting, step: &Step) -> bool {
+        step.met.iter().any(|met| met.threshold == acting.threshold)
+            && !self.state.is_outdated(acting.reading.at)
+    }
+
+    /// Evicts a pod, and returns it as the pod to wait for.
+    fn evict(
+        &mut self,
+        victim: &Victim<'_>,
+        acting: &Acting,
+        measured: &[MeasuredPod],
+        seen: &Seen<'_>,
+        effects: &mut Effects,
+    ) -> Option<Leaving> {
+        let eviction = Eviction::of(victim, acting, seen.settings.max_pod_grace);
+        let candidate = &victim.candidate;
+        let pod = &measured.iter().find(|m| m.view.uid == *candidate.uid)?.pod;
+        let leaving = Leaving::new(victim, pod, acting, eviction.hold.stop, seen.now);
+        let cause = Cause::Signal(acting.threshold.signal);
+        let message = eviction.hold.message.clone();
+        self.evictions.evict(candidate, cause, eviction.hold, seen.now);
+        effects.save = true;
+        effects.actions.push(ReliefAction::ReportEviction {
+            key: candidate.key.clone(),
+            uid: candidate.uid.clone(),
+            message,
+            annotations: eviction.annotations,
+        });
+        Some(leaving)
+    }
+
+    /// Takes in which pods a ranking has spared, and reports the new ones.
+    fn note_spared(&mut self, signal: Signal, spared: &[Spared<'_>], effects: &mut Effects) {
+        let now: BTreeMap<PodKey, Spare> =
+            spared.iter().map(|spared| (spared.candidate.key.clone(), spared.why)).collect();
+        let before = self.spared.entry(signal).or_default();
+        for (key, why) in now.iter().filter(|(key, why)| before.get(*key) != Some(*why)) {
+            let (key, why) = (key.clone(), *why);
+            effects.actions.push(ReliefAction::ReportSpared { key, signal, why });
+        }
+        *before = now;
+    }
+
+    /// No pod can be evicted for a threshold: another threshold of the same track gets its turn, and
+    /// the users outside of pods are reported.
+    fn note_futile(
+        &mut self,
+        acting: &Acting,
+        spared: &[Spared<'_>],
+        now: Now,
+        effects: &mut Effects,
+    ) {
+        /// The time between two searches for the same signal, also when it was relieved meanwhile.
+        const PERIOD: Duration = Duration::from_secs(600);
+        let signal = acting.threshold.signal;
+        self.futile.insert(acting.threshold, now.boot);
+        let last = self.searched.get(&signal);
+        if last.is_some_and(|last| now.boot.saturating_sub(*last) < PERIOD) {
+            return;
+        }
+        self.searched.insert(signal, now.boot);
+        let all_measured = !spared.iter().any(|spared| spared.why == Spare::NotMeasured);
+        effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured });
+    }
+
+    fn forget_relieved(&mut self, step: &Step) {
+        let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
+        self.reported.retain(|signal| met.contains(signal));
+        self.spared.retain(|signal, _| met.contains(signal));
+        self.futile.retain(|threshold, _| met.contains(&threshold.signal));
+    }
+
+    /// The pods that have not ended and were not evicted.
+    fn candidates<'a>(&'a self, seen: &Seen<'a>) -> impl Iterator<Item = &'a Arc<PodView>> {
+        let live = seen.pods.values().filter(|view| view.pod.is_some() && !has_ended(view));
+        live.filter(|view| self.evictions.stop_of(&view.key, &view.uid).is_none())
+    }
+
+    /// The measured pods that are still candidates: measuring takes time.
+    fn still_candidates<'a>(
+        &self,
+        measured: &'a [MeasuredPod],
+        seen: &Seen<'_>,
+    ) -> Vec<Candidate<'a>> {
+        let still = measured.iter().filter(|measured| {
+            is_live(&measured.view, seen)
+                && self.evictions.stop_of(&measured.view.key, &measured.view.uid).is_none()
+        });
+        still.map(MeasuredPod::candidate).collect()
+    }
+
+    /// The times until the next round and between two readings of the disks.
+    fn pauses(&self, step: &Step, comeback: Option<Duration>, now: Now) -> (Duration, Duration) {
+        let active = self.memory.leaving().is_some() || self.disk.is_active();
+        let longest = if active { ACTIVE_DISK_PERIOD } else { LONGEST_PAUSE };
+        let disks = step.looks.iter().filter(|(signal, _)| signal.condition() == Pressure::Disk);
+        let disk_period = disks.map(|(_, look)| *look).min().unwrap_or(longest).min(longest);
+        let quick = active || !step.known || self.page_cache.is_awaited(now.boot);
+        let longest = if quick { ACTIVE_PAUSE } else { LONGEST_PAUSE };
+        (
+            step.next_look.min(comeback.unwrap_or(longest)).min(longest).max(ACTIVE_PAUSE),
+            disk_period,
+        )
+    }
+}
+
+/// The conditions for which pods are evicted since an earlier run, as far as a threshold can still
+/// raise them.
+fn held_conditions(
+    evictions: &Evictions,
+    settings: &EvictionSettings,
+) -> impl Iterator<Item = Pressure> {
+    let away = evictions.records().filter(|record| record.back.is_none());
+    away.filter_map(|record| record.cause.condition()).filter(|condition| {
+        settings.thresholds.iter().any(|threshold| threshold.signal.condition() == *condition)
+    })
+}
+
+/// True when this incarnation is still published and has not ended.
+fn is_live(view: &PodView, seen: &Seen<'_>) -> bool {
+    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !has_ended(now))
+}
+
+/// True when the containers of a pod have ended for good.
+#[must_use]
+pub fn has_ended(view: &PodView) -> bool {
+    matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+/// True when a pod has a volume in memory, whose content outlives the processes.
+fn has_memory_volume(pod: &k8s::Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut media = volumes.filter_map(|volume| volume.empty_dir.as_ref()?.medium.as_deref());
+    media.any(|medium| medium == "Memory")
+}

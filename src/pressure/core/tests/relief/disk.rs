@@ -1,0 +1,193 @@
+//! Disks, and the pods' own limits.
+
+use super::*;
+
+fn freed(images: usize, mib: u64) -> Outcome {
+    Outcome::ImagesFreed(Some(ImagesFreed { images, bytes: mib * MI }))
+}
+
+#[test]
+fn dead_containers_go_first_then_images_then_a_pod() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.dead_containers = 3;
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["clear dead containers"]);
+    assert!(world.round(500).is_empty());
+    world.dead_containers = 0;
+    assert!(world.round(500).is_empty());
+    world.read(Signal::NodefsAvailable, 61 * MI);
+    assert!(world.round(500).is_empty(), "the runtime frees layers some time later");
+    assert_eq!(world.round(5000), ["removed 3 dead containers"]);
+    assert!(!world.orders().clear_dead);
+    assert_eq!(world.round(500), ["free images"]);
+    assert!(world.round(500).is_empty());
+    world.relief.fold(freed(2, 5));
+    assert_eq!(world.round(500), ["removed 2 unused images"]);
+    assert_eq!(world.round(500), ["measure disks of hog"]);
+    assert!(world.round(500).is_empty());
+    world.answer();
+    assert_eq!(world.round(1), ["evict hog"]);
+    assert!(world.saved());
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::Within(1)));
+}
+
+#[test]
+fn no_pod_is_evicted_when_dead_containers_were_enough() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.dead_containers = 1;
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["clear dead containers"]);
+    world.dead_containers = 0;
+    world.round(500);
+    world.read(Signal::NodefsAvailable, 400 * MI);
+    assert_eq!(world.round(500), ["removed 1 dead container"]);
+    assert!(world.round(500).is_empty() && world.orders().evicted.is_empty());
+}
+
+#[test]
+fn dead_containers_that_stay_hold_up_the_next_step_for_ten_seconds() {
+    let mut world = hard_disk();
+    world.dead_containers = 2;
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["clear dead containers"]);
+    world.round(9_000);
+    assert!(world.round(1000).is_empty());
+    assert_eq!(world.round(5000), ["removed 0 dead containers"]);
+    assert_eq!(world.round(500), ["free images"]);
+    assert!(world.round(29_000).is_empty());
+    assert_eq!(world.round(1000), ["removed 0 unused images"]);
+}
+
+/// A world in which `hog` was told to stop for a disk.
+fn evicted() -> World {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog"));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.decide(), ["measure disks of hog", "evict hog"]);
+    world
+}
+
+#[test]
+fn a_pod_is_measured_at_once_when_images_can_not_be_freed() {
+    let world = evicted();
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::Within(1)));
+}
+
+#[test]
+fn a_pod_that_fills_a_disk_is_killed_after_its_second() {
+    let mut world = evicted();
+    assert!(world.round(500).is_empty());
+    assert_eq!(world.round(500), ["hurry hog"]);
+    assert!(world.saved());
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::AtOnce));
+    assert!(world.round(500).is_empty(), "once");
+}
+
+#[test]
+fn the_next_pod_waits_for_the_room_of_the_evicted_one() {
+    let mut world = evicted();
+    world.run(disk_hog("second"));
+    world.end("hog");
+    assert!(world.round(500).is_empty());
+    world.read(Signal::NodefsAvailable, 80 * MI);
+    assert!(world.round(500).is_empty(), "half of what it used is expected");
+    world.read(Signal::NodefsAvailable, 300 * MI);
+    assert_eq!(world.round(500), ["evicted default/hog"]);
+    assert!(world.round(500).is_empty());
+    assert!(world.stop_of("second").is_none());
+}
+
+#[test]
+fn memory_does_not_wait_for_a_disk() {
+    let mut settings =
+        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
+    settings.local_storage_limits = false;
+    let mut world = World::new(settings);
+    world.round(0);
+    world.run(disk_hog("disk"));
+    world.run(hog());
+    let memory = PodKey::new("default", "disk");
+    world.usage.get_mut(&memory).unwrap().memory = Some(0);
+    world.usage.get_mut(&PodKey::new("default", "hog")).unwrap().logs = Some(space(0, 0));
+    world.usage.get_mut(&PodKey::new("default", "hog")).unwrap().containers[0].layer =
+        Some(space(0, 0));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(2000), ["free images"]);
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of disk hog", "evict hog"]);
+    // The disk waits for the eviction, which takes a moment.
+    world.relief.fold(freed(0, 0));
+    assert_eq!(world.round(50), ["removed 0 unused images"]);
+    assert!(world.round(50).is_empty());
+    world.end("hog");
+    world.read(Signal::MemoryAvailable, 500 * MI);
+    world.round(50);
+    assert_eq!(world.round(50), ["evicted default/hog"]);
+    assert_eq!(world.decide(), ["measure disks of disk", "evict disk"]);
+}
+
+#[test]
+fn a_measurement_of_disks_is_dropped_when_a_pod_was_evicted_meanwhile() {
+    let mut settings =
+        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
+    settings.local_storage_limits = false;
+    let mut world = World::new(settings);
+    world.round(0);
+    let mut hog = disk_hog("hog");
+    hog.usage.memory = Some(400 * MI);
+    world.run(hog);
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(2000), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.round(50), ["measure disks of hog"]);
+    let disks = std::mem::take(&mut world.measuring);
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
+    world.measuring = disks;
+    world.answer();
+    let actions = world.round(50);
+    assert!(actions.is_empty(), "{actions:?}");
+}
+
+#[test]
+fn pods_above_a_limit_of_their_own_are_evicted_together() {
+    let mut world = World::new(settings(thresholds("nodefs.available=100Mi", "", "", "")));
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    let big = || space(20 * MI, 1);
+    world.run(Pod::new("one", limited.clone()).volume("v", big()));
+    world.run(Pod::new("two", limited.clone()).volume("v", big()));
+    world.run(Pod::new("small", limited).volume("v", space(MI, 1)));
+    world.run(Pod::new("free", json!({})).disk(Some(space(300 * MI, 1)), None));
+    world.round(0);
+    assert_eq!(world.round(2000), ["measure limits of one small two"]);
+    world.answer();
+    assert_eq!(world.round(1), ["evict one", "evict two"]);
+    assert!(world.saved());
+    world.end("one");
+    world.end("two");
+    assert!(world.round(1000).is_empty());
+    assert_eq!(world.round(9000), ["measure limits of small"], "every ten seconds");
+}
+
+#[test]
+fn static_pods_are_not_checked_when_they_are_never_evicted() {
+    let mut settings = settings(thresholds("nodefs.available=100Mi", "", "", ""));
+    settings.static_pods = StaticPods::Never;
+    let mut world = World::new(settings);
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    world.run(Pod::new("one", limited).volume("v", space(20 * MI, 1)));
+    world.round(0);
+    assert!(world.round(2000).is_empty());
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.decide(), ["measure disks of one", "no pod helps"]);
+}

@@ -1,0 +1,233 @@
+//! Scripted worlds: what is read and which pods run, round by round, and the actions of each round.
+
+mod disk;
+mod memory;
+mod restart;
+
+use super::*;
+use crate::model::{HoldStop, PodView, Pressure, PressureOrders, Readings};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// A node whose readings, pods and clock the test sets. Actions are short texts such as
+/// `evict hog`.
+struct World {
+    relief: Relief,
+    settings: EvictionSettings,
+    layout: DiskLayout,
+    now: Now,
+    /// Available and capacity of each signal.
+    signals: BTreeMap<Signal, (u64, u64)>,
+    pods: BTreeMap<PodKey, Arc<PodView>>,
+    usage: BTreeMap<PodKey, PodUse>,
+    listed: bool,
+    known_uids: Option<BTreeSet<PodUid>>,
+    kubepods_known: bool,
+    dead_containers: usize,
+    without_tasks: BTreeSet<PodUid>,
+    /// Measurements that are not answered yet.
+    measuring: Vec<(MeasurePurpose, Vec<Arc<PodView>>)>,
+    last: Option<ReliefPlan>,
+}
+
+impl World {
+    /// A node on which nothing is short, whose pods are known.
+    fn new(settings: EvictionSettings) -> Self {
+        Self::resumed(Evictions::default(), settings)
+    }
+
+    /// The same after a restart of the agent.
+    fn resumed(evictions: Evictions, settings: EvictionSettings) -> Self {
+        let now = now(100, 1_000_000);
+        let mut world = Self {
+            relief: Relief::restored(evictions, &settings, now.boot),
+            settings,
+            layout: DiskLayout::Single,
+            now,
+            signals: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            listed: true,
+            known_uids: None,
+            kubepods_known: true,
+            dead_containers: 0,
+            without_tasks: BTreeSet::new(),
+            measuring: Vec::new(),
+            last: None,
+        };
+        for threshold in &world.settings.thresholds {
+            let pieces = matches!(threshold.signal.resource(), "pids" | "inodes");
+            let capacity = if pieces { 1000 } else { 1000 * MI };
+            world.signals.insert(threshold.signal, (capacity / 2, capacity));
+        }
+        world
+    }
+
+    /// A pod that runs, with what it uses.
+    fn run(&mut self, pod: Pod) {
+        self.publish(&pod, "Running", true);
+        self.usage.insert(pod.key.clone(), pod.usage);
+    }
+
+    fn publish(&mut self, pod: &Pod, phase: &str, running: bool) {
+        let state = if running { json!({"running": {}}) } else { json!({"waiting": {}}) };
+        let status = json!({
+            "phase": phase,
+            "containerStatuses": [{
+                "name": "c", "image": "i", "imageID": "", "ready": running, "restartCount": 0,
+                "state": state,
+            }],
+        });
+        let view = PodView {
+            key: pod.key.clone(),
+            uid: pod.uid.clone(),
+            pod: Some(Arc::new(pod.pod.clone())),
+            status: Arc::new(serde_json::from_value(status).unwrap()),
+            origin: None,
+            terminating: false,
+            hung: None,
+            waiting: None,
+        };
+        self.pods.insert(pod.key.clone(), Arc::new(view));
+    }
+
+    /// The pod has stopped; its view shows the phase `Failed`.
+    fn end(&mut self, name: &str) {
+        let view = self.pods.get_mut(&PodKey::new("default", name)).unwrap();
+        let mut status = k8s::PodStatus::clone(&view.status);
+        status.phase = Some("Failed".to_owned());
+        let ended = PodView { status: Arc::new(status), ..PodView::clone(view) };
+        *view = Arc::new(ended);
+    }
+
+    fn read(&mut self, signal: Signal, available: u64) {
+        self.signals.get_mut(&signal).unwrap().0 = available;
+    }
+
+    /// One round after this many milliseconds, by new readings.
+    fn round(&mut self, after_millis: u64) -> Vec<String> {
+        self.now.boot += Duration::from_millis(after_millis);
+        self.now.wall += Duration::from_millis(after_millis);
+        let at = self.now.boot;
+        let readings: Readings = self
+            .signals
+            .iter()
+            .map(|(signal, (available, capacity))| {
+                (*signal, Reading { available: *available, capacity: *capacity, at })
+            })
+            .collect();
+        let plan = self.relief.plan(&Seen {
+            settings: &self.settings,
+            layout: self.layout,
+            readings: &readings,
+            kubepods_known: self.kubepods_known,
+            pods: &self.pods,
+            listed: self.listed,
+            known_uids: self.known_uids.as_ref(),
+            dead_containers: self.dead_containers,
+            without_tasks: &self.without_tasks,
+            now: self.now,
+        });
+        let mut shown: Vec<String> = plan.actions.iter().filter_map(shown).collect();
+        if plan.orders.clear_dead && !self.orders().clear_dead {
+            shown.push("clear dead containers".to_owned());
+        }
+        for action in &plan.actions {
+            if let ReliefAction::Measure { purpose, pods } = action {
+                self.measuring.push((*purpose, pods.clone()));
+            }
+        }
+        self.last = Some(plan);
+        shown
+    }
+
+    /// Answers every measurement with the current usage.
+    fn answer(&mut self) {
+        for (purpose, pods) in std::mem::take(&mut self.measuring) {
+            let measured = pods.iter().map(|view| MeasuredPod {
+                view: Arc::clone(view),
+                pod: view.pod.clone().unwrap(),
+                usage: self.usage[&view.key].clone(),
+                missing: Vec::new(),
+            });
+            let measured = measured.collect();
+            self.relief.fold(Outcome::Measured(purpose, measured));
+        }
+    }
+
+    /// One round, the answers to its measurements, and a round a millisecond later.
+    fn decide(&mut self) -> Vec<String> {
+        let mut shown = self.round(1000);
+        self.answer();
+        shown.extend(self.round(1));
+        shown
+    }
+
+    fn orders(&self) -> PressureOrders {
+        self.last.as_ref().map(|plan| plan.orders.clone()).unwrap_or_default()
+    }
+
+    fn saved(&self) -> bool {
+        self.last.as_ref().unwrap().save
+    }
+
+    /// How the workers are told to stop a pod.
+    fn stop_of(&self, name: &str) -> Option<HoldStop> {
+        let orders = self.orders();
+        orders.evicted.get(&PodKey::new("default", name)).map(|evicted| evicted.hold.stop)
+    }
+}
+
+/// The actions that scenarios are about, in words.
+fn shown(action: &ReliefAction) -> Option<String> {
+    Some(match action {
+        ReliefAction::ReportEviction { key, .. } => format!("evict {}", key.name),
+        ReliefAction::ReportHurried(key) => format!("hurry {}", key.name),
+        ReliefAction::ReportComeback(key) => format!("let {} back", key.name),
+        ReliefAction::ReportStep(step) => step.what.clone(),
+        ReliefAction::ReportNoPod { .. } => "no pod helps".to_owned(),
+        ReliefAction::ReclaimPageCache { .. } => "reclaim page cache".to_owned(),
+        ReliefAction::FreeImages { .. } => "free images".to_owned(),
+        ReliefAction::Measure { purpose, pods } => {
+            let pods: Vec<&str> = pods.iter().map(|view| &*view.key.name).collect();
+            let what = match purpose {
+                MeasurePurpose::Cgroups(_) => "cgroups",
+                MeasurePurpose::Disk(_) => "disks",
+                MeasurePurpose::Limits => "limits",
+            };
+            format!("measure {what} of {}", pods.join(" "))
+        }
+        ReliefAction::ReportCondition(_)
+        | ReliefAction::ReportThreshold(_)
+        | ReliefAction::ReportSpared { .. } => return None,
+    })
+}
+
+fn hard_memory() -> World {
+    let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
+    world.settings.local_storage_limits = false;
+    // The workers had their time to report after the first listing.
+    assert!(world.round(0).is_empty());
+    assert!(world.round(2000).is_empty());
+    world
+}
+
+fn hard_disk() -> World {
+    let mut world = World::new(settings(thresholds("nodefs.available=100Mi", "", "", "")));
+    world.settings.local_storage_limits = false;
+    assert!(world.round(0).is_empty());
+    assert!(world.round(2000).is_empty());
+    world
+}
+
+fn hog() -> Pod {
+    Pod::new("hog", json!({})).memory(400 * MI)
+}
+
+fn disk_hog(name: &str) -> Pod {
+    Pod::new(name, json!({})).disk(Some(space(300 * MI, 10)), Some(space(0, 0)))
+}
+
+/// A kernel that can't reclaim page cache.
+fn without_page_cache(world: &mut World) {
+    world.relief.fold(Outcome::Reclaimed(ReclaimOutcome::Unsupported));
+}

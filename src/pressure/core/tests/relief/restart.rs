@@ -1,0 +1,139 @@
+//! The start of the agent, restarts, and what is not known yet.
+
+use super::*;
+use jiff::Timestamp;
+
+fn record(world: &World) -> EvictionRecord {
+    world.relief.records().next().unwrap().clone()
+}
+
+/// Settings of a soft threshold that gives pods five minutes.
+fn soft() -> EvictionSettings {
+    let mut settings = settings(thresholds(
+        "memory.available=100Mi",
+        "memory.available=200Mi",
+        "memory.available=1s",
+        "",
+    ));
+    settings.max_pod_grace = 600;
+    settings.local_storage_limits = false;
+    settings
+}
+
+#[test]
+fn no_pod_is_evicted_before_all_pods_are_reported() {
+    let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
+    world.run(hog());
+    world.listed = false;
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    assert!(world.round(50).is_empty() && world.round(5000).is_empty());
+    assert!(world.orders().conditions.contains(&Pressure::Memory), "the condition is known");
+    world.listed = true;
+    assert!(world.round(50).is_empty(), "workers report one by one");
+    assert!(world.round(900).is_empty());
+    assert_eq!(world.round(100), ["reclaim page cache"]);
+}
+
+#[test]
+fn pods_are_evicted_while_a_manifest_is_refused() {
+    // A source that is incomplete for ever leaves `known_uids` empty.
+    let mut world = hard_memory();
+    world.run(hog());
+    assert!(world.known_uids.is_none());
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
+}
+
+#[test]
+fn nothing_is_admitted_before_the_usage_of_all_pods_is_known() {
+    let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
+    world.kubepods_known = false;
+    world.round(0);
+    assert!(!world.orders().known);
+    world.kubepods_known = true;
+    world.round(50);
+    assert!(world.orders().known);
+    world.kubepods_known = false;
+    world.round(50);
+    assert!(world.orders().known, "a cgroup that is removed later is made again");
+}
+
+#[test]
+fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
+    let mut world = World::new(soft());
+    world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
+    world.round(0);
+    world.read(Signal::MemoryAvailable, 150 * MI);
+    world.round(2000);
+    assert_eq!(world.round(2000), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
+
+    let evictions = Evictions::restored([record(&world)], world.now);
+    let first = Relief::first_orders(&evictions, &world.settings);
+    assert!(first.evicted.contains_key(&PodKey::new("default", "hog")));
+    assert!(first.conditions.contains(&Pressure::Memory) && !first.known);
+    let mut next = World::resumed(evictions, soft());
+    next.now = world.now;
+    next.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
+    next.run(Pod::new("second", json!({})).memory(300 * MI));
+    next.read(Signal::MemoryAvailable, 150 * MI);
+    next.round(0);
+    assert!(next.round(2000).is_empty() && next.round(20_000).is_empty(), "it is on its way");
+    // A hard threshold does not wait for the rest of its grace period.
+    next.read(Signal::MemoryAvailable, 60 * MI);
+    assert_eq!(next.round(50), ["reclaim page cache"]);
+    without_page_cache(&mut next);
+    assert_eq!(next.decide(), ["measure cgroups of hog second", "hurry hog"]);
+}
+
+#[test]
+fn a_condition_without_a_threshold_is_not_restored() {
+    let evictions = {
+        let mut world = World::new(soft());
+        world.run(hog());
+        world.round(0);
+        world.read(Signal::MemoryAvailable, 60 * MI);
+        world.round(2000);
+        without_page_cache(&mut world);
+        world.decide();
+        Evictions::restored([record(&world)], world.now)
+    };
+    let disk = settings(thresholds("nodefs.available=100Mi", "", "", ""));
+    let orders = Relief::first_orders(&evictions, &disk);
+    assert!(orders.conditions.is_empty() && !orders.evicted.is_empty());
+}
+
+#[test]
+fn the_record_of_a_pod_that_is_not_wished_any_more_is_dropped() {
+    let mut world = hard_memory();
+    world.run(hog());
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    world.decide();
+    assert!(world.stop_of("hog").is_some());
+    world.pods.clear();
+    world.known_uids = Some(BTreeSet::new());
+    world.round(50);
+    assert!(world.saved() && world.stop_of("hog").is_none());
+}
+
+#[test]
+fn wall_time_in_the_future_does_not_keep_a_pod_away() {
+    let mut world = hard_memory();
+    world.run(hog());
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    world.decide();
+    let mut record = record(&world);
+    record.at = Timestamp::from_second(9_000_000).unwrap();
+    let evictions = Evictions::restored([record], now(100, 1_000_000));
+    let mut next = World::resumed(evictions, world.settings.clone());
+    next.round(0);
+    next.round(2000);
+    assert_eq!(next.round(400_000), ["let hog back"]);
+}
