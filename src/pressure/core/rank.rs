@@ -1,14 +1,19 @@
 //! Who goes first when something is short: over its request, lower priority, larger use.
 //!
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after
-//! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod that would
-//! not relieve the signal is no candidate: it uses less than a twentieth of what the threshold
-//! keeps free, or nothing of its use could be measured, which puts it first upstream. (Of what is
-//! missing would not do: by looking often little is missing at first, and a small pod would go for
-//! what somebody else takes.) Many small ones that are the cause together don't escape by it,
-//! whatever their number: where those above their requests (or all, when nobody is) use as much
-//! together as is to be kept free, as much as their average is enough; one is never below it. And
-//! where inodes are short, requests of bytes don't count.
+//! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod whose end would
+//! not relieve the signal is no candidate; the kubelet evicts it, and ranks a pod first that it could
+//! not measure. And where inodes are short, requests of bytes don't count.
+//!
+//! A pod is a candidate when one of these is true:
+//!
+//! - It uses a twentieth of what the threshold keeps free.
+//! - It uses as much as is missing, and at least a small amount ([`small`]: 64 MiB). What is missing
+//!   alone would not do: signals are read often, so that little is missing at first, and a tiny pod
+//!   would be evicted for what a process outside of pods takes.
+//! - It uses that small amount, and a twentieth of what all candidates use together.
+//! - Many pods are the cause together: the pods above their requests (or all, when none is) use as
+//!   much as the threshold keeps free, and it uses at least their average. One is never below it.
 //!
 //! A pod whose directories were counted in part counts with what was counted. Where a hard
 //! threshold of a disk is crossed and no pod explains that, such a pod is a suspect: it goes before
@@ -27,8 +32,18 @@ use crate::{
 };
 use std::cmp::Reverse;
 
-/// A pod that uses less than one part in so many of what is to be free would not relieve it.
+/// A pod that uses this part of an amount is relevant to it.
 const RELEVANT_PART: u64 = 20;
+
+/// What a pod has to use of a signal before its end is worth it, where a threshold is so large that
+/// a twentieth of it is more: 64 MiB, 10,000 inodes, or 1,000 processes.
+fn small(signal: Signal) -> u64 {
+    match signal.resource() {
+        "inodes" => 10_000,
+        "pids" => 1_000,
+        _ => 64 << 20,
+    }
+}
 
 /// A pod that runs.
 #[derive(Clone, Copy, Debug)]
@@ -295,6 +310,12 @@ pub fn rank<'a>(
 struct Large {
     /// What the threshold keeps free; at least one, so that nothing used is too little.
     kept_free: u64,
+    /// What is missing.
+    shortfall: u64,
+    /// See [`small`].
+    small: u64,
+    /// All pods that may be evicted.
+    all: Many,
     /// Who may be the cause together.
     many: Many,
 }
@@ -318,7 +339,8 @@ impl Large {
             }
         }
         let many = if over.users > 0 { over } else { all };
-        Self { kept_free: kept_free.max(1), many }
+        let (shortfall, small) = (acting.shortfall, small(acting.threshold.signal));
+        Self { kept_free: kept_free.max(1), shortfall, small, all, many }
     }
 
     /// Whether a pod that uses and requests this much is the cause by itself.
@@ -327,9 +349,15 @@ impl Large {
     }
 
     fn is(&self, used: u64) -> bool {
-        let alone = used.saturating_mul(RELEVANT_PART) >= self.kept_free;
+        let is_part_of = |whole: u64| used.saturating_mul(RELEVANT_PART) >= whole;
+        if is_part_of(self.kept_free) {
+            return true;
+        }
+        if used >= self.small && (used >= self.shortfall || is_part_of(self.all.together)) {
+            return true;
+        }
         let Many { together, users } = self.many;
-        alone || (together >= self.kept_free && used.saturating_mul(users) >= together)
+        together >= self.kept_free && used.saturating_mul(users) >= together
     }
 }
 

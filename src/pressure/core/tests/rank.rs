@@ -110,6 +110,34 @@ fn who_uses_less_than_a_twentieth_of_what_is_to_be_free_is_spared() {
     assert_eq!(of(&[pod("one", 5 * MI), pod("many", 100 * MI)], 20), ["many", "one"]);
 }
 
+/// A threshold of `percent` of memory, with this much missing (bytes).
+fn percent_of(capacity: u64, percent: u64, missing: u64) -> Acting {
+    let mut acting = acting(Signal::MemoryAvailable, missing);
+    acting.threshold.value = Amount::Number(capacity / 100 * percent);
+    acting.reading = Reading { available: 0, capacity, at: seconds(1) };
+    acting
+}
+
+#[test]
+fn a_pod_that_relieves_a_large_threshold_is_a_candidate() {
+    let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
+    let victims = |pods: &[Pod], acting: &Acting| ranked(pods, acting, DiskLayout::Single).0;
+    // 10 % of 256 GiB: a twentieth of the threshold is 1.28 GiB.
+    let pods = || vec![pod("web", 1200 * MI), pod("small", 63 * MI)];
+    assert_eq!(victims(&pods(), &percent_of(256 * GI, 10, GI)), ["web"]);
+    assert_eq!(victims(&pods(), &percent_of(256 * GI, 10, 10 * GI)), ["web"]);
+    // Nor does a pod of 64 MiB go that is a trifle of what all use and of what is missing.
+    let busy = || vec![pod("large", 20 * GI), pod("some", 100 * MI)];
+    assert_eq!(victims(&busy(), &percent_of(256 * GI, 10, 10 * GI)), ["large"]);
+    assert_eq!(victims(&busy(), &percent_of(256 * GI, 10, 100 * MI)), ["large", "some"]);
+    // A threshold of almost all memory: the pod that grows is a candidate at once.
+    let growing = || vec![pod("hog", 200 * MI), pod("idle", 10 * MI)];
+    assert_eq!(victims(&growing(), &percent_of(23 * GI, 99, 100 * MI)), ["hog"]);
+    // 1 GiB with 100 MiB: a twentieth of the threshold is the lowest bar.
+    let tiny = || vec![pod("six", 6 * MI), pod("four", 4 * MI)];
+    assert_eq!(victims(&tiny(), &percent_of(GI, 10, MI)), ["six"]);
+}
+
 #[test]
 fn small_pods_are_not_to_blame_for_what_somebody_else_takes() {
     let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
