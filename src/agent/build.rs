@@ -8,7 +8,7 @@ use super::{
     keeper::Keeper,
     node_facts::{self, node_facts},
     node_ip::host_ips,
-    node_view::NodeViewTask,
+    node_view::{NodeViewTask, restored_conditions},
     remembered::{remembered, save},
     shutdown::{Places, ShutdownTask, Stage},
     systemd::{Pulse, SystemdTask},
@@ -129,6 +129,7 @@ pub(super) fn spawn_all(
     let (known, ending, dead) = (set.known(), set.ending(), set.dead());
     tasks.spawn(named("workers", set.run()));
 
+    let orders_of_view = orders.subscribe();
     let watched = Watched {
         orders,
         view: pressure_view,
@@ -149,6 +150,7 @@ pub(super) fn spawn_all(
     let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
     tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
     let (published, node) = watch::channel(Arc::default());
+    let (published_conditions, conditions) = watch::channel(Arc::default());
     let (cluster_view, cluster) = watch::channel(None);
     let view = NodeViewTask {
         base: base_view(config, &node_name),
@@ -161,6 +163,10 @@ pub(super) fn spawn_all(
         cgroup_driver,
         store_warnings: store.warnings(),
         pressure,
+        orders: orders_of_view,
+        conditions: restored_conditions(loaded.conditions.take()),
+        store: store.clone(),
+        published_conditions,
         cluster: config.cluster.kubeconfig.is_some().then_some(cluster),
         published,
     };
@@ -176,6 +182,7 @@ pub(super) fn spawn_all(
                 allocatable,
                 runtime,
                 view: node.clone(),
+                conditions,
             },
             pods: pods.clone(),
             known: known_pods,

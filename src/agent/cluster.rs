@@ -12,7 +12,7 @@ use crate::{
     cri::RuntimeClient,
     event::{EventLog, Recorder},
     mirror::SeenPod,
-    model::{Bucket, ClusterTrouble, ClusterView, Known, NodeView, k8s},
+    model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, k8s},
     node::{NodeRef, Registration, ReportPeriods},
     worker::PodViews,
 };
@@ -44,6 +44,7 @@ pub(super) struct Machine {
     pub allocatable: Allocatable,
     pub runtime: RuntimeClient,
     pub view: watch::Receiver<Arc<NodeView>>,
+    pub conditions: watch::Receiver<Arc<NodeConditions>>,
 }
 
 /// A task with its name.
@@ -157,6 +158,7 @@ fn node_tasks(
         allocatable: machine.allocatable,
         runtime: machine.runtime,
         view: machine.view,
+        conditions: machine.conditions,
         published,
     };
     (report_task, node_task, states)

@@ -6,7 +6,7 @@ use crate::{
     admission::{Allocatable, Capacity},
     config::Config,
     cri::RuntimeClient,
-    model::{NodeView, k8s},
+    model::{NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
 };
 use std::{fs, path::Path, sync::Arc, time::Duration};
@@ -39,6 +39,7 @@ pub(super) struct NodeReportTask {
     pub allocatable: Allocatable,
     pub runtime: RuntimeClient,
     pub view: watch::Receiver<Arc<NodeView>>,
+    pub conditions: watch::Receiver<Arc<NodeConditions>>,
     pub published: watch::Sender<Option<Arc<NodeReport>>>,
 }
 
@@ -55,6 +56,7 @@ impl NodeReportTask {
                 images = self.images(images, runtime).await;
             }
             let view = Arc::clone(&self.view.borrow_and_update());
+            self.conditions.mark_unchanged();
             let report = self.report(&base, &view, &images.list);
             self.published.send_if_modified(|published| {
                 let changed = published.as_deref() != Some(&report);
@@ -68,6 +70,7 @@ impl NodeReportTask {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(period) => {}
                 changed = self.view.changed() => if changed.is_err() { return },
+                changed = self.conditions.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -83,15 +86,13 @@ impl NodeReportTask {
             "" => "Unknown".to_owned(),
             name => format!("{name}://{}", version_of(&runtime.version)),
         };
-        let holding = view.pressure.conditions.iter().filter(|c| c.holds);
         NodeReport {
             addresses: addresses(&self.config, &self.node_name),
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
             features: runtime.features.clone(),
-            pressure: holding.map(|condition| condition.condition).collect(),
-            not_ready: not_ready(view, base),
+            conditions: NodeConditions::clone(&self.conditions.borrow()),
             ..base.clone()
         }
     }
@@ -199,28 +200,6 @@ fn addresses(config: &Config, node_name: &str) -> Vec<k8s::NodeAddress> {
     }
     let ips = ips.into_iter().map(|ip| address("InternalIP", ip.to_string()));
     ips.chain([address("Hostname", node_name.to_owned())]).collect()
-}
-
-/// Every reason why no pods can run, in the kubelet's order.
-fn not_ready(view: &NodeView, base: &NodeReport) -> Vec<String> {
-    let missing: Vec<&str> = ["cpu", "memory", "pods", "ephemeral-storage"]
-        .into_iter()
-        .filter(|name| !base.capacity.contains_key(*name))
-        .collect();
-    let missing = (!missing.is_empty())
-        .then(|| format!("missing node capacity for resources: {}", missing.join(", ")));
-    let mut all: Vec<String> = [
-        view.runtime.not_ready.clone(),
-        view.pleg.unhealthy.as_ref().map(|why| format!("PLEG is not healthy: {why}")),
-        view.runtime.network_not_ready.clone(),
-        view.shutdown.as_ref().map(|_| "node is shutting down".to_owned()),
-        missing,
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    all.dedup();
-    all
 }
 
 #[cfg(test)]

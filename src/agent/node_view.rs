@@ -6,9 +6,11 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ClusterView, FileVerdict, NodeView, PlegView, Position, PressureView, Problem, SourceView,
+        ClusterView, FileVerdict, NodeConditions, NodeView, PlegView, Position, PressureOrders,
+        PressureView, Problem, SourceView,
     },
     pleg::Health,
+    store::Store,
     worker::{Ending, SetView},
 };
 use std::{sync::Arc, time::Duration};
@@ -33,14 +35,29 @@ pub(super) struct NodeViewTask {
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
     /// What may run short.
     pub pressure: watch::Receiver<Arc<PressureView>>,
+    /// The pressures that hold.
+    pub orders: watch::Receiver<Arc<PressureOrders>>,
+    /// The node's conditions, with the times of an earlier run.
+    pub conditions: NodeConditions,
+    pub store: Store,
     /// The cluster; `None` where the agent lives alone.
     pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
+    pub published_conditions: watch::Sender<Arc<NodeConditions>>,
+}
+
+/// The conditions of an earlier run of the agent.
+pub(super) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
+    let saved = saved.map(serde_json::from_value).transpose().inspect_err(|err| {
+        tracing::warn!(%err, "the saved conditions of the node can't be used");
+    });
+    NodeConditions::restored(saved.ok().flatten().unwrap_or_default())
 }
 
 impl NodeViewTask {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
+            self.update_conditions().await;
             let view = self.assemble();
             self.published.send_replace(Arc::new(view));
             // Every arm only waits for a change, and the next round reads all of them anew.
@@ -55,10 +72,28 @@ impl NodeViewTask {
                 changed = self.cgroup_driver.changed() => changed?,
                 changed = self.store_warnings.changed() => changed?,
                 changed = self.pressure.changed() => changed?,
+                changed = self.orders.changed() => changed?,
                 changed = changed_if_there(&mut self.cluster) => changed?,
                 () = super::build::any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    /// Publishes the conditions, and saves their times when one has changed.
+    async fn update_conditions(&mut self) {
+        let before = self.conditions.clone();
+        let pressure = self.orders.borrow_and_update().conditions.clone();
+        let runtime = not_ready(&self.health.borrow());
+        let shutdown = self.ending.borrow().shutdown.is_some();
+        self.conditions.update(&pressure, runtime, shutdown, clock::now());
+        if self.conditions != before {
+            self.published_conditions.send_replace(Arc::new(self.conditions.clone()));
+        }
+        if !self.conditions.same_transitions(&before)
+            && let Err(err) = self.store.put_conditions(&self.conditions).await
+        {
+            tracing::debug!(%err, "the node's conditions are not saved");
         }
     }
 
@@ -77,6 +112,7 @@ impl NodeViewTask {
         NodeView {
             shutdown,
             cluster: self.cluster.as_mut().and_then(|cluster| cluster.borrow_and_update().clone()),
+            conditions: self.conditions.clone(),
             pressure: PressureView::clone(&self.pressure.borrow_and_update()),
             runtime: health.runtime.clone(),
             cgroup_driver: cgroup_driver.driver,
@@ -105,6 +141,14 @@ async fn changed_if_there<T>(
         Some(receiver) => receiver.changed().await,
         None => std::future::pending().await,
     }
+}
+
+/// Every reason why the runtime can't run pods, in the kubelet's order.
+fn not_ready(health: &Health) -> Vec<String> {
+    let runtime = &health.runtime;
+    let unhealthy = health.unhealthy.as_ref().map(|why| format!("PLEG is not healthy: {why}"));
+    let all = [runtime.not_ready.clone(), unhealthy, runtime.network_not_ready.clone()];
+    all.into_iter().flatten().collect()
 }
 
 /// What a shutdown of the machine is waiting for.

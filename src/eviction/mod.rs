@@ -30,7 +30,7 @@ use crate::{
     podspec::pod_cgroup_name,
     pressure::core::{
         EvictionRecord, EvictionSettings, Evictions, ImagesFreed, Outcome, ReclaimOutcome, Relief,
-        ReliefAction, ReliefPlan, Seen, condition_event, threshold_met_message,
+        ReliefAction, ReliefPlan, Seen, threshold_met_message,
     },
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
     store::Store,
@@ -267,7 +267,7 @@ impl EvictionTask {
     fn execute_action(&mut self, action: &ReliefAction) -> Option<Outcome> {
         match action {
             ReliefAction::ReportCondition(change) => {
-                let reason = condition_event(change.condition, change.holds);
+                let reason = change.condition.words(change.holds).event;
                 let message = format!("Node {} status is now: {reason}", self.parts.node_name);
                 self.record_node_event(EventKind::Normal, reason, message);
             }

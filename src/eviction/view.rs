@@ -4,8 +4,8 @@ use super::EvictionTask;
 use crate::{
     clock,
     model::{
-        EvictedView, Now, PartlyMeasured, PodKey, Pressure, PressureCondition, PressureView,
-        ReliefView, Signal, SignalView, format_duration,
+        EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView, Signal, SignalView,
+        format_duration,
     },
     pressure::core::{EvictionSettings, MeasuredPod, Step, Threshold, Waiting, has_ended},
 };
@@ -20,7 +20,6 @@ use std::{
 const STEPS: usize = 32;
 /// The time between two views while nothing is short.
 const CALM_PERIOD: Duration = Duration::from_secs(1);
-const CONDITIONS: [Pressure; 3] = [Pressure::Memory, Pressure::Disk, Pressure::Pid];
 
 /// What the view shows of earlier rounds.
 #[derive(Default)]
@@ -30,8 +29,6 @@ pub(super) struct ViewHistory {
     steps: VecDeque<ReliefView>,
     /// Whether each signal is crossed, and since when.
     signals: BTreeMap<Signal, (bool, Timestamp)>,
-    /// Whether each condition holds, and since when.
-    conditions: BTreeMap<Pressure, (bool, Timestamp)>,
     /// Pods of which the last measurement is incomplete, and the parts that it lacks.
     partly: BTreeMap<PodKey, String>,
 }
@@ -64,20 +61,15 @@ impl ViewHistory {
             format!("pod {pod} could not be measured whole ({what}): it is a suspect when a disk is short")
         })
     }
-}
 
-/// Changes `kept` to `value` at `now` unless it is that already; gives since when it is.
-fn since<K: Ord + Copy>(
-    kept: &mut BTreeMap<K, (bool, Timestamp)>,
-    key: K,
-    value: bool,
-    now: Now,
-) -> Timestamp {
-    let entry = kept.entry(key).or_insert((value, now.wall));
-    if entry.0 != value {
-        *entry = (value, now.wall);
+    /// Notes whether a signal is crossed now; returns since when it is (or is not).
+    fn crossed_since(&mut self, signal: Signal, crossed: bool, now: Now) -> Timestamp {
+        let entry = self.signals.entry(signal).or_insert((crossed, now.wall));
+        if entry.0 != crossed {
+            *entry = (crossed, now.wall);
+        }
+        entry.1
     }
-    entry.1
 }
 
 impl EvictionTask {
@@ -95,14 +87,6 @@ impl EvictionTask {
         self.history.viewed = now.boot;
         let view = PressureView {
             signals: self.signals(step, settings, now),
-            conditions: CONDITIONS
-                .into_iter()
-                .map(|condition| {
-                    let holds = step.conditions.contains(&condition);
-                    let since = since(&mut self.history.conditions, condition, holds, now);
-                    PressureCondition { condition, holds, since: Some(since) }
-                })
-                .collect(),
             evicted: self.evicted(step, now),
             steps: self.history.steps.iter().cloned().collect(),
             trouble: self.trouble(step),
@@ -132,7 +116,7 @@ impl EvictionTask {
                 capacity: reading.map(|reading| reading.capacity),
                 thresholds: vec![text(threshold)],
                 crossed,
-                since: Some(since(&mut self.history.signals, signal, crossed, now)),
+                since: Some(self.history.crossed_since(signal, crossed, now)),
             });
         }
         views

@@ -7,6 +7,7 @@
 mod bucket;
 mod cgroup;
 mod cluster;
+mod conditions;
 mod desired;
 mod duration;
 mod event;
@@ -26,6 +27,7 @@ mod view;
 pub use bucket::Bucket;
 pub use cgroup::{CgroupDriver, ToldDriver};
 pub use cluster::{ClusterTrouble, ClusterView};
+pub use conditions::{ConditionState, NodeConditions};
 pub use desired::{DesiredPod, Origin, SourceKind};
 pub use duration::{format_duration, parse_duration, rough_seconds};
 pub use event::{Event, EventKind, EventTarget};
@@ -36,7 +38,9 @@ pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };
-pub use pressure::{Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal};
+pub use pressure::{
+    ConditionWords, Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal,
+};
 pub use printable::{printable, printable_lines};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
@@ -49,7 +53,7 @@ pub use usage::{
 };
 pub use view::{
     EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView,
-    PressureCondition, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
+    PressureView, ReliefView, RuntimeView, SignalView, SourceView,
 };
 
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.

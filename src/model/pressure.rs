@@ -143,6 +143,9 @@ pub enum Pressure {
 }
 
 impl Pressure {
+    /// Every pressure, in the kubelet's order.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
+
     /// Type of the node condition.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -152,6 +155,54 @@ impl Pressure {
             Self::Pid => "PIDPressure",
         }
     }
+
+    /// Reason and message of the node condition, and reason of the event about its transition, all
+    /// as the kubelet's.
+    #[must_use]
+    pub fn words(self, holds: bool) -> ConditionWords {
+        let (reason, message, event) = match (self, holds) {
+            (Self::Memory, true) => (
+                "KubeletHasInsufficientMemory",
+                "kubelet has insufficient memory available",
+                "NodeHasInsufficientMemory",
+            ),
+            (Self::Memory, false) => (
+                "KubeletHasSufficientMemory",
+                "kubelet has sufficient memory available",
+                "NodeHasSufficientMemory",
+            ),
+            (Self::Disk, true) => {
+                ("KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure")
+            }
+            (Self::Disk, false) => (
+                "KubeletHasNoDiskPressure",
+                "kubelet has no disk pressure",
+                "NodeHasNoDiskPressure",
+            ),
+            (Self::Pid, true) => (
+                "KubeletHasInsufficientPID",
+                "kubelet has insufficient PID available",
+                "NodeHasInsufficientPID",
+            ),
+            (Self::Pid, false) => (
+                "KubeletHasSufficientPID",
+                "kubelet has sufficient PID available",
+                "NodeHasSufficientPID",
+            ),
+        };
+        ConditionWords { reason, message, event }
+    }
+}
+
+/// The words of a node condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionWords {
+    /// `reason` of the condition.
+    pub reason: &'static str,
+    /// `message` of the condition.
+    pub message: &'static str,
+    /// Reason of the event; its message is `Node <name> status is now: <reason>`.
+    pub event: &'static str,
 }
 
 impl fmt::Display for Pressure {

@@ -1,9 +1,7 @@
 //! What is published for readers: the local socket, the command line and, later, the API reporter
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
-use super::{
-    CgroupDriver, Origin, PodKey, PodUid, Position, Pressure, Problem, Signal, SourceKind, k8s,
-};
+use super::{CgroupDriver, Origin, PodKey, PodUid, Position, Problem, Signal, SourceKind, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, sync::Arc};
@@ -51,6 +49,9 @@ pub struct NodeView {
     /// The machine is going down, and what it waits for.
     #[serde(default)]
     pub shutdown: Option<String>,
+    /// The node's conditions.
+    #[serde(default)]
+    pub conditions: super::NodeConditions,
     /// What may run short.
     #[serde(default)]
     pub pressure: PressureView,
@@ -96,8 +97,6 @@ pub struct RuntimeView {
 pub struct PressureView {
     /// Each signal that a threshold watches.
     pub signals: Vec<SignalView>,
-    /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
-    pub conditions: Vec<PressureCondition>,
     /// Pods that were evicted and are not back yet.
     pub evicted: Vec<EvictedView>,
     /// What was done last, oldest first.
@@ -121,18 +120,6 @@ pub struct SignalView {
     /// A threshold is crossed.
     pub crossed: bool,
     /// Since when it is crossed, or is not.
-    pub since: Option<Timestamp>,
-}
-
-/// A node condition.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PressureCondition {
-    /// Which.
-    pub condition: Pressure,
-    /// Whether it holds.
-    pub holds: bool,
-    /// Since when.
     pub since: Option<Timestamp>,
 }
 

@@ -1,59 +1,13 @@
 //! The four conditions that the kubelet keeps, in its words.
 
 use super::NodeReport;
-use crate::model::{Event, EventKind, EventTarget, Now, Pressure, k8s};
+use crate::model::{ConditionState, Event, EventKind, EventTarget, Now, Pressure, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// The condition that says whether pods can run.
 pub(super) const READY: &str = "Ready";
-
-/// What a pressure is called, when it is there and when it is not.
-struct Words {
-    type_: &'static str,
-    holds: [&'static str; 3],
-    not: [&'static str; 3],
-}
-
-/// Condition reason, condition message, event reason.
-fn words(pressure: Pressure) -> Words {
-    match pressure {
-        Pressure::Memory => Words {
-            type_: "MemoryPressure",
-            holds: [
-                "KubeletHasInsufficientMemory",
-                "kubelet has insufficient memory available",
-                "NodeHasInsufficientMemory",
-            ],
-            not: [
-                "KubeletHasSufficientMemory",
-                "kubelet has sufficient memory available",
-                "NodeHasSufficientMemory",
-            ],
-        },
-        Pressure::Disk => Words {
-            type_: "DiskPressure",
-            holds: ["KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"],
-            not: [
-                "KubeletHasNoDiskPressure",
-                "kubelet has no disk pressure",
-                "NodeHasNoDiskPressure",
-            ],
-        },
-        Pressure::Pid => Words {
-            type_: "PIDPressure",
-            holds: [
-                "KubeletHasInsufficientPID",
-                "kubelet has insufficient PID available",
-                "NodeHasInsufficientPID",
-            ],
-            not: [
-                "KubeletHasSufficientPID",
-                "kubelet has sufficient PID available",
-                "NodeHasSufficientPID",
-            ],
-        },
-    }
-}
+/// Status of every condition once the node lifecycle controller has given the node up.
+const UNKNOWN: &str = "Unknown";
 
 /// Conditions in the kubelet's order, Ready last, and the events of those that changed.
 pub(super) fn conditions(
@@ -62,34 +16,40 @@ pub(super) fn conditions(
     now: Now,
 ) -> (Vec<k8s::NodeCondition>, Vec<Event>) {
     let mut told = Vec::new();
-    let mut all: Vec<k8s::NodeCondition> = [Pressure::Memory, Pressure::Disk, Pressure::Pid]
+    let mut all: Vec<k8s::NodeCondition> = Pressure::ALL
         .into_iter()
         .map(|pressure| {
-            let words = words(pressure);
-            let holds = report.pressure.contains(&pressure);
-            let [reason, message, event] = if holds { words.holds } else { words.not };
-            let before = find(observed, words.type_).map(|c| c.status.as_str());
-            let status = if holds { "True" } else { "False" };
-            // A change between the two is told where it is noticed, by the loop that watches.
-            if before.is_none_or(|before| before == "Unknown") {
-                told.push(node_event(&report.name, event));
+            let state = report.conditions.pressure.get(&pressure);
+            let holds = state.is_some_and(|state| state.holds);
+            let words = pressure.words(holds);
+            let before = find(observed, pressure.as_str()).map(|c| c.status.as_str());
+            // The eviction loop reports every other transition when it notices it.
+            if before.is_none_or(|before| before == UNKNOWN) {
+                told.push(node_event(&report.name, words.event));
             }
-            condition(observed, words.type_, status, reason, message, now)
+            let told = Told { holds, reason: words.reason, message: words.message, state };
+            condition(observed, pressure.as_str(), &told, now)
         })
         .collect();
-    let ready = report.not_ready.is_empty();
-    let status = if ready { "True" } else { "False" };
-    let message = match report.not_ready.as_slice() {
+    let not_ready = report.not_ready();
+    let ready = not_ready.is_empty();
+    let message = match not_ready.as_slice() {
         [] => "kubelet is posting ready status".to_owned(),
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
     };
     let reason = if ready { "KubeletReady" } else { "KubeletNotReady" };
-    if find(observed, READY).is_some_and(|before| before.status != status) {
+    if find(observed, READY).is_some_and(|before| before.status != status(ready)) {
         let event = if ready { "NodeReady" } else { "NodeNotReady" };
         told.push(node_event(&report.name, event));
     }
-    all.push(condition(observed, READY, status, reason, &message, now));
+    let state = report.conditions.ready.as_ref().filter(|state| state.holds == ready);
+    all.push(condition(
+        observed,
+        READY,
+        &Told { holds: ready, reason, message: &message, state },
+        now,
+    ));
     (all, told)
 }
 
@@ -97,24 +57,40 @@ fn find<'a>(conditions: &'a [k8s::NodeCondition], type_: &str) -> Option<&'a k8s
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
+fn status(holds: bool) -> &'static str {
+    if holds { "True" } else { "False" }
+}
+
+/// What is reported of a condition.
+struct Told<'a> {
+    holds: bool,
+    reason: &'a str,
+    message: &'a str,
+    state: Option<&'a ConditionState>,
+}
+
+/// A condition that has this status already keeps its time. Another one gets the time of the
+/// transition, or now where the server had given the node up.
 fn condition(
     observed: &[k8s::NodeCondition],
     type_: &str,
-    status: &str,
-    reason: &str,
-    message: &str,
+    told: &Told<'_>,
     now: Now,
 ) -> k8s::NodeCondition {
-    let before = find(observed, type_).filter(|before| before.status == status);
+    let status = status(told.holds);
+    let before = find(observed, type_);
+    let kept = before.filter(|before| before.status == status);
+    let changed = before.is_some_and(|before| before.status != UNKNOWN);
+    let since = told.state.filter(|_| changed).map_or(now.wall, |state| state.since);
     k8s::NodeCondition {
         type_: type_.to_owned(),
         status: status.to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message.to_owned()),
+        reason: Some(told.reason.to_owned()),
+        message: Some(told.message.to_owned()),
         last_heartbeat_time: Some(Time(now.wall)),
-        last_transition_time: before
+        last_transition_time: kept
             .and_then(|before| before.last_transition_time.clone())
-            .or(Some(Time(now.wall))),
+            .or(Some(Time(since))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     admission::{Allocatable, Capacity},
-    model::{Pressure, k8s},
+    model::{NodeConditions, k8s},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use std::collections::BTreeMap;
@@ -29,10 +29,24 @@ pub struct NodeReport {
     pub runtime_handlers: Vec<k8s::NodeRuntimeHandler>,
     /// What the runtime can do; `None` where it doesn't tell.
     pub features: Option<k8s::NodeFeatures>,
-    /// Which pressures there are.
-    pub pressure: Vec<Pressure>,
-    /// Why the node is not ready, in the kubelet's words; empty when it is.
-    pub not_ready: Vec<String>,
+    /// The node's conditions.
+    pub conditions: NodeConditions,
+}
+
+impl NodeReport {
+    /// Every reason why the node is not ready, in the kubelet's words and order; empty when it is.
+    #[must_use]
+    pub fn not_ready(&self) -> Vec<String> {
+        let resources = ["cpu", "memory", "pods", "ephemeral-storage"];
+        let missing: Vec<&str> =
+            resources.into_iter().filter(|name| !self.capacity.contains_key(*name)).collect();
+        let missing = (!missing.is_empty())
+            .then(|| format!("missing node capacity for resources: {}", missing.join(", ")));
+        let mut all = self.conditions.not_ready();
+        all.extend(missing);
+        all.dedup();
+        all
+    }
 }
 
 /// The Node object that stands for this machine.

@@ -7,7 +7,7 @@ use crate::{
     patch::{NODE_STATUS, status_patch},
 };
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 fn at(seconds: u64) -> Now {
     let wall = "2026-11-21T10:00:00Z".parse::<jiff::Timestamp>().unwrap();
@@ -103,8 +103,8 @@ fn a_condition_keeps_its_time_until_it_changes() {
     );
     assert_ne!(ready.last_transition_time, ready.last_heartbeat_time);
 
-    report.not_ready =
-        vec!["container runtime is down".to_owned(), "node is shutting down".to_owned()];
+    let why = vec!["container runtime is down".to_owned()];
+    report.conditions.update(&BTreeSet::new(), why.clone(), true, at(65));
     let down = status(&report, Some(&node), at(70));
     let ready = condition(&down.status, READY);
     assert_eq!(ready.status, "False");
@@ -112,10 +112,10 @@ fn a_condition_keeps_its_time_until_it_changes() {
         ready.message.as_deref(),
         Some("[container runtime is down, node is shutting down]")
     );
-    assert_eq!(ready.last_transition_time, ready.last_heartbeat_time);
+    assert_eq!(ready.last_transition_time.as_ref().unwrap().0, at(65).wall);
     assert_eq!(reasons(&down), ["NodeNotReady"]);
 
-    report.pressure = vec![Pressure::Memory];
+    report.conditions.update(&BTreeSet::from([Pressure::Memory]), why, true, at(75));
     let short = status(&report, Some(&node), at(80));
     let memory = condition(&short.status, "MemoryPressure");
     assert_eq!(

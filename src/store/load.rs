@@ -18,6 +18,8 @@ pub struct Loaded {
     pub sources: BTreeMap<SourceKind, LoadedSource>,
     /// What [`super::Store::put_evictions`] saved last.
     pub evictions: Option<serde_json::Value>,
+    /// What [`super::Store::put_conditions`] saved last, since the last reboot.
+    pub conditions: Option<serde_json::Value>,
     /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a
     /// tenth of the values.
     pub memory: BTreeMap<PodKey, Box<RawValue>>,
@@ -27,6 +29,9 @@ pub struct Loaded {
 
 /// Name of both files with the pods that were evicted.
 pub(super) const EVICTIONS: &str = "evictions.json";
+
+/// Name of the file with the node's conditions.
+pub(super) const CONDITIONS: &str = "conditions.json";
 
 /// The saved state of a source.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,6 +110,12 @@ pub(super) fn all(
                 loaded.evictions.get_or_insert(evictions);
             }
         }
+    }
+    match files::read(&memory_dir.with_file_name(CONDITIONS), belief) {
+        files::Read::Missing => {}
+        files::Read::Damaged(sentence) => found.push(sentence),
+        files::Read::Foreign(sentence) => foreign.push(sentence),
+        files::Read::Content(conditions) => loaded.conditions = Some(conditions),
     }
     match files::read(&state_dir.join(IMAGES_FILE), Belief::All) {
         files::Read::Missing => {}

@@ -291,6 +291,19 @@ impl Store {
         self.write(run, Some(content), Durability::Cached).await
     }
 
+    /// Saves the node's conditions, until the next reboot.
+    ///
+    /// # Errors
+    /// They are not written (yet).
+    pub async fn put_conditions<T: Serialize + Sync>(
+        &self,
+        conditions: &T,
+    ) -> Result<(), NotSaved> {
+        let path = self.inner.memory_dir.with_file_name(load::CONDITIONS);
+        let content = files::encode(Some(self.owner()), conditions);
+        self.write(path, Some(content), Durability::Cached).await
+    }
+
     /// What a person should know: files set aside, files that can't be written, a changed host
     /// name.
     #[must_use]

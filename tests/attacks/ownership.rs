@@ -224,8 +224,8 @@ fn volatile_state_of_another_agent_is_set_aside() {
         warnings
             .any(|warning| warning.contains("evictions.json") && warning.contains("another agent"))
     });
-    let holds = status.node.pressure.conditions.iter().any(|condition| condition.holds);
-    assert!(!holds, "{:?}", status.node.pressure);
+    let mut held = status.node.conditions.held();
+    assert!(held.next().is_none(), "{:?}", status.node.conditions);
     assert!(run.join("evictions.json.of-ofanother").exists());
     dog.finish(&world);
 
@@ -235,10 +235,8 @@ fn volatile_state_of_another_agent_is_set_aside() {
     write(&path, &file(&owner).to_string());
     world.agent.start();
     let status = world.wait_running("innocent");
-    let memory = |seen: &nodelet::model::PressureView| {
-        seen.conditions.iter().any(|c| c.condition == Pressure::Memory && c.holds)
-    };
-    assert!(!memory(&status.node.pressure), "{:?}", status.node.pressure);
+    let mut held = status.node.conditions.held();
+    assert!(held.all(|held| held != Pressure::Memory), "{:?}", status.node.conditions);
     world.finish();
 }
 

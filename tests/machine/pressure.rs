@@ -214,8 +214,7 @@ fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
 }
 
 fn under_pressure(status: &Status) -> bool {
-    let conditions = status.node["pressure"]["conditions"].as_array().into_iter().flatten();
-    conditions.into_iter().any(|one| one["condition"] == "MemoryPressure" && one["holds"] == true)
+    status.node["conditions"]["pressure"]["MemoryPressure"]["holds"] == true
 }
 
 fn available(status: &Status) -> u64 {

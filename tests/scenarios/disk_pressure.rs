@@ -172,8 +172,7 @@ fn say(text: &str) {
 }
 
 fn holds(status: &Status) -> bool {
-    let mut conditions = status.node.pressure.conditions.iter();
-    conditions.any(|one| one.condition == Pressure::Disk && one.holds)
+    status.node.conditions.held().any(|held| held == Pressure::Disk)
 }
 
 fn crossed(status: &Status) -> Vec<Signal> {

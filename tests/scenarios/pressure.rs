@@ -36,8 +36,7 @@ fn small_node(kind: Kind) -> Settings {
 }
 
 pub(super) fn holds(status: &Status, condition: Pressure) -> bool {
-    let mut conditions = status.node.pressure.conditions.iter();
-    conditions.any(|one| one.condition == condition && one.holds)
+    status.node.conditions.held().any(|held| held == condition)
 }
 
 pub(super) fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {

@@ -76,10 +76,10 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
     let notes = state.borrow().notes.join("\n");
     assert!(notes.contains("does not keep") && notes.contains("features"), "{notes}");
     // Whatever else changes is written.
-    report.not_ready = vec!["not now".to_owned()];
+    report.conditions.runtime = vec!["not now".to_owned()];
     assert_eq!([write(&report).await, write(&report).await], [2, 2]);
     report.features = None;
-    report.not_ready.clear();
+    report.conditions.runtime.clear();
     assert_eq!([write(&report).await, write(&report).await], [3, 3]);
     assert!(!state.borrow().notes.join("\n").contains("does not keep"));
 }

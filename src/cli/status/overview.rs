@@ -23,7 +23,7 @@ pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> S
     }
     page.line("");
     node(&mut page, document, now);
-    pressure::render(&mut page, &document.node.pressure, now);
+    pressure::render(&mut page, &document.node.conditions, &document.node.pressure, now);
     if let Some(view) = &document.node.cluster {
         cluster::render(&mut page, view, &document.node.name, now);
     }

@@ -1,20 +1,27 @@
 //! What may run short: each signal beside its thresholds, who was evicted, what was done.
 
 use super::text::{self, Page};
-use crate::model::{PressureView, ReliefView, Signal, SignalView};
+use crate::model::{NodeConditions, PressureView, ReliefView, Signal, SignalView};
 use jiff::Timestamp;
 
 const INDENT: usize = 2;
 /// Steps that are shown; `-o json` has all that are remembered.
 const STEPS: usize = 5;
 
-pub(super) fn render(page: &mut Page, view: &PressureView, now: Timestamp) {
+pub(super) fn render(
+    page: &mut Page,
+    conditions: &NodeConditions,
+    view: &PressureView,
+    now: Timestamp,
+) {
     if *view == PressureView::default() {
         return;
     }
     page.line("");
-    let holding: Vec<&str> =
-        view.conditions.iter().filter(|c| c.holds).map(|c| c.condition.as_str()).collect();
+    let holding = conditions.pressure.iter().filter(|(_, state)| state.holds);
+    let holding: Vec<String> = holding
+        .map(|(pressure, state)| format!("{pressure} for {}", text::age_at(state.since, now)))
+        .collect();
     page.line(&match holding.is_empty() {
         true => "Pressure: none".to_owned(),
         false => format!("Pressure: {}", holding.join(", ")),
@@ -98,7 +105,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::{EvictedView, Pressure, PressureCondition};
+    use crate::model::{ConditionState, EvictedView, Pressure};
 
     #[test]
     fn amounts_have_the_largest_unit_that_fits() {
@@ -134,11 +141,6 @@ mod tests {
                 signal(Signal::NodefsAvailable, Some(1 << 30), false),
                 signal(Signal::ImagefsAvailable, None, false),
             ],
-            conditions: vec![PressureCondition {
-                condition: Pressure::Memory,
-                holds: true,
-                since: Some(before),
-            }],
             evicted: vec![EvictedView {
                 key: crate::model::PodKey::new("default", "hog-n1"),
                 at: before,
@@ -156,9 +158,12 @@ mod tests {
             trouble: vec!["imagefs.available: hung".to_owned()],
         };
         let mut page = Page::default();
-        render(&mut page, &view, now);
+        let state = |holds| ConditionState { holds, since: before };
+        let pressure = [(Pressure::Memory, state(true)), (Pressure::Disk, state(false))];
+        let conditions = NodeConditions { pressure: pressure.into(), ..NodeConditions::default() };
+        render(&mut page, &conditions, &view, now);
         let expected = "
-Pressure: MemoryPressure
+Pressure: MemoryPressure for 30s
   memory.available    94.0 MiB of 2.0 GiB   threshold 100Mi   CROSSED for 30s
   nodefs.available    1.0 GiB of 2.0 GiB    threshold 100Mi   ok for 30s
   imagefs.available   not readable          threshold 100Mi   unknown

@@ -24,9 +24,7 @@ mod threshold;
 pub use amount::{Amount, binary, decimal, measured, shortest};
 pub use comeback::{Cause, EvictionRecord, Evictions, Looked, Waiting, patience};
 pub use limits::{LimitEviction, LocalLimit, over_limits};
-pub use message::{
-    Eviction, condition_event, condition_message, condition_reason, threshold_met_message,
-};
+pub use message::{Eviction, threshold_met_message};
 pub use rank::{Candidate, Ranking, Spare, Spared, Victim, rank};
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,

@@ -148,12 +148,9 @@ fn how_fast_a_pod_goes_follows_the_threshold() {
 
 #[test]
 fn the_nodes_conditions_and_events_have_the_fields_words() {
-    let told = |condition, holds| {
-        [
-            condition_reason(condition, holds),
-            condition_message(condition, holds),
-            condition_event(condition, holds),
-        ]
+    let told = |condition: Pressure, holds| {
+        let words = condition.words(holds);
+        [words.reason, words.message, words.event]
     };
     for (condition, holds, want) in [
         (
