@@ -3,19 +3,15 @@
 use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
-    housekeeping::Housekeeping,
-    image_gc::{self, ImageGcTask},
-    keeper::Keeper,
     node_facts::{self, node_facts},
     node_ip::host_ips,
     node_view::{NodeViewTask, restored_conditions},
     remembered::{remembered, save},
     shutdown::{Places, ShutdownTask, Stage},
-    systemd::{Pulse, SystemdTask},
 };
 use crate::{
     admission,
-    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets},
+    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets, node_limits},
     clock,
     config::{Config, Enforce, PidsLimit},
     cri::{NodeFacts, RuntimeClient, to_cri},
@@ -23,6 +19,7 @@ use crate::{
     event::{self, Recorder},
     eviction::{self, DiskTask, EvictionChannels, EvictionParts, EvictionTask},
     hostfiles::{HostFilePaths, HostFiles},
+    housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
     image::{CredentialPaths, ImageSettings, Images},
     manifest,
     model::{
@@ -36,6 +33,7 @@ use crate::{
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
+    systemd::{Pulse, SystemdTask},
     volume::Volumes,
     worker::{
         Ending, Host, HostPaths, HostSettings, Known, Leftovers, PodViews, SetInputs, WorkerSet,
@@ -147,8 +145,8 @@ pub(super) fn spawn_all(
     let (trouble_sender, trouble) = watch::channel(Vec::new());
     let cgroup_driver = host.cgroups.driver_state();
     let known_pods = known.clone();
-    let housekeeping = Housekeeping::new(host, config, &capacity, known, trouble_sender);
-    tasks.spawn(named("housekeeping", housekeeping.run(shutdown.clone())));
+    let housekeeping = housekeeping(config, &host, &capacity, known, trouble_sender);
+    spawn(tasks, "housekeeping", housekeeping.run(shutdown.clone()));
     let (published, node) = watch::channel(Arc::default());
     let (published_conditions, conditions) = watch::channel(Arc::default());
     let (cluster_view, cluster) = watch::channel(None);
@@ -281,19 +279,17 @@ fn spawn_pressure(
     let (disk_period, period) = watch::channel(DISK_PERIOD);
     let (disk_task, disks) = DiskTask::new(host.runtime.clone(), &config.paths.root_dir, period);
     let (images, requests) = mpsc::channel(1);
-    let saved = image_gc::resumed(watched.images);
-    let gc = ImageGcTask {
-        host: Arc::clone(host),
+    let gc = ImageGcParts {
+        runtime: host.runtime.clone(),
+        store: host.store.clone(),
+        events: host.events.clone(),
+        pulled: host.images.pulled(),
         settings: (&config.images.gc).into(),
-        losses: host.store.losses(),
         sources: watched.sources,
         disks: disks.clone(),
         requests,
-        history: saved.clone(),
-        saved,
-        failures: 0,
     };
-    tasks.spawn(named("images", gc.run(shutdown.clone())));
+    spawn(tasks, "images", ImageGcTask::new(gc, watched.images).run(shutdown.clone()));
     spawn(tasks, "disks", disk_task.run(shutdown.clone()));
     let parts = EvictionParts {
         node_name: host.settings.node_name.clone(),
@@ -318,6 +314,30 @@ fn spawn_pressure(
     let task = EvictionTask::new(settings, watched.evictions, root_dir, parts, channels);
     tasks.spawn(named("eviction", task.run(shutdown.clone())));
     Ok(())
+}
+
+fn housekeeping(
+    config: &Config,
+    host: &Host,
+    capacity: &NodeCapacity,
+    known: watch::Receiver<Arc<Known>>,
+    trouble: watch::Sender<Vec<String>>,
+) -> Housekeeping {
+    Housekeeping::new(HousekeepingParts {
+        cgroups: host.cgroups.clone(),
+        limits: node_limits(capacity, &reserved(config), enforces_pods(config)),
+        events: host.events.clone(),
+        sweeper: Sweeper {
+            volumes: host.volumes.clone(),
+            files: host.files.clone(),
+            leftovers: host.leftovers.clone(),
+            owner: host.settings.owner.clone(),
+            known: known.clone(),
+        },
+        health: host.pleg.health(),
+        known,
+        trouble,
+    })
 }
 
 /// Where the workers are told of a shutdown of the machine, and where they answer.
@@ -372,20 +392,21 @@ fn host(
         // Only Bidirectional propagation needs it.
         tracing::warn!(err = %error, "cannot share the mounts of the root directory");
     }
+    let files = HostFiles::new(HostFilePaths {
+        root_dir: config.paths.root_dir.clone(),
+        pod_logs_dir: config.paths.pod_logs_dir.clone(),
+        links_dir: config.paths.container_links_dir.clone(),
+        node_hosts: "/etc/hosts".into(),
+        network_results_dir: "/var/lib/cni/results".into(),
+    });
     Ok(Host {
         settings: host_settings(config, node, owner, capacity, &cgroups),
+        leftovers: Leftovers::new(cgroups.clone(), volumes.clone(), files.clone()),
         volumes,
-        files: HostFiles::new(HostFilePaths {
-            root_dir: config.paths.root_dir.clone(),
-            pod_logs_dir: config.paths.pod_logs_dir.clone(),
-            links_dir: config.paths.container_links_dir.clone(),
-            node_hosts: "/etc/hosts".into(),
-            network_results_dir: "/var/lib/cni/results".into(),
-        }),
+        files,
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         starts: Semaphore::new(start_turns(config)),
         host_paths: HostPaths::default(),
-        leftovers: Leftovers::default(),
         runtime: links.runtime,
         store: links.store,
         pleg: links.pleg,

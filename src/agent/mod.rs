@@ -12,9 +12,6 @@
 
 mod build;
 mod cluster;
-mod housekeeping;
-mod image_gc;
-mod keeper;
 mod node_facts;
 mod node_ip;
 mod node_report;
@@ -23,7 +20,6 @@ mod process;
 mod remembered;
 mod shutdown;
 mod signals;
-mod systemd;
 
 use crate::{config::Config, notify};
 use anyhow::{Context as _, bail};

@@ -22,7 +22,7 @@ mod set;
 mod task;
 
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
-pub(crate) use execute::{blocking, chain, remove_leftovers};
+pub(crate) use execute::{blocking, chain};
 pub(crate) use set::any_changed;
 pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
 

@@ -12,7 +12,6 @@ mod stop;
 
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
-pub(crate) use leftovers::remove_leftovers;
 
 use crate::{
     blocking::Pool,

@@ -1,6 +1,6 @@
 //! `PreparePod`: the record on disk first, then what the pod needs on the host.
 
-use super::{Host, Request, blocking, chain, host_paths::with_volumes, remove_leftovers};
+use super::{Host, Request, blocking, chain, host_paths::with_volumes};
 use crate::{
     blocking::PODS,
     model::{EventKind, k8s},
@@ -46,7 +46,7 @@ async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
         return Ok(());
     }
     tracing::info!(pod = %request.key, %uid, "removing what another pod with this uid has left");
-    let removal = remove_leftovers(host, uid);
+    let removal = host.leftovers.remove(uid);
     request.shown("removing what another pod with this uid has left", removal).await?;
     match try_claim(host, request).await? {
         Claim::Done => Ok(()),

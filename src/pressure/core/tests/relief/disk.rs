@@ -158,6 +158,34 @@ fn a_measurement_of_disks_is_dropped_when_a_pod_was_evicted_meanwhile() {
 }
 
 #[test]
+fn disks_are_measured_anew_when_another_pod_has_ended_meanwhile() {
+    let mut settings =
+        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
+    settings.local_storage_limits = false;
+    let mut world = World::new(settings);
+    world.round(0);
+    world.run(disk_hog("disk").memory(0));
+    world.run(hog().disk(Some(space(0, 0)), Some(space(0, 0))));
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(2000), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.round(50), ["measure disks of disk hog"]);
+    let disks = std::mem::take(&mut world.measuring);
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of disk hog", "evict hog"]);
+    world.end("hog");
+    world.read(Signal::MemoryAvailable, 500 * MI);
+    world.round(50);
+    assert_eq!(world.round(50), ["evicted default/hog"]);
+    // The measurement began before the end of the pod, whose files may have made the room.
+    world.measuring = disks;
+    world.answer();
+    assert_eq!(world.round(50), ["measure disks of disk"]);
+}
+
+#[test]
 fn pods_above_a_limit_of_their_own_are_evicted_together() {
     let mut world = World::new(settings(thresholds("nodefs.available=100Mi", "", "", "")));
     let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});

@@ -31,7 +31,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Room for events.
 const BUFFER: usize = 4096;
 
-pub(super) struct Keeper {
+/// The loop.
+#[derive(Debug)]
+pub struct Keeper {
     store: Store,
     node_name: String,
     root: PathBuf,
@@ -48,18 +50,23 @@ struct Events {
 }
 
 impl Keeper {
-    pub(super) fn new(store: Store, node_name: String, root: PathBuf, run: PathBuf) -> Self {
+    /// A loop for the directories `root` and `run` of this store.
+    #[must_use]
+    pub fn new(store: Store, node_name: String, root: PathBuf, run: PathBuf) -> Self {
         Self { store, node_name, root, run, looks: watch::Sender::default() }
     }
 
     /// Changes after every look at the directories.
-    pub(super) fn looks(&self) -> watch::Receiver<u64> {
+    #[must_use]
+    pub fn looks(&self) -> watch::Receiver<u64> {
         self.looks.subscribe()
     }
 
+    /// Runs until shutdown.
+    ///
     /// # Errors
     /// When another agent has taken one of the directories: this one must not go on.
-    pub(super) async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut events = Events::open()
             .inspect_err(|err| tracing::warn!(%err, "no inotify: deleted directories of the agent are found by the clock"))
             .ok();

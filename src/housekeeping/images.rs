@@ -6,11 +6,16 @@
 
 use crate::{
     clock,
+    cri::RuntimeClient,
     desired::SourceSnapshot,
-    image::gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
+    event::Recorder,
+    image::{
+        Pulled,
+        gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
+    },
     model::{Event, Signal, k8s},
     signals::DiskReadings,
-    worker::Host,
+    store::Store,
 };
 use std::{fs, sync::Arc, time::Duration};
 use tokio::{
@@ -26,21 +31,38 @@ const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Failures in a row from which on people are told, as the kubelet's.
 const TOLD_FROM: u32 = 2;
 
-pub(super) struct ImageGcTask {
-    pub host: Arc<Host>,
+/// What the loop works on.
+pub struct ImageGcParts {
+    /// The runtime.
+    pub runtime: RuntimeClient,
+    /// Keeps what is known of images.
+    pub store: Store,
+    /// Takes events.
+    pub events: Recorder,
+    /// When each image was pulled.
+    pub pulled: watch::Receiver<Pulled>,
+    /// Thresholds and ages.
     pub settings: GcSettings,
+    /// The manifests, whose images are in use.
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    /// Readings of the file system of images.
     pub disks: DiskReadings,
+    /// Requests to remove images at once.
     pub requests: mpsc::Receiver<FreeRequest>,
-    pub history: ImageHistory,
-    pub saved: ImageHistory,
-    pub failures: u32,
+}
+
+/// The loop.
+pub struct ImageGcTask {
+    parts: ImageGcParts,
+    history: ImageHistory,
+    saved: ImageHistory,
+    failures: u32,
     /// Changes when what was saved may be lost.
-    pub losses: watch::Receiver<u64>,
+    losses: watch::Receiver<u64>,
 }
 
 /// What an earlier life of the agent knew.
-pub(super) fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
+fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
     let history: ImageHistory = saved
         .map(serde_json::from_value)
         .transpose()
@@ -53,8 +75,17 @@ pub(super) fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
 }
 
 impl ImageGcTask {
-    pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut pulled = self.host.images.pulled();
+    /// A loop that continues with what an earlier run of the agent has saved.
+    #[must_use]
+    pub fn new(parts: ImageGcParts, saved: Option<serde_json::Value>) -> Self {
+        let saved = resumed(saved);
+        let (history, losses) = (saved.clone(), parts.store.losses());
+        Self { parts, history, saved, failures: 0, losses }
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut pulled = self.parts.pulled.clone();
         // Ages count from when an image was seen first. What manifests name is not known yet:
         // nothing goes.
         let mut looked = false;
@@ -63,8 +94,8 @@ impl ImageGcTask {
             // Every arm only receives; removals are awaited to their end below.
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return Ok(()),
-                Some(request) = self.requests.recv() => {
+                () = shutdown.cancelled() => return,
+                Some(request) = self.parts.requests.recv() => {
                     let freed = self.free(request.wanted).await;
                     // Whoever asked may have given up.
                     drop(request.answer.send(freed));
@@ -72,7 +103,7 @@ impl ImageGcTask {
                 changed = pulled.changed() => {
                     if changed.is_err() {
                         shutdown.cancelled().await;
-                        return Ok(());
+                        return;
                     }
                     for (id, at) in pulled.borrow_and_update().iter() {
                         self.history.pulled(id, *at);
@@ -80,7 +111,7 @@ impl ImageGcTask {
                     self.save().await;
                 }
                 Ok(()) = self.losses.changed() => {
-                    if let Err(err) = self.host.store.put_images(&self.history).await {
+                    if let Err(err) = self.parts.store.put_images(&self.history).await {
                         tracing::debug!(%err, "what is known of images is not on disk yet");
                     }
                 }
@@ -109,17 +140,24 @@ impl ImageGcTask {
     async fn collect(&mut self) {
         let Some(plan) = self.plan().await else { return };
         self.save().await;
-        if self.settings.is_off() {
+        if self.parts.settings.is_off() {
             return;
         }
-        let mut order = plan.too_old(&self.settings);
+        let mut order = plan.too_old(&self.parts.settings);
         if !order.is_empty() {
             self.remove(&order, None).await;
         }
-        let reading =
-            self.disks.latest.borrow().sample.readings.get(&Signal::ImagefsAvailable).copied();
+        let reading = self
+            .parts
+            .disks
+            .latest
+            .borrow()
+            .sample
+            .readings
+            .get(&Signal::ImagefsAvailable)
+            .copied();
         let Some(reading) = reading else { return };
-        match gc::to_free(&self.settings, reading.available, reading.capacity) {
+        match gc::to_free(&self.parts.settings, reading.available, reading.capacity) {
             Ok(None) => {}
             Ok(Some(wanted)) => {
                 order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
@@ -141,7 +179,7 @@ impl ImageGcTask {
 
     /// What may go now. `None`: the runtime does not tell what there is.
     async fn plan(&mut self) -> Option<GcPlan> {
-        let mut look = match gc::look(&self.host.runtime).await {
+        let mut look = match gc::look(&self.parts.runtime).await {
             Ok(look) => look,
             Err(err) => {
                 self.failures += 1;
@@ -152,7 +190,7 @@ impl ImageGcTask {
             }
         };
         self.failures = 0;
-        for source in &self.sources {
+        for source in &self.parts.sources {
             for pod in &source.borrow().pods {
                 for image in images_of(&pod.pod) {
                     look.in_use.by_manifest(image);
@@ -161,23 +199,23 @@ impl ImageGcTask {
         }
         let now = clock::now();
         self.history.observe(&look.present, &look.in_use, look.began, now);
-        Some(gc::plan(&look.present, &look.in_use, &self.history, &self.settings, now))
+        Some(gc::plan(&look.present, &look.in_use, &self.history, &self.parts.settings, now))
     }
 
     async fn remove(&self, order: &[Removable], wanted: Option<u64>) -> Freed {
-        let available = || self.disks.newer(Signal::ImagefsAvailable);
-        gc::remove(&self.host.runtime, order, wanted, available).await
+        let available = || self.parts.disks.newer(Signal::ImagefsAvailable);
+        gc::remove(&self.parts.runtime, order, wanted, available).await
     }
 
     fn tell(&self, event: Event) {
-        self.host.events.record(event);
+        self.parts.events.record(event);
     }
 
     async fn save(&mut self) {
         if !self.history.is_worth_saving(&self.saved) {
             return;
         }
-        if let Err(err) = self.host.store.put_images(&self.history).await {
+        if let Err(err) = self.parts.store.put_images(&self.history).await {
             tracing::debug!(%err, "what is known of images is not on disk yet");
         }
         self.saved.clone_from(&self.history);

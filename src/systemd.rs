@@ -23,25 +23,33 @@ const LATE: Duration = Duration::from_secs(180);
 /// Longer than any process lives.
 const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
 
-pub(super) struct SystemdTask {
+/// The task.
+#[derive(Debug)]
+pub struct SystemdTask {
     /// Where systemd listens.
     pub socket: OsString,
     /// It wants a sign of life this often.
     pub watchdog: Option<Duration>,
+    /// The node's view, for `STATUS=`.
     pub node: watch::Receiver<Arc<NodeView>>,
+    /// The pods' views, for `STATUS=`.
     pub pods: watch::Receiver<Arc<PodViews>>,
+    /// The loops that have to come round.
     pub loops: Vec<Pulse>,
 }
 
 /// When a loop came round, as far as it was noticed.
-pub(super) struct Pulse {
+#[derive(Debug)]
+pub struct Pulse {
     name: &'static str,
     beats: watch::Receiver<Duration>,
     seen: Instant,
 }
 
 impl Pulse {
-    pub(super) fn new(name: &'static str, beats: watch::Receiver<Duration>) -> Self {
+    /// The heartbeat of a loop.
+    #[must_use]
+    pub fn new(name: &'static str, beats: watch::Receiver<Duration>) -> Self {
         Self { name, beats, seen: Instant::now() }
     }
 
@@ -58,7 +66,8 @@ impl Pulse {
 }
 
 impl SystemdTask {
-    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let mut told = self.status();
         self.tell(&format!("READY=1\nSTATUS={told}\n"));
         let interval = self.watchdog.map_or(NEVER, |watchdog| watchdog / 2);

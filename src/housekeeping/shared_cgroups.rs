@@ -1,0 +1,166 @@
+//! The loop that keeps the cgroups that all pods share, and sweeps leftovers.
+
+use super::sweep::Sweeper;
+use crate::{
+    cgroup::{Cgroups, Limits},
+    event::Recorder,
+    model::{CgroupDriver, Event, EventKind, EventTarget, Known, ToldDriver},
+    pleg::Health,
+    worker::chain,
+};
+use std::{pin::Pin, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Between two tries while the cgroup of all pods can't be made, as with the kubelet, and between
+/// two looks whether it is still the one that was made.
+const RETRY: Duration = Duration::from_secs(60);
+/// Between two looks for leftovers. They come from crashes, and the first look finds those; this
+/// one is for what could not be removed then.
+const LOOK: Duration = Duration::from_secs(600);
+/// What the loop works on.
+pub struct HousekeepingParts {
+    /// The cgroups of pods.
+    pub cgroups: Cgroups,
+    /// The limits of all pods together.
+    pub limits: Limits,
+    /// Takes events.
+    pub events: Recorder,
+    /// Removes what crashes have left.
+    pub sweeper: Sweeper,
+    /// What is known of the runtime.
+    pub health: watch::Receiver<Arc<Health>>,
+    /// The pods that are known.
+    pub known: watch::Receiver<Arc<Known>>,
+    /// Sentences for the node's status.
+    pub trouble: watch::Sender<Vec<String>>,
+}
+
+/// The loop.
+pub struct Housekeeping {
+    parts: HousekeepingParts,
+    enforced: bool,
+    /// The directory in which that was done.
+    made: Option<u64>,
+}
+
+impl Housekeeping {
+    /// A loop that has done nothing yet.
+    #[must_use]
+    pub fn new(parts: HousekeepingParts) -> Self {
+        Self { parts, enforced: false, made: None }
+    }
+
+    /// Runs until shutdown.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        // What was enforced last.
+        let mut done: Option<(CgroupDriver, u64)> = None;
+        let mut next_try = Instant::now();
+        let mut next_look = Instant::now();
+        let (mut enforcing, mut leftovers) = (None, Vec::new());
+        // A removal may take long: the cgroups that all pods share don't wait for it.
+        let mut sweep: Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>> = None;
+        loop {
+            let known = Arc::clone(&self.parts.known.borrow_and_update());
+            let told = self.parts.health.borrow().cgroup_driver;
+            self.parts.cgroups.runtime_tells(told);
+            let driver = self.parts.cgroups.driver_state().borrow().driver;
+            if let Some(driver) = driver {
+                let wanted = Some((driver, known.burstable_shares));
+                let due = !self.enforced && Instant::now() >= next_try;
+                let removed = self.enforced && self.parts.cgroups.kubepods_inode() != self.made;
+                if removed {
+                    tracing::warn!("the cgroup of all pods was removed, and is made again");
+                }
+                if due || removed || done != wanted {
+                    enforcing = self.enforce(known.burstable_shares).await;
+                    done = wanted;
+                    next_try = Instant::now() + RETRY;
+                }
+            }
+            if known.complete && sweep.is_none() && Instant::now() >= next_look {
+                sweep = Some(Box::pin(self.parts.sweeper.clone().sweep()));
+            }
+            let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
+            self.parts.trouble.send_if_modified(|published| {
+                let changed = *published != trouble;
+                *published = trouble;
+                changed
+            });
+            // Until everything is known there is nothing to look for, and a change will tell; so
+            // will the end of a sweep.
+            let idle = known.complete && sweep.is_none();
+            let look = if idle { next_look } else { Instant::now() + LOOK };
+            let wake = match (&done, self.enforced) {
+                (None, _) => look,
+                (Some(_), true) => look.min(Instant::now() + RETRY),
+                (Some(_), false) => look.min(next_try),
+            };
+            // Every arm only waits, and the next round reads everything anew. The sweep is kept
+            // across rounds; at the end it is dropped, and the agent's next life goes on with it.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                found = ended(&mut sweep) => {
+                    leftovers = found;
+                    sweep = None;
+                    next_look = Instant::now() + LOOK;
+                }
+                changed = self.parts.known.changed() => {
+                    if changed.is_err() {
+                        shutdown.cancelled().await;
+                        return;
+                    }
+                }
+                other = another(&mut self.parts.health, told) => {
+                    if other.is_err() {
+                        shutdown.cancelled().await;
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Node allocatable and the tiers.
+    async fn enforce(&mut self, burstable_shares: u64) -> Option<String> {
+        let done = self.parts.cgroups.ensure_shared(&self.parts.limits, burstable_shares).await;
+        self.made = self.parts.cgroups.kubepods_inode();
+        let (kind, reason, message) = match &done {
+            Ok(()) if self.enforced => return None,
+            Ok(()) => (
+                EventKind::Normal,
+                "NodeAllocatableEnforced",
+                "Updated Node Allocatable limit across pods".to_owned(),
+            ),
+            Err(error) => (
+                EventKind::Warning,
+                "FailedNodeAllocatableEnforcement",
+                format!("Failed to update Node Allocatable Limits \"kubepods\": {}", chain(error)),
+            ),
+        };
+        self.enforced = done.is_ok();
+        let trouble = done.is_err().then(|| message.clone());
+        self.parts.events.record(Event { target: EventTarget::Node, kind, reason, message });
+        trouble
+    }
+}
+
+/// Waits for the end of a sweep; for ever when there is none.
+async fn ended(
+    sweep: &mut Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>>,
+) -> Vec<String> {
+    match sweep {
+        Some(sweep) => sweep.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the runtime says something else of its cgroup driver.
+async fn another(
+    health: &mut watch::Receiver<Arc<Health>>,
+    told: ToldDriver,
+) -> Result<(), watch::error::RecvError> {
+    health.wait_for(|health| health.cgroup_driver != told).await.map(drop)
+}

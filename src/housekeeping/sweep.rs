@@ -1,0 +1,149 @@
+//! Removes what crashes have left of pods.
+//!
+//! Leftovers (cgroups, pod directories, log directories, log links of pods that are no more) are
+//! removed when, and only when, every source has said everything and the runtime was listed: until
+//! then a pod may be unknown because nobody has asked for it yet. A pod directory that does not
+//! carry this agent's owner id is listed and never touched.
+
+use crate::{
+    blocking::LOOKS,
+    hostfiles::HostFiles,
+    model::{Known, PodUid},
+    volume::{DirOwner, Volumes},
+    worker::{Leftovers, blocking},
+};
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::sync::watch;
+
+/// Directories of other programs that the status names.
+const NAMED: usize = 3;
+
+/// Removes what crashes have left.
+#[derive(Clone)]
+pub struct Sweeper {
+    /// The pods' directories.
+    pub volumes: Volumes,
+    /// The pods' logs.
+    pub files: HostFiles,
+    /// Removes what a pod has left.
+    pub leftovers: Leftovers,
+    /// This agent's owner id.
+    pub owner: Box<str>,
+    /// The pods that are known.
+    pub known: watch::Receiver<Arc<Known>>,
+}
+
+impl Sweeper {
+    /// Removes what is left of pods that are no more; returns what could not be removed.
+    ///
+    /// The directories are listed first and what is known is looked up after: a pod that is being
+    /// prepared meanwhile is either not in the listing or known.
+    pub(super) async fn sweep(self) -> Vec<String> {
+        let mut trouble = Vec::new();
+        let volumes = self.volumes.clone();
+        let listed = match blocking(&LOOKS, move || volumes.list_pods()).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
+            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
+        };
+        let (volumes, owner) = (self.volumes.clone(), self.owner.clone());
+        let looked = blocking(&LOOKS, move || by_owner(&volumes, listed, &owner)).await;
+        let PodDirs { ours, others } = match looked {
+            Ok(looked) => looked,
+            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
+        };
+        trouble.extend(self.name_others(others));
+        for uid in &ours {
+            // Before the look at what is known: a pod that becomes known now waits for the end.
+            let Some(_turn) = self.leftovers.begin(uid) else { continue };
+            // Known by now, perhaps: the removal of the one before may have taken long.
+            if self.known.borrow().uids.contains(uid) {
+                continue;
+            }
+            tracing::info!(%uid, "removing what is left of a pod that is no more");
+            if let Err(sentence) = self.leftovers.remove(uid).await {
+                tracing::warn!(%uid, "{sentence}");
+                trouble.push(format!("leftovers of pod {uid}: {sentence}"));
+            }
+        }
+        let files = self.files.clone();
+        let known = Arc::clone(&self.known.borrow());
+        let links = blocking(&LOOKS, move || {
+            files.remove_dead_links(|uid| ours.contains(uid), |id| known.containers.contains(id))
+        });
+        if let Ok(Err(error)) = links.await {
+            trouble.push(format!("cannot remove dead log links: {error}"));
+        }
+        trouble
+    }
+
+    /// What a person should know about pod directories that another program made.
+    fn name_others(&self, mut others: Vec<PodUid>) -> Option<String> {
+        let known = self.known.borrow();
+        others.retain(|uid| !known.uids.contains(uid));
+        let sentence = foreign_sentence(&others)?;
+        tracing::warn!("{sentence}");
+        Some(sentence)
+    }
+}
+
+/// Pod directories below the root directory.
+struct PodDirs {
+    /// Those with this agent's owner id.
+    ours: BTreeSet<PodUid>,
+    /// The others, sorted.
+    others: Vec<PodUid>,
+}
+
+/// A directory that can't be read counts as another program's. Blocks.
+fn by_owner(volumes: &Volumes, listed: Vec<PodUid>, owner: &str) -> PodDirs {
+    let is_ours = |uid: &PodUid| match volumes.dir_owner(uid) {
+        Ok(DirOwner::Agent { owner: found, .. }) => found == owner,
+        Ok(DirOwner::Free | DirOwner::Unknown) | Err(_) => false,
+    };
+    let (ours, others): (BTreeSet<_>, BTreeSet<_>) = listed.into_iter().partition(is_ours);
+    PodDirs { ours, others: others.into_iter().collect() }
+}
+
+/// Names the pod directories of other programs, a bounded number of them; `None` when there is
+/// none.
+fn foreign_sentence(others: &[PodUid]) -> Option<String> {
+    let named: Vec<String> =
+        others.iter().take(NAMED).map(|uid| uid.as_str().escape_debug().to_string()).collect();
+    let more = match others.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let sentence = format!(
+        "{} in pods/ of the root directory not made by this agent, left alone: {}{more}",
+        match others.len() {
+            0 => return None,
+            1 => "1 directory".to_owned(),
+            count => format!("{count} directories"),
+        },
+        named.join(", ")
+    );
+    Some(sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_directories_are_named_up_to_a_bound() {
+        let uids =
+            |names: &[&str]| names.iter().map(|name| PodUid::from(*name)).collect::<Vec<_>>();
+        assert_eq!(foreign_sentence(&[]), None);
+        let one = foreign_sentence(&uids(&["a\u{1b}[31m"])).unwrap_or_default();
+        assert!(
+            one.starts_with("1 directory in pods/") && one.ends_with(": a\\u{1b}[31m"),
+            "{one}"
+        );
+        let many = foreign_sentence(&uids(&["a", "b", "c", "d", "e"])).unwrap_or_default();
+        assert!(
+            many.starts_with("5 directories") && many.ends_with(": a, b, c and 2 more"),
+            "{many}"
+        );
+    }
+}
