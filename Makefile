@@ -16,6 +16,7 @@ help: ## print this list
 build: ## build the release binary, target/release/nodelet
 	scripts/prerequisites build
 	$(CARGO) build --release --locked
+	@echo "Built with the release profile, as it is shipped: $(TARGET)/release/nodelet"
 
 demo: ## see it work, in two minutes, beside whatever runs here (needs root; KEEP=1 leaves it running)
 	@scripts/demo

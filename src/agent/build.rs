@@ -385,7 +385,7 @@ fn host(
 ) -> anyhow::Result<Host> {
     let owner: Box<str> = links.store.owner().into();
     let cgroups = Cgroups::detect(&cgroup_settings(config))?;
-    let memory = capacity.minus(&reserved(config)).memory_bytes;
+    let memory = node.allocatable.memory_bytes;
     let volumes = Volumes::open(&config.paths.root_dir, Some(memory))
         .map_err(|error| anyhow::anyhow!(chain(&error)))?;
     if let Err(error) = volumes.share_root() {

@@ -5,7 +5,7 @@ use crate::{
     cri::WritePlaces,
     model::{ContainerId, PodView, Space, k8s},
     podspec::pod_cgroup_name,
-    pressure::core::{MeasurePurpose, MeasuredPod, has_ended},
+    pressure::core::{MeasurePurpose, MeasuredPod},
     signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
     worker::PodViews,
 };
@@ -104,7 +104,7 @@ impl PodMeasurer {
     /// The containers of pods that have not ended for which it is unknown where they write.
     /// Forgets all containers that are gone.
     fn unknown_containers(&mut self, everyone: &PodViews) -> Vec<ContainerId> {
-        let live = everyone.values().filter(|view| !has_ended(view));
+        let live = everyone.values().filter(|view| !view.ended);
         let ids =
             live.flat_map(|view| containers(view).filter_map(|one| one.id).collect::<Vec<_>>());
         let ids: BTreeSet<ContainerId> = ids.collect();
@@ -130,12 +130,10 @@ fn place_of(parts: &EvictionParts, view: &Arc<PodView>) -> Option<PodPlace> {
 }
 
 fn containers(view: &PodView) -> impl Iterator<Item = ContainerPlaces> {
-    let statuses = view.status.container_statuses.iter().flatten();
-    let init = view.status.init_container_statuses.iter().flatten();
-    statuses.chain(init).map(|status| {
-        let id = status.container_id.as_deref().and_then(|id| id.split_once("://"));
-        let id = id.map(|(_, id)| ContainerId::from(id));
-        ContainerPlaces { name: status.name.as_str().into(), id, layer: None }
+    view.containers.iter().map(|container| ContainerPlaces {
+        name: container.name.clone(),
+        id: Some(container.id.clone()),
+        layer: None,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::{
         EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView, Signal, SignalView,
         format_duration,
     },
-    pressure::core::{EvictionSettings, MeasuredPod, Step, Threshold, Waiting, has_ended},
+    pressure::core::{EvictionSettings, MeasuredPod, Step, Threshold, Waiting},
 };
 use jiff::Timestamp;
 use std::{
@@ -77,7 +77,7 @@ impl EvictionTask {
         let now = clock::now();
         {
             let views = self.channels.pods.borrow();
-            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !has_ended(view));
+            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.ended);
             self.history.partly.retain(|pod, _| live(pod));
         }
         let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_PERIOD;

@@ -52,8 +52,8 @@ pub use usage::{
     CgroupDirs, ContainerUse, DiskLayout, PartlyMeasured, PodUse, Space, VolumePlace, VolumeUse,
 };
 pub use view::{
-    EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView, PlegView, PodView,
-    PressureView, ReliefView, RuntimeView, SignalView, SourceView,
+    ContainerInstance, EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView,
+    PlegView, PodView, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
 };
 
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.

@@ -18,6 +18,12 @@ pub struct PodView {
     pub pod: Option<Arc<k8s::Pod>>,
     /// `PodStatus` as the kubelet would report it.
     pub status: Arc<k8s::PodStatus>,
+    /// Its containers have ended for good: phase `Succeeded` or `Failed`.
+    #[serde(skip)]
+    pub ended: bool,
+    /// The newest instance of each container, init containers included, in the order of the spec.
+    #[serde(skip)]
+    pub containers: Vec<ContainerInstance>,
     /// Where it is written; `None` when its manifest is gone.
     pub origin: Option<Origin>,
     /// Being stopped: its manifest was removed or replaced.
@@ -28,6 +34,17 @@ pub struct PodView {
     /// What it waits for when its containers' states don't tell (the network, the runtime, an older
     /// incarnation).
     pub waiting: Option<String>,
+}
+
+/// The newest instance of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerInstance {
+    /// Its name in the spec.
+    pub name: Box<str>,
+    /// Its id in the runtime.
+    pub id: super::ContainerId,
+    /// It runs.
+    pub running: bool,
 }
 
 /// The node as people see it.

@@ -32,6 +32,8 @@ fn pod(name: &str) -> (PodKey, Arc<PodView>) {
         uid: "u1".into(),
         pod: Some(Arc::new(serde_json::from_value(spec).unwrap())),
         status: Arc::new(k8s::PodStatus { phase: Some("Running".into()), ..Default::default() }),
+        ended: false,
+        containers: Vec::new(),
         origin: None,
         terminating: false,
         hung: None,

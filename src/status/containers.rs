@@ -3,7 +3,10 @@
 
 use super::{StatusContext, StatusInput, time};
 use crate::{
-    model::{ContainerState, ObservedContainer, SandboxState, k8s},
+    model::{
+        ContainerInstance, ContainerState, ObservedContainer, ObservedPod, PodUid, SandboxState,
+        k8s,
+    },
     plan::Waiting,
     podspec::is_sidecar,
 };
@@ -57,11 +60,29 @@ fn runtime_name<'a>(input: &StatusInput<'a>, cx: &'a StatusContext) -> Option<&'
     Some(cx.runtime_name.as_str()).filter(|name| !name.is_empty()).or_else(previous)
 }
 
+/// The newest instance of each container of the spec, init containers first.
+#[must_use]
+pub fn container_instances(
+    pod: &k8s::Pod,
+    uid: &PodUid,
+    observed: &ObservedPod,
+) -> Vec<ContainerInstance> {
+    let all = init_of(pod).iter().chain(regular_of(pod));
+    let newest = all.filter_map(|container| newest(observed, uid, &container.name));
+    newest
+        .map(|instance| ContainerInstance {
+            name: instance.name.clone(),
+            id: instance.id.clone(),
+            running: matches!(instance.state, ContainerState::Running { .. }),
+        })
+        .collect()
+}
+
 /// Whether a regular container exists in the sandbox in use (or, without one, at all).
 pub(super) fn has_regular(input: &StatusInput<'_>) -> bool {
     let sandbox = ready_sandbox(input);
     regular_of(input.pod).iter().any(|container| {
-        let newest = newest(input, &container.name);
+        let newest = newest(input.observed, input.uid, &container.name);
         newest.is_some_and(|c| sandbox.is_none_or(|id| id == c.sandbox_id.as_str()))
     })
 }
@@ -75,9 +96,12 @@ fn ready_sandbox<'a>(input: &StatusInput<'a>) -> Option<&'a str> {
     ready.max_by_key(|s| s.attempt).map(|s| s.id.as_str())
 }
 
-fn newest<'a>(input: &StatusInput<'a>, name: &str) -> Option<&'a ObservedContainer> {
-    let instances =
-        input.observed.containers.iter().filter(|c| c.uid == *input.uid && *c.name == *name);
+fn newest<'a>(
+    observed: &'a ObservedPod,
+    uid: &PodUid,
+    name: &str,
+) -> Option<&'a ObservedContainer> {
+    let instances = observed.containers.iter().filter(|c| c.uid == *uid && *c.name == *name);
     instances.max_by_key(|c| (c.restart_count, c.created_at))
 }
 
@@ -92,7 +116,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn status(&self, container: &k8s::Container, init: bool) -> k8s::ContainerStatus {
-        let newest = newest(self.input, &container.name);
+        let newest = newest(self.input.observed, self.input.uid, &container.name);
         let previous = self.previous(&container.name, init);
         let mut status = match newest {
             Some(instance) => self.of_instance(container, instance, previous),

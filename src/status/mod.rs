@@ -9,6 +9,7 @@ mod containers;
 mod display;
 mod phase;
 
+pub use containers::container_instances;
 pub use display::{Ready, display_status, ready_column, restarts};
 
 use crate::{

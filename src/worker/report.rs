@@ -7,7 +7,7 @@ use crate::{
         ContainerState, ObservedPod, Origin, PodKey, PodUid, PodView, SandboxId, SandboxState, k8s,
     },
     plan::PodPlan,
-    status::{StatusContext, StatusInput, held_status, pod_status},
+    status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
@@ -199,6 +199,12 @@ impl Reporter {
             key: self.key.clone(),
             uid: subject.uid.clone(),
             pod: subject.pod.clone(),
+            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            containers: subject
+                .pod
+                .as_ref()
+                .map(|pod| container_instances(pod, &subject.uid, observed))
+                .unwrap_or_default(),
             status,
             origin: subject.origin.clone(),
             terminating: subject.terminating,

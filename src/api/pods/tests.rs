@@ -169,6 +169,8 @@ fn view(name: &str) -> PodView {
         uid: name.into(),
         pod: Some(Arc::new(pod)),
         status: Arc::new(status),
+        ended: false,
+        containers: Vec::new(),
         origin: None,
         terminating: false,
         hung: None,

@@ -46,6 +46,8 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
             "phase": phase, "qosClass": "BestEffort",
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         }))),
+        ended: false,
+        containers: Vec::new(),
         origin: None,
         terminating: false,
         hung: None,

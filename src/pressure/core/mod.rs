@@ -28,7 +28,7 @@ pub use message::{Eviction, threshold_met_message};
 pub use rank::{Candidate, Ranking, Spare, Spared, Victim, rank};
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
-    ReliefPlan, Seen, has_ended,
+    ReliefPlan, Seen,
 };
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
 pub use state::{Acting, Change, Met, PressureState, ReadingProblem, Step};

@@ -1,6 +1,6 @@
 //! A pod that was told to stop, and the room that a step has to bring.
 
-use super::{Effects, Seen, has_ended, has_memory_volume};
+use super::{Effects, Seen, has_memory_volume};
 use crate::{
     model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
     pressure::core::{comeback::patience, rank::Victim, state::Acting},
@@ -113,7 +113,7 @@ impl Leaving {
     /// memory. Room on a disk is free when nothing of the pod is left.
     fn is_gone(&self, seen: &Seen<'_>) -> bool {
         let view = seen.pods.get(&self.key);
-        if view.is_none_or(|view| view.uid != self.uid || has_ended(view)) {
+        if view.is_none_or(|view| view.uid != self.uid || view.ended) {
             return true;
         }
         let disk = self.room.signal.condition() == Pressure::Disk;

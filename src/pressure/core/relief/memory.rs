@@ -152,8 +152,6 @@ impl Relief {
 /// False for a pod without a running container and without a volume in memory: what its cgroup
 /// shows is used by the runtime, which starts a container.
 fn has_memory_of_its_own(view: &Arc<PodView>) -> bool {
-    let statuses = view.status.container_statuses.iter().flatten();
-    let mut all = statuses.chain(view.status.init_container_statuses.iter().flatten());
-    all.any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
+    view.containers.iter().any(|container| container.running)
         || view.pod.as_deref().is_some_and(has_memory_volume)
 }

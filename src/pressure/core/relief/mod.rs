@@ -375,7 +375,7 @@ impl Relief {
     ) -> bool {
         // A pod that still runs because the runtime hangs is not back.
         let ended = self.evictions.observe(|key, uid| match seen.pods.get(key) {
-            Some(view) => view.uid == *uid && !has_ended(view),
+            Some(view) => view.uid == *uid && !view.ended,
             None => !complete,
         });
         if ended {
@@ -529,7 +529,7 @@ impl Relief {
 
     /// The pods that have not ended and were not evicted.
     fn candidates<'a>(&'a self, seen: &Seen<'a>) -> impl Iterator<Item = &'a Arc<PodView>> {
-        let live = seen.pods.values().filter(|view| view.pod.is_some() && !has_ended(view));
+        let live = seen.pods.values().filter(|view| view.pod.is_some() && !view.ended);
         live.filter(|view| self.evictions.stop_of(&view.key, &view.uid).is_none())
     }
 
@@ -575,13 +575,7 @@ fn held_conditions(
 
 /// True when this incarnation is still published and has not ended.
 fn is_live(view: &PodView, seen: &Seen<'_>) -> bool {
-    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !has_ended(now))
-}
-
-/// True when the containers of a pod have ended for good.
-#[must_use]
-pub fn has_ended(view: &PodView) -> bool {
-    matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.ended)
 }
 
 /// True when a pod has a volume in memory, whose content outlives the processes.

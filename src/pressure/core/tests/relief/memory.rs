@@ -189,7 +189,7 @@ fn a_grace_period_of_a_soft_threshold_is_cut_short_by_a_hard_one() {
 fn memory_of_a_starting_container_is_not_counted_for_the_pod() {
     let mut world = hard_memory();
     let starting = Pod::new("starting", json!({})).memory(400 * MI);
-    world.publish(&starting, "Pending", false);
+    world.publish(&starting, false);
     world.usage.insert(starting.key.clone(), starting.usage);
     world.read(Signal::MemoryAvailable, 60 * MI);
     world.round(50);

@@ -5,7 +5,7 @@ mod memory;
 mod restart;
 
 use super::*;
-use crate::model::{HoldStop, PodView, Pressure, PressureOrders, Readings};
+use crate::model::{ContainerInstance, HoldStop, PodView, Pressure, PressureOrders, Readings};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// A node whose readings, pods and clock the test sets. Actions are short texts such as
@@ -64,24 +64,19 @@ impl World {
 
     /// A pod that runs, with what it uses.
     fn run(&mut self, pod: Pod) {
-        self.publish(&pod, "Running", true);
+        self.publish(&pod, true);
         self.usage.insert(pod.key.clone(), pod.usage);
     }
 
-    fn publish(&mut self, pod: &Pod, phase: &str, running: bool) {
-        let state = if running { json!({"running": {}}) } else { json!({"waiting": {}}) };
-        let status = json!({
-            "phase": phase,
-            "containerStatuses": [{
-                "name": "c", "image": "i", "imageID": "", "ready": running, "restartCount": 0,
-                "state": state,
-            }],
-        });
+    fn publish(&mut self, pod: &Pod, running: bool) {
+        let container = ContainerInstance { name: "c".into(), id: "c1".into(), running };
         let view = PodView {
             key: pod.key.clone(),
             uid: pod.uid.clone(),
             pod: Some(Arc::new(pod.pod.clone())),
-            status: Arc::new(serde_json::from_value(status).unwrap()),
+            status: Arc::default(),
+            ended: false,
+            containers: vec![container],
             origin: None,
             terminating: false,
             hung: None,
@@ -90,13 +85,10 @@ impl World {
         self.pods.insert(pod.key.clone(), Arc::new(view));
     }
 
-    /// The pod has stopped; its view shows the phase `Failed`.
+    /// The pod has stopped.
     fn end(&mut self, name: &str) {
         let view = self.pods.get_mut(&PodKey::new("default", name)).unwrap();
-        let mut status = k8s::PodStatus::clone(&view.status);
-        status.phase = Some("Failed".to_owned());
-        let ended = PodView { status: Arc::new(status), ..PodView::clone(view) };
-        *view = Arc::new(ended);
+        *view = Arc::new(PodView { ended: true, ..PodView::clone(view) });
     }
 
     fn read(&mut self, signal: Signal, available: u64) {
