@@ -20,7 +20,6 @@ use std::{
 /// The file system of pipes without a name: `PIPEFS_MAGIC` in Linux's magic.h.
 const PIPE_FS: FsType = FsType(0x5049_5045);
 
-/// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system's error: the file does not exist, or may not be read.
@@ -38,7 +37,6 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether there is no such file.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         match self {

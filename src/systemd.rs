@@ -8,7 +8,10 @@
 //! shown in the status for the same reason. A write of state files that does not end counts as a
 //! loop that hangs.
 
-use crate::{model::NodeView, notify, worker::PodViews};
+use crate::{
+    model::{NodeView, PodViews},
+    notify,
+};
 use std::{ffi::OsString, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,

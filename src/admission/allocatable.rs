@@ -10,7 +10,6 @@ use thiserror::Error;
 pub struct Capacity {
     /// Thousandths of a CPU.
     pub cpu_milli: i64,
-    /// Bytes.
     pub memory_bytes: i64,
     /// Size in bytes of the file system that holds the root directory; `None`: it could not be
     /// read, and nobody is refused for it.
@@ -28,24 +27,19 @@ pub struct Capacity {
 pub struct Reserved {
     /// Thousandths of a CPU.
     pub cpu_milli: i64,
-    /// Bytes.
     pub memory_bytes: i64,
-    /// Bytes.
     pub ephemeral_storage_bytes: i64,
 }
 
-/// What pods may request together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocatable {
     /// Thousandths of a CPU.
     pub cpu_milli: i64,
-    /// Bytes.
     pub memory_bytes: i64,
     /// Bytes; `None`: not known, no bound.
     pub ephemeral_storage_bytes: Option<i64>,
     /// Bytes, by resource name. A size that is not named has none.
     pub hugepages: BTreeMap<String, i64>,
-    /// How many pods.
     pub pods: i64,
 }
 

@@ -30,9 +30,7 @@ mod refusal;
 mod resources;
 mod rules;
 
-pub use allocatable::{
-    Allocatable, Capacity, OverReserved, Reserved, allocatable, percent_of, pod_capacity,
-};
+pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, pod_capacity};
 pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
 
 use crate::{
@@ -46,9 +44,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 /// A wished pod, as admission sees it.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The pod.
     pub pod: Arc<DesiredPod>,
-    /// How far it has got.
     pub standing: Standing,
     /// Why it can't begin yet, whatever room there is.
     pub waits: Option<String>,
@@ -72,7 +68,6 @@ pub enum Standing {
 /// An incarnation that still runs and is not wished: its manifest was removed or edited.
 #[derive(Clone, Debug)]
 pub struct Leaving {
-    /// Full name.
     pub key: PodKey,
     /// The pod as it runs.
     pub pod: Arc<k8s::Pod>,
@@ -81,14 +76,12 @@ pub struct Leaving {
     pub undecided: bool,
 }
 
-/// Everything that is decided from.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// Every wished pod, at most one of a name. In any order.
     pub pods: &'a [Subject],
     /// What still runs besides them. In any order.
     pub leaving: &'a [Leaving],
-    /// The node.
     pub node: &'a NodeFacts,
     /// What runs short, and who was evicted.
     pub pressure: &'a PressureOrders,
@@ -108,19 +101,14 @@ impl Input<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admissions(BTreeMap<PodKey, Admission>);
 
-/// What was decided about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Which incarnation.
     pub uid: PodUid,
-    /// What.
     pub decision: Decision,
 }
 
-/// Whether a pod may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It may.
     Admitted,
     /// Soon: what it waits for, in one sentence. Its status stays as it is.
     Waits(String),
@@ -129,13 +117,11 @@ pub enum Decision {
 }
 
 impl Admissions {
-    /// What was decided about an incarnation.
     #[must_use]
     pub fn get(&self, key: &PodKey, uid: &PodUid) -> Option<&Decision> {
         self.0.get(key).filter(|admission| admission.uid == *uid).map(|found| &found.decision)
     }
 
-    /// Every decision, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Admission)> {
         self.0.iter()
     }

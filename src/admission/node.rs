@@ -6,11 +6,9 @@ use std::collections::BTreeMap;
 /// The node, as pods see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
     pub name: Box<str>,
     /// Its labels: see [`node_labels`].
     pub labels: BTreeMap<String, String>,
-    /// What pods may request together.
     pub allocatable: Allocatable,
     /// `allowedUnsafeSysctls`: names, or prefixes with `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
@@ -22,22 +20,23 @@ pub struct NodeFacts {
     pub spares_static_pods: bool,
 }
 
-/// Go's name of an architecture, which Kubernetes uses, from the kernel's (`x86_64`).
+/// Go's name of an architecture, which Kubernetes uses, from Rust's (`x86_64`).
 #[must_use]
 pub fn go_arch(machine: &str) -> &str {
     match machine {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
-        "i386" | "i486" | "i586" | "i686" => "386",
+        "x86" => "386",
         "loongarch64" => "loong64",
-        arm if arm.starts_with("arm") => "arm",
-        // ppc64le, riscv64, s390x: Go has the same names.
+        // Kubernetes runs on the little-endian one alone.
+        "powerpc64" => "ppc64le",
+        // arm, riscv64, s390x: Go has the same names.
         other => other,
     }
 }
 
 /// The labels of a node: what the kubelet gives every node, and `configured` ones, which win.
-/// `machine` is the kernel's name of the architecture (`x86_64`).
+/// `machine` is Rust's name of the architecture (`x86_64`).
 #[must_use]
 pub fn node_labels(
     node_name: &str,
@@ -92,8 +91,8 @@ mod tests {
         );
         for (machine, arch) in [
             ("aarch64", "arm64"),
-            ("armv7l", "arm"),
-            ("i686", "386"),
+            ("arm", "arm"),
+            ("x86", "386"),
             ("loongarch64", "loong64"),
             ("riscv64", "riscv64"),
             ("s390x", "s390x"),

@@ -3,7 +3,6 @@
 use crate::{model::k8s, podspec::is_sidecar};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A port of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostPort<'a> {
     address: IpAddr,

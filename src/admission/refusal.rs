@@ -14,7 +14,6 @@ const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// A pod's grace period, where it names none.
 const GRACE_SECONDS: i64 = 30;
 
-/// Every reason that is told.
 const REASONS: [&str; 24] = [
     "Evicted",
     PREEMPTING,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     admission,
-    cgroup::{CgroupSettings, CgroupVersion, Cgroups, NodeCapacity, SystemdSockets, node_limits},
+    cgroup::{CgroupSettings, CgroupVersion, Cgroups, SystemdSockets, node_limits},
     clock,
     config::{Config, Enforce, PidsLimit},
     cri::{NodeFacts, RuntimeClient, to_cri},
@@ -20,11 +20,11 @@ use crate::{
     eviction::{self, DiskTask, EvictionChannels, EvictionParts, EvictionTask},
     hostfiles::{HostFilePaths, HostFiles},
     housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
-    image::{CredentialPaths, ImageSettings, Images},
-    manifest,
+    image::{CredentialPaths, ImageSettings, Images, gc::GcSettings},
+    machine, manifest,
     model::{
-        Event, EventKind, EventTarget, MachineState, NodeView, PressureOrders, PressureView,
-        SourceKind,
+        Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
+        PressureOrders, PressureView, SourceKind, error_chain,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
@@ -35,10 +35,7 @@ use crate::{
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{
-        Ending, Host, HostPaths, HostSettings, Known, Leftovers, PodViews, SetInputs, WorkerSet,
-        chain,
-    },
+    worker::{Ending, Host, HostPaths, HostSettings, Known, Leftovers, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{
@@ -81,8 +78,9 @@ pub(super) fn spawn_all(
         Store::open(&config.paths.root_dir, &config.paths.run_dir, config.paths.owner.as_deref())?;
     let [synced, cached] = writer.heartbeats();
     spawn(tasks, "store", writer.run());
-    let node_name = store.node_name(&hostname()?, config.node.name_override.as_deref())?;
-    let capacity = NodeCapacity::read(Path::new("/proc"), Path::new("/sys"))?;
+    let host_name = machine::host_name().context("the host's name can't be read")?;
+    let node_name = store.node_name(&host_name, config.node.name_override.as_deref())?;
+    let capacity = machine::capacity(Path::new("/"))?;
     let runtime = RuntimeClient::new(
         &config.cri.endpoint.to_string(),
         Some(&config.cri.image_endpoint.to_string()),
@@ -284,7 +282,7 @@ fn spawn_pressure(
         store: host.store.clone(),
         events: host.events.clone(),
         pulled: host.images.pulled(),
-        settings: (&config.images.gc).into(),
+        settings: gc_settings(config),
         sources: watched.sources,
         disks: disks.clone(),
         requests,
@@ -314,6 +312,17 @@ fn spawn_pressure(
     let task = EvictionTask::new(settings, watched.evictions, root_dir, parts, channels);
     tasks.spawn(named("eviction", task.run(shutdown.clone())));
     Ok(())
+}
+
+fn gc_settings(config: &Config) -> GcSettings {
+    let gc = &config.images.gc;
+    GcSettings {
+        high_percent: gc.high_percent,
+        low_percent: gc.low_percent,
+        minimum_age: gc.minimum_age,
+        maximum_age: gc.maximum_age,
+        include_foreign: gc.include_foreign,
+    }
 }
 
 fn housekeeping(
@@ -387,7 +396,7 @@ fn host(
     let cgroups = Cgroups::detect(&cgroup_settings(config))?;
     let memory = node.allocatable.memory_bytes;
     let volumes = Volumes::open(&config.paths.root_dir, Some(memory))
-        .map_err(|error| anyhow::anyhow!(chain(&error)))?;
+        .map_err(|error| anyhow::anyhow!(error_chain(&error)))?;
     if let Err(error) = volumes.share_root() {
         // Only Bidirectional propagation needs it.
         tracing::warn!(err = %error, "cannot share the mounts of the root directory");
@@ -426,7 +435,7 @@ fn mark_pod_dirs(host: &Host, loaded: &Loaded) {
     match host.volumes.mark_recorded(pods, &host.settings.owner) {
         Ok(()) => host.store.note_marked(),
         Err(error) => {
-            tracing::warn!(err = %chain(&error), "cannot mark the directories of all pods");
+            tracing::warn!(err = %error_chain(&error), "cannot mark the directories of all pods");
         }
     }
 }
@@ -462,11 +471,6 @@ fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> +
 /// A task with the name that it is reported under.
 async fn named(name: &'static str, task: impl Future<Output = anyhow::Result<()>>) -> Ended {
     (name, task.await)
-}
-
-fn hostname() -> anyhow::Result<String> {
-    let name = nix::unistd::gethostname().context("the host's name can't be read")?;
-    Ok(name.to_string_lossy().into_owned())
 }
 
 fn cgroup_settings(config: &Config) -> CgroupSettings {

@@ -12,9 +12,8 @@ use crate::{
     cri::RuntimeClient,
     event::{EventLog, Recorder},
     mirror::SeenPod,
-    model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, k8s},
+    model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
     node::{NodeRef, Registration, ReportPeriods},
-    worker::PodViews,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -37,7 +36,6 @@ pub(super) struct ClusterInputs {
 
 /// The machine that the node stands for.
 pub(super) struct Machine {
-    /// The node's name.
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub capacity: Capacity,
@@ -47,7 +45,6 @@ pub(super) struct Machine {
     pub conditions: watch::Receiver<Arc<NodeConditions>>,
 }
 
-/// A task with its name.
 pub(super) type Part = (&'static str, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
 
 /// Everything that speaks to the API server.

@@ -3,13 +3,13 @@
 
 use crate::{
     admission::{self, Allocatable, Capacity, NodeFacts, Reserved},
-    cgroup::NodeCapacity,
     config::Config,
-    model::Signal,
+    machine,
+    model::{NodeCapacity, Signal},
     pressure::core::{Amount, StaticPods},
 };
-use nix::sys::{statvfs::statvfs, utsname::uname};
-use std::{fs, path::Path};
+use nix::sys::statvfs::statvfs;
+use std::path::Path;
 
 /// # Errors
 /// When more is set apart than the machine has.
@@ -20,28 +20,24 @@ pub(super) fn node_facts(
 ) -> anyhow::Result<NodeFacts> {
     let capacity = capacity(config, machine);
     let allocatable = allocatable(config, &capacity)?;
-    let kernel = uname().ok();
-    let text = |field: Option<&std::ffi::OsStr>| {
-        field.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
-    };
-    let architecture = text(kernel.as_ref().map(|kernel| kernel.machine()));
-    let release = text(kernel.as_ref().map(|kernel| kernel.release()));
-    let app_armor = fs::read_to_string("/sys/module/apparmor/parameters/enabled");
     Ok(NodeFacts {
         name: node_name.into(),
-        labels: admission::node_labels(node_name, &architecture, &config.node.labels),
+        labels: admission::node_labels(node_name, machine::ARCHITECTURE, &config.node.labels),
         allocatable,
         allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
-        kernel: admission::kernel_version(&release),
-        app_armor: app_armor.is_ok_and(|enabled| enabled.starts_with('Y')),
+        kernel: admission::kernel_version(&machine::kernel_release()),
+        app_armor: machine::has_app_armor(Path::new("/")),
         spares_static_pods: config.eviction.static_pods == StaticPods::Never,
     })
 }
 
-/// The resource of a size of huge pages, from its name in the cgroup file system: `hugepages-2Mi`
-/// of `2MB`.
-fn huge_page_resource(size: &str) -> Option<String> {
-    Some(format!("hugepages-{}i", size.strip_suffix('B')?))
+/// The resource name of a huge page size: `hugepages-2Mi`.
+fn huge_page_resource(page_bytes: u64) -> String {
+    match page_bytes >> 10 {
+        size if size >= 1 << 20 => format!("hugepages-{}Gi", size >> 20),
+        size if size >= 1 << 10 => format!("hugepages-{}Mi", size >> 10),
+        size => format!("hugepages-{size}Ki"),
+    }
 }
 
 /// What the machine has.
@@ -53,7 +49,7 @@ pub(super) fn capacity(config: &Config, machine: &NodeCapacity) -> Capacity {
         hugepages: machine
             .hugepages
             .iter()
-            .filter_map(|(size, bytes)| Some((huge_page_resource(size)?, *bytes)))
+            .map(|(size, bytes)| (huge_page_resource(*size), *bytes))
             .collect(),
         pods: admission::pod_capacity(
             config.pods.max_pods,
@@ -108,9 +104,8 @@ mod tests {
 
     #[test]
     fn huge_pages_are_named_as_pods_ask_for_them() {
-        let named = |size| huge_page_resource(size).unwrap_or_default();
         assert_eq!(
-            [named("2MB"), named("1GB"), named("64KB")],
+            [2 << 20, 1 << 30, 64 << 10].map(huge_page_resource),
             ["hugepages-2Mi", "hugepages-1Gi", "hugepages-64Ki"]
         );
     }

@@ -6,10 +6,11 @@ use crate::{
     admission::{Allocatable, Capacity},
     config::Config,
     cri::RuntimeClient,
+    machine,
     model::{NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
 };
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -19,15 +20,6 @@ const IMAGES_PERIOD: Duration = Duration::from_secs(30);
 const IMAGES_PATIENCE: Duration = Duration::from_secs(1);
 /// Names of an image that are listed.
 const IMAGE_NAMES: usize = 5;
-const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
-/// Machines whose firmware names none go by the machine id.
-const SYSTEM_UUID: [&str; 5] = [
-    "/sys/class/dmi/id/product_uuid",
-    "/proc/device-tree/system-id",
-    "/proc/device-tree/vm,uuid",
-    MACHINE_ID[0],
-    MACHINE_ID[1],
-];
 /// The Kubernetes release whose node agent this one stands for.
 const KUBELET_VERSION: &str = concat!("v1.36.0+nodelet.", env!("CARGO_PKG_VERSION"));
 
@@ -142,52 +134,22 @@ struct Images {
 /// What never changes while the agent runs.
 fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> NodeReport {
     let (capacity, allocatable) = resources(capacity, allocatable);
-    let release = nix::sys::utsname::uname()
-        .map(|kernel| kernel.release().to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let root = Path::new("/");
+    let swap = Some(machine::swap_bytes(root)).filter(|bytes| *bytes > 0);
     let info = k8s::NodeSystemInfo {
-        machine_id: first_of(&MACHINE_ID),
-        system_uuid: first_of(&SYSTEM_UUID),
-        boot_id: first_of(&["/proc/sys/kernel/random/boot_id"]),
-        kernel_version: release,
-        os_image: os_image(),
+        machine_id: machine::machine_id(root),
+        system_uuid: machine::system_uuid(root),
+        boot_id: machine::boot_id(root),
+        kernel_version: machine::kernel_release(),
+        os_image: machine::os_image(root),
         container_runtime_version: String::new(),
         kubelet_version: KUBELET_VERSION.to_owned(),
         kube_proxy_version: String::new(),
         operating_system: "linux".to_owned(),
-        architecture: crate::admission::go_arch(std::env::consts::ARCH).to_owned(),
-        swap: swap().map(|bytes| k8s::NodeSwapStatus { capacity: Some(bytes) }),
+        architecture: crate::admission::go_arch(machine::ARCHITECTURE).to_owned(),
+        swap: swap.map(|bytes| k8s::NodeSwapStatus { capacity: Some(bytes) }),
     };
     NodeReport { name: node_name.to_owned(), capacity, allocatable, info, ..NodeReport::default() }
-}
-
-fn first_of(paths: &[&str]) -> String {
-    let read = |path: &&str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    paths.iter().find_map(read).unwrap_or_default()
-}
-
-/// `PRETTY_NAME` of os-release.
-fn os_image() -> String {
-    let text = ["/etc/os-release", "/usr/lib/os-release"]
-        .iter()
-        .find_map(|path| fs::read_to_string(Path::new(path)).ok());
-    let Some(text) = text else { return "Unknown".to_owned() };
-    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    name.map_or("Linux".to_owned(), |name| name.trim_matches(['"', '\'']).to_owned())
-}
-
-/// Bytes of swap, where there is any.
-fn swap() -> Option<i64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes: i64 = text
-        .lines()
-        .find_map(|line| line.strip_prefix("SwapTotal:"))?
-        .trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse()
-        .ok()?;
-    (kibibytes > 0).then(|| kibibytes.saturating_mul(1024))
 }
 
 /// `InternalIP` of each, then `Hostname`; none without an address.

@@ -33,7 +33,6 @@ pub(super) struct NodeViewTask {
     pub ending: watch::Receiver<Ending>,
     pub cgroup_driver: watch::Receiver<DriverState>,
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
-    /// What may run short.
     pub pressure: watch::Receiver<Arc<PressureView>>,
     /// The pressures that hold.
     pub orders: watch::Receiver<Arc<PressureOrders>>,

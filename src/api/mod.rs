@@ -29,7 +29,7 @@ mod reflect;
 mod secret;
 
 pub use client::{Clients, Connector, Verb, call};
-pub use connection::{Connections, Link, link_channel};
+pub use connection::{Link, link_channel};
 pub use credentials::Credentials;
 pub use error::ApiError;
 pub use events::EventsTask;

@@ -16,7 +16,7 @@ use super::{Link, Pause, Picture, Trouble, Watched, answer};
 use crate::{
     clock,
     mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
-    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView},
+    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView, PodViews},
     node::NodeRef,
 };
 use std::{
@@ -53,7 +53,7 @@ pub struct PodsInputs {
     /// `/api/v1/pods` with `spec.nodeName` of this node.
     pub picture: watch::Receiver<Arc<Picture<SeenPod>>>,
     /// What runs here.
-    pub views: watch::Receiver<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    pub views: watch::Receiver<Arc<PodViews>>,
     /// Which pods there still are.
     pub known: watch::Receiver<Arc<Known>>,
     /// This node, once it is registered and as long as it is not being deleted.

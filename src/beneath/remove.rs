@@ -106,7 +106,6 @@ enum Contents {
     Cgroups,
 }
 
-/// What became of an entry.
 enum Deleted {
     Gone,
     /// A directory that is not empty, in the kernel's words.

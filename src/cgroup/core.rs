@@ -1,9 +1,9 @@
 //! The pure part: which hierarchies are mounted, which value goes into which file, which directory
 //! is a pod's, and how much of the node the pods may use.
 
-use super::{Limits, NodeCapacity, Reserved};
+use super::{Limits, Reserved};
 use crate::{
-    model::parse_mountinfo,
+    model::{NodeCapacity, parse_mountinfo},
     podspec::{PodCgroup, cpu_shares, weight_of_shares},
 };
 use std::path::PathBuf;

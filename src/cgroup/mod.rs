@@ -10,7 +10,6 @@
 //! the directories, those that it did not make are made, and the same values are written to the
 //! files. Which driver it is turns out when the runtime answers (`driver`).
 
-mod capacity;
 mod core;
 mod driver;
 mod files;
@@ -23,7 +22,7 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use core::{Hierarchy, hierarchies, node_limits};
+pub use core::node_limits;
 pub use driver::DriverState;
 pub use systemd::{SystemdError, SystemdSockets};
 pub use tree::Cgroups;
@@ -134,19 +133,6 @@ pub struct Limits {
     pub memory_bytes: Option<i64>,
     /// Tasks.
     pub pids: Option<i64>,
-    /// Page size name (`2MB`) and bytes.
-    pub hugepages: Vec<(String, i64)>,
-}
-
-/// What the machine has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeCapacity {
-    /// Logical CPUs in thousandths.
-    pub cpu_milli: i64,
-    /// `MemTotal` in bytes.
-    pub memory_bytes: i64,
-    /// min(`kernel.pid_max`, `kernel.threads-max`).
-    pub pids: i64,
     /// Page size name (`2MB`) and bytes.
     pub hugepages: Vec<(String, i64)>,
 }

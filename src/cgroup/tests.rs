@@ -1,9 +1,10 @@
 use super::{core::*, systemd::fake::FakeSystemd, *};
 use crate::{
-    model::ToldDriver,
+    model::{NodeCapacity, ToldDriver},
     podspec::{HugepageLimit, PodCgroup},
 };
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     process::{Child, Command},
@@ -101,7 +102,7 @@ fn node_limits_take_off_what_is_reserved() {
         cpu_milli: 4000,
         memory_bytes: 8 << 30,
         pids: 32_768,
-        hugepages: vec![("2MB".to_owned(), 0)],
+        hugepages: BTreeMap::from([(2 << 20, 0)]),
     };
     let reserved = Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 1000 };
     let limits = node_limits(&capacity, &reserved, true);
@@ -134,32 +135,6 @@ fn refuses_what_it_cannot_work_with() {
     assert!(matches!(error, CgroupError::InvalidName { .. }));
 }
 
-#[test]
-fn reads_the_machines_capacity() {
-    let dir = tempfile::tempdir().unwrap();
-    let (proc_root, sys_root) = (dir.path().join("proc"), dir.path().join("sys"));
-    let pool = sys_root.join("kernel/mm/hugepages/hugepages-2048kB");
-    fs::create_dir_all(proc_root.join("sys/kernel")).unwrap();
-    fs::create_dir_all(&pool).unwrap();
-    fs::write(proc_root.join("cpuinfo"), "processor\t: 0\nx: y\nprocessor\t: 1\n").unwrap();
-    fs::write(proc_root.join("meminfo"), "MemTotal:       16374612 kB\nMemFree: 1 kB\n").unwrap();
-    fs::write(proc_root.join("sys/kernel/pid_max"), "4194304\n").unwrap();
-    fs::write(proc_root.join("sys/kernel/threads-max"), "127000\n").unwrap();
-    fs::write(pool.join("nr_hugepages"), "3\n").unwrap();
-    let capacity = NodeCapacity::read(&proc_root, &sys_root).unwrap();
-    assert_eq!(
-        capacity,
-        NodeCapacity {
-            cpu_milli: 2000,
-            memory_bytes: 16_374_612 * 1024,
-            pids: 127_000,
-            hugepages: vec![("2MB".to_owned(), 6 << 20)],
-        }
-    );
-    let real = NodeCapacity::read(Path::new("/proc"), Path::new("/sys")).unwrap();
-    assert!(real.cpu_milli >= 1000 && real.memory_bytes > 0 && real.pids > 0);
-}
-
 #[tokio::test]
 async fn nothing_is_managed_without_a_tree_per_qos() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +152,7 @@ async fn nothing_is_managed_without_a_tree_per_qos() {
 #[test]
 fn huge_pages_are_limited_only_with_the_hugetlb_controller() {
     let machine = NodeCapacity {
-        hugepages: vec![("2MB".to_owned(), 0), ("1GB".to_owned(), 0)],
+        hugepages: BTreeMap::from([(2 << 20, 0), (1 << 30, 0)]),
         ..NodeCapacity::default()
     };
     let sizes = |hierarchies| {
@@ -400,7 +375,7 @@ async fn a_slice_that_systemd_refuses_leaves_nothing() {
     fake.refuse("StartTransientUnit", "org.freedesktop.systemd1.ShuttingDown", "going down");
     let error = cgroups.ensure_pod(&burstable("1"), &values()).await.unwrap_err();
     assert_eq!(
-        crate::worker::chain(&error),
+        crate::model::error_chain(&error),
         "cannot make kubepods-burstable-pod1.slice (cgroup driver systemd): systemd refuses \
          StartTransientUnit: org.freedesktop.systemd1.ShuttingDown: going down"
     );

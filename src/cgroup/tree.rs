@@ -1,7 +1,7 @@
 //! Making cgroups and writing their values.
 
 use super::{
-    CgroupError, CgroupSettings, CgroupVersion, DriverState, Limits, NodeCapacity,
+    CgroupError, CgroupSettings, CgroupVersion, DriverState, Limits,
     core::{self, Hierarchy},
     files::{V2_CONTROLLERS, make_directories, v2_controllers, write_setting},
     names::{self, KUBEPODS},
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     blocking::CGROUPS,
-    model::{CgroupDriver, Quantity},
+    model::{CgroupDriver, NodeCapacity},
     podspec::PodCgroup,
 };
 use std::{
@@ -142,11 +142,7 @@ impl Cgroups {
                 unified.any(|h| v2_controllers(&h.mount_point).iter().any(|c| c == HUGETLB))
             }
         };
-        let sizes = machine.hugepages.iter().filter(|_| limited).filter_map(|(name, _)| {
-            let binary = name.strip_suffix('B')?;
-            Quantity::parse(&format!("{binary}i")).ok()
-        });
-        sizes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+        if limited { machine.hugepages.keys().copied().collect() } else { Vec::new() }
     }
 
     /// Makes `kubepods` with its limits and the tiers with their CPU shares: 2 for best effort, the
@@ -246,8 +242,8 @@ impl Cgroups {
 
     /// Whether the pod's cgroup is there with every controller that it should have. Always true
     /// when cgroups are not managed (`cgroupsPerQOS: false`), never before the driver is known.
-    #[must_use]
-    pub fn pod_exists(&self, name: &[impl AsRef<str>]) -> bool {
+    #[cfg(test)]
+    pub(super) fn pod_exists(&self, name: &[impl AsRef<str>]) -> bool {
         let driver = self.inner.driver.borrow().driver;
         !self.inner.per_qos || driver.is_some_and(|driver| self.exists(&self.place(driver, name)))
     }

@@ -12,6 +12,7 @@ use crate::{
     desired::{Knowledge, SourceSnapshot, merge},
     document::{MAX_TEXT_BYTES, Node, parse},
     files::{ReadError, open_regular_or_pipe},
+    machine,
     manifest::Settings,
     model::{DesiredPod, FileVerdict, SourceKind, SourceView, printable},
     source::{SavedState, SourceOptions, inspect, inspect_text},
@@ -232,7 +233,7 @@ fn line(mistake: &Mistake) -> String {
 /// the host's.
 fn node_name(config: &Config) -> String {
     let kept = config.paths.root_dir.join("nodelet/node-name");
-    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let host = || machine::host_name().ok();
     config
         .node
         .name_override

@@ -2,6 +2,7 @@
 //! the environment.
 
 use super::{Config, shutdown};
+use crate::machine;
 use std::{
     env,
     ffi::OsString,
@@ -46,14 +47,13 @@ impl HostFacts {
     /// Reads them. What can't be read counts as not there, as for the kubelet.
     #[must_use]
     pub fn read() -> Self {
-        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
         let kernel = KERNEL.iter().filter_map(|(name, expected)| {
             let text = fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
             let actual = text.trim().parse().ok()?;
             (actual != *expected).then_some(KernelSetting { name, expected: *expected, actual })
         });
         Self {
-            swap_on: swaps.lines().skip(1).any(|line| !line.trim().is_empty()),
+            swap_on: machine::swap_is_on(Path::new("/")),
             cgroup_v1: Path::new("/sys/fs/cgroup").is_dir()
                 && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             kernel: kernel.collect(),

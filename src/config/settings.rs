@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -200,12 +200,6 @@ impl Endpoint {
     #[must_use]
     pub fn unix(path: PathBuf) -> Self {
         Self(path)
-    }
-
-    /// Path of the socket.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.0
     }
 }
 

@@ -314,16 +314,6 @@ impl RuntimeClient {
         gone_is_done(self.change("RemoveContainer", runtime.remove_container(request)).await)
     }
 
-    /// Makes the runtime open a container's log file anew, after a rotation.
-    ///
-    /// # Errors
-    /// See [`CriError`].
-    pub async fn reopen_log(&self, id: &ContainerId) -> Result<(), CriError> {
-        let request = v1::ReopenContainerLogRequest { container_id: id.to_string() };
-        let mut runtime = self.runtime.clone();
-        self.change("ReopenContainerLog", runtime.reopen_container_log(request)).await.map(drop)
-    }
-
     async fn read<T>(
         &self,
         call: &'static str,

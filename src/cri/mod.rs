@@ -24,7 +24,6 @@ pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
 pub use images::{ImageFilesystems, ImageFound};
 pub use layers::WritePlaces;
-pub use stats::{Layer, Layers};
 pub use to_cri::{
     Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
     Propagation, SandboxInputs,

@@ -11,10 +11,8 @@ use std::{
     sync::Arc,
 };
 
-/// What a source knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// Nothing yet.
     Unknown,
     /// The last good manifests of an earlier life: enough to keep them running, not to remove
     /// anything.
@@ -26,11 +24,8 @@ pub enum Knowledge {
 /// What a source wants, published whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSnapshot {
-    /// Which source.
     pub kind: SourceKind,
-    /// How much it knows.
     pub knowledge: Knowledge,
-    /// The pods that it wants.
     pub pods: Vec<Arc<DesiredPod>>,
     /// Those of them that it can't vouch for yet: an earlier run of the agent accepted them and
     /// they were not looked for since, or their manifest is missing and may be removed. They keep
@@ -43,7 +38,6 @@ pub struct SourceSnapshot {
 /// A pod that gives way to another one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duplicate {
-    /// The name.
     pub key: PodKey,
     /// Where the one that is used is written.
     pub kept: Origin,
@@ -53,7 +47,6 @@ pub struct Duplicate {
     pub message: String,
 }
 
-/// What should run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// One pod per name.

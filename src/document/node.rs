@@ -2,7 +2,6 @@
 
 use crate::model::Position;
 
-/// One document of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     /// Which one, from 0; empty documents are not counted.
@@ -18,7 +17,6 @@ pub struct Document {
 pub struct Node {
     /// Where it begins; unknown (0) for a node made from JSON that was read back.
     pub position: Position,
-    /// What it is.
     pub value: Value,
 }
 
@@ -33,7 +31,6 @@ pub enum Value {
     Number(serde_json::Number),
     /// Anything else, and everything in quotes.
     String(String),
-    /// A sequence.
     List(Vec<Node>),
     /// A mapping, in the order written. A key that is written twice is here twice: [`super::walk`]
     /// reports it, [`Node::get`] gives the first.
@@ -43,11 +40,9 @@ pub enum Value {
 /// One key of a mapping with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The key as text.
     pub key: String,
     /// Where the key is written.
     pub key_position: Position,
-    /// What it is set to.
     pub value: Node,
 }
 
@@ -91,7 +86,6 @@ impl Node {
         }
     }
 
-    /// Whether it is null.
     #[must_use]
     pub fn is_null(&self) -> bool {
         self.value == Value::Null

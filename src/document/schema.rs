@@ -1,6 +1,5 @@
 //! What a document may contain: a table of fields with types and what this program makes of each.
 
-/// One field of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// Its name as written.
@@ -17,15 +16,11 @@ pub struct Field {
 /// What a field may hold. Null is allowed everywhere and means "not set".
 #[derive(Clone, Copy, Debug)]
 pub enum Type {
-    /// `true` or `false`.
     Bool,
     /// Text; a number or a bool must be quoted to be text.
     String,
-    /// A whole number of 32 bits.
     Int32,
-    /// A whole number of 64 bits.
     Int64,
-    /// Any number.
     Float,
     /// A whole number of 32 bits, or text.
     IntOrString,
@@ -35,13 +30,10 @@ pub enum Type {
     Duration,
     /// A time (RFC 3339), as text.
     Time,
-    /// A list of one type.
     List(&'static Type),
     /// A mapping with free keys.
     Map(&'static Type),
-    /// An object with these fields.
     Object(&'static [Field]),
-    /// Anything.
     Any,
 }
 

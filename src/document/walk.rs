@@ -22,11 +22,9 @@ const MAX_KEY: usize = 320;
 pub struct Finding {
     /// Where, which field, and what.
     pub problem: Problem,
-    /// What sort of thing.
     pub kind: FindingKind,
 }
 
-/// Sorts of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindingKind {
     /// No such field in the table.
@@ -331,7 +329,6 @@ pub(crate) fn show(json: &Json) -> String {
     text.chars().take(MAX_SHOWN).collect::<String>() + "..."
 }
 
-/// The path of a field.
 fn join(path: &str, name: &str) -> String {
     let name = cut(name, MAX_SHOWN);
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }

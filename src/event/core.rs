@@ -66,7 +66,6 @@ pub struct EventLog {
     pub dropped: u64,
 }
 
-/// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It made an entry.
@@ -121,12 +120,13 @@ fn subject(target: &EventTarget) -> Subject {
 }
 
 impl Correlator {
-    /// Takes in an event that happened at `now`.
-    pub fn observe(&mut self, event: Event, now: Now) -> Verdict {
+    /// [`Self::observe_annotated`] without annotations.
+    #[cfg(test)]
+    fn observe(&mut self, event: Event, now: Now) -> Verdict {
         self.observe_annotated(event, Annotations::new(), now)
     }
 
-    /// The same with annotations. They tell no event from another.
+    /// Takes in an event that happened at `now`. Annotations tell no event from another.
     pub fn observe_annotated(
         &mut self,
         event: Event,
@@ -166,7 +166,6 @@ impl Correlator {
         self.dropped = self.dropped.saturating_add(count);
     }
 
-    /// What is remembered now.
     #[must_use]
     pub fn log(&self) -> EventLog {
         let entries = self.entries.iter().map(|seen| Arc::clone(&seen.entry)).collect();

@@ -3,11 +3,10 @@
 use super::EvictionParts;
 use crate::{
     cri::WritePlaces,
-    model::{ContainerId, PodView, Space, k8s},
+    model::{ContainerId, PodView, PodViews, Space, k8s},
     podspec::pod_cgroup_name,
     pressure::core::{MeasurePurpose, MeasuredPod},
     signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
-    worker::PodViews,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -26,7 +26,7 @@ use crate::{
     event::{Annotations, Recorder},
     hostfiles::HostFiles,
     image::gc::{FreeRequest, Freed},
-    model::{Event, EventKind, EventTarget, Known, PodUid, PressureOrders, PressureView},
+    model::{Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders, PressureView},
     podspec::pod_cgroup_name,
     pressure::core::{
         EvictionRecord, EvictionSettings, Evictions, ImagesFreed, Outcome, ReclaimOutcome, Relief,
@@ -35,7 +35,6 @@ use crate::{
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
     store::Store,
     volume::Volumes,
-    worker::PodViews,
 };
 use anyhow::Context as _;
 use kernel::{KernelReport, KernelReports};

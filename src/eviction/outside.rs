@@ -5,7 +5,6 @@ use crate::{
     model::{Pressure, Signal, Space},
     pressure::core::{Acting, measured as amount},
     signals::{self, outsiders},
-    worker::blocking,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -118,7 +117,7 @@ impl OutsideSearch {
         let proc = self.proc.clone();
         async move {
             let search = move || outsiders::processes(&proc, &kubepods, NAMED, size);
-            let found = blocking(&LOOKS, search).await.unwrap_or_default();
+            let found = LOOKS.run(search).await.unwrap_or_default();
             let shown = |one: outsiders::Outsider| {
                 format!("{} (pid {}, {})", one.process.name, one.pid, size(&one.process))
             };

@@ -17,7 +17,6 @@ pub struct EtcHosts<'a> {
     pub node_hosts: Option<&'a str>,
     /// The pod's IPs, primary first.
     pub pod_ips: &'a [IpAddr],
-    /// The pod's host name.
     pub hostname: &'a str,
     /// Its DNS domain; empty without a subdomain.
     pub domain: &'a str,

@@ -29,7 +29,6 @@ pub struct NodeDns {
     pub cluster_servers: Vec<String>,
     /// `clusterDomain`, may be empty.
     pub cluster_domain: String,
-    /// The node's IPs.
     pub node_ips: Vec<IpAddr>,
 }
 
@@ -65,7 +64,6 @@ pub enum DnsWarning {
 }
 
 impl DnsWarning {
-    /// The event's reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

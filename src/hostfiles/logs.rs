@@ -5,6 +5,7 @@ use super::{HostFileError, HostFiles, check_name, core, io_error};
 use crate::{
     beneath::{self, Removal, Slice},
     model::{ContainerId, PodKey, PodUid, parse_mountinfo},
+    podspec::pod_log_directory_name,
 };
 use nix::{
     dir::Dir,
@@ -23,9 +24,7 @@ use std::{
 /// A pod's log directory found on disk; whose pod it is or was is for the caller to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLogs {
-    /// The pod's name.
     pub key: PodKey,
-    /// Its uid.
     pub uid: PodUid,
 }
 
@@ -35,7 +34,7 @@ impl HostFiles {
     /// # Errors
     /// For names that are no file names.
     pub fn pod_log_dir(&self, key: &PodKey, uid: &PodUid) -> Result<PathBuf, HostFileError> {
-        let name = format!("{}_{}_{uid}", key.namespace, key.name);
+        let name = pod_log_directory_name(key, uid);
         check_name(&name)?;
         Ok(self.paths.pod_logs_dir.join(name))
     }

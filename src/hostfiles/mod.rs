@@ -16,7 +16,6 @@ mod tests;
 
 pub use core::{EtcHosts, etc_hosts};
 pub use dns::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns};
-pub use logs::PodLogs;
 
 use std::{
     io,
@@ -28,12 +27,10 @@ use thiserror::Error;
 /// What went wrong with which file.
 #[derive(Debug, Error)]
 pub enum HostFileError {
-    /// An operation on a path.
     #[error("cannot {operation} {path:?}: {source}")]
     Io {
         /// `create`, `read`, ...
         operation: &'static str,
-        /// Which.
         path: PathBuf,
         /// Why. Part of the text: it becomes an event's message.
         source: io::Error,
@@ -42,34 +39,25 @@ pub enum HostFileError {
     /// may be after a file of the host.
     #[error("{path:?} is not {expected}: refused")]
     Suspicious {
-        /// Where.
         path: PathBuf,
         /// `a directory`, `a symbolic link`, ...
         expected: &'static str,
     },
     /// A directory to be deleted has a mount in it.
     #[error("{path:?} has something mounted in it")]
-    StillMounted {
-        /// Where.
-        path: PathBuf,
-    },
+    StillMounted { path: PathBuf },
     /// A uid or name that can't be a file's name.
     #[error("{name:?} is no valid file name")]
-    InvalidName {
-        /// The name.
-        name: String,
-    },
+    InvalidName { name: String },
     /// `resolvConf` is larger than any resolver configuration is.
     #[error("{path:?} is larger than {limit} bytes")]
     TooLarge {
-        /// Which.
         path: PathBuf,
         /// In bytes.
         limit: u64,
     },
 }
 
-/// Where the files lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFilePaths {
     /// Root directory, `pods/<uid>` in it.

@@ -1,4 +1,4 @@
-use super::{core::*, *};
+use super::{core::*, logs::PodLogs, *};
 use crate::{
     beneath::{Removal, Slice},
     model::{ContainerId, PodKey, PodUid, k8s},

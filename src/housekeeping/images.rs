@@ -13,11 +13,12 @@ use crate::{
         Pulled,
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
+    machine,
     model::{Event, Signal, k8s},
     signals::DiskReadings,
     store::Store,
 };
-use std::{fs, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -70,8 +71,7 @@ fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
         .ok()
         .flatten()
         .unwrap_or_default();
-    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    history.resumed(boot_id.trim())
+    history.resumed(&machine::boot_id(Path::new("/")))
 }
 
 impl ImageGcTask {
@@ -136,7 +136,6 @@ impl ImageGcTask {
         seen
     }
 
-    /// The regular round.
     async fn collect(&mut self) {
         let Some(plan) = self.plan().await else { return };
         self.save().await;

@@ -4,9 +4,8 @@ use super::sweep::Sweeper;
 use crate::{
     cgroup::{Cgroups, Limits},
     event::Recorder,
-    model::{CgroupDriver, Event, EventKind, EventTarget, Known, ToldDriver},
+    model::{CgroupDriver, Event, EventKind, EventTarget, Known, ToldDriver, error_chain},
     pleg::Health,
-    worker::chain,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -137,7 +136,10 @@ impl Housekeeping {
             Err(error) => (
                 EventKind::Warning,
                 "FailedNodeAllocatableEnforcement",
-                format!("Failed to update Node Allocatable Limits \"kubepods\": {}", chain(error)),
+                format!(
+                    "Failed to update Node Allocatable Limits \"kubepods\": {}",
+                    error_chain(error)
+                ),
             ),
         };
         self.enforced = done.is_ok();

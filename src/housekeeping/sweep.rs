@@ -10,7 +10,7 @@ use crate::{
     hostfiles::HostFiles,
     model::{Known, PodUid},
     volume::{DirOwner, Volumes},
-    worker::{Leftovers, blocking},
+    worker::Leftovers,
 };
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
@@ -41,13 +41,13 @@ impl Sweeper {
     pub(super) async fn sweep(self) -> Vec<String> {
         let mut trouble = Vec::new();
         let volumes = self.volumes.clone();
-        let listed = match blocking(&LOOKS, move || volumes.list_pods()).await {
+        let listed = match LOOKS.run(move || volumes.list_pods()).await {
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
             Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
         };
         let (volumes, owner) = (self.volumes.clone(), self.owner.clone());
-        let looked = blocking(&LOOKS, move || by_owner(&volumes, listed, &owner)).await;
+        let looked = LOOKS.run(move || by_owner(&volumes, listed, &owner)).await;
         let PodDirs { ours, others } = match looked {
             Ok(looked) => looked,
             Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
@@ -68,7 +68,7 @@ impl Sweeper {
         }
         let files = self.files.clone();
         let known = Arc::clone(&self.known.borrow());
-        let links = blocking(&LOOKS, move || {
+        let links = LOOKS.run(move || {
             files.remove_dead_links(|uid| ours.contains(uid), |id| known.containers.contains(id))
         });
         if let Ok(Err(error)) = links.await {

@@ -18,8 +18,7 @@ mod tests;
 
 pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
-pub use ensure::{ImageEvent, PullRequest, Record};
-pub use reference::{NameError, normalize, repository};
+pub use ensure::{ImageEvent, PullRequest};
 
 use crate::{clock, cri::RuntimeClient, model::Now};
 use std::{collections::BTreeMap, sync::Arc};

@@ -3,6 +3,7 @@ use super::{
     ensure::{Ensure, PullError},
     keyring::{Credentials, Keyring, Layout},
     limit::PullLimits,
+    reference::{NameError, normalize, repository},
     *,
 };
 use crate::{cri::ImageFound, model::k8s};

@@ -113,7 +113,6 @@ pub(super) fn stream_line(message: &str) -> String {
     Entry::warning(message.to_owned()).line()
 }
 
-/// One entry of the journal.
 struct Entry {
     priority: u8,
     message: String,

@@ -48,7 +48,6 @@ use tracing_subscriber::{
 /// How long the end of the process waits for its last lines to be written.
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
-/// The log of this process.
 pub struct Log {
     queue: Queue,
     limit: Limit,
@@ -145,7 +144,6 @@ fn levels(verbosity: u8) -> Targets {
     Targets::new().with_target(env!("CARGO_CRATE_NAME"), own).with_default(others)
 }
 
-/// How text lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// Terminal with colours.

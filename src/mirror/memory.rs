@@ -22,14 +22,11 @@ use std::{
 /// restored from an older state.
 const ECHO: Duration = Duration::from_secs(10);
 
-/// What became of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The object as it is now.
     Pod(Arc<SeenPod>),
-    /// It is not there any more.
     Gone,
-    /// No.
     Refused(Denial),
     /// Nobody knows: no answer, or one that says nothing about the pod.
     Unclear(String),
@@ -38,9 +35,7 @@ pub enum Answer {
 /// When to go on with the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// At once.
     Now,
-    /// After a pause.
     Later,
 }
 
@@ -51,7 +46,6 @@ enum Told {
     Gone(String),
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     told: Option<(Told, Duration)>,
@@ -75,15 +69,12 @@ pub struct Memory {
 /// What a step is planned from, besides what is remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
-    /// The name.
     pub key: &'a PodKey,
-    /// What runs here.
     pub view: Option<&'a PodView>,
     /// What the watch shows.
     pub shown: Option<&'a Arc<SeenPod>>,
     /// Since when the watch goes on; `None` while it is broken.
     pub live_since: Option<Duration>,
-    /// This node.
     pub node: Option<&'a NodeRef>,
 }
 

@@ -25,8 +25,8 @@ mod status;
 
 pub use memory::{Answer, Memory, Next, Sight};
 pub use plan::{Case, Step, plan};
-pub use pod::{LEFT_OUT_ANNOTATION, mirror_pod};
-pub use refusal::{Denial, Part, Refusal, Refusals, refused};
+pub use pod::mirror_pod;
+pub use refusal::{Denial, Refusal, Refusals};
 pub use seen::SeenPod;
 
 #[cfg(test)]

@@ -10,9 +10,7 @@ use serde_json::{Map, Value, json};
 /// All that a decision is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The name.
     pub key: &'a PodKey,
-    /// What runs under it here.
     pub view: Option<&'a PodView>,
     /// What the API server has under it on this node.
     pub seen: Option<&'a SeenPod>,
@@ -26,7 +24,6 @@ pub struct Case<'a> {
     pub refusals: &'a Refusals,
 }
 
-/// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// The API server has what it should.

@@ -11,7 +11,6 @@ pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 /// object, its spec and the record of its writers, is not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SeenPod {
-    /// Its namespace and name.
     pub key: Option<PodKey>,
     /// `metadata.uid`, which the API server gave it.
     pub uid: String,

@@ -5,11 +5,13 @@
 //! there is no second Pod model.
 
 mod bucket;
+mod capacity;
 mod cgroup;
 mod cluster;
 mod conditions;
 mod desired;
 mod duration;
+mod error_chain;
 mod event;
 mod ids;
 mod known;
@@ -25,11 +27,13 @@ mod usage;
 mod view;
 
 pub use bucket::Bucket;
+pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};
 pub use cluster::{ClusterTrouble, ClusterView};
 pub use conditions::{ConditionState, NodeConditions};
 pub use desired::{DesiredPod, Origin, SourceKind};
 pub use duration::{format_duration, parse_duration, rough_seconds};
+pub use error_chain::error_chain;
 pub use event::{Event, EventKind, EventTarget};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use k8s_openapi::api::core::v1 as k8s;
@@ -53,7 +57,7 @@ pub use usage::{
 };
 pub use view::{
     ContainerInstance, EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView,
-    PlegView, PodView, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
+    PlegView, PodView, PodViews, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
 };
 
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.

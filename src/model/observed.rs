@@ -142,12 +142,6 @@ impl ObservedPod {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// The sandbox of `uid` with the highest attempt.
-    #[must_use]
-    pub fn newest_sandbox(&self, uid: &PodUid) -> Option<&ObservedSandbox> {
-        self.sandboxes.iter().filter(|s| s.uid == *uid).max_by_key(|s| s.attempt)
-    }
-
     /// The instances of container `name` of pod `uid`, newest (highest restart count) first.
     pub fn instances<'a>(
         &'a self,
@@ -159,8 +153,8 @@ impl ObservedPod {
 
     /// Whether `uid` has neither a running container (or one in an unknown state) nor a ready
     /// sandbox.
-    #[must_use]
-    pub fn is_stopped(&self, uid: &PodUid) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_stopped(&self, uid: &PodUid) -> bool {
         let container_alive = self.containers.iter().any(|c| {
             c.uid == *uid
                 && matches!(c.state, ContainerState::Running { .. } | ContainerState::Unknown)

@@ -19,11 +19,4 @@ impl Now {
     pub fn age_of(&self, then: Timestamp) -> Duration {
         Duration::try_from(self.wall.duration_since(then)).unwrap_or(Duration::ZERO)
     }
-
-    /// The boot time at which something that happened at wall time `then` happened. A time in the
-    /// future counts from now; one before boot saturates at zero.
-    #[must_use]
-    pub fn boot_time_of(&self, then: Timestamp) -> Duration {
-        self.boot.saturating_sub(self.age_of(then))
-    }
 }

@@ -4,7 +4,7 @@
 use super::{CgroupDriver, Origin, PodKey, PodUid, Position, Problem, Signal, SourceKind, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 /// A pod as people see it: `kind: Pod` parts plus what Kubernetes has no field for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct PodView {
     /// incarnation).
     pub waiting: Option<String>,
 }
+
+/// Every pod's view by full name.
+pub type PodViews = BTreeMap<PodKey, Arc<PodView>>;
 
 /// The newest instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]

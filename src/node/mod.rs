@@ -21,7 +21,7 @@ mod status;
 pub use lease::{lease, renewed};
 pub use object::{MISSING_TAINT, lacks_taint, new_node, reconciled};
 pub use posting::{Posting, ReportPeriods};
-pub use report::{NodeRef, NodeReport, Registration, Resources, binary_quantity, resources};
+pub use report::{NodeRef, NodeReport, Registration, resources};
 pub use status::{Computed, schedulable, status};
 
 #[cfg(test)]

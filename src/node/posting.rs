@@ -3,7 +3,6 @@
 use crate::model::Now;
 use std::time::Duration;
 
-/// How often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportPeriods {
     /// `nodeStatusUpdateFrequency`: it is computed.

@@ -13,11 +13,9 @@ pub type Resources = BTreeMap<String, Amount>;
 /// What is known of the machine at a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeReport {
-    /// The node's name.
     pub name: String,
     /// `InternalIP` and `Hostname`, as in a Node; empty when there is no address (yet).
     pub addresses: Vec<k8s::NodeAddress>,
-    /// What there is.
     pub capacity: Resources,
     /// What of it pods may request.
     pub allocatable: Resources,
@@ -52,13 +50,11 @@ impl NodeReport {
 /// The Node object that stands for this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRef {
-    /// Its name.
     pub name: String,
     /// The API server's uid for it: another one after it was deleted and registered again.
     pub uid: String,
 }
 
-/// What the configuration says of registration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Registration {
     /// `registerNode`

@@ -2,7 +2,7 @@
 //! configuration sent to the runtime, which the worker makes from the pod.
 
 use crate::model::{ContainerId, Event, PodUid, SandboxId};
-use std::{fmt, time::Duration};
+use std::fmt;
 
 /// The runtime is never given less time than this to stop a container, whatever the grace period
 /// (seconds).
@@ -14,10 +14,7 @@ pub const MIN_STOP_SECONDS: u32 = 2;
 pub enum Action {
     /// Make what the pod needs on the host: record on disk (before anything else), directories,
     /// cgroup, volumes. Idempotent and repeated before every start: what exists is left alone.
-    PreparePod {
-        /// Whose.
-        uid: PodUid,
-    },
+    PreparePod { uid: PodUid },
     /// Run a sandbox. Always the last action of its plan.
     CreateSandbox(CreateSandbox),
     /// Get a container running: image, create, start.
@@ -32,22 +29,15 @@ pub enum Action {
     RemoveSandbox(RemoveSandbox),
     /// A pod that ended for good keeps its record, logs and dead containers; its volumes and its
     /// cgroup go.
-    Release {
-        /// Whose.
-        uid: PodUid,
-    },
+    Release { uid: PodUid },
     /// Nothing of the incarnation is left in the runtime: its volumes, cgroup, directories, logs
     /// and, last, its record go.
-    CleanUp {
-        /// Whose.
-        uid: PodUid,
-    },
+    CleanUp { uid: PodUid },
 }
 
 /// Run a sandbox for the wished pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateSandbox {
-    /// Whose.
     pub uid: PodUid,
     /// `metadata.attempt`.
     pub attempt: u32,
@@ -55,12 +45,9 @@ pub struct CreateSandbox {
     pub replaces: Option<SandboxId>,
 }
 
-/// Get a container running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartContainer {
-    /// Whose.
     pub uid: PodUid,
-    /// Name in the pod.
     pub name: Box<str>,
     /// Which list of the spec it is in, and in what manner.
     pub kind: ContainerKind,
@@ -101,14 +88,10 @@ impl ContainerKind {
     }
 }
 
-/// Stop one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillContainer {
-    /// Whose.
     pub uid: PodUid,
-    /// Which.
     pub id: ContainerId,
-    /// Its name in the pod.
     pub name: Box<str>,
     /// Timeout for `StopContainer`, at least [`MIN_STOP_SECONDS`].
     pub grace_seconds: u32,
@@ -121,7 +104,6 @@ pub struct KillContainer {
 /// Stop containers and sandboxes of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillPod {
-    /// Whose.
     pub uid: PodUid,
     /// Why; decides what is written down before.
     pub purpose: KillPurpose,
@@ -168,9 +150,7 @@ pub enum KillPurpose {
 /// Remove a dead (or never started) container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoveContainer {
-    /// Whose.
     pub uid: PodUid,
-    /// Which.
     pub id: ContainerId,
     /// Its name in the pod; empty when only its id is known (from a reserved name).
     pub name: Box<str>,
@@ -184,14 +164,11 @@ pub struct RemoveContainer {
 /// Stop and remove a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoveSandbox {
-    /// Whose.
     pub uid: PodUid,
-    /// Which.
     pub id: SandboxId,
 }
 
 impl Action {
-    /// Whose action it is.
     #[must_use]
     pub fn uid(&self) -> &PodUid {
         match self {
@@ -227,15 +204,6 @@ impl KillPod {
     /// Every container that is stopped, in no particular order.
     pub fn containers(&self) -> impl Iterator<Item = &KillContainer> {
         self.groups.iter().flatten()
-    }
-
-    /// How long the whole may take when every container uses its grace period up.
-    #[must_use]
-    pub fn longest(&self) -> Duration {
-        let seconds = self.groups.iter().map(|group| {
-            u64::from(group.iter().map(|kill| kill.grace_seconds).max().unwrap_or_default())
-        });
-        Duration::from_secs(seconds.sum())
     }
 }
 

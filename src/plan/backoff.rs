@@ -146,7 +146,6 @@ pub(crate) struct ImageBackOff {
 /// What may be done about an image that could not be pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageTurn {
-    /// Pull.
     Pull,
     /// Only look whether it is present.
     Look,
@@ -198,7 +197,6 @@ impl ImageBackOff {
     }
 }
 
-/// Why a container did not start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StartFailure {
     pub(crate) retry: Retry,

@@ -196,7 +196,6 @@ impl Retirement<'_> {
     }
 }
 
-/// The removal of a container.
 pub(crate) fn remove(container: &ObservedContainer, keep_logs: bool) -> Action {
     Action::RemoveContainer(RemoveContainer {
         uid: container.uid.clone(),

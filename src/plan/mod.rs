@@ -40,7 +40,7 @@ pub use memory::PodMemory;
 pub(crate) use name::foreign_use;
 pub use name::plan_name;
 pub use outcome::{Failure, Outcome, Step, Taken};
-pub use picture::{Picture, fold};
+pub use picture::Picture;
 pub(crate) use sandbox::serves;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,

@@ -89,7 +89,6 @@ impl<'a> NameInput<'a> {
         foreign_use(self.observed, &self.settings.owner, uid)
     }
 
-    /// The record of an incarnation.
     pub(crate) fn incarnation(&self, uid: &PodUid) -> Option<&'a Incarnation> {
         self.known.iter().find(|known| known.uid == *uid)
     }

@@ -8,7 +8,6 @@ use crate::model::{ContainerId, ObservedContainer, ObservedSandbox, PodUid, Sand
 pub enum Outcome {
     /// `PreparePod` done.
     Prepared {
-        /// Whose.
         uid: PodUid,
     },
     /// `CreateSandbox` done: the sandbox as the runtime shows it now, IPs included
@@ -20,9 +19,7 @@ pub enum Outcome {
     ContainerStarted(ObservedContainer),
     /// `KillContainer` done.
     ContainerKilled {
-        /// Whose.
         uid: PodUid,
-        /// Which.
         id: ContainerId,
         /// The container as inspected afterwards, when the worker did; otherwise it counts as
         /// ended with code 137 until the next listing.
@@ -30,47 +27,34 @@ pub enum Outcome {
     },
     /// `KillPod` done: all of its containers and sandboxes are stopped.
     PodKilled {
-        /// Whose.
         uid: PodUid,
-        /// The containers of the action.
         containers: Vec<ContainerId>,
-        /// The sandboxes of the action.
         sandboxes: Vec<SandboxId>,
     },
     /// `RemoveContainer` done (or it was gone already).
     ContainerRemoved {
-        /// Whose.
         uid: PodUid,
-        /// Which.
         id: ContainerId,
     },
     /// `RemoveSandbox` done (or it was gone already), its containers with it.
     SandboxRemoved {
-        /// Whose.
         uid: PodUid,
-        /// Which.
         id: SandboxId,
     },
     /// `Release` done.
     Released {
-        /// Whose.
         uid: PodUid,
     },
     /// `CleanUp` done: the worker forgets the incarnation.
     CleanedUp {
-        /// Whose.
         uid: PodUid,
     },
-    /// The action failed.
     Failed(Failure),
 }
 
-/// A failed action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// Whose.
     pub uid: PodUid,
-    /// What failed.
     pub step: Step,
     /// For steps of a container the waiting reason of its status (`ErrImagePull`,
     /// `CreateContainerConfigError`, `RunContainerError`, ...); for others the reason of the event
@@ -93,19 +77,15 @@ pub enum Taken {
     ByOthers,
 }
 
-/// Which step of an action failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `PreparePod`.
     Prepare,
     /// `CreateSandbox` with this attempt.
     Sandbox {
-        /// The attempt.
         attempt: u32,
     },
     /// `StartContainer`: no image to start it from.
     Image {
-        /// Container name.
         container: Box<str>,
         /// Image name as in the spec.
         image: Box<str>,
@@ -116,66 +96,36 @@ pub enum Step {
     },
     /// `StartContainer`: its configuration could not be made (`CreateContainerConfigError`).
     Config {
-        /// Container name.
         container: Box<str>,
     },
     /// `StartContainer`: the runtime did not create it (`CreateContainerError`).
     Create {
-        /// Container name.
         container: Box<str>,
         /// The restart count that was tried.
         restart_count: u32,
     },
     /// `StartContainer`: created, not started (`RunContainerError`).
     Start {
-        /// Container name.
         container: Box<str>,
         /// The created container.
         id: ContainerId,
     },
-    /// `KillContainer`.
     KillContainer {
-        /// Container name.
         container: Box<str>,
-        /// Which.
         id: ContainerId,
     },
-    /// `KillPod`.
     KillPod,
-    /// `RemoveContainer`.
     RemoveContainer {
-        /// Which.
         id: ContainerId,
     },
-    /// `RemoveSandbox`.
     RemoveSandbox {
-        /// Which.
         id: SandboxId,
     },
-    /// `Release`.
     Release,
-    /// `CleanUp`.
     CleanUp,
 }
 
 impl Outcome {
-    /// Whose outcome it is.
-    #[must_use]
-    pub fn uid(&self) -> &PodUid {
-        match self {
-            Self::Prepared { uid }
-            | Self::ContainerKilled { uid, .. }
-            | Self::PodKilled { uid, .. }
-            | Self::ContainerRemoved { uid, .. }
-            | Self::SandboxRemoved { uid, .. }
-            | Self::Released { uid }
-            | Self::CleanedUp { uid } => uid,
-            Self::SandboxCreated(sandbox) => &sandbox.uid,
-            Self::ContainerStarted(container) => &container.uid,
-            Self::Failed(failure) => &failure.uid,
-        }
-    }
-
     /// Whether the action did what it should.
     #[must_use]
     pub fn is_success(&self) -> bool {

@@ -48,13 +48,13 @@ impl Picture {
         self.refresh();
     }
 
-    /// What to plan from; `None` before the first listing.
-    #[must_use]
-    pub fn current(&self) -> Option<&ObservedPod> {
+    /// [`Self::shared`], borrowed.
+    #[cfg(test)]
+    pub(super) fn current(&self) -> Option<&ObservedPod> {
         self.current.as_deref()
     }
 
-    /// [`Self::current`], shared.
+    /// What to plan from; `None` before the first listing.
     #[must_use]
     pub fn shared(&self) -> Option<Arc<ObservedPod>> {
         self.current.clone()

@@ -16,7 +16,6 @@ use crate::model::{ContainerState, EventKind, SandboxState};
 use crate::plan::backoff::Moment;
 use std::time::Duration;
 
-/// Plans the wished pod.
 pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     if let Some(error) = &cx.input.observed.inspect_error {
         // What is shown of it is not what is. Starting or restarting anything now could be wrong.

@@ -17,11 +17,9 @@ use crate::podspec::{container_hash, is_sidecar};
 /// What the restart policies say about an ended instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Start the container again.
     Restart,
     /// Start every container of the pod again.
     RestartAll,
-    /// That was it.
     Stay,
 }
 

@@ -11,9 +11,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 /// Everything that a decision about one namespace/name depends on, the time aside.
 #[derive(Clone, Copy, Debug)]
 pub struct NameInput<'a> {
-    /// The name.
     pub key: &'a PodKey,
-    /// What should be.
     pub wish: Wish<'a>,
     /// Every incarnation that the agent has a record of, the wished one included once
     /// [`Action::PreparePod`] has written its record. In any order.
@@ -23,12 +21,10 @@ pub struct NameInput<'a> {
     pub observed: &'a ObservedPod,
     /// What happened before. The worker calls [`PodMemory::look`] with the same picture first.
     pub memory: &'a PodMemory,
-    /// Constants.
     pub settings: &'a PlanSettings,
     /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them
     /// last.
     pub runtime: &'a RuntimeView,
-    /// The machine is going down.
     pub shutdown: Option<&'a Shutdown>,
     /// This incarnation is not to run for now.
     pub hold: Option<(&'a PodUid, &'a Hold)>,
@@ -41,12 +37,10 @@ pub struct NameInput<'a> {
 /// What the sources want of a name.
 #[derive(Clone, Copy, Debug)]
 pub enum Wish<'a> {
-    /// This pod is to run.
     Run(&'a DesiredPod),
     /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a
     /// kill already begun is finished, and that the pod ends when the machine goes down.
     Keep {
-        /// The pod.
         pod: &'a DesiredPod,
         /// What has to be known before more is done.
         why: &'a str,
@@ -61,7 +55,6 @@ pub enum Wish<'a> {
 /// An incarnation (uid) of the name, as its record has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incarnation {
-    /// Which.
     pub uid: PodUid,
     /// The pod as it runs; gives the grace period and the order of its stop. `None` when the record
     /// was damaged.
@@ -89,7 +82,6 @@ pub struct KillDeadline {
     pub at: Duration,
 }
 
-/// Constants of planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanSettings {
     /// This agent's owner id: sandboxes with another one, or none, are never touched.
@@ -141,14 +133,12 @@ pub struct Waiting {
 pub struct Notice {
     /// What makes it the same occasion (the id of the crashed container, ...).
     pub occasion: String,
-    /// The event.
     pub event: Event,
 }
 
 /// The end of a pod: its final phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terminal {
-    /// Which.
     pub phase: TerminalPhase,
     /// `status.reason`: `DeadlineExceeded`, later `Evicted`; `None` when its containers just ended.
     pub reason: Option<String>,
@@ -160,7 +150,6 @@ impl Terminal {
     /// `status.reason` of a pod that ended because the machine goes down.
     pub(crate) const SHUTDOWN: &'static str = "Terminated";
 
-    /// The machine goes down.
     #[must_use]
     pub fn by_shutdown() -> Self {
         let message = "Pod was terminated in response to imminent node shutdown.";

@@ -31,7 +31,6 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// What changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlegUpdate {
     /// Boot time at which the listing began. For a complete update every pod that is not in it was
@@ -50,7 +49,6 @@ pub struct Health {
     pub last_relist: Option<Duration>,
     /// `None` when healthy, else the kubelet's message.
     pub unhealthy: Option<String>,
-    /// Whether runtime events arrive.
     pub events_connected: bool,
     /// Pods whose inspection hangs.
     pub hung: Vec<HungPod>,
@@ -65,7 +63,6 @@ pub struct Health {
 /// Intervals and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct PlegSettings {
-    /// Reads the clocks.
     pub clock: fn() -> Now,
     /// Between whole listings while no events arrive.
     pub relist_period: Duration,
@@ -99,7 +96,6 @@ impl PlegSettings {
 #[error("the relist loop has ended")]
 pub struct PlegStopped;
 
-/// Asks the loop for things.
 #[derive(Clone, Debug)]
 pub struct PlegHandle {
     looks: mpsc::Sender<PodKey>,

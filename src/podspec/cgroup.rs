@@ -140,12 +140,6 @@ pub fn cpu_shares(milli: i64) -> u64 {
     (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// Thousandths of a cpu that shares stand for, rounded up.
-#[must_use]
-pub fn milli_cpu_of_shares(shares: u64) -> i64 {
-    i64::try_from(shares.saturating_mul(1000).div_ceil(1024)).unwrap_or(i64::MAX)
-}
-
 /// CFS quota in microseconds of a limit in thousandths of a cpu. Below 10m (of a 100 ms period)
 /// it is what 10m gets: the kernel takes no less than a millisecond.
 #[must_use]
@@ -160,11 +154,4 @@ pub fn cpu_quota_micros(milli: i64, period_micros: u64) -> i64 {
 pub fn weight_of_shares(shares: u64) -> u64 {
     let above = shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES;
     (1 + above * (MAX_WEIGHT - 1) / (MAX_SHARES - MIN_SHARES)).min(MAX_WEIGHT)
-}
-
-/// The reverse of [`weight_of_shares`].
-#[must_use]
-pub fn shares_of_weight(weight: u64) -> u64 {
-    let above = weight.clamp(1, MAX_WEIGHT) - 1;
-    above * (MAX_SHARES - MIN_SHARES) / (MAX_WEIGHT - 1) + MIN_SHARES
 }

@@ -21,17 +21,17 @@ mod sysctl;
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cpu_quota_micros, cpu_shares,
-    milli_cpu_of_shares, pod_cgroup, pod_cgroup_name, shares_of_weight, weight_of_shares,
+    pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use env::{
-    EnvContext, EnvError, Expanded, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, build_env,
+    EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, build_env,
     check_expansion, expand_command, expand_sub_path,
 };
 pub use expand::{expand, expanded_len};
 pub use hash::container_hash;
 pub use identity::{
-    Hostname, HostnameError, container_log_path, hostname, is_critical, is_host_network,
-    is_node_critical, is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
+    HostnameError, container_log_path, hostname, is_host_network, is_node_critical, is_sidecar,
+    is_static, pod_display, pod_log_directory_name, uid_of,
 };
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};

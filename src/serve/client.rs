@@ -18,67 +18,30 @@ use tokio::{net::UnixStream, time::timeout};
 /// How long an answer may take. The agent answers commands within 10 s itself.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// There is no socket, or nobody behind it.
     #[error("the agent isn't running: nobody answers on {}", socket.display())]
-    NotRunning {
-        /// Where it was looked for.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    NotRunning { socket: PathBuf, source: io::Error },
     /// The socket is for root.
     #[error("no permission to use {}: run this as root (sudo nodelet ...)", socket.display())]
-    Denied {
-        /// Which socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Denied { socket: PathBuf, source: io::Error },
     /// The socket can't be used for another reason.
     #[error("can't connect to {}", socket.display())]
-    Connect {
-        /// Which socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Connect { socket: PathBuf, source: io::Error },
     /// The connection broke, or what came is no HTTP.
     #[error("the agent behind {} broke off", socket.display())]
-    Http {
-        /// Which socket.
-        socket: PathBuf,
-        /// Why.
-        source: hyper::Error,
-    },
-    /// It took too long.
+    Http { socket: PathBuf, source: hyper::Error },
     #[error("the agent behind {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
-    TimedOut {
-        /// Which socket.
-        socket: PathBuf,
-    },
+    TimedOut { socket: PathBuf },
     /// It answered with an error.
     #[error("the agent refused {path}: {status} {message}")]
-    Refused {
-        /// What was asked.
-        path: &'static str,
-        /// The status.
-        status: StatusCode,
-        /// The body.
-        message: String,
-    },
+    Refused { path: &'static str, status: StatusCode, message: String },
     /// The answer can't be read: an agent of another version.
     #[error(
         "the agent's answer to {path} can't be read; is it of another version than this command?"
     )]
-    Unreadable {
-        /// What was asked.
-        path: &'static str,
-        /// Why.
-        source: serde_json::Error,
-    },
+    Unreadable { path: &'static str, source: serde_json::Error },
 }
 
 /// An agent's local socket, seen from outside.

@@ -126,7 +126,6 @@ pub(super) async fn serve(
     }
 }
 
-/// An open connection.
 struct Connection {
     task: AbortHandle,
     /// Whether the head of its request has arrived.

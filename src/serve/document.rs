@@ -8,15 +8,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusDocument {
-    /// The node.
     pub node: NodeView,
     /// Every pod, by namespace and name.
     pub pods: Vec<PodView>,
     /// What happened, least recently seen first.
     pub events: Vec<k8s::Event>,
-    /// How many events were dropped.
     pub events_dropped: u64,
-    /// Where container logs lie.
     pub pod_logs_dir: PathBuf,
 }
 
@@ -24,7 +21,6 @@ pub struct StatusDocument {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetRequest {
-    /// Full name of the pod.
     pub key: PodKey,
 }
 
@@ -44,9 +40,7 @@ pub enum ForgetAnswer {
     },
     /// No pod of that name is known.
     Unknown,
-    /// It could not be done.
     Failed {
-        /// Why.
         message: String,
     },
 }

@@ -19,12 +19,12 @@ pub use document::{ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
 
 use crate::{
     event::EventLog,
-    model::{NodeView, PodKey, PodView},
+    model::{NodeView, PodKey, PodViews},
 };
 use axum::Router;
 use connections::ConnectionPolicy;
 use socket::LocalSocket;
-use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -42,11 +42,8 @@ const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
 /// What answers are made from.
 #[derive(Clone, Debug)]
 pub struct Views {
-    /// Every pod.
-    pub pods: watch::Receiver<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
-    /// The node.
+    pub pods: watch::Receiver<Arc<PodViews>>,
     pub node: watch::Receiver<Arc<NodeView>>,
-    /// What happened.
     pub events: watch::Receiver<Arc<EventLog>>,
     /// Boot times at which the loops that make up the agent last came round; zero before the first
     /// time.
@@ -57,12 +54,7 @@ pub struct Views {
 #[derive(Debug)]
 pub enum Command {
     /// Drop the last good revision of a pod whose manifest is invalid, gone or unreadable now.
-    Forget {
-        /// Full name.
-        key: PodKey,
-        /// What came of it.
-        reply: oneshot::Sender<ForgetAnswer>,
-    },
+    Forget { key: PodKey, reply: oneshot::Sender<ForgetAnswer> },
 }
 
 /// Where to listen, and what else there is to tell.
@@ -89,14 +81,7 @@ pub enum ServeError {
     InTheWay(PathBuf),
     /// The directory or the socket can't be made.
     #[error("can't {operation} {}", path.display())]
-    Io {
-        /// What was tried.
-        operation: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// The local socket, bound, and the health port, which is bound in [`Server::run`].

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Event, EventKind, EventTarget, k8s};
+use crate::model::{Event, EventKind, EventTarget, PodView, k8s};
 use std::{
     fs,
     io::{Read, Write},
@@ -16,7 +16,7 @@ struct Rig {
     tasks: JoinSet<()>,
     shutdown: CancellationToken,
     commands: mpsc::Receiver<Command>,
-    pods: watch::Sender<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    pods: watch::Sender<Arc<PodViews>>,
     heartbeat: watch::Sender<Duration>,
     events: crate::event::Recorder,
 }

@@ -26,7 +26,7 @@ mod reclaim;
 mod usage;
 mod walk;
 
-pub use core::{MemInfo, NoReading, Process, SystemOom};
+pub use core::{NoReading, Process, SystemOom};
 pub use disk::Disks;
 pub use disk_readings::{DiskReadings, DiskSample};
 pub use kmsg::KernelLog;

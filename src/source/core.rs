@@ -27,7 +27,7 @@ mod report;
 mod saved;
 
 pub(super) use budget::Budget;
-pub use saved::{Refusal, Saved, SavedDocument};
+pub use saved::{Refusal, Saved};
 
 use crate::{
     desired::{Knowledge, SourceSnapshot},
@@ -54,9 +54,7 @@ pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
-    /// Device number.
     pub device: u64,
-    /// Inode number.
     pub inode: u64,
     /// Nanoseconds since 1970 at which the directory was made, where the file system knows: inode
     /// numbers are given out again at once.
@@ -70,7 +68,6 @@ pub struct Identity {
 /// What one look showed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listing {
-    /// Which directory.
     pub place: Place,
     /// Sorted by name.
     pub files: Vec<Listed>,
@@ -92,14 +89,12 @@ pub struct Listed {
     pub name: Box<str>,
     /// Full path, or the URL.
     pub location: Box<str>,
-    /// What it is.
     pub look: Look,
 }
 
 /// What one entry turned out to be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Look {
-    /// It was read, and parses.
     Read(Arc<Reading>),
     /// A manifest by name that can't be read or does not parse.
     Unread(Problem),
@@ -107,7 +102,6 @@ pub enum Look {
     Settling,
     /// Not a manifest.
     Skipped {
-        /// Why.
         reason: String,
         /// It has a manifest's name (a directory `web.yaml`): what was there before is not cleanly
         /// gone.
@@ -115,7 +109,6 @@ pub enum Look {
     },
 }
 
-/// What a file says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     /// Its documents in the order written.
@@ -124,10 +117,8 @@ pub struct Reading {
     pub empty_list: bool,
 }
 
-/// One document of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Where it begins.
     pub position: Position,
     /// The pod's full name, where it can be made out.
     pub key: Option<PodKey>,
@@ -222,7 +213,6 @@ impl Kept {
 /// What comes out of a look.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What the source wants now.
     pub snapshot: SourceSnapshot,
     /// Boot time at which to look again although nothing happened.
     pub wake_at: Option<Duration>,

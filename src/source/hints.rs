@@ -17,7 +17,6 @@ const BUFFER: usize = 16 << 10;
 /// Links that are followed on the way; the kernel's limit is 40.
 const MAX_LINKS: usize = 20;
 
-/// The events.
 pub(super) struct Hints {
     inotify: Option<AsyncFd<Inotify>>,
     buffer: Vec<u8>,
@@ -37,13 +36,11 @@ pub(super) struct Watched {
     around: Vec<(WatchDescriptor, BTreeSet<OsString>)>,
 }
 
-/// File names.
 pub(super) type Names = BTreeSet<Box<str>>;
 
 /// What an event asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hint {
-    /// Nothing.
     None,
     /// A file is being written.
     Soon,

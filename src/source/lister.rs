@@ -128,7 +128,6 @@ impl Lister {
         &self.path
     }
 
-    /// Looks.
     pub(super) fn look(&mut self, known: &Known, now: Now) -> Listing {
         match self.try_look(known, now) {
             Ok(listing) => listing,
@@ -289,7 +288,6 @@ impl Lister {
         look
     }
 
-    /// What these bytes say.
     fn decode(&self, name: &str, text: &[u8], known: &Known, now: Now) -> Look {
         match self.reader.read(text, &self.location(name), &known.accepted, now.wall) {
             Ok(reading) => Look::Read(reading.into()),

@@ -37,9 +37,7 @@ const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// This node's name.
     pub node_name: String,
-    /// What manifests may ask for.
     pub settings: Settings,
     /// Between two looks, without a hint.
     pub check_every: Duration,
@@ -55,7 +53,6 @@ pub enum SavedState {
     None,
     /// It was lost: nothing is removed before manifests were seen again.
     Lost,
-    /// As saved.
     Saved(serde_json::Value),
 }
 

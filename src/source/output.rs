@@ -21,8 +21,10 @@ const HEARTBEAT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum Command {
     /// Drops the last good revision of a pod.
-    Forget { key: PodKey, reply: oneshot::Sender<Forgotten> },
-    /// Looks now.
+    Forget {
+        key: PodKey,
+        reply: oneshot::Sender<Forgotten>,
+    },
     Look,
 }
 

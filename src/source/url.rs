@@ -6,7 +6,12 @@ use super::{
     output::Output,
     reader::Reader,
 };
-use crate::{blocking::SOURCES, clock, manifest::MAX_TEXT_BYTES, model::SourceKind};
+use crate::{
+    blocking::SOURCES,
+    clock,
+    manifest::MAX_TEXT_BYTES,
+    model::{SourceKind, error_chain},
+};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -19,7 +24,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use sha2::{Digest, Sha256};
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +47,6 @@ pub struct UrlSource {
     check_every: Duration,
 }
 
-/// Why a URL gives nothing.
 #[derive(Debug, thiserror::Error)]
 enum UrlError {
     /// Said again each time, in the same words.
@@ -56,7 +60,7 @@ enum UrlError {
     Header(String),
     #[error("the system's certificates can't be read: {0}")]
     Certificates(std::io::Error),
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Request(hyper_util::client::legacy::Error),
     #[error("no answer within {} s", TIMEOUT.as_secs())]
     Timeout,
@@ -281,7 +285,6 @@ fn resolved(base: &Uri, location: &str) -> String {
     }
 }
 
-/// The body.
 async fn ask(
     request: &Result<Request<Empty<Bytes>>, String>,
     requester: &mut Requester,
@@ -350,22 +353,11 @@ async fn body(body: Incoming) -> Result<Bytes, UrlError> {
         if error.is::<LengthLimitError>() {
             UrlError::TooLarge
         } else {
-            UrlError::Body(chain(&*error))
+            UrlError::Body(error_chain(&*error))
         }
     })?;
     let text = body.to_bytes();
     if text.is_empty() { Err(UrlError::Empty) } else { Ok(text) }
-}
-
-/// An error with everything behind it: hyper's own says little.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text = format!("{text}: {error}");
-        next = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

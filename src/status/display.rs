@@ -27,7 +27,6 @@ fn is_sidecar_status(pod: &k8s::Pod, status: &k8s::ContainerStatus) -> bool {
     init_of(pod).iter().any(|container| container.name == status.name && is_sidecar(container))
 }
 
-/// The READY column.
 #[must_use]
 pub fn ready_column(pod: &k8s::Pod, status: &k8s::PodStatus) -> Ready {
     let regular = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());

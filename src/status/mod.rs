@@ -10,7 +10,7 @@ mod display;
 mod phase;
 
 pub use containers::container_instances;
-pub use display::{Ready, display_status, ready_column, restarts};
+pub use display::{display_status, ready_column, restarts};
 
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, SandboxState, k8s},
@@ -27,7 +27,6 @@ use std::net::IpAddr;
 pub struct StatusInput<'a> {
     /// Metadata and spec as running.
     pub pod: &'a k8s::Pod,
-    /// Which incarnation.
     pub uid: &'a PodUid,
     /// What runs under its name: [`crate::plan::Picture::current`].
     pub observed: &'a ObservedPod,
@@ -38,7 +37,6 @@ pub struct StatusInput<'a> {
     pub terminal: Option<&'a Terminal>,
     /// When it was accepted, from its record.
     pub started_at: Option<Timestamp>,
-    /// It is being removed.
     pub terminating: bool,
     /// The status reported last for the same uid (kept in its record over a restart of the agent).
     pub previous: Option<&'a k8s::PodStatus>,

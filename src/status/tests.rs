@@ -91,7 +91,6 @@ fn observed(containers: Vec<ObservedContainer>) -> ObservedPod {
     ObservedPod { sandboxes: vec![sandbox()], containers, ..Default::default() }
 }
 
-/// All of it up.
 fn up() -> ObservedPod {
     observed(vec![
         instance("setup", 0, exited(0)),

@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The owner id.
 pub(super) struct Owner {
     pub id: String,
     /// It was made at this start: nothing that exists can be this agent's.

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, path::Path};
 
-/// What was found at start.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// Pod records by name; never an empty list.
@@ -33,7 +32,6 @@ pub(super) const EVICTIONS: &str = "evictions.json";
 /// Name of the file with the node's conditions.
 pub(super) const CONDITIONS: &str = "conditions.json";
 
-/// The saved state of a source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum LoadedSource {
     /// Never saved.
@@ -41,7 +39,6 @@ pub enum LoadedSource {
     None,
     /// Was saved, and is damaged or can't be read.
     Lost,
-    /// As it was saved.
     Saved(serde_json::Value),
 }
 

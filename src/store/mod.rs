@@ -62,7 +62,6 @@ pub enum StoreError {
     Locked {
         /// Its process id; `unknown` where the lock file does not tell.
         pid: String,
-        /// The root directory.
         root: PathBuf,
     },
     /// Another agent holds the lock of the run directory.
@@ -72,9 +71,7 @@ pub enum StoreError {
     RunLocked {
         /// Its process id; `unknown` where the lock file does not tell.
         pid: String,
-        /// Its root directory.
         root: String,
-        /// The run directory.
         run: PathBuf,
     },
     /// The root directory was replaced by one with another agent's state.
@@ -82,7 +79,6 @@ pub enum StoreError {
         "{root:?} is another directory now, with the state of owner id {owner} (is it mounted late?): starting again with that"
     )]
     Replaced {
-        /// The root directory.
         root: PathBuf,
         /// The owner id that lies in it.
         owner: String,
@@ -92,9 +88,7 @@ pub enum StoreError {
     Io {
         /// `create`, `lock`, ...
         operation: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }

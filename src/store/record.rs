@@ -12,9 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
-    /// Full name.
     pub key: PodKey,
-    /// Which incarnation.
     pub uid: PodUid,
     /// Hash of everything written in its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +25,6 @@ pub struct PodRecord {
     /// `status.startTime`: when it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// It is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill: Option<KillRecord>,
     /// How it ended for good.

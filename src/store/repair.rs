@@ -16,7 +16,6 @@ const ROOT_MODE: u32 = 0o750;
 /// Mode of a run directory that the agent makes.
 const RUN_MODE: u32 = 0o700;
 
-/// What was made again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
     /// Directories and files that were missing.
@@ -97,7 +96,6 @@ pub(super) fn make_dirs(root: &Path, run: &Path) -> Result<Vec<PathBuf>, StoreEr
     Ok(made)
 }
 
-/// The locks that an agent holds.
 #[derive(Debug)]
 pub(super) struct Locks {
     root: DirLock,

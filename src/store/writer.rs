@@ -30,9 +30,7 @@ const CANNOT_WRITE: &str = "cannot write state files";
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("cannot save {path}: {message}")]
 pub struct NotSaved {
-    /// The file.
     pub path: String,
-    /// The system's words.
     pub message: String,
 }
 
@@ -216,7 +214,6 @@ impl Lane {
     }
 }
 
-/// What could not be written.
 #[derive(Debug, Default)]
 struct Failed {
     pending: Pending,

@@ -170,8 +170,6 @@ impl fmt::Display for MountFailure {
 pub struct SetupFailed {
     /// Which and why, in the order of the specification; never empty.
     pub failures: Vec<MountFailure>,
-    /// All volumes that the pod mounts.
-    pub wanted: Vec<String>,
 }
 
 impl fmt::Display for SetupFailed {
@@ -241,18 +239,16 @@ impl Volumes {
     ) -> Result<(), SetupFailed> {
         let Some(spec) = &pod.spec else { return Ok(()) };
         let mut failures = Vec::new();
-        let mut wanted = Vec::new();
         for volume in spec.volumes.iter().flatten() {
             if !core::is_mounted(spec, &volume.name) {
                 continue;
             }
-            wanted.push(volume.name.clone());
             let fs_group = spec.security_context.as_ref().and_then(|s| s.fs_group);
             if let Err(error) = self.setup_one(uid, volume, memory_limit_bytes, fs_group) {
                 failures.push(MountFailure { volume: volume.name.clone(), error });
             }
         }
-        if failures.is_empty() { Ok(()) } else { Err(SetupFailed { failures, wanted }) }
+        if failures.is_empty() { Ok(()) } else { Err(SetupFailed { failures }) }
     }
 
     /// The emptyDirs that a container of the pod mounts: what the pod uses there is measured in

@@ -104,23 +104,6 @@ impl Volumes {
         let name = |path: &PathBuf| path.file_name().and_then(OsStr::to_str).map(PodUid::from);
         Ok(paths.iter().filter(|path| path.is_dir()).filter_map(name).collect())
     }
-
-    /// Whether the pod still has a volume on disk or anything mounted.
-    ///
-    /// # Errors
-    /// When that can't be found out.
-    pub fn has_volumes(&self, uid: &PodUid) -> Result<bool, VolumeError> {
-        let pod_dir = self.pod_dir(uid)?;
-        if !mounts_at_or_below(&pod_dir)?.is_empty() {
-            return Ok(true);
-        }
-        for plugin in children(&pod_dir.join("volumes"))? {
-            if !children(&plugin)?.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
 }
 
 /// The emptyDirs that are on disk.

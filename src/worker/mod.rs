@@ -21,10 +21,10 @@ mod report;
 mod set;
 mod task;
 
+pub(crate) use execute::blocking;
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
-pub(crate) use execute::{blocking, chain};
 pub(crate) use set::any_changed;
-pub use set::{Ending, Known, PodViews, SetInputs, SetView, WorkerSet};
+pub use set::{Ending, Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
     model::{DesiredPod, Hold, HoldStop, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},
@@ -38,7 +38,6 @@ struct Input {
     intent: Intent,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,
-    /// The machine is going down.
     shutdown: Option<Shutdown>,
     /// This incarnation is not to run for now.
     hold: Option<Held>,
@@ -107,7 +106,6 @@ impl Intent {
         }
     }
 
-    /// The wished pod.
     fn pod(&self) -> Option<&Arc<DesiredPod>> {
         match self {
             Self::Run(pod) | Self::Keep { pod, .. } => Some(pod),

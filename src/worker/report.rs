@@ -20,7 +20,6 @@ pub(super) struct Report {
     pub view: Option<Arc<PodView>>,
     /// The incarnation that runs or is recorded.
     pub running: Option<PodUid>,
-    /// Those that have a record.
     pub recorded: Vec<PodUid>,
     /// The incarnation that is shown, when it has ended for good.
     pub ended: Option<PodUid>,
@@ -102,7 +101,6 @@ impl Reporter {
         &self.statuses
     }
 
-    /// The last status of an incarnation.
     pub(super) fn status(&self, uid: &PodUid) -> Option<&Arc<k8s::PodStatus>> {
         self.statuses.get(uid)
     }

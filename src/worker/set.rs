@@ -6,7 +6,7 @@ mod publish;
 
 pub use crate::model::Known;
 use admit::{Admitted, Kept};
-pub use publish::{Ending, PodViews, SetView};
+pub use publish::{Ending, SetView};
 
 use super::{
     Input, Intent,
@@ -19,8 +19,8 @@ use crate::{
     clock,
     desired::{Desired, SourceSnapshot, merge},
     model::{
-        MachineState, ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView, SandboxState, k8s,
-        priority_of,
+        MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
+        SandboxState, k8s, priority_of,
     },
     pleg::{Health, PlegUpdate},
     store::PodRecord,
@@ -82,7 +82,6 @@ struct State {
 /// What a report changed besides the view of its pod.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Changed {
-    /// Nothing.
     View,
     /// What admission goes by.
     Standing,
@@ -96,7 +95,6 @@ struct Handle {
     running: Option<PodUid>,
     /// Those that it has records of.
     recorded: Vec<PodUid>,
-    /// Priority of its pod.
     priority: i32,
     /// The incarnation that its last report showed, with its specification.
     pod: Option<(PodUid, Arc<k8s::Pod>)>,
@@ -117,9 +115,7 @@ impl Handle {
     }
 }
 
-/// What the set is made from.
 pub struct SetInputs {
-    /// Where sources publish.
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     /// What the relist loop finds.
     pub updates: mpsc::Receiver<PlegUpdate>,
@@ -173,7 +169,6 @@ impl WorkerSet {
         }
     }
 
-    /// Every pod's view.
     #[must_use]
     pub fn views(&self) -> watch::Receiver<Arc<PodViews>> {
         self.views.subscribe()
@@ -225,7 +220,6 @@ impl WorkerSet {
         result
     }
 
-    /// Routes until shutdown.
     async fn route(&mut self) -> anyhow::Result<()> {
         // Every arm only receives (cancel-safe: watch, mpsc, JoinSet::join_next); the work is done
         // after the select, so nothing is lost when another arm wins. Shutdown comes first: what

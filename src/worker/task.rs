@@ -26,7 +26,6 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// Between two tries to save what has to be on disk before a dead container may go.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a worker is made from.
 pub(super) struct WorkerStart {
     pub key: PodKey,
     pub host: Arc<Host>,
@@ -72,7 +71,6 @@ pub(super) struct Worker {
     losses: watch::Receiver<u64>,
 }
 
-/// How a pass ended.
 enum Pass {
     /// There may be more to do at once.
     Again,

@@ -40,7 +40,6 @@ const NOBODY: [&str; 3] = [
     "org.freedesktop.systemd1.NoSuchUnit",
 ];
 
-/// Why there is no answer.
 #[derive(Debug, Error)]
 pub(super) enum LogindError {
     /// Nothing listens where the bus should be.
@@ -57,7 +56,6 @@ pub(super) enum LogindError {
     Broken(String),
 }
 
-/// What was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// The machine is about to go down.

@@ -61,13 +61,10 @@ impl Places {
     }
 }
 
-/// How far a shutdown is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The machine stays up.
     #[default]
     Up,
-    /// Pods end.
     Ending,
     /// They had their time.
     Over,

@@ -95,7 +95,7 @@ struct Bench {
     api: Arc<Mutex<Api>>,
     link: watch::Sender<Link>,
     picture: watch::Sender<Arc<Picture<SeenPod>>>,
-    views: watch::Sender<Arc<BTreeMap<PodKey, Arc<PodView>>>>,
+    views: watch::Sender<Arc<PodViews>>,
     known: watch::Sender<Arc<Known>>,
     node: watch::Sender<Option<NodeRef>>,
     report: watch::Receiver<Arc<PodsReport>>,

@@ -15,8 +15,9 @@ use super::{
     status::{SelectError, Wanted},
 };
 use crate::{
-    clock,
+    clock, machine,
     model::{PodKey, PodView, k8s},
+    podspec::pod_log_directory_name,
     serve::{Client, ClientError, StatusDocument},
 };
 use find::{PodLogs, Run};
@@ -215,7 +216,7 @@ fn incarnation(key: &PodKey, view: Option<&PodView>, logs: &[PodLogs], dir: &Pat
     });
     match (found, view) {
         (Some(logs), _) => logs.path.clone(),
-        (None, Some(view)) => dir.join(format!("{}_{}_{}", key.namespace, key.name, view.uid)),
+        (None, Some(view)) => dir.join(pod_log_directory_name(key, &view.uid)),
         (None, None) => dir.to_owned(),
     }
 }
@@ -223,8 +224,7 @@ fn incarnation(key: &PodKey, view: Option<&PodView>, logs: &[PodLogs], dir: &Pat
 /// The pod that is meant, from directory names alone. The node's name is not known: it is taken for
 /// the host's, and then for anything.
 fn alone(wanted: &Wanted, logs: &[PodLogs]) -> Result<PodKey, SelectError> {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let host = host.to_string_lossy().to_lowercase();
+    let host = machine::host_name().unwrap_or_default().to_lowercase();
     let keys = || logs.iter().map(|logs| &logs.key);
     match wanted.select(&host, keys()) {
         Err(SelectError::NotFound { wanted: name, known }) => {

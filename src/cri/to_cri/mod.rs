@@ -10,7 +10,6 @@ mod sandbox;
 mod security;
 
 pub use container::container_config;
-pub use resources::page_size_name;
 pub use sandbox::sandbox_config;
 pub use security::thermal_throttle_paths;
 

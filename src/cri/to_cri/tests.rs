@@ -1,4 +1,4 @@
-use super::*;
+use super::{resources::page_size_name, *};
 use crate::cri::v1;
 use serde_json::{Value, json};
 

@@ -19,23 +19,10 @@ pub use core::{
 
 use crate::{
     clock,
-    config::ImageGcConfig,
     cri::{CriError, RuntimeClient, v1},
 };
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-impl From<&ImageGcConfig> for GcSettings {
-    fn from(config: &ImageGcConfig) -> Self {
-        Self {
-            high_percent: config.high_percent,
-            low_percent: config.low_percent,
-            minimum_age: config.minimum_age,
-            maximum_age: config.maximum_age,
-            include_foreign: config.include_foreign,
-        }
-    }
-}
 
 /// What the runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

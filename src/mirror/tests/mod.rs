@@ -2,7 +2,11 @@
 
 mod scenarios;
 
-use super::*;
+use super::{
+    pod::LEFT_OUT_ANNOTATION,
+    refusal::{Part, refused},
+    *,
+};
 use crate::{
     model::{PodKey, PodUid, PodView, k8s},
     node::NodeRef,

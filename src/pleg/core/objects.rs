@@ -6,7 +6,6 @@ use crate::model::{
 };
 use std::{collections::BTreeMap, mem, time::Duration};
 
-/// What a listing showed, by pod.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pleg) struct Listing {
     /// Boot time at which it began.
@@ -17,10 +16,8 @@ pub(in crate::pleg) struct Listing {
     pub(in crate::pleg) containers: Vec<(PodKey, ObservedContainer)>,
 }
 
-/// What was listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pleg) enum Scope {
-    /// Everything.
     All,
     /// The pods that were asked for.
     Asked,
@@ -29,9 +26,7 @@ pub(in crate::pleg) enum Scope {
 /// Something that is inspected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::pleg) enum Object {
-    /// A sandbox.
     Sandbox(SandboxId),
-    /// A container.
     Container(ContainerId),
 }
 
@@ -49,7 +44,6 @@ impl Object {
 pub(in crate::pleg) enum Subject {
     /// As listed, with the addresses that it had.
     Sandbox(ObservedSandbox),
-    /// As listed.
     Container(Box<ObservedContainer>),
 }
 
@@ -62,10 +56,8 @@ impl Subject {
     }
 }
 
-/// What an inspection gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pleg) enum Found {
-    /// The object, complete.
     Complete(Subject),
     /// It is gone since it was listed.
     Gone,
@@ -76,12 +68,9 @@ pub(in crate::pleg) enum Found {
 /// An inspection to make, of a pod's object.
 pub(in crate::pleg) type Inspection = (PodKey, Subject);
 
-/// What is known of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pleg) struct Known {
-    /// Which it is.
     pub(in crate::pleg) object: Object,
-    /// Whether it runs.
     pub(in crate::pleg) alive: bool,
 }
 

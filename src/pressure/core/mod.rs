@@ -21,21 +21,16 @@ mod settings;
 mod state;
 mod threshold;
 
-pub use amount::{Amount, binary, decimal, measured, shortest};
-pub use comeback::{Cause, EvictionRecord, Evictions, Looked, Waiting, patience};
-pub use limits::{LimitEviction, LocalLimit, over_limits};
-pub use message::{Eviction, threshold_met_message};
-pub use rank::{Candidate, Ranking, Spare, Spared, Victim, rank};
+pub use amount::{Amount, measured};
+pub use comeback::{EvictionRecord, Evictions, Waiting};
+pub use message::threshold_met_message;
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
     ReliefPlan, Seen,
 };
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
-pub use state::{Acting, Change, Met, PressureState, ReadingProblem, Step};
-pub use threshold::{
-    DEFAULT_HARD, Mistake, MistakeKind, Notice, ParsedThresholds, Setting, Threshold, TooLarge,
-    Written, parse,
-};
+pub use state::{Acting, Step};
+pub use threshold::{DEFAULT_HARD, MistakeKind, Setting, Threshold, Written, parse};
 
 #[cfg(test)]
 mod tests;

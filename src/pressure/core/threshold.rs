@@ -64,8 +64,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Every one of them.
-    pub const ALL: [Self; 4] = [Self::Hard, Self::Soft, Self::SoftGrace, Self::MinReclaim];
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 4] = [Self::Hard, Self::Soft, Self::SoftGrace, Self::MinReclaim];
 
     /// The field's name.
     #[must_use]

@@ -71,19 +71,3 @@ pub enum NoReading {
     )]
     Layout,
 }
-
-impl NoReading {
-    /// Whether nothing is wrong: there is nothing to read on this machine.
-    #[must_use]
-    pub fn is_normal(&self) -> bool {
-        match self {
-            Self::NoInodes { .. } | Self::NoLimit => true,
-            Self::Unreadable { .. }
-            | Self::Absurd { .. }
-            | Self::Hung { .. }
-            | Self::Moved { .. }
-            | Self::NotTold
-            | Self::Layout => false,
-        }
-    }
-}

@@ -34,7 +34,6 @@ pub(super) enum Decision<'a> {
         /// Another look has agreed: it stays because a broken document has its name.
         settled: bool,
     },
-    /// It is not wanted.
     Remove,
 }
 

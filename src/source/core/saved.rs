@@ -56,7 +56,6 @@ pub(super) struct Refused {
 }
 
 impl State {
-    /// What is to be saved.
     #[must_use]
     pub fn saved(&self) -> Saved {
         let mut files: BTreeMap<Box<str>, Vec<SavedDocument>> = BTreeMap::new();

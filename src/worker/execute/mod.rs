@@ -10,6 +10,7 @@ mod sandbox;
 mod start;
 mod stop;
 
+pub(crate) use crate::model::error_chain as chain;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 
@@ -43,40 +44,29 @@ const SHOWN: Duration = Duration::from_secs(3);
 
 /// Everything of the host that actions work on; shared by all workers.
 pub struct Host {
-    /// The runtime.
     pub runtime: RuntimeClient,
-    /// State files.
     pub store: Store,
-    /// The relist loop.
     pub pleg: PlegHandle,
-    /// Where events go.
     pub events: Recorder,
-    /// The pods' cgroups.
     pub cgroups: Cgroups,
-    /// The pods' volumes.
     pub volumes: Volumes,
     /// Logs, hosts files, termination messages.
     pub files: HostFiles,
-    /// Pulls.
     pub images: Images,
     /// Turns for starting sandboxes and containers.
     pub starts: Semaphore,
-    /// Looks at host paths.
     pub host_paths: HostPaths,
     /// The uids whose leftovers are being removed.
     pub leftovers: Leftovers,
-    /// Constants.
     pub settings: HostSettings,
 }
 
 /// What does not change while the agent runs.
 #[derive(Clone, Debug)]
 pub struct HostSettings {
-    /// The node's name.
     pub node_name: Box<str>,
     /// This agent's owner id.
     pub owner: Box<str>,
-    /// Constants of planning.
     pub plan: PlanSettings,
     /// Facts that requests to the runtime depend on.
     pub facts: NodeFacts,
@@ -102,7 +92,6 @@ pub struct HostSettings {
 /// only while it lasts.
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an action is executed with.
 pub(super) struct Request {
     pub key: PodKey,
     pub uid: PodUid,
@@ -111,11 +100,9 @@ pub(super) struct Request {
     pub observed: Arc<ObservedPod>,
     /// Drops a pull that runs.
     pub cancel_pull: CancellationToken,
-    /// How the action goes.
     pub progress: watch::Sender<Progress>,
 }
 
-/// How an action goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Which call is past its soft deadline.
@@ -262,41 +249,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     pool.run(work).await.map_err(|error| error.to_string())
-}
-
-/// An error with its causes, as messages show it: `a: b: c`. Some errors are an event's message as
-/// they are and tell their cause themselves; it is not told twice.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let told = error.to_string();
-        if !text.ends_with(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::chain;
-    use thiserror::Error;
-
-    #[derive(Debug, Error)]
-    #[error("no space left")]
-    struct Full;
-    #[derive(Debug, Error)]
-    #[error("cannot write a: {0}")]
-    struct Telling(#[source] Full);
-    #[derive(Debug, Error)]
-    #[error("cannot prepare")]
-    struct Silent(#[source] Telling);
-
-    #[test]
-    fn every_cause_is_told_once() {
-        assert_eq!(chain(&Silent(Telling(Full))), "cannot prepare: cannot write a: no space left");
-    }
 }

@@ -4,16 +4,13 @@
 use super::{State, WorkerSet};
 use crate::{
     desired::Duplicate,
-    model::{ForeignPod, Known, ObservedPod, PodKey, PodUid, PodView, SandboxState, Shutdown},
+    model::{ForeignPod, Known, ObservedPod, PodKey, PodUid, SandboxState, Shutdown},
     podspec::burstable_shares,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-
-/// Every pod's view by full name.
-pub type PodViews = BTreeMap<PodKey, Arc<PodView>>;
 
 /// What the set knows besides the pods' views.
 #[derive(Clone, Debug, Default, PartialEq)]

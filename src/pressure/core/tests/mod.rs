@@ -9,7 +9,16 @@ mod relief;
 mod state;
 mod thresholds;
 
-use super::*;
+use super::{
+    amount::{binary, decimal, shortest},
+    comeback::Cause,
+    limits::{LocalLimit, over_limits},
+    message::Eviction,
+    rank::{Candidate, Spare, Victim, rank},
+    state::{Change, PressureState, ReadingProblem},
+    threshold::{Mistake, ParsedThresholds},
+    *,
+};
 use crate::model::{
     ContainerUse, DiskLayout, Now, PartlyMeasured, PodKey, PodUid, PodUse, Reading, Signal, Space,
     VolumeUse, k8s,

@@ -206,6 +206,30 @@ fn pods_above_a_limit_of_their_own_are_evicted_together() {
 }
 
 #[test]
+fn limits_are_not_checked_while_an_evicted_pod_leaves() {
+    let mut world = evicted();
+    world.settings.local_storage_limits = true;
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    world.run(Pod::new("limited", limited).volume("v", space(MI, 1)));
+    world.read(Signal::NodefsAvailable, 500 * MI);
+    assert!(world.round(11_000).is_empty());
+    world.end("hog");
+    assert!(world.round(500).is_empty());
+    assert_eq!(world.round(500), ["evicted default/hog"]);
+    assert_eq!(world.round(500), ["measure limits of limited"]);
+}
+
+#[test]
+fn disks_are_read_at_once_when_the_evicted_pod_is_gone() {
+    let mut world = evicted();
+    world.round(500);
+    assert!(!world.last.as_ref().unwrap().read_disks);
+    world.end("hog");
+    world.round(500);
+    assert!(world.last.as_ref().unwrap().read_disks);
+}
+
+#[test]
 fn static_pods_are_not_checked_when_they_are_never_evicted() {
     let mut settings = settings(thresholds("nodefs.available=100Mi", "", "", ""));
     settings.static_pods = StaticPods::Never;
