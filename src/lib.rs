@@ -23,6 +23,7 @@ mod housekeeping;
 pub mod image;
 mod logging;
 mod machine;
+mod machine_report;
 pub mod manifest;
 mod mirror;
 pub mod model;

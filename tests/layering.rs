@@ -66,6 +66,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("api", Capability),
     ("eviction", Capability),
     ("housekeeping", Capability),
+    ("machine_report", Capability),
     ("serve", Capability),
     ("systemd", Capability),
     ("worker", Capability),

@@ -1,7 +1,6 @@
 //! The agent's part in a cluster: makes the tasks that speak to an API server, and puts together
 //! what people see of it. Where no kubeconfig is named none of this exists.
 
-use super::node_report::NodeReportTask;
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
@@ -11,6 +10,7 @@ use crate::{
     config::{Config, Rate},
     cri::RuntimeClient,
     event::{EventLog, Recorder},
+    machine_report::{NodeReportSettings, NodeReportTask},
     mirror::SeenPod,
     model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
     node::{NodeRef, Registration, ReportPeriods},
@@ -149,7 +149,11 @@ fn node_tasks(
         events,
     };
     let report_task = NodeReportTask {
-        config: Arc::clone(config),
+        settings: NodeReportSettings {
+            period: cluster.status_update,
+            max_images: cluster.max_images,
+            node_ips: config.node.ips.clone(),
+        },
         node_name: machine.name,
         capacity: machine.capacity,
         allocatable: machine.allocatable,

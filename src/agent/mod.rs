@@ -13,8 +13,6 @@
 mod build;
 mod cluster;
 mod node_facts;
-mod node_ip;
-mod node_report;
 mod node_view;
 mod process;
 mod remembered;

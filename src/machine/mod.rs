@@ -1,13 +1,14 @@
-//! Facts of the host: its name, ids, kernel, operating system and capacity.
+//! Facts of the host: its name, ids, addresses, kernel, operating system and capacity.
 //!
 //! They are read here and nowhere else, below a root directory that is `/` outside of tests. What
-//! changes while pods run (free memory, load, addresses) is not a fact but a measurement: see
-//! `signals` and the agent's node addresses.
+//! changes while pods run (free memory, load) is not a fact but a measurement: see `signals`.
 
+mod addresses;
 mod capacity;
 #[cfg(test)]
 mod tests;
 
+pub use addresses::host_ips;
 pub use capacity::{capacity, swap_bytes, swap_is_on};
 
 use std::{fs, path::Path};

@@ -1,16 +1,14 @@
 //! What the agent says of its machine to an API server, gathered from what is published and from
 //! the machine itself.
 
-use super::node_ip::host_ips;
 use crate::{
     admission::{Allocatable, Capacity},
-    config::Config,
     cri::RuntimeClient,
     machine,
     model::{NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -23,9 +21,19 @@ const IMAGE_NAMES: usize = 5;
 /// The Kubernetes release whose node agent this one stands for.
 const KUBELET_VERSION: &str = concat!("v1.36.0+nodelet.", env!("CARGO_PKG_VERSION"));
 
+/// What the configuration says about the report.
+pub struct NodeReportSettings {
+    /// `nodeStatusUpdateFrequency`
+    pub period: Duration,
+    /// `nodeStatusMaxImages`; `None`: no limit.
+    pub max_images: Option<usize>,
+    /// `--node-ip`
+    pub node_ips: Vec<IpAddr>,
+}
+
 /// Publishes a [`NodeReport`] whenever something in it has changed.
-pub(super) struct NodeReportTask {
-    pub config: Arc<Config>,
+pub struct NodeReportTask {
+    pub settings: NodeReportSettings,
     pub node_name: String,
     pub capacity: Capacity,
     pub allocatable: Allocatable,
@@ -36,9 +44,9 @@ pub(super) struct NodeReportTask {
 }
 
 impl NodeReportTask {
-    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let base = base(&self.node_name, (&self.capacity, &self.allocatable));
-        let period = self.config.cluster.status_update;
+        let period = self.settings.period;
         let mut images =
             Images { due: Instant::now(), of: (String::new(), String::new()), list: Vec::new() };
         loop {
@@ -79,7 +87,7 @@ impl NodeReportTask {
             name => format!("{name}://{}", version_of(&runtime.version)),
         };
         NodeReport {
-            addresses: addresses(&self.config, &self.node_name),
+            addresses: addresses(&self.settings.node_ips, &self.node_name),
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
@@ -92,7 +100,7 @@ impl NodeReportTask {
     /// The runtime's images, the largest first. What is not known stays as it was.
     async fn images(&self, before: Images, runtime: (String, String)) -> Images {
         let due = Instant::now() + IMAGES_PERIOD;
-        let most = self.config.cluster.max_images.unwrap_or(usize::MAX);
+        let most = self.settings.max_images.unwrap_or(usize::MAX);
         let listed = tokio::time::timeout(IMAGES_PATIENCE, self.runtime.list_images()).await;
         let mut found = match listed {
             Ok(Ok(found)) => found,
@@ -153,10 +161,10 @@ fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> 
 }
 
 /// `InternalIP` of each, then `Hostname`; none without an address.
-fn addresses(config: &Config, node_name: &str) -> Vec<k8s::NodeAddress> {
+fn addresses(node_ips: &[IpAddr], node_name: &str) -> Vec<k8s::NodeAddress> {
     let address =
         |type_: &str, address: String| k8s::NodeAddress { type_: type_.to_owned(), address };
-    let ips = host_ips(&config.node.ips);
+    let ips = machine::host_ips(node_ips);
     if ips.is_empty() {
         return Vec::new();
     }
