@@ -3,7 +3,8 @@
 //! The crate is one program; it is a library as well so that its tests and benchmarks can name its
 //! parts. ARCHITECTURE.md has the flow, the code map and the invariants.
 
-mod admission;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod admission;
 pub mod agent;
 pub mod api;
 mod beneath;
@@ -13,12 +14,15 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod cri;
-mod desired;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod desired;
 mod document;
-mod event;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod event;
 mod eviction;
 mod files;
-mod hostfiles;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod hostfiles;
 mod housekeeping;
 pub mod image;
 mod logging;
@@ -30,15 +34,20 @@ pub mod model;
 mod node;
 mod notify;
 mod patch;
-mod plan;
-mod pleg;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod plan;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod pleg;
 pub mod podspec;
 mod pressure;
 mod serve;
+mod shutdown;
 pub mod signals;
 mod source;
 mod status;
-mod store;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod store;
 mod systemd;
 pub mod volume;
-mod worker;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod worker;

@@ -2,6 +2,7 @@
 
 mod scenarios;
 mod support;
+mod workers;
 
 use support::world::Kind;
 

@@ -68,6 +68,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("housekeeping", Capability),
     ("machine_report", Capability),
     ("serve", Capability),
+    ("shutdown", Capability),
     ("systemd", Capability),
     ("worker", Capability),
     ("agent", Agent),

@@ -6,7 +6,6 @@ use super::{
     node_facts::{self, node_facts},
     node_view::{NodeViewTask, restored_conditions},
     remembered::{remembered, save},
-    shutdown::{Places, ShutdownTask, Stage},
 };
 use crate::{
     admission,
@@ -22,7 +21,7 @@ use crate::{
     image::{CredentialPaths, ImageSettings, Images, gc::GcSettings},
     machine, manifest,
     model::{
-        Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
+        Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
         PressureOrders, PressureView, SourceKind, error_chain,
     },
     plan::PlanSettings,
@@ -30,11 +29,12 @@ use crate::{
     podspec::CgroupOptions,
     pressure::core::{Evictions, Relief},
     serve::{self, ForgetAnswer, ServeSettings, Server, Views},
+    shutdown::{Places, ShutdownTask, Stage},
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{Ending, Host, HostPaths, HostSettings, Known, Leftovers, SetInputs, WorkerSet},
+    worker::{Host, HostPaths, HostSettings, Known, Leftovers, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{

@@ -16,12 +16,10 @@ mod node_facts;
 mod node_view;
 mod process;
 mod remembered;
-mod shutdown;
 mod signals;
 
-use crate::{config::Config, notify};
+use crate::{config::Config, notify, shutdown::Stage};
 use anyhow::{Context as _, bail};
-use shutdown::Stage;
 use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;

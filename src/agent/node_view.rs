@@ -6,12 +6,12 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ClusterView, FileVerdict, NodeConditions, NodeView, PlegView, Position, PressureOrders,
-        PressureView, Problem, SourceView,
+        ClusterView, Ending, FileVerdict, NodeConditions, NodeView, PlegView, Position,
+        PressureOrders, PressureView, Problem, SourceView,
     },
     pleg::Health,
     store::Store,
-    worker::{Ending, SetView},
+    worker::SetView,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -185,5 +185,34 @@ fn mark_duplicates(sources: &mut [SourceView], set: &SetView) {
                 };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_ready;
+    use crate::{
+        model::{RuntimeView, ToldDriver},
+        pleg::Health,
+    };
+
+    #[test]
+    fn a_node_whose_runtime_is_down_is_not_ready() {
+        let mut health = Health {
+            last_relist: None,
+            unhealthy: None,
+            events_connected: false,
+            hung: Vec::new(),
+            runtime: RuntimeView::default(),
+            recursive_read_only_mounts: false,
+            cgroup_driver: ToldDriver::Unknown,
+        };
+        assert_eq!(not_ready(&health), Vec::<String>::new());
+        health.runtime.not_ready = Some("container runtime is down".to_owned());
+        health.runtime.network_not_ready = Some("no network".to_owned());
+        health.unhealthy = Some("no listing".to_owned());
+        let reasons =
+            ["container runtime is down", "PLEG is not healthy: no listing", "no network"];
+        assert_eq!(not_ready(&health), reasons);
     }
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, header};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    client::legacy::{self, Client as HttpClient, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::{
@@ -141,19 +141,25 @@ impl Clients {
     }
 }
 
+/// Connections that are pinged after a silence, and closed when there is no answer in time.
+fn builder(ping_after: Duration, ping_answer: Duration) -> legacy::Builder {
+    let mut builder = HttpClient::builder(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(ping_after)
+        .http2_keep_alive_timeout(ping_answer)
+        .http2_keep_alive_while_idle(true);
+    builder
+}
+
 fn client(
     connector: &Connector,
     authorization: watch::Receiver<Option<HeaderValue>>,
 ) -> kube::Client {
     let mut timed = TimeoutConnector::new(connector.https.clone());
     timed.set_connect_timeout(Some(CONNECT));
-    let client: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_AFTER)
-        .http2_keep_alive_timeout(PING_ANSWER)
-        .http2_keep_alive_while_idle(true)
-        .build(timed);
+    let client: HttpClient<_, Body> = builder(PING_AFTER, PING_ANSWER).build(timed);
     let headers = connector.headers.clone();
     let service = ServiceBuilder::new()
         .layer(connector.config.base_uri_layer())
@@ -202,4 +208,69 @@ pub async fn call<T: DeserializeOwned>(
     tokio::time::timeout(REQUEST_DEADLINE, asked)
         .await
         .unwrap_or(Err(ApiError::Late(REQUEST_DEADLINE)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use http::Response;
+    use hyper::{server::conn::http2, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use std::convert::Infallible;
+    use tokio::{
+        io::{AsyncReadExt as _, copy_bidirectional, duplex},
+        net::{TcpListener, TcpStream},
+        sync::Notify,
+        task::JoinSet,
+        time::timeout,
+    };
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_dead_connection_is_noticed_within_8_s() {
+        assert!(!PING_AFTER.is_zero() && !PING_ANSWER.is_zero());
+        assert!((PING_AFTER + PING_ANSWER).as_secs() <= 8);
+    }
+
+    /// Serves one connection until `silent`, and then reads and says nothing until its end.
+    async fn serve_until(mut stream: TcpStream, silent: &Notify) {
+        let (mut near, far) = duplex(64 << 10);
+        let answer = service_fn(async |_| {
+            Ok::<_, Infallible>(Response::new(http_body_util::Empty::<&[u8]>::new()))
+        });
+        let server = http2::Builder::new(TokioExecutor::new());
+        let mut served = JoinSet::new();
+        served.spawn(async move { server.serve_connection(TokioIo::new(far), answer).await.ok() });
+        tokio::select! {
+            _ = copy_bidirectional(&mut stream, &mut near) => {}
+            () = silent.notified() => {}
+        }
+        let mut read = vec![0; 1024];
+        while stream.read(&mut read).await.is_ok_and(|count| count > 0) {}
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_to_a_silent_server_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}/", listener.local_addr().unwrap());
+        let ping = Duration::from_millis(50);
+        let client: HttpClient<_, Body> =
+            builder(ping, ping).http2_only(true).build(HttpConnector::new());
+        let silent = Notify::new();
+        let served = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            serve_until(stream, &silent).await;
+        };
+        let asked = async {
+            let request = Request::get(uri).body(Body::empty()).unwrap();
+            let answer = client.request(request).await.unwrap();
+            assert!(answer.status().is_success());
+            silent.notify_one();
+        };
+        let closed = timeout(PATIENCE, async { tokio::join!(served, asked) }).await;
+        assert!(closed.is_ok(), "the connection is still there");
+    }
 }

@@ -195,3 +195,96 @@ fn settled(error: ApiError) -> Result<(), ApiError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::{
+        event::Annotations,
+        model::{Event, EventKind, EventTarget},
+    };
+    use http::{Request, Response};
+    use jiff::Timestamp;
+    use kube::client::Body;
+    use serde_json::Value;
+    use std::{convert::Infallible, sync::Mutex};
+    use tower::service_fn;
+
+    /// The method of each request, and the count that it writes.
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A server that has every event, or none (`status` 404 for patches).
+    fn clients(requests: &Requests, patch_status: u16) -> Clients {
+        let requests = Arc::clone(requests);
+        let service = service_fn(move |request: Request<Body>| {
+            let requests = Arc::clone(&requests);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap_or_default();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let (method, count) = (parts.method.to_string(), body["count"].clone());
+                let status = if method == "PATCH" { patch_status } else { 201 };
+                requests.lock().unwrap().push((method, count));
+                let answer = json!({ "status": "Failure", "code": status, "message": "gone" });
+                let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
+                *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+    }
+
+    fn log_of(count: u32) -> EventLog {
+        let event = Event {
+            target: EventTarget::Node,
+            kind: EventKind::Warning,
+            reason: "BackOff",
+            message: "again".to_owned(),
+        };
+        let at = Timestamp::UNIX_EPOCH;
+        let annotations = Annotations::new();
+        let entry = Entry { event, annotations, combined: false, count, first: at, last: at };
+        EventLog { entries: vec![Arc::new(entry)], dropped: 0 }
+    }
+
+    /// The requests that an event's first, third, third and fourth occurrence lead to.
+    async fn requests_for_repeats(patch_status: u16) -> Vec<(String, Value)> {
+        let requests = Requests::default();
+        let clients = clients(&requests, patch_status);
+        let mut task = EventsTask {
+            node: "n1".to_owned(),
+            link: watch::channel(None).1,
+            log: watch::channel(Arc::default()).1,
+            budget: None,
+            waiting: watch::Sender::default(),
+        };
+        let (mut written, mut allowances) = (Written::new(), Allowances::new());
+        for count in [1, 3, 3, 4] {
+            let log = log_of(count);
+            let wait = task.write(&clients, &log, &mut written, &mut allowances).await.unwrap();
+            assert_eq!(wait, Duration::MAX);
+        }
+        let requests = requests.lock().unwrap();
+        requests.clone()
+    }
+
+    fn request(method: &str, count: u32) -> (String, Value) {
+        (method.to_owned(), json!(count))
+    }
+
+    #[tokio::test]
+    async fn repeats_are_written_with_their_count() {
+        let [first, third, fourth] = [request("POST", 1), request("PATCH", 3), request("PATCH", 4)];
+        assert_eq!(requests_for_repeats(200).await, [first, third, fourth]);
+    }
+
+    #[tokio::test]
+    async fn a_repeat_of_an_expired_event_is_created_with_its_count() {
+        let of = |count| [request("PATCH", count), request("POST", count)];
+        let expected: Vec<_> = [request("POST", 1)].into_iter().chain(of(3)).chain(of(4)).collect();
+        assert_eq!(requests_for_repeats(404).await, expected);
+    }
+}

@@ -300,3 +300,56 @@ fn publish<T>(published: &watch::Sender<Arc<Picture<T>>>, objects: BTreeMap<Stri
     }
     published.send_replace(Arc::new(Picture { objects, whole: true, live: true, trouble: None }));
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::k8s;
+    use http::Response;
+    use serde_json::json;
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+    use tokio::task::JoinSet;
+    use tower::service_fn;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A server whose first watch shows node `n1` whole and ends, and that answers nothing later.
+    fn link() -> Link {
+        let node = json!({ "type": "ADDED", "object": { "metadata": { "name": "n1" } } });
+        let annotations = json!({ "k8s.io/initial-events-end": "true" });
+        let metadata = json!({ "metadata": { "annotations": annotations } });
+        let end = json!({ "type": "BOOKMARK", "object": metadata });
+        let lines = format!("{node}\n{end}\n");
+        let watches = Arc::new(AtomicUsize::new(0));
+        let service = service_fn(move |_: Request<Body>| {
+            let first = watches.fetch_add(1, Ordering::Relaxed) == 0;
+            let body = Body::from(lines.clone().into_bytes());
+            async move {
+                if !first {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        let server = "https://here".into();
+        Some(Arc::new(Clients { heartbeat: client.clone(), main: client, server }))
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_ended_is_not_live() {
+        let (_link, link) = watch::channel(link());
+        let (reflector, mut picture) =
+            Reflector::<k8s::Node>::new("/api/v1/nodes", "metadata.name=n1".to_owned(), link);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reflector.run(CancellationToken::new()));
+        let ended = picture.wait_for(|picture| picture.whole && !picture.live);
+        let ended = tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap();
+        assert!(ended.objects.contains_key("n1"), "what was seen is kept");
+    }
+}

@@ -22,7 +22,7 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use core::node_limits;
+pub use core::{Hierarchy, node_limits};
 pub use driver::DriverState;
 pub use systemd::{SystemdError, SystemdSockets};
 pub use tree::Cgroups;

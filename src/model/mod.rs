@@ -49,7 +49,8 @@ pub use printable::{printable, printable_lines};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{
-    MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods, priority_of,
+    Ending, MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods,
+    priority_of,
 };
 pub use time::Now;
 pub use usage::{

@@ -1,7 +1,7 @@
 //! How long pods have to end when the machine goes down, by their priority.
 
-use super::k8s;
-use std::{sync::Arc, time::Duration};
+use super::{PodKey, k8s};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Priority from which on a pod is critical to the system.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -107,6 +107,15 @@ impl Shutdown {
         let group = self.periods.group_of(priority);
         (group <= self.turn).then(|| self.periods.groups().get(group).map_or(0, |g| g.seconds))
     }
+}
+
+/// How far a shutdown of the machine is, as the workers report it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// The last that the workers were told.
+    pub shutdown: Option<Shutdown>,
+    /// Pods whose turn to end has come and that have not ended yet.
+    pub left: BTreeSet<PodKey>,
 }
 
 #[cfg(test)]

@@ -41,9 +41,10 @@ impl Moment {
         Self { age: Duration::ZERO, seen: now.boot }
     }
 
-    /// Boot time of `self + delay`; zero when that was before boot.
-    pub(crate) fn after(self, delay: Duration) -> Duration {
-        (self.seen + delay).saturating_sub(self.age)
+    /// Boot time of `self + delay`; zero when that was before boot, and never later than `delay`
+    /// from now: a memory of another boot may be read.
+    pub(crate) fn after(self, delay: Duration, now: Now) -> Duration {
+        clamp((self.seen + delay).saturating_sub(self.age), delay, now)
     }
 
     /// Whether it happened at least `limit` ago.
@@ -233,4 +234,41 @@ impl Retry {
 /// read.
 fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
     due.min(now.boot + longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last boot took ten days, this one has taken a minute.
+    fn two_boots() -> (Now, Now) {
+        let at = |boot| Now { boot: Duration::from_secs(boot), wall: Timestamp::UNIX_EPOCH };
+        (at(864_000), at(60))
+    }
+
+    #[test]
+    fn a_time_of_another_boot_delays_by_its_delay_at_most() {
+        let (before, now) = two_boots();
+        assert_eq!(Moment::just(before).after(BASE, now), now.boot + BASE);
+
+        let mut retry = Retry::default();
+        retry.failed("no", before);
+        assert_eq!(retry.due(now), now.boot + RETRY_CAP);
+
+        let mut image = ImageBackOff::default();
+        image.failed("ErrImagePull", "no", before);
+        assert_eq!(image.turn(false, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
+        image.looked(before);
+        assert_eq!(image.turn(true, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
+    }
+
+    #[test]
+    fn a_time_of_this_boot_is_taken_as_it_is() {
+        let (now, _) = two_boots();
+        let later = Now { boot: now.boot + Duration::from_secs(4), ..now };
+        assert_eq!(Moment::just(now).after(BASE, later), now.boot + BASE);
+        let mut retry = Retry::default();
+        retry.failed("no", now);
+        assert_eq!(retry.due(later), now.boot + RETRY_BASE);
+    }
 }

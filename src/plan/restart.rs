@@ -180,7 +180,7 @@ fn plan_crash_back_off(
     let (pod, shown) = (cx.display(), format_duration(delay));
     let message = format!("back-off {shown} restarting failed container={name} pod={pod}");
     plan.wait(name, "CrashLoopBackOff", message);
-    let due = finished.after(delay);
+    let due = finished.after(delay, cx.now);
     if due <= cx.now.boot {
         return true;
     }

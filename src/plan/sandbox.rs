@@ -86,7 +86,7 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
     if newest.state == SandboxState::NotReady {
         let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
         let delay = Crash::delay(cx.memory.sandbox.crash.as_ref(), newest.id.as_str(), died);
-        let due = died.after(delay);
+        let due = died.after(delay, cx.now);
         if due > cx.now.boot {
             plan.block("its sandbox died again; a new one follows after a back-off");
             plan.wake(due);

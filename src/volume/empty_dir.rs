@@ -4,7 +4,10 @@ use super::{
     VolumeError, core, io_error,
     root::{make_directory, mounts_at_or_below, set_mode, unmount},
 };
-use crate::beneath::{self, Removal, Slice};
+use crate::{
+    beneath::{self, Removal, Slice},
+    model::MountEntry,
+};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
@@ -54,13 +57,16 @@ impl Place {
     /// Makes the volume, or leaves it as it is when that was finished before.
     pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
         let directory = self.directory();
+        let mut mounts = mounts_at_or_below(&directory)?;
+        mounts.retain(|m| m.mount_point == directory);
         // A memory volume is gone after a reboot while its marker is not.
-        let present = match medium {
-            Medium::Disk => directory.is_dir(),
-            Medium::Memory { .. } => {
-                mounts_at_or_below(&directory)?.iter().any(|m| m.mount_point == directory)
-            }
+        let (present, is_own) = match medium {
+            Medium::Disk => (directory.is_dir(), mounts.is_empty()),
+            Medium::Memory { .. } => (!mounts.is_empty(), mounts.iter().all(is_tmpfs)),
         };
+        if !is_own {
+            return Err(VolumeError::ForeignMount { path: directory });
+        }
         if present && self.ready_marker().exists() {
             return Ok(());
         }
@@ -94,8 +100,7 @@ impl Place {
         }
         let directory = self.directory();
         let mounts = mounts_at_or_below(&directory)?;
-        let ours =
-            |m: &crate::model::MountEntry| m.mount_point == directory && m.fs_type == "tmpfs";
+        let ours = |m: &MountEntry| m.mount_point == directory && is_tmpfs(m);
         if let Some(foreign) = mounts.iter().find(|m| !ours(m)) {
             return Err(VolumeError::StillMounted { path: foreign.mount_point.clone() });
         }
@@ -120,6 +125,10 @@ impl Place {
     fn ready_marker(&self) -> PathBuf {
         self.meta.join("ready")
     }
+}
+
+fn is_tmpfs(mount: &MountEntry) -> bool {
+    mount.fs_type == "tmpfs"
 }
 
 /// Without swap where the kernel can do it (6.4): what a pod puts into memory may be a secret.

@@ -124,6 +124,12 @@ pub enum VolumeError {
         /// Why.
         source: io::Error,
     },
+    /// Something is mounted at a volume's place that is not the volume.
+    #[error("something else is mounted at {path:?}, the place of an emptyDir volume")]
+    ForeignMount {
+        /// The place.
+        path: PathBuf,
+    },
     /// Something is mounted where only our own mounts may be, or a mount is still there.
     #[error("{path:?} is still mounted or has mounts below it")]
     StillMounted {

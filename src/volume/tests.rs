@@ -629,3 +629,33 @@ fn recorded_pods_are_marked_without_a_marker_or_with_an_old_one() {
     }
     assert_eq!(root.volumes.list_pods().unwrap().len(), 2);
 }
+
+#[test]
+fn a_foreign_mount_at_the_place_of_an_empty_dir_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    for volume in [
+        json!({"name": "v", "emptyDir": {}}),
+        json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
+    ] {
+        let root = TestRoot::new();
+        let data = root.host("data");
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("precious"), "").unwrap();
+        let (pod, directory) = (simple_pod(&volume), root.empty_dir("v"));
+        root.volumes.setup(&pod, &uid(), None).unwrap();
+        umount2(&directory, MntFlags::empty()).ok();
+        mount(Some(&data), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        let refused = root.volumes.setup(&pod, &uid(), None).unwrap_err();
+        let refused = refused.failures[0].to_string();
+        assert!(refused.contains("something else is mounted at"), "{refused}");
+        let torn_down = teardown(&root.volumes, &uid()).unwrap_err();
+        assert!(matches!(torn_down, VolumeError::StillMounted { .. }), "{torn_down}");
+        assert_eq!(root.mounts(), std::slice::from_ref(&directory));
+        umount2(&directory, MntFlags::empty()).unwrap();
+        root.volumes.setup(&pod, &uid(), None).unwrap();
+        teardown(&root.volumes, &uid()).unwrap();
+        assert!(data.join("precious").exists());
+    }
+}

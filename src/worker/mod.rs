@@ -21,10 +21,9 @@ mod report;
 mod set;
 mod task;
 
-pub(crate) use execute::blocking;
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
 pub(crate) use set::any_changed;
-pub use set::{Ending, Known, SetInputs, SetView, WorkerSet};
+pub use set::{Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
     model::{DesiredPod, Hold, HoldStop, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},

@@ -6,7 +6,7 @@ mod publish;
 
 pub use crate::model::Known;
 use admit::{Admitted, Kept};
-pub use publish::{Ending, SetView};
+pub use publish::SetView;
 
 use super::{
     Input, Intent,
@@ -19,7 +19,7 @@ use crate::{
     clock,
     desired::{Desired, SourceSnapshot, merge},
     model::{
-        MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
+        Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
         SandboxState, k8s, priority_of,
     },
     pleg::{Health, PlegUpdate},

@@ -1,6 +1,7 @@
 //! Pods that come, run, end and go.
 
 use crate::support::{
+    agent::Settings,
     manifest::{FOREVER, Pod},
     stays,
     world::{Kind, SOON, World},
@@ -224,4 +225,29 @@ fn container_named(world: &World, name: &str) -> v1::Container {
     let found =
         containers.into_iter().find(|c| c.metadata.as_ref().is_some_and(|m| m.name == name));
     found.unwrap_or_else(|| panic!("no container {name} within {SOON:?}"))
+}
+
+pub fn pods_start_one_after_the_other_where_told(kind: Kind) {
+    let settings =
+        Settings { nodelet: "startConcurrency: 1".to_owned(), ..Settings::for_kind(kind) };
+    let world = World::start_with(kind, &settings);
+    let methods = ["RunPodSandbox", "CreateContainer", "StartContainer"];
+    for method in methods {
+        world.proxy.on(method).delay(Duration::from_millis(100));
+    }
+    let pods = ["one", "two", "three"];
+    for pod in pods {
+        world.drop_pod(&Pod::running(pod));
+    }
+    for pod in pods {
+        world.wait_running(pod);
+    }
+    let mut calls = world.proxy.mutating_calls();
+    calls.retain(|call| methods.contains(&call.method.as_str()));
+    assert_eq!(calls.len(), 9, "{calls:#?}");
+    for pair in calls.windows(2) {
+        let ended = pair[0].answered.map(|(_, at)| at);
+        assert!(ended.is_some_and(|ended| ended <= pair[1].at), "at the same time: {pair:#?}");
+    }
+    world.finish();
 }

@@ -24,6 +24,7 @@ pub mod faults;
 pub mod fields;
 pub mod identity;
 pub mod images;
+pub mod leftovers;
 pub mod lifecycle;
 pub mod memory_pressure;
 pub mod people;
@@ -72,6 +73,7 @@ macro_rules! shared_scenarios {
             adoption::killed_around_every_mutating_call,
             images::pull_policies_and_their_reasons,
             runtime::a_dead_daemon_restarts_nothing,
+            runtime::a_node_without_its_runtime_is_not_ready,
             runtime::a_dead_sandbox_is_replaced,
             runtime::a_foreign_pod_is_left_alone,
             runtime::a_name_that_another_agent_took_is_left_to_it,
@@ -104,6 +106,9 @@ macro_rules! shared_scenarios {
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
             writes::killed_around_every_state_file_write,
+            writes::state_files_are_synced_before_and_after_their_rename,
+            leftovers::leftovers_go_and_directories_of_running_pods_stay,
+            lifecycle::pods_start_one_after_the_other_where_told,
         }
     };
 }

@@ -35,6 +35,19 @@ pub fn a_dead_daemon_restarts_nothing(kind: Kind) {
     world.finish();
 }
 
+pub fn a_node_without_its_runtime_is_not_ready(kind: Kind) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    world.runtime.kill();
+    world.agent.start();
+    // Until it has answered once, 30 s of patience would say nothing.
+    world.wait("the runtime is shown as down", |status| status.node.runtime.not_ready.is_some());
+    world.runtime.start_again();
+    world.wait("the runtime is shown as ready", |status| {
+        status.node.runtime.not_ready.is_none() && !status.node.runtime.name.is_empty()
+    });
+    world.finish();
+}
+
 pub fn a_dead_sandbox_is_replaced(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("web"));

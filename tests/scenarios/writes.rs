@@ -191,3 +191,54 @@ pub fn killed_around_every_state_file_write(kind: Kind) {
     assert_eq!(died, all, "the agent died at every step of every kind");
     world.finish();
 }
+
+/// The steps up to the last rename to a file, and those after it.
+fn around_last_rename<'a>(steps: &'a [String], file: &str) -> (&'a [String], &'a [String]) {
+    let step = format!("after rename {file}");
+    let place = steps.iter().rposition(|seen| *seen == step);
+    steps.split_at(place.unwrap_or_else(|| panic!("no {step} in {steps:#?}")))
+}
+
+pub fn state_files_are_synced_before_and_after_their_rename(kind: Kind) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    let writes = world.agent.state_writes();
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let record = format!("root/nodelet/pods/{}", file("web"));
+    for (file, dir) in [
+        (record.as_str(), "root/nodelet/pods"),
+        ("root/nodelet/sources.json", "root/nodelet"),
+        ("root/nodelet/owner", "root/nodelet"),
+        ("root/nodelet/owner.copy", "root/nodelet"),
+        ("root/nodelet/node-name", "root/nodelet"),
+    ] {
+        // A write may be under way: its directory is synced soon.
+        let synced = format!("after sync {dir}");
+        let steps = world.wait_until(
+            &format!("{dir} is synced after {file} was renamed"),
+            || writes.steps_and_syncs(),
+            |steps| around_last_rename(steps, file).1.contains(&synced),
+        );
+        let (before, _) = around_last_rename(&steps, file);
+        let of_file = |step: &&String| step.ends_with(&format!(" {file}.unfinished"));
+        let last = before.iter().rfind(of_file).map(String::as_str);
+        assert_eq!(last, Some(&*format!("after sync {file}.unfinished")), "{steps:#?}");
+    }
+    // The record of a pod that is gone must not come back either.
+    writes.forget();
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    let removed = format!("after unlink {record}");
+    world.wait_until(
+        "the directory is synced after the record was removed",
+        || writes.steps_and_syncs(),
+        |steps| {
+            let place = steps.iter().rposition(|step| *step == removed);
+            place.is_some_and(|place| {
+                steps[place..].contains(&"after sync root/nodelet/pods".to_owned())
+            })
+        },
+    );
+    world.finish();
+}

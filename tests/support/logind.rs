@@ -1,5 +1,5 @@
 //! A logind of the test's own behind a bus of its own. A lock is one end of a pipe, so that the
-//! test sees when it is released. Shared with the unit tests of `agent::shutdown`; everything must
+//! test sees when it is released. Shared with the unit tests of `shutdown`; everything must
 //! run on one thread.
 
 #![allow(

@@ -17,7 +17,7 @@
 static void step(const char *moment, const char *call, const char *path) {
   const char *dir = getenv("NODELET_TEST_WRITES");
   char line[8192], name[4096], armed[8192];
-  if (!dir || !(strstr(path, "/root/nodelet/") || strstr(path, "/run/pods/") || strstr(path, "/run/evictions")))
+  if (!dir || !(strstr(path, "/root/nodelet") || strstr(path, "/run/pods/") || strstr(path, "/run/evictions")))
     return;
   int length = snprintf(line, sizeof line, "%s %s %s\n", moment, call, path);
   snprintf(name, sizeof name, "%s/writes.log", dir);
@@ -69,5 +69,36 @@ int unlink(const char *path) {
   step("before", "unlink", path);
   int result = real(path);
   step("after", "unlink", path);
+  return result;
+}
+
+/* The file or directory that a descriptor is open for. */
+static void sync_step(const char *call, int file) {
+  char link[64], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0)
+    return;
+  path[length] = 0;
+  step("after", call, path);
+}
+
+int fsync(int file) {
+  static int (*real)(int);
+  if (!real)
+    real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+  int result = real(file);
+  if (result == 0)
+    sync_step("sync", file);
+  return result;
+}
+
+int fdatasync(int file) {
+  static int (*real)(int);
+  if (!real)
+    real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+  int result = real(file);
+  if (result == 0)
+    sync_step("sync", file);
   return result;
 }

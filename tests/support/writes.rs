@@ -30,6 +30,13 @@ impl StateWrites {
     /// Every step since [`Self::forget`]: `after open PATH.unfinished`, `before rename PATH`, ...;
     /// paths from the agent's directory on.
     pub fn steps(&self) -> Vec<String> {
+        let mut steps = self.steps_and_syncs();
+        steps.retain(|step| !step.starts_with("after sync "));
+        steps
+    }
+
+    /// The same with what was synced between them: `after sync PATH`, a file's or a directory's.
+    pub fn steps_and_syncs(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir.join("writes.log")).unwrap_or_default();
         let prefix = format!("{}/", self.dir.display());
         log.lines().map(|line| line.replacen(&prefix, "", 1)).collect()

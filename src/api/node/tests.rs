@@ -83,3 +83,42 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
     assert_eq!([write(&report).await, write(&report).await], [3, 3]);
     assert!(!state.borrow().notes.join("\n").contains("does not keep"));
 }
+
+#[tokio::test]
+async fn the_node_is_registered_only_once_its_watch_is_whole() {
+    let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&requests);
+    let service = service_fn(move |request: Request<Body>| {
+        seen.lock().unwrap().push(request.method().to_string());
+        async move {
+            let body = request.into_body().collect_bytes().await.unwrap_or_default();
+            Ok::<_, Infallible>(Response::new(Body::from(body)))
+        }
+    });
+    let client = kube::Client::new(service, "default");
+    let server = "https://here".into();
+    let clients = Clients { heartbeat: client.clone(), main: client, server };
+    let report = NodeReport { name: "n1".to_owned(), ..NodeReport::default() };
+    let (picture, shown) = watch::channel(Arc::default());
+    let (events, ..) = crate::event::channel();
+    let mut task = NodeTask {
+        registration: Registration { enabled: true, ..Registration::default() },
+        periods: ReportPeriods {
+            update: Duration::from_secs(10),
+            report: Duration::from_secs(300),
+        },
+        report: watch::channel(Some(Arc::new(report))).1,
+        link: watch::channel(Some(Arc::new(clients))).1,
+        picture: shown,
+        registered: watch::Sender::default(),
+        published: watch::Sender::default(),
+        events,
+    };
+    let mut memory = Memory::new(task.periods);
+    task.pass(&mut memory).await;
+    assert!(requests.lock().unwrap().is_empty(), "nobody knows whether it is there");
+    picture.send_replace(Arc::new(Picture { whole: true, live: true, ..Picture::default() }));
+    task.pass(&mut memory).await;
+    assert_eq!(*requests.lock().unwrap(), ["POST"]);
+    assert_eq!(task.registered.borrow().as_ref().map(|node| node.name.as_str()), Some("n1"));
+}

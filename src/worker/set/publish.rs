@@ -4,7 +4,7 @@
 use super::{State, WorkerSet};
 use crate::{
     desired::Duplicate,
-    model::{ForeignPod, Known, ObservedPod, PodKey, PodUid, SandboxState, Shutdown},
+    model::{Ending, ForeignPod, Known, ObservedPod, PodKey, PodUid, SandboxState},
     podspec::burstable_shares,
 };
 use std::{
@@ -19,15 +19,6 @@ pub struct SetView {
     pub foreign: Vec<ForeignPod>,
     /// Manifests left out because their name is taken.
     pub duplicates: Vec<Duplicate>,
-}
-
-/// How far a shutdown of the machine is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
-    /// The last that the workers were told.
-    pub shutdown: Option<Shutdown>,
-    /// Pods whose turn to end has come and that have not ended yet.
-    pub left: BTreeSet<PodKey>,
 }
 
 impl WorkerSet {

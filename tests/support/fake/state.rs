@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) published: BTreeSet<String>,
     pub(super) network_ready: bool,
     pub(super) cgroup_driver: Option<v1::CgroupDriver>,
+    /// What was removed from under a running container, one line each.
+    violations: BTreeSet<String>,
     /// Reserved sandbox and container names, with the id that holds them.
     names: HashMap<String, String>,
     next: u64,
@@ -79,6 +81,7 @@ impl State {
             published: BTreeSet::new(),
             network_ready: true,
             cgroup_driver: None,
+            violations: BTreeSet::new(),
             names: HashMap::new(),
             next: 0,
         }
@@ -86,7 +89,22 @@ impl State {
 
     pub(super) fn leaks(&self) -> Vec<String> {
         let sandboxes = self.sandboxes.values().map(|s| format!("sandbox {}", s.name));
-        sandboxes.chain(self.containers.values().map(|c| format!("container {}", c.name))).collect()
+        let containers = self.containers.values().map(|c| format!("container {}", c.name));
+        sandboxes.chain(containers).chain(self.violations.iter().cloned()).collect()
+    }
+
+    /// Looks whether the log directory and the mounts of a container that runs are still there.
+    fn check_host(&mut self, id: &str) {
+        let Some(container) = self.containers.get(id) else { return };
+        if !matches!(container.run, Run::Running { .. }) {
+            return;
+        }
+        let mounts = container.config.mounts.iter().map(|mount| Path::new(&mount.host_path));
+        let gone = container.log_path.parent().into_iter().chain(mounts).filter(|p| !p.exists());
+        let name = &container.name;
+        let gone =
+            gone.map(|path| format!("{} removed while container {name} ran", path.display()));
+        self.violations.extend(gone);
     }
 
     /// The id of an image given by name or id.
@@ -288,6 +306,7 @@ pub(super) fn start_container(shared: &Arc<Shared>, id: &str) -> Result<(), Stat
 
 fn exited(shared: &Shared, id: &str, code: i32) {
     let state = &mut *shared.state();
+    state.check_host(id);
     if let Some(container) = state.containers.get_mut(id)
         && let Run::Running { started_at, .. } = container.run
     {

@@ -1,6 +1,8 @@
 //! One connection through the proxy, and one call on it.
 
-use super::{Call, Fault, Hook, MUTATING, Moment, PodRef, Rule, Shared, State, call, frames};
+use super::{
+    Call, Fault, Hook, MUTATING, Moment, PodRef, Rule, Shared, State, Witness, call, frames,
+};
 use http_body_util::{BodyExt, Collected, Full, combinators::BoxBody};
 use hyper::{
     HeaderMap, Request, Response,
@@ -47,8 +49,11 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         return error(Code::Cancelled, "the request did not arrive whole");
     };
     let is_events = matches!(method.as_str(), "Subscribe" | "GetContainerEvents");
-    let Arrived { number, pod, fault, mut hook } =
+    let Arrived { number, pod, fault, mut hook, witness } =
         arrive(&mut shared.state(), &method, frames::message(&body));
+    if let Some((witness, call)) = witness {
+        witness(&call);
+    }
     if let Some(hook) = hook.take_if(|hook| hook.moment == Moment::Before) {
         (hook.run)();
         return pending().await;
@@ -140,6 +145,7 @@ struct Arrived {
     pod: Option<PodRef>,
     fault: Option<(u64, Fault)>,
     hook: Option<Hook>,
+    witness: Option<(Witness, Call)>,
 }
 
 fn arrive(state: &mut State, method: &str, message: &[u8]) -> Arrived {
@@ -169,8 +175,10 @@ fn arrive(state: &mut State, method: &str, message: &[u8]) -> Arrived {
         Some(hook) if mutating == Some(hook.mutating_call) => state.hook.take(),
         _ => None,
     };
+    let witness = state.witness.clone().filter(|_| mutating.is_some());
+    let witness = witness.map(|witness| (witness, call.clone()));
     state.calls.push(call);
-    Arrived { number, pod, fault, hook }
+    Arrived { number, pod, fault, hook, witness }
 }
 
 fn matches(rule: &Rule, call: &Call) -> bool {

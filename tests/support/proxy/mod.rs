@@ -83,9 +83,12 @@ struct Hook {
     run: Box<dyn FnOnce() + Send>,
 }
 
+type Witness = Arc<dyn Fn(&Call) + Send + Sync>;
+
 #[derive(Default)]
 struct State {
     calls: Vec<Call>,
+    witness: Option<Witness>,
     next_call: usize,
     mutating_calls: usize,
     /// A caller died while the runtime was at work for it.
@@ -222,6 +225,12 @@ impl Proxy {
     /// runtime. After: its answer never reaches the caller.
     pub fn at_mutating_call(&self, n: usize, moment: Moment, hook: impl FnOnce() + Send + 'static) {
         self.shared.state().hook = Some(Hook { mutating_call: n, moment, run: Box::new(hook) });
+    }
+
+    /// Runs `witness` with every mutating call, before the runtime sees it and before any rule or
+    /// hook applies.
+    pub fn witness_mutating_calls(&self, witness: impl Fn(&Call) + Send + Sync + 'static) {
+        self.shared.state().witness = Some(Arc::new(witness));
     }
 
     /// Whether a hook is still waiting for its call.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../tests/support/logind.rs"]
+#[path = "../../tests/support/logind.rs"]
 mod fake;
 
 use super::*;

@@ -25,9 +25,9 @@ use crate::{
     blocking::LOOKS,
     event::Recorder,
     model::{
-        Event, EventKind, EventTarget, MachineState, Shutdown, ShutdownPeriods, format_duration,
+        Ending, Event, EventKind, EventTarget, MachineState, Shutdown, ShutdownPeriods,
+        format_duration,
     },
-    worker::{Ending, blocking},
 };
 use logind::{Heard, Logind, LogindError, write_drop_in};
 use std::{convert::Infallible, path::PathBuf, time::Duration};
@@ -50,19 +50,22 @@ const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
 const DROP_IN: &str = "/etc/systemd/logind.conf.d/99-nodelet.conf";
 
 /// Where logind is reached and configured.
-pub(super) struct Places {
+pub struct Places {
     pub bus: PathBuf,
     pub drop_in: PathBuf,
 }
 
 impl Places {
-    pub(super) fn new(bus: PathBuf) -> Self {
+    /// logind on this bus, with its usual directory for drop-ins.
+    #[must_use]
+    pub fn new(bus: PathBuf) -> Self {
         Self { bus, drop_in: DROP_IN.into() }
     }
 }
 
+/// How far a shutdown of the machine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub enum Stage {
     #[default]
     Up,
     Ending,
@@ -70,7 +73,8 @@ pub(super) enum Stage {
     Over,
 }
 
-pub(super) struct ShutdownTask {
+/// The task.
+pub struct ShutdownTask {
     pub places: Places,
     pub periods: ShutdownPeriods,
     /// Tells the workers.
@@ -94,7 +98,8 @@ enum Told {
 
 impl ShutdownTask {
     /// Runs until the agent stops. Without any time for pods it does nothing.
-    pub(super) async fn run(self, stop: CancellationToken) {
+    /// Runs until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
         if self.periods.total().is_zero() {
             self.machine.send_replace(MachineState::Up);
             stop.cancelled().await;
@@ -223,11 +228,11 @@ impl Listener {
             return Ok(Ok(()));
         }
         let path = self.places.drop_in.clone();
-        let written = blocking(&LOOKS, move || write_drop_in(&path, wanted)).await;
+        let written = LOOKS.run(move || write_drop_in(&path, wanted)).await;
         let mut why = match written {
             Ok(Ok(())) => "another of its settings is stronger".to_owned(),
             Ok(Err(error)) => format!("{}: {error}", self.places.drop_in.display()),
-            Err(error) => error,
+            Err(error) => error.to_string(),
         };
         match logind.reload(wanted).await {
             Ok(now) => delay = now,

@@ -1,0 +1,227 @@
+//! What a worker has saved when a call reaches the runtime, and which calls it makes after a
+//! failure, a changed order or a foreign pod.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod bench;
+
+use crate::support::{
+    manifest::{FOREVER, Pod},
+    proxy::Call,
+};
+use bench::{Bench, Entry, desired};
+use nodelet::{
+    cri::v1,
+    model::{HoldStop, PodView},
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    slice,
+    time::Duration,
+};
+use tonic::Code;
+
+/// Every value of a field in a tree.
+fn values_of<'a>(tree: &'a Value, field: &str) -> Vec<&'a Value> {
+    let below: Vec<&Value> = match tree {
+        Value::Object(map) => map.values().collect(),
+        Value::Array(list) => list.iter().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    };
+    let here = tree.get(field).into_iter();
+    here.chain(below.into_iter().flat_map(|tree| values_of(tree, field))).collect()
+}
+
+/// The restarts that are saved, by the container whose end they follow.
+fn saved_restarts(entry: &Entry) -> Vec<String> {
+    let crashes = entry.memory.iter().flat_map(|memory| values_of(memory, "crash"));
+    crashes.filter_map(|crash| crash["after"].as_str().map(str::to_owned)).collect()
+}
+
+fn timeout(call: &Call) -> i64 {
+    call.request::<v1::StopContainerRequest>().timeout
+}
+
+#[test]
+fn a_restart_is_saved_before_its_container_is_made() {
+    let bench = Bench::start();
+    bench.wish(&[&Pod::with_main("crash", "exit 3")]);
+    let created = bench.wait_called("CreateContainer", "crash", 2);
+    let started = bench.wait_called("StartContainer", "crash", 2);
+    let first = started[0].call.request::<v1::StartContainerRequest>().container_id;
+    for entry in [&created[1], &started[1]] {
+        assert_eq!(saved_restarts(entry), slice::from_ref(&first), "{entry:#?}");
+    }
+    for entry in [&created[0], &started[0]] {
+        assert!(saved_restarts(entry).is_empty(), "{entry:#?}");
+    }
+}
+
+#[test]
+fn a_record_is_saved_before_the_sandbox_is_made() {
+    let bench = Bench::start();
+    let pod = Pod::running("web");
+    bench.wish(&[&pod]);
+    let edited = pod.clone().env("VERSION", "2");
+    bench.wait_running("web");
+    bench.wish(&[&edited]);
+    let made = bench.wait_called("RunPodSandbox", "web", 2);
+    for (entry, pod) in made.iter().zip([pod, edited]) {
+        let uid = desired(&pod).uid;
+        let saved = entry.records.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        let recorded = saved.iter().any(|record| record["uid"] == json!(uid));
+        assert!(recorded, "no record of {uid} in {entry:#?}");
+    }
+}
+
+#[test]
+fn a_plan_ends_with_its_first_failed_action() {
+    let bench = Bench::start();
+    // Prepare, then a sandbox.
+    let missing =
+        json!([{ "name": "v", "hostPath": { "path": "/nonexistent/x", "type": "File" } }]);
+    let mounts = json!([{ "name": "v", "mountPath": "/v" }]);
+    let unready = Pod::running("unready").set("volumes", missing);
+    let unready = unready.set("containers/0/volumeMounts", mounts);
+    let web = Pod::running("web");
+    bench.wish(&[&unready, &web]);
+    bench.wait_running("web");
+    // The end of the pod, then the removals.
+    bench.proxy.on("StopPodSandbox").pod("web").times(2).fail(Code::Unknown, "not now");
+    bench.proxy.on("RemoveContainer").pod("web").times(2).fail(Code::Unknown, "not now");
+    bench.wish(&[&unready]);
+    bench.wait_gone("web");
+    let calls = bench.proxy.mutating_calls();
+    let first = |method: &str| {
+        let of_pod = calls.iter().filter(|call| call.is_for("web") && call.method == method);
+        of_pod.filter(|call| call.reached).map(|call| call.number).min()
+    };
+    assert!(first("StopPodSandbox") < first("RemoveContainer"), "{calls:#?}");
+    assert!(first("RemoveContainer") < first("RemovePodSandbox"), "{calls:#?}");
+    let refused = calls.iter().filter(|call| call.is_for("web") && !call.reached).count();
+    assert_eq!(refused, 4, "{calls:#?}");
+    // It was prepared twice by now, and each try failed.
+    assert_eq!(bench.order("unready"), Vec::<String>::new());
+}
+
+/// Whether the pod is reported as evicted.
+fn is_evicted(view: Option<&PodView>) -> bool {
+    view.is_some_and(|view| view.status.reason.as_deref() == Some("Evicted"))
+}
+
+/// A process of the test's own, which ends with it.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn an_eviction_kills_no_foreign_pod_of_the_same_uid() {
+    let bench = Bench::start_with_cgroups();
+    let sleeper = Sleeper::start();
+    let (ours, theirs) = (Pod::running("ours"), Pod::running("theirs"));
+    let cgroups = [&ours, &theirs].map(|pod| bench.cgroup(pod));
+    bench.make_foreign_sandbox(&theirs);
+    bench.wish(&[&ours, &theirs]);
+    bench.wait_running("ours");
+    bench.wait_view("the pod waits", "theirs", |view| view.is_some());
+    for cgroup in &cgroups {
+        fs::write(cgroup.join("cgroup.procs"), format!("{}\n", sleeper.0.id())).unwrap();
+    }
+    let killed = |cgroup: &Path| fs::read_to_string(cgroup.join("cgroup.kill")).unwrap() == "1";
+    bench.evict(&[&theirs], HoldStop::AtOnce);
+    bench.wait_view("the pod is evicted", "theirs", is_evicted);
+    bench.evict(&[&ours], HoldStop::AtOnce);
+    bench.wait("the pod's cgroup is killed", || killed(&cgroups[0]), |killed| *killed);
+    assert!(!killed(&cgroups[1]));
+}
+
+#[test]
+fn what_runs_has_a_record_or_is_wished_is_no_leftover() {
+    let bench = Bench::start();
+    let [wished, made, ends, foreign] = ["wished", "made", "ends", "foreign"].map(Pod::running);
+    bench.make_foreign_sandbox(&foreign);
+    bench.wish(&[&wished, &ends]);
+    bench.wait_running("wished");
+    bench.wait_running("ends");
+    // One that has only a record: its sandbox is not there yet, and its manifest is gone.
+    bench.proxy.on("RunPodSandbox").pod("made").hang();
+    bench.proxy.on("StopContainer").pod("ends").hang();
+    bench.wish(&[&wished, &made, &ends]);
+    bench.wait_called("RunPodSandbox", "made", 1);
+    bench.wish(&[&wished]);
+    bench.wait_called("StopContainer", "ends", 1);
+    for pod in [&wished, &made, &ends, &foreign] {
+        let uid = desired(pod).uid;
+        let known = bench.known();
+        assert!(known.complete && known.uids.contains(&uid), "{:?}: {known:?}", desired(pod).key);
+    }
+    bench.proxy.lift_all();
+    for pod in ["made", "ends"] {
+        bench.wait_gone(pod);
+    }
+    let known = || bench.known();
+    let uids = [&made, &ends].map(|pod| desired(pod).uid);
+    bench.wait("they are known no more", known, |known| {
+        uids.iter().all(|uid| !known.uids.contains(uid))
+    });
+}
+
+#[test]
+fn later_stop_groups_have_what_is_left_of_the_grace_period() {
+    let bench = Bench::start();
+    let pod = Pod::running("web").sidecar("proxy", FOREVER).set("terminationGracePeriodSeconds", 9);
+    bench.wish(&[&pod]);
+    bench.wait_running("web");
+    bench.proxy.on("StopContainer").pod("web").times(1).delay(Duration::from_millis(1100));
+    bench.wish(&[]);
+    bench.wait_gone("web");
+    let stopped = bench.calls("StopContainer", "web");
+    let names = stopped.iter().map(|entry| entry.call.pod.as_ref().unwrap().container.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["main", "proxy"]);
+    let timeouts = [timeout(&stopped[0].call), timeout(&stopped[1].call)];
+    assert!((2..=9).contains(&timeouts[0]) && timeouts[1] < timeouts[0], "{timeouts:?}");
+}
+
+#[test]
+fn an_eviction_ends_the_plan_that_is_being_executed() {
+    let bench = Bench::start();
+    let (web, last) = (Pod::running("web").container("other", FOREVER), Pod::running("z"));
+    let held = bench.proxy.on("CreateContainer").pod("web").times(1).hang();
+    bench.wish(&[&web, &last]);
+    bench.wait_running("z");
+    bench.wait_called("CreateContainer", "web", 1);
+    bench.evict(&[&web, &last], HoldStop::Within(1));
+    bench.wait_view("the last pod is evicted, and so is the first", "z", is_evicted);
+    bench.proxy.lift(held);
+    bench.wait_called("RemovePodSandbox", "web", 1);
+    assert_eq!(bench.calls("CreateContainer", "web").len(), 1, "{:?}", bench.order("web"));
+}
+
+#[test]
+fn a_runtime_that_goes_away_ends_a_kill_which_is_tried_again() {
+    let bench = Bench::start();
+    bench.wish(&[&Pod::running("web").container("other", FOREVER)]);
+    bench.wait_running("web");
+    bench.proxy.on("StopContainer").pod("web").times(2).fail(Code::Unavailable, "it dies");
+    bench.wish(&[]);
+    bench.wait_gone("web");
+    let order = bench.order("web");
+    let place = |method: &str| order.iter().position(|called| called == method).unwrap();
+    let stops = order.iter().take(place("StopPodSandbox"));
+    let stops = stops.filter(|method| *method == "StopContainer").count();
+    assert_eq!(stops, 4, "both are stopped again before the sandbox: {order:?}");
+}
