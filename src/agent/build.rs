@@ -5,58 +5,52 @@ use super::{
     cluster::{self, ClusterInputs, Machine},
     node_facts::{self, node_facts},
     node_view::{NodeViewTask, restored_conditions},
-    remembered::{remembered, save},
+    settings::{
+        cgroup_settings, enforces_pods, gc_settings, host_settings, image_settings, reserved,
+        serve_settings, start_turns,
+    },
+    sources::{look_again, obey, spawn_sources},
 };
 use crate::{
     admission,
-    cgroup::{CgroupSettings, CgroupVersion, Cgroups, SystemdSockets, node_limits},
+    cgroup::{Cgroups, node_limits},
     clock,
-    config::{Config, Enforce, PidsLimit},
-    cri::{NodeFacts, RuntimeClient, to_cri},
+    config::Config,
+    cri::RuntimeClient,
     desired::SourceSnapshot,
     event::{self, Recorder},
     eviction::{self, DiskTask, EvictionChannels, EvictionParts, EvictionTask},
     hostfiles::{HostFilePaths, HostFiles},
     housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
-    image::{CredentialPaths, ImageSettings, Images, gc::GcSettings},
-    machine, manifest,
+    image::Images,
+    machine,
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
-        PressureOrders, PressureView, SourceKind, error_chain,
+        PressureOrders, PressureView, error_chain,
     },
-    plan::PlanSettings,
     pleg::{Pleg, PlegHandle, PlegSettings},
-    podspec::CgroupOptions,
     pressure::core::{Evictions, Relief},
-    serve::{self, ForgetAnswer, ServeSettings, Server, Views},
+    serve::{self, Server, Views},
     shutdown::{Places, ShutdownTask, Stage},
-    source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{Host, HostPaths, HostSettings, Known, Leftovers, SetInputs, WorkerSet},
+    worker::{Host, HostPaths, Known, Leftovers, SetInputs, WorkerSet},
 };
 use anyhow::Context as _;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
-/// Starts of sandboxes and containers at a time, where the configuration names no number: what
-/// makes a batch fastest on small machines (see docs/performance.md).
-const START_CONCURRENCY: usize = 4;
 /// Between two readings of file systems, before anybody has said otherwise.
 const DISK_PERIOD: Duration = Duration::from_secs(10);
 /// Commands of people that may wait.
 const COMMANDS: usize = 8;
 
-type Tasks = JoinSet<Ended>;
+pub(super) type Tasks = JoinSet<Ended>;
 
 /// What the rest of the agent has to know of what was made.
 pub(super) struct Built {
@@ -313,17 +307,6 @@ fn spawn_pressure(
     Ok(())
 }
 
-fn gc_settings(config: &Config) -> GcSettings {
-    let gc = &config.images.gc;
-    GcSettings {
-        high_percent: gc.high_percent,
-        low_percent: gc.low_percent,
-        minimum_age: gc.minimum_age,
-        maximum_age: gc.maximum_age,
-        include_foreign: gc.include_foreign,
-    }
-}
-
 fn housekeeping(
     config: &Config,
     host: &Host,
@@ -450,17 +433,12 @@ fn base_view(config: &Config, node_name: &str) -> NodeView {
     }
 }
 
-fn serve_settings(config: &Config) -> ServeSettings {
-    ServeSettings {
-        run_dir: config.paths.run_dir.clone(),
-        healthz: config.health.address,
-        pod_logs_dir: config.paths.pod_logs_dir.clone(),
-        sync_frequency: config.pods.sync_frequency,
-    }
-}
-
 /// Spawns a task that can't fail.
-fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn spawn(
+    tasks: &mut Tasks,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
     tasks.spawn(named(name, async move {
         task.await;
         Ok(())
@@ -468,208 +446,9 @@ fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> +
 }
 
 /// A task with the name that it is reported under.
-async fn named(name: &'static str, task: impl Future<Output = anyhow::Result<()>>) -> Ended {
+pub(super) async fn named(
+    name: &'static str,
+    task: impl Future<Output = anyhow::Result<()>>,
+) -> Ended {
     (name, task.await)
-}
-
-fn cgroup_settings(config: &Config) -> CgroupSettings {
-    CgroupSettings {
-        root: config.cgroup.root.clone(),
-        per_qos: config.cgroup.per_qos,
-        driver: config.cgroup.driver,
-        systemd: SystemdSockets::default(),
-    }
-}
-
-/// `systemReserved` and `kubeReserved` together.
-pub(super) fn reserved(config: &Config) -> crate::cgroup::Reserved {
-    let (system, kube) = (&config.cgroup.system_reserved, &config.cgroup.kube_reserved);
-    crate::cgroup::Reserved {
-        cpu_milli: system.cpu_milli.saturating_add(kube.cpu_milli),
-        memory_bytes: system.memory_bytes.saturating_add(kube.memory_bytes),
-        pids: system.pids.saturating_add(kube.pids),
-    }
-}
-
-/// Whether all pods together are held below what is not reserved.
-pub(super) fn enforces_pods(config: &Config) -> bool {
-    config.cgroup.enforce == Enforce::Pods
-}
-
-fn host_settings(
-    config: &Config,
-    node: &admission::NodeFacts,
-    owner: Box<str>,
-    capacity: &NodeCapacity,
-    cgroups: &Cgroups,
-) -> HostSettings {
-    let micros = |period: Duration| u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-    let period = config.pods.cfs_period.unwrap_or(Duration::from_millis(100));
-    HostSettings {
-        node_name: node.name.clone(),
-        plan: PlanSettings { owner: owner.clone(), crash_loop_cap: config.pods.crash_loop_cap },
-        owner,
-        facts: NodeFacts {
-            memory_bytes: capacity.memory_bytes,
-            cgroup_v2: cgroups.version() == CgroupVersion::V2,
-            hugepage_sizes_bytes: cgroups.limited_page_sizes(capacity),
-            swap_controller: accounts_swap(cgroups.version()),
-            cpu_cfs_quota: config.pods.cfs_period.is_some(),
-            cpu_period_micros: micros(period),
-            single_process_oom_kill: config.pods.single_process_oom_kill,
-            seccomp_default: config.pods.seccomp_default,
-            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
-            seccomp_root: config.paths.root_dir.join("seccomp").to_string_lossy().into_owned(),
-            masked_paths: to_cri::thermal_throttle_paths(Path::new("/sys")),
-        },
-        cgroup: CgroupOptions {
-            cpu_cfs_quota: config.pods.cfs_period.is_some(),
-            cpu_period_micros: micros(period),
-            pids_limit: match config.pods.pids_limit {
-                PidsLimit::Automatic => Some((capacity.pids / 8).max(1024)),
-                PidsLimit::Unlimited => None,
-                PidsLimit::Tasks(tasks) => Some(tasks),
-            },
-        },
-        host_ips: machine::host_ips(&config.node.ips),
-        allocatable: node.allocatable.amounts(),
-        resolv_conf: config.pods.dns.resolv_conf.clone(),
-        in_cluster: config.cluster.kubeconfig.is_some(),
-        cluster_dns: config.pods.dns.cluster_dns.clone(),
-        cluster_domain: config.pods.dns.cluster_domain.clone(),
-        request_timeout: config.cri.request_timeout,
-    }
-}
-
-/// Home of the user that the agent runs as, by the user database: a service mostly has no HOME.
-fn home_dir() -> Option<PathBuf> {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid());
-    user.ok().flatten().map(|user| user.dir)
-}
-
-/// Whether memory cgroups account for swap, which is off on some kernels.
-fn accounts_swap(version: CgroupVersion) -> bool {
-    let root = Path::new("/sys/fs/cgroup");
-    match version {
-        CgroupVersion::V1 => root.join("memory/memory.memsw.limit_in_bytes").exists(),
-        CgroupVersion::V2 => {
-            // The root cgroup has no limits; any of its children shows what the kernel has.
-            let children = std::fs::read_dir(root).into_iter().flatten().flatten();
-            children.into_iter().any(|child| child.path().join("memory.swap.max").exists())
-        }
-    }
-}
-
-fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
-    Ok(ImageSettings {
-        parallel: config.images.parallel,
-        qps: config.images.qps,
-        burst: config.images.burst,
-        credentials: CredentialPaths {
-            root_dir: config.paths.root_dir.clone(),
-            work_dir: std::env::current_dir().context("the working directory is gone")?,
-            home_dir: config.paths.home_dir.clone().or_else(home_dir),
-        },
-    })
-}
-
-fn start_turns(config: &Config) -> usize {
-    let configured = config.pods.start_concurrency.and_then(|n| usize::try_from(n).ok());
-    configured.unwrap_or(START_CONCURRENCY).max(1)
-}
-
-fn spawn_sources(
-    config: &Config,
-    node_name: &str,
-    loaded: &mut Loaded,
-    store: &Store,
-    tasks: &mut Tasks,
-    shutdown: &CancellationToken,
-) -> Vec<SourceHandle> {
-    let mut options = |kind: SourceKind, check_every: Duration| SourceOptions {
-        node_name: node_name.to_owned(),
-        settings: manifest::Settings {
-            allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
-            priority_classes: config.pods.priority_classes.clone(),
-        },
-        check_every,
-        saved: remembered(loaded, kind),
-    };
-    let mut handles = Vec::new();
-    if let Some(path) = &config.source.static_pod_path {
-        let options = options(SourceKind::File, config.source.file_check);
-        let (source, handle) = DirectorySource::new(path.clone(), options);
-        spawn(tasks, "manifest directory", source.run(shutdown.clone()));
-        handles.push((SourceKind::File, handle));
-    }
-    if let Some(url) = &config.source.url {
-        let options = options(SourceKind::Http, config.source.http_check);
-        let (source, handle) = UrlSource::new(url, &config.source.headers, options);
-        spawn(tasks, "manifest URL", source.run(shutdown.clone()));
-        handles.push((SourceKind::Http, handle));
-    }
-    for (kind, handle) in &handles {
-        let saving = save(handle.clone(), *kind, store.clone(), shutdown.clone());
-        tasks.spawn(named("saved manifests", saving));
-    }
-    handles.into_iter().map(|(_, handle)| handle).collect()
-}
-
-/// Has every source read again whenever `reload` changes.
-async fn look_again(
-    mut reload: watch::Receiver<u64>,
-    sources: Vec<SourceHandle>,
-    shutdown: CancellationToken,
-) {
-    loop {
-        // Cancel-safe: both arms only wait.
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = reload.changed() => {
-                if changed.is_err() {
-                    shutdown.cancelled().await;
-                    return;
-                }
-            }
-        }
-        sources.iter().for_each(SourceHandle::look_again);
-    }
-}
-
-/// Does what people ask for through the local socket.
-async fn obey(
-    mut commands: mpsc::Receiver<serve::Command>,
-    sources: Vec<SourceHandle>,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    loop {
-        // Cancel-safe: recv loses nothing when shutdown comes first.
-        let command = tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            command = commands.recv() => command,
-        };
-        let Some(serve::Command::Forget { key, reply }) = command else {
-            shutdown.cancelled().await;
-            return Ok(());
-        };
-        let mut answer = ForgetAnswer::Unknown;
-        for source in &sources {
-            match source.forget(&key).await {
-                Forgotten::Unknown => {}
-                Forgotten::Done { location } => {
-                    answer = ForgetAnswer::Forgotten { location };
-                    break;
-                }
-                Forgotten::Written { location } => answer = ForgetAnswer::NotKept { location },
-            }
-        }
-        if reply.send(answer).is_err() {
-            tracing::debug!(pod = %key, "whoever asked to forget it has gone");
-        }
-    }
-}
-
-/// Waits until one of the sources publishes something new; for ever when there is none.
-pub(super) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
-    crate::worker::any_changed(receivers).await;
 }

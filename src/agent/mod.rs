@@ -16,7 +16,9 @@ mod node_facts;
 mod node_view;
 mod process;
 mod remembered;
+mod settings;
 mod signals;
+mod sources;
 
 use crate::{config::Config, notify, shutdown::Stage};
 use anyhow::{Context as _, bail};

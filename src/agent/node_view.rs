@@ -73,7 +73,7 @@ impl NodeViewTask {
                 changed = self.pressure.changed() => changed?,
                 changed = self.orders.changed() => changed?,
                 changed = changed_if_there(&mut self.cluster) => changed?,
-                () = super::build::any_changed(&mut self.sources) => {}
+                () = super::sources::any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
         }

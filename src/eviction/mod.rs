@@ -380,3 +380,6 @@ async fn images_freed(freeing: &mut Option<oneshot::Receiver<Freed>>) -> Outcome
     *freeing = None;
     Outcome::ImagesFreed(Some(ImagesFreed { images: freed.removed.len(), bytes: freed.bytes() }))
 }
+
+#[cfg(test)]
+mod tests;

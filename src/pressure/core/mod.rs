@@ -33,4 +33,7 @@ pub use state::{Acting, Step};
 pub use threshold::{DEFAULT_HARD, MistakeKind, Setting, Threshold, Written, parse};
 
 #[cfg(test)]
+pub use {comeback::Cause, state::PressureState};
+
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,114 @@
+//! The sources of manifests, and what people ask of them.
+
+use super::{
+    build::{Tasks, named, spawn},
+    remembered::{remembered, save},
+};
+use crate::{
+    config::Config,
+    desired::SourceSnapshot,
+    manifest,
+    model::SourceKind,
+    serve::{self, ForgetAnswer},
+    source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
+    store::{Loaded, Store},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub(super) fn spawn_sources(
+    config: &Config,
+    node_name: &str,
+    loaded: &mut Loaded,
+    store: &Store,
+    tasks: &mut Tasks,
+    shutdown: &CancellationToken,
+) -> Vec<SourceHandle> {
+    let mut options = |kind: SourceKind, check_every: Duration| SourceOptions {
+        node_name: node_name.to_owned(),
+        settings: manifest::Settings {
+            allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
+            priority_classes: config.pods.priority_classes.clone(),
+        },
+        check_every,
+        saved: remembered(loaded, kind),
+    };
+    let mut handles = Vec::new();
+    if let Some(path) = &config.source.static_pod_path {
+        let options = options(SourceKind::File, config.source.file_check);
+        let (source, handle) = DirectorySource::new(path.clone(), options);
+        spawn(tasks, "manifest directory", source.run(shutdown.clone()));
+        handles.push((SourceKind::File, handle));
+    }
+    if let Some(url) = &config.source.url {
+        let options = options(SourceKind::Http, config.source.http_check);
+        let (source, handle) = UrlSource::new(url, &config.source.headers, options);
+        spawn(tasks, "manifest URL", source.run(shutdown.clone()));
+        handles.push((SourceKind::Http, handle));
+    }
+    for (kind, handle) in &handles {
+        let saving = save(handle.clone(), *kind, store.clone(), shutdown.clone());
+        tasks.spawn(named("saved manifests", saving));
+    }
+    handles.into_iter().map(|(_, handle)| handle).collect()
+}
+
+/// Has every source read again whenever `reload` changes.
+pub(super) async fn look_again(
+    mut reload: watch::Receiver<u64>,
+    sources: Vec<SourceHandle>,
+    shutdown: CancellationToken,
+) {
+    loop {
+        // Cancel-safe: both arms only wait.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = reload.changed() => {
+                if changed.is_err() {
+                    shutdown.cancelled().await;
+                    return;
+                }
+            }
+        }
+        sources.iter().for_each(SourceHandle::look_again);
+    }
+}
+
+/// Does what people ask for through the local socket.
+pub(super) async fn obey(
+    mut commands: mpsc::Receiver<serve::Command>,
+    sources: Vec<SourceHandle>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        // Cancel-safe: recv loses nothing when shutdown comes first.
+        let command = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            command = commands.recv() => command,
+        };
+        let Some(serve::Command::Forget { key, reply }) = command else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        let mut answer = ForgetAnswer::Unknown;
+        for source in &sources {
+            match source.forget(&key).await {
+                Forgotten::Unknown => {}
+                Forgotten::Done { location } => {
+                    answer = ForgetAnswer::Forgotten { location };
+                    break;
+                }
+                Forgotten::Written { location } => answer = ForgetAnswer::NotKept { location },
+            }
+        }
+        if reply.send(answer).is_err() {
+            tracing::debug!(pod = %key, "whoever asked to forget it has gone");
+        }
+    }
+}
+
+/// Waits until one of the sources publishes something new; for ever when there is none.
+pub(super) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
+    crate::worker::any_changed(receivers).await;
+}

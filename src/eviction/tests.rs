@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::{
+    cgroup::{CgroupSettings, Hierarchy, SystemdSockets},
+    event,
+    hostfiles::HostFilePaths,
+    model::{CgroupDriver, Hold, HoldStop, PodKey, Signal},
+    pressure::core::{Cause, PressureState},
+};
+use std::{collections::BTreeMap, fs};
+use tempfile::TempDir;
+
+/// An eviction loop without a runtime and without cgroups, and the receivers of what it publishes.
+struct Rig {
+    dir: TempDir,
+    task: EvictionTask,
+    orders: watch::Receiver<Arc<PressureOrders>>,
+    tasks: JoinSet<()>,
+    _senders: (watch::Sender<Arc<PodViews>>, watch::Sender<Arc<Known>>, watch::Sender<usize>),
+    _images: mpsc::Receiver<FreeRequest>,
+}
+
+impl Rig {
+    /// With one pod that an earlier run has evicted.
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+        let (store, writer, _) = Store::open(&root, &run, Some("eviction-test")).unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(writer.run());
+        let nowhere = Hierarchy {
+            mount_point: "/nonexistent".into(),
+            controllers: Vec::new(),
+            unified: true,
+        };
+        let cgroups = CgroupSettings {
+            root: "/".to_owned(),
+            per_qos: false,
+            driver: CgroupDriver::Cgroupfs,
+            systemd: SystemdSockets { private: "/nonexistent".into(), bus: "/nonexistent".into() },
+        };
+        let parts = EvictionParts {
+            node_name: "node".into(),
+            store,
+            events: event::channel().0,
+            runtime: RuntimeClient::new("unix:///nonexistent", None, Duration::from_secs(1))
+                .unwrap(),
+            cgroups: Cgroups::on_hierarchies(vec![nowhere], &cgroups).unwrap(),
+            volumes: Volumes::open(&root, None).unwrap(),
+            files: HostFiles::new(HostFilePaths {
+                root_dir: root.clone(),
+                pod_logs_dir: dir.path().join("logs"),
+                links_dir: dir.path().join("links"),
+                node_hosts: "/etc/hosts".into(),
+                network_results_dir: dir.path().join("cni"),
+            }),
+        };
+        let (pods, pods_of_task) = watch::channel(Arc::default());
+        let (known, known_of_task) = watch::channel(Arc::default());
+        let (dead, dead_of_task) = watch::channel(0);
+        let (orders, given) = watch::channel(Arc::default());
+        let (images, requests) = mpsc::channel(1);
+        let channels = EvictionChannels {
+            disks: DiskReadings::new(watch::channel(Arc::default()).1, Arc::default()),
+            disk_period: watch::channel(Duration::from_secs(10)).0,
+            pods: pods_of_task,
+            known: known_of_task,
+            dead: dead_of_task,
+            orders,
+            view: watch::channel(Arc::default()).0,
+            images,
+        };
+        let settings = EvictionSettings::default();
+        let evictions = Evictions::restored([record()], clock::now());
+        let task = EvictionTask::new(settings, evictions, root, parts, channels);
+        let _senders = (pods, known, dead);
+        Self { dir, task, orders: given, tasks, _senders, _images: requests }
+    }
+
+    /// The plan of a round in which the pod was evicted.
+    fn plan(&self) -> ReliefPlan {
+        let evicted = self.task.relief.evictions().away();
+        let settings = &self.task.settings;
+        let step = PressureState::default().step(settings, &BTreeMap::new(), Duration::ZERO);
+        ReliefPlan {
+            save: true,
+            orders: PressureOrders { evicted, ..PressureOrders::default() },
+            actions: Vec::new(),
+            read_disks: false,
+            wake_in: Duration::ZERO,
+            disk_period: Duration::from_secs(10),
+            step,
+        }
+    }
+}
+
+fn record() -> EvictionRecord {
+    EvictionRecord {
+        key: PodKey::new("default", "hog"),
+        uid: "hog".into(),
+        cause: Cause::Signal(Signal::MemoryAvailable),
+        hold: Arc::new(Hold {
+            reason: "Evicted".to_owned(),
+            message: String::new(),
+            stop: HoldStop::AtOnce,
+            disruption: None,
+        }),
+        at: clock::now().wall,
+        count: 1,
+        pause_seconds: 30,
+        back: None,
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_is_saved_before_the_workers_get_the_order() {
+    let mut rig = Rig::start();
+    let file = rig.dir.path().join("run/evictions.json");
+    let mut orders = rig.orders.clone();
+    rig.tasks.spawn(async move {
+        orders.changed().await.unwrap();
+        let saved = fs::read_to_string(&file).unwrap_or_default();
+        assert!(saved.contains("\"hog\""), "{saved:?}");
+    });
+    let plan = rig.plan();
+    rig.task.execute(&plan).await;
+    assert!(rig.orders.borrow().evicted.contains_key(&PodKey::new("default", "hog")));
+    // The store's writer goes on; the watcher of the orders ends.
+    rig.tasks.join_next().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_action_that_is_not_possible_is_planned_again_at_once() {
+    let mut rig = Rig::start();
+    let mut plan = rig.plan();
+    plan.actions = vec![ReliefAction::ReclaimPageCache { bytes: 1, spare: 0 }];
+    assert!(rig.task.execute(&plan).await, "pods have no cgroup");
+    plan.actions = vec![ReliefAction::FreeImages { bytes: None }];
+    assert!(!rig.task.execute(&plan).await);
+    assert!(rig.task.execute(&plan).await, "an earlier request still waits");
+}
