@@ -147,7 +147,7 @@ fn watching(figures: &mut Figures) {
         stage.wait_until_well();
         pause(SETTLE * 2);
         let with = cpu_percent(stage.agent().unwrap());
-        figures.add(Row::Watching(place), Candidate::Nodelet, (with - without).max(0.0));
+        figures.add(Row::Watching(place), Candidate::Nodelet, with - without);
     }
 }
 

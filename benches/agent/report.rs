@@ -96,14 +96,18 @@ fn circumstances(facts: &Value) -> String {
         .map(|at| format!("{:.1} s at {}", at["seconds"].as_f64().unwrap_or(0.0), at["at_a_time"]))
         .collect();
     let floor = match floor.is_empty() {
-        true => String::new(),
-        false => format!(" A full node took it {}.", floor.join(", ")),
+        true => "as given by BENCH_FLOOR.".to_owned(),
+        false => format!("its best: a full node took {}.", floor.join(", ")),
+    };
+    let rounds = match text("/plan/rounds").as_str() {
+        "1" => "Single samples of 1 round".to_owned(),
+        rounds => format!("Medians of {rounds} rounds"),
     };
     format!(
         "Measured on {date} ({profile}): {processor}, {cores} cores, {memory}; {system}, Linux {kernel}, cgroup {cgroup}.\n\
          nodelet {nodelet}, kubelet {kubelet}, containerd {containerd}, runc {runc}.\n\
-         Medians of {rounds} rounds ({singles} pods each where one pod is measured); idle windows of {idle} s, {idle_rounds} each.\n\
-         The floor makes {at_a_time} calls at a time, its best.{floor}\n",
+         {rounds} ({singles} pods each where one pod is measured); idle windows of {idle} s, {idle_rounds} each.\n\
+         The floor makes {at_a_time} calls at a time, {floor}\n",
         date = text("/date"),
         profile = text("/profile"),
         processor = text("/machine/processor"),
@@ -116,7 +120,6 @@ fn circumstances(facts: &Value) -> String {
         kubelet = text("/versions/kubelet"),
         containerd = text("/versions/containerd"),
         runc = text("/versions/runc"),
-        rounds = text("/plan/rounds"),
         singles = text("/plan/singles"),
         idle = text("/plan/idle_seconds"),
         idle_rounds = text("/plan/idle_rounds"),

@@ -297,7 +297,7 @@ impl Figures {
         let median = self.median(row, candidate)?;
         match (row, candidate) {
             (Row::RuntimeCpu(_), Candidate::Nodelet | Candidate::Kubelet) => {
-                Some((median - self.median(row, Candidate::Floor)?).max(0.0))
+                Some(median - self.median(row, Candidate::Floor)?)
             }
             _ => Some(median),
         }
