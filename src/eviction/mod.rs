@@ -26,11 +26,14 @@ use crate::{
     event::{Annotations, Recorder},
     hostfiles::HostFiles,
     image::gc::{FreeRequest, Freed},
-    model::{Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders, PressureView},
+    model::{
+        DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders,
+        PressureView,
+    },
     podspec::pod_cgroup_name,
     pressure::core::{
-        EvictionRecord, EvictionSettings, Evictions, ImagesFreed, Outcome, ReclaimOutcome, Relief,
-        ReliefAction, ReliefPlan, Seen, threshold_met_message,
+        EvictionRecord, EvictionSettings, Evictions, ImagesFreed, MeasurePurpose, Outcome,
+        ReclaimOutcome, Relief, ReliefAction, ReliefPlan, Seen, threshold_met_message,
     },
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
     store::Store,
@@ -195,19 +198,33 @@ impl EvictionTask {
         }
     }
 
-    /// One round: read, plan, execute, publish. Returns the time until the next.
+    /// One round: read, plan and execute until nothing is left to plan, then publish. Returns the
+    /// time until the next.
+    ///
+    /// A fork bomb or a process that takes all memory leaves this loop little time on the CPU, so
+    /// nothing else is done between the reading that shows a shortage and the order that ends it.
     async fn run_round(&mut self) -> Duration {
-        let disks = Arc::clone(&self.channels.disks.latest.borrow_and_update());
-        let kubepods = self.parts.cgroups.kubepods_dirs().map(|dirs| dirs.memory);
-        let settings = self.settings.on_machine(disks.layout, kubepods.is_some());
-        self.readings.read(&settings, kubepods.as_deref());
-        self.readings.sample.update(disks.sample.clone());
+        loop {
+            let disks = Arc::clone(&self.channels.disks.latest.borrow_and_update());
+            let kubepods = self.parts.cgroups.kubepods_dirs().map(|dirs| dirs.memory);
+            let settings = self.settings.on_machine(disks.layout, kubepods.is_some());
+            self.readings.read(&settings, kubepods.as_deref());
+            self.readings.sample.update(disks.sample.clone());
+            let plan = self.plan(&settings, disks.layout);
+            if !self.execute(&plan).await {
+                self.publish(&plan.step, &settings);
+                return plan.wake_in;
+            }
+        }
+    }
+
+    fn plan(&mut self, settings: &EvictionSettings, layout: DiskLayout) -> ReliefPlan {
         let pods = Arc::clone(&self.channels.pods.borrow());
         let known = Arc::clone(&self.channels.known.borrow());
         let dead_containers = *self.channels.dead.borrow();
-        let plan = self.relief.plan(&Seen {
-            settings: &settings,
-            layout: disks.layout,
+        self.relief.plan(&Seen {
+            settings,
+            layout,
             readings: &self.readings.sample.readings,
             kubepods_known: !self.parts.cgroups.waits_for_kubepods(),
             pods: &pods,
@@ -216,10 +233,7 @@ impl EvictionTask {
             dead_containers,
             without_tasks: &self.pods_without_tasks(),
             now: clock::now(),
-        });
-        let plan_again = self.execute(&plan).await;
-        self.publish(&plan.step, &settings);
-        if plan_again { Duration::ZERO } else { plan.wake_in }
+        })
     }
 
     /// The evicted pods in whose cgroup nothing runs.
@@ -232,7 +246,7 @@ impl EvictionTask {
     }
 
     /// Executes a plan. Eviction records are saved before the workers get the orders. Returns true
-    /// when an action was not possible, so that the next one has to be planned at once.
+    /// when an action has its outcome already, so that the next one has to be planned at once.
     async fn execute(&mut self, plan: &ReliefPlan) -> bool {
         if plan.save {
             self.save().await;
@@ -254,7 +268,7 @@ impl EvictionTask {
         }
         let mut plan_again = false;
         for action in &plan.actions {
-            if let Some(outcome) = self.execute_action(action) {
+            if let Some(outcome) = self.execute_action(action).await {
                 self.relief.fold(outcome);
                 plan_again = true;
             }
@@ -263,7 +277,7 @@ impl EvictionTask {
     }
 
     /// Executes or begins an action. Returns its outcome when that is known at once.
-    fn execute_action(&mut self, action: &ReliefAction) -> Option<Outcome> {
+    async fn execute_action(&mut self, action: &ReliefAction) -> Option<Outcome> {
         match action {
             ReliefAction::ReportCondition(change) => {
                 let reason = change.condition.words(change.holds).event;
@@ -313,9 +327,18 @@ impl EvictionTask {
             ReliefAction::Measure { purpose, pods } => {
                 let runtime_dirs = Arc::clone(&self.channels.disks.latest.borrow().runtime_dirs);
                 let everyone = Arc::clone(&self.channels.pods.borrow());
-                let task =
+                let measuring =
                     self.measurer.measure(&self.parts, *purpose, pods, &everyone, runtime_dirs);
-                self.measurements.spawn(task);
+                match purpose {
+                    // Files of the kernel, which are read without a thread, in microseconds.
+                    MeasurePurpose::Cgroups(_) => {
+                        let measured = measuring.await;
+                        return Some(Outcome::Measured(*purpose, measured.pods));
+                    }
+                    MeasurePurpose::Disk(_) | MeasurePurpose::Limits => {
+                        self.measurements.spawn(measuring);
+                    }
+                }
             }
         }
         None
