@@ -42,7 +42,7 @@ struct PodPlace {
     places: PodPlaces,
 }
 
-/// Measures pods beside the loop.
+/// Measures what pods use.
 #[derive(Default)]
 pub(super) struct PodMeasurer {
     measurer: Measurer,
