@@ -227,9 +227,14 @@ pub fn a_stopped_shim_leaves_one_layer_unmeasured(kind: Kind) {
     };
     drop(world.wait_until("all are measured", measured, |all| all.iter().all(Result::is_ok)));
     let container = world.cri.container_pid(ids[0].as_str());
-    let shim = Process::by_pid(container).status("PPid").parse().unwrap();
-    let shim = nix::unistd::Pid::from_raw(shim);
+    let pid = Process::by_pid(container).status("PPid").parse().unwrap();
+    let shim = nix::unistd::Pid::from_raw(pid);
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    // The signal stops the threads of the shim one after the other.
+    let states = || Process::by_pid(pid).thread_states();
+    world.wait_until("every thread of the shim has stopped", states, |states| {
+        states.iter().all(|state| *state == 'T')
+    });
     let [stuck, free, other] = measured();
     nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGCONT).unwrap();
     assert!(matches!(stuck, Err(CriError::DeadlineExceeded { .. })), "{stuck:?}");

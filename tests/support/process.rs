@@ -51,6 +51,15 @@ impl Process {
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
+    /// The state of each of its threads, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, ...
+    pub fn thread_states(&self) -> Vec<char> {
+        let threads = fs::read_dir(self.proc.join("task")).unwrap();
+        // A thread that ends meanwhile has no file any more.
+        let stats =
+            threads.filter_map(|one| fs::read_to_string(one.unwrap().path().join("stat")).ok());
+        stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).collect()
+    }
+
     /// A file as it sees it.
     #[track_caller]
     pub fn read(&self, path: &str) -> String {
