@@ -4,7 +4,7 @@ use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
     node_facts::{self, node_facts},
-    node_view::{NodeViewTask, restored_conditions},
+    node_view::{NodeViewTask, restored_conditions, save_conditions},
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, image_settings, reserved,
         serve_settings, start_turns,
@@ -141,7 +141,9 @@ pub(super) fn spawn_all(
     let (published, node) = watch::channel(Arc::default());
     let (published_conditions, conditions) = watch::channel(Arc::default());
     let (cluster_view, cluster) = watch::channel(None);
-    let view = NodeViewTask {
+    let save = save_conditions(conditions.clone(), store.clone(), shutdown.clone());
+    spawn(tasks, "conditions", save);
+    let mut view = NodeViewTask {
         base: base_view(config, &node_name),
         health,
         sources: snapshots,
@@ -154,11 +156,11 @@ pub(super) fn spawn_all(
         pressure,
         orders: orders_of_view,
         conditions: restored_conditions(loaded.conditions.take()),
-        store: store.clone(),
         published_conditions,
         cluster: config.cluster.kubeconfig.is_some().then_some(cluster),
         published,
     };
+    view.publish();
     tasks.spawn(named("node view", view.run(shutdown.clone())));
 
     if let Some(kubeconfig) = &config.cluster.kubeconfig {

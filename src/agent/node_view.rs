@@ -38,7 +38,6 @@ pub(super) struct NodeViewTask {
     pub orders: watch::Receiver<Arc<PressureOrders>>,
     /// The node's conditions, with the times of an earlier run.
     pub conditions: NodeConditions,
-    pub store: Store,
     /// The cluster; `None` where the agent lives alone.
     pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
@@ -56,10 +55,7 @@ pub(super) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeCondi
 impl NodeViewTask {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
-            self.update_conditions().await;
-            let view = self.assemble();
-            self.published.send_replace(Arc::new(view));
-            // Every arm only waits for a change, and the next round reads all of them anew.
+            // Every arm only waits for a change, and the next view reads all of them anew.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
@@ -76,11 +72,13 @@ impl NodeViewTask {
                 () = super::sources::any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
+            self.publish();
         }
     }
 
-    /// Publishes the conditions, and saves their times when one has changed.
-    async fn update_conditions(&mut self) {
+    /// Publishes the conditions and the view as they are now. It waits for nothing, so that the
+    /// first view can be there before anybody reads it.
+    pub(super) fn publish(&mut self) {
         let before = self.conditions.clone();
         let pressure = self.orders.borrow_and_update().conditions.clone();
         let runtime = not_ready(&self.health.borrow());
@@ -89,11 +87,8 @@ impl NodeViewTask {
         if self.conditions != before {
             self.published_conditions.send_replace(Arc::new(self.conditions.clone()));
         }
-        if !self.conditions.same_transitions(&before)
-            && let Err(err) = self.store.put_conditions(&self.conditions).await
-        {
-            tracing::debug!(%err, "the node's conditions are not saved");
-        }
+        let view = self.assemble();
+        self.published.send_replace(Arc::new(view));
     }
 
     fn assemble(&mut self) -> NodeView {
@@ -129,6 +124,26 @@ impl NodeViewTask {
             foreign: set.foreign.clone(),
             ..self.base.clone()
         }
+    }
+}
+
+/// Saves the conditions whenever one of them has changed, so that the next run of the agent can
+/// continue with their times.
+pub(super) async fn save_conditions(
+    mut conditions: watch::Receiver<Arc<NodeConditions>>,
+    store: Store,
+    shutdown: CancellationToken,
+) {
+    let mut saved = NodeConditions::default();
+    while let Some(Ok(())) = shutdown.run_until_cancelled(conditions.changed()).await {
+        let current = Arc::clone(&conditions.borrow_and_update());
+        if current.same_transitions(&saved) {
+            continue;
+        }
+        if let Err(err) = store.put_conditions(current.as_ref()).await {
+            tracing::debug!(%err, "the node's conditions are not saved");
+        }
+        saved = NodeConditions::clone(&current);
     }
 }
 
