@@ -4,7 +4,7 @@
 use crate::{
     admission::{Allocatable, Capacity},
     cri::RuntimeClient,
-    machine,
+    machine::{self, NodeIps},
     model::{NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
 };
@@ -27,8 +27,6 @@ pub struct NodeReportSettings {
     pub period: Duration,
     /// `nodeStatusMaxImages`; `None`: no limit.
     pub max_images: Option<usize>,
-    /// `--node-ip`
-    pub node_ips: Vec<IpAddr>,
 }
 
 /// Publishes a [`NodeReport`] whenever something in it has changed.
@@ -40,6 +38,7 @@ pub struct NodeReportTask {
     pub runtime: RuntimeClient,
     pub view: watch::Receiver<Arc<NodeView>>,
     pub conditions: watch::Receiver<Arc<NodeConditions>>,
+    pub node_ips: watch::Receiver<NodeIps>,
     pub published: watch::Sender<Option<Arc<NodeReport>>>,
 }
 
@@ -57,6 +56,7 @@ impl NodeReportTask {
             }
             let view = Arc::clone(&self.view.borrow_and_update());
             self.conditions.mark_unchanged();
+            self.node_ips.mark_unchanged();
             let report = self.report(&base, &view, &images.list);
             self.published.send_if_modified(|published| {
                 let changed = published.as_deref() != Some(&report);
@@ -71,6 +71,7 @@ impl NodeReportTask {
                 () = tokio::time::sleep(period) => {}
                 changed = self.view.changed() => if changed.is_err() { return },
                 changed = self.conditions.changed() => if changed.is_err() { return },
+                changed = self.node_ips.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -87,7 +88,7 @@ impl NodeReportTask {
             name => format!("{name}://{}", version_of(&runtime.version)),
         };
         NodeReport {
-            addresses: addresses(&self.settings.node_ips, &self.node_name),
+            addresses: addresses(&self.node_ips.borrow(), &self.node_name),
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
@@ -164,11 +165,10 @@ fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> 
 fn addresses(node_ips: &[IpAddr], node_name: &str) -> Vec<k8s::NodeAddress> {
     let address =
         |type_: &str, address: String| k8s::NodeAddress { type_: type_.to_owned(), address };
-    let ips = machine::host_ips(node_ips);
-    if ips.is_empty() {
+    if node_ips.is_empty() {
         return Vec::new();
     }
-    let ips = ips.into_iter().map(|ip| address("InternalIP", ip.to_string()));
+    let ips = node_ips.iter().map(|ip| address("InternalIP", ip.to_string()));
     ips.chain([address("Hostname", node_name.to_owned())]).collect()
 }
 

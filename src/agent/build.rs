@@ -23,7 +23,7 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
     image::Images,
-    machine,
+    machine::{self, AddressTask, NodeIps},
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
         PressureOrders, PressureView, error_chain,
@@ -85,8 +85,16 @@ pub(super) fn spawn_all(
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
     let health = pleg_handle.health();
     let relists = pleg_handle.heartbeat();
-    let links =
-        Links { runtime, store: store.clone(), pleg: pleg_handle, events: recorder.clone() };
+    let addresses = AddressTask::new(config.node.ips.clone());
+    let node_ips = addresses.addresses();
+    spawn(tasks, "addresses", addresses.run(shutdown.clone()));
+    let links = Links {
+        runtime,
+        store: store.clone(),
+        pleg: pleg_handle,
+        events: recorder.clone(),
+        node_ips: node_ips.clone(),
+    };
     let facts = node_facts(config, &node_name, &capacity)?;
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let host = Arc::new(host(config, &facts, &capacity, links)?);
@@ -174,6 +182,7 @@ pub(super) fn spawn_all(
                 runtime,
                 view: node.clone(),
                 conditions,
+                node_ips,
             },
             pods: pods.clone(),
             known: known_pods,
@@ -368,6 +377,7 @@ struct Links {
     store: Store,
     pleg: PlegHandle,
     events: Recorder,
+    node_ips: watch::Receiver<NodeIps>,
 }
 
 fn host(
@@ -400,6 +410,7 @@ fn host(
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         starts: Semaphore::new(start_turns(config)),
         host_paths: HostPaths::default(),
+        node_ips: links.node_ips,
         runtime: links.runtime,
         store: links.store,
         pleg: links.pleg,

@@ -10,6 +10,7 @@ use crate::{
     config::{Config, Rate},
     cri::RuntimeClient,
     event::{EventLog, Recorder},
+    machine::NodeIps,
     machine_report::{NodeReportSettings, NodeReportTask},
     mirror::SeenPod,
     model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
@@ -43,6 +44,7 @@ pub(super) struct Machine {
     pub runtime: RuntimeClient,
     pub view: watch::Receiver<Arc<NodeView>>,
     pub conditions: watch::Receiver<Arc<NodeConditions>>,
+    pub node_ips: watch::Receiver<NodeIps>,
 }
 
 pub(super) type Part = (&'static str, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -152,7 +154,6 @@ fn node_tasks(
         settings: NodeReportSettings {
             period: cluster.status_update,
             max_images: cluster.max_images,
-            node_ips: config.node.ips.clone(),
         },
         node_name: machine.name,
         capacity: machine.capacity,
@@ -160,6 +161,7 @@ fn node_tasks(
         runtime: machine.runtime,
         view: machine.view,
         conditions: machine.conditions,
+        node_ips: machine.node_ips,
         published,
     };
     (report_task, node_task, states)

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Addresses of the node, primary first; empty when there is no default route (yet).
-pub fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
+pub(super) fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
     let given: Vec<IpAddr> = configured.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
     if !given.is_empty() {
         return given;

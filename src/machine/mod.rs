@@ -7,9 +7,10 @@ mod addresses;
 mod capacity;
 #[cfg(test)]
 mod tests;
+mod watch;
 
-pub use addresses::host_ips;
 pub use capacity::{capacity, swap_bytes, swap_is_on};
+pub use watch::{AddressTask, NodeIps};
 
 use std::{fs, path::Path};
 

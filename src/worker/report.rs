@@ -180,7 +180,7 @@ impl Reporter {
                         },
                         &StatusContext {
                             runtime_name: input.runtime.name.clone(),
-                            host_ips: self.host.settings.host_ips.clone(),
+                            host_ips: self.host.node_ips.borrow().to_vec(),
                         },
                         clock::now(),
                     )

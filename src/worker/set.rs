@@ -18,6 +18,7 @@ use crate::{
     admission::NodeFacts,
     clock,
     desired::{Desired, SourceSnapshot, merge},
+    machine::NodeIps,
     model::{
         Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
         SandboxState, k8s, priority_of,
@@ -50,6 +51,7 @@ pub struct WorkerSet {
     updates: mpsc::Receiver<PlegUpdate>,
     health: watch::Receiver<Arc<Health>>,
     machine: watch::Receiver<MachineState>,
+    node_ips: watch::Receiver<NodeIps>,
     pressure: watch::Receiver<Arc<PressureOrders>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
@@ -142,6 +144,7 @@ impl WorkerSet {
         let pressure = Arc::clone(&inputs.pressure.borrow_and_update());
         let machine = inputs.machine.borrow_and_update().clone();
         Self {
+            node_ips: host.node_ips.clone(),
             host,
             node: inputs.node,
             sources: inputs.sources,
@@ -247,6 +250,10 @@ impl WorkerSet {
                     changed?;
                     self.take_pressure();
                 }
+                changed = self.node_ips.changed() => {
+                    changed?;
+                    self.report_anew();
+                }
                 Some(ended) = self.tasks.join_next() => {
                     // A worker ends only after the set has dropped its input.
                     let key = ended?;
@@ -345,6 +352,14 @@ impl WorkerSet {
                 input.runtime = Arc::clone(&self.state.runtime);
                 input.sequence += 1;
             });
+        }
+    }
+
+    /// Lets the workers report their pods with the addresses that the node has now.
+    fn report_anew(&mut self) {
+        self.node_ips.mark_unchanged();
+        for handle in self.state.workers.values() {
+            handle.input.send_modify(|input| input.sequence += 1);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::support::{
     manifest::{FOREVER, Pod},
     process::{Process, cgroup_value, myself},
     status::{Status, exchange},
+    stays,
     world::{Kind, World},
 };
 use serde_json::json;
@@ -13,6 +14,7 @@ use std::{
     fs,
     net::TcpStream,
     os::unix::fs::{MetadataExt, PermissionsExt},
+    process::Command,
     time::Duration,
 };
 
@@ -303,6 +305,51 @@ pub fn resources_become_cgroups(kind: Kind) {
     assert_eq!(Process::of(&world, "besteffort", "main").oom_score_adj(), 1000);
     let limit = cgroup_value(&burstable.cgroup("memory"), "memory.limit_in_bytes", "memory.max");
     assert_eq!(limit, "134217728");
+    world.finish();
+}
+
+/// A machine that gets its address after the agent has started, loses it, and gets another.
+pub fn addresses_of_the_node_are_followed(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("host").set("hostNetwork", true));
+    world.wait_running("host");
+    let name = world.slot.network_namespace();
+    let ip = |arguments: &str| {
+        let mut command = Command::new("ip");
+        let output = command.args(arguments.split_ascii_whitespace()).output().unwrap();
+        assert!(output.status.success(), "ip {arguments}: {output:?}");
+    };
+    let inside = |arguments: &str| ip(&format!("-n {name} {arguments}"));
+    ip(&format!("netns add {name}"));
+    inside("link set lo up");
+    world.agent.kill();
+    world.agent.in_network_namespace(&name);
+    world.agent.start();
+    let addresses = |status: &Status| {
+        let status = &status.pod("host")?.status;
+        Some((status.host_ip.clone(), status.pod_ip.clone()))
+    };
+    let both = |address: &str| Some((Some(address.to_owned()), Some(address.to_owned())));
+    world.wait("there is no address yet", |status| addresses(status) == Some((None, None)));
+
+    inside("link add lan type veth peer name far");
+    inside("link set lan up");
+    inside("link set far up");
+    inside("address add 192.0.2.7/24 dev lan");
+    inside("route add default via 192.0.2.1");
+    world.wait("the first address is shown", |status| addresses(status) == both("192.0.2.7"));
+
+    inside("address flush dev lan");
+    inside("address add 198.51.100.9/24 dev lan");
+    stays(
+        "without a default route the address is kept",
+        Duration::from_secs(2),
+        || addresses(&world.agent.status().unwrap()),
+        |shown| *shown == both("192.0.2.7"),
+    );
+    inside("route add default via 198.51.100.1");
+    world.wait("the next address is shown", |status| addresses(status) == both("198.51.100.9"));
+
     world.finish();
 }
 

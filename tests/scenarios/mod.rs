@@ -126,6 +126,7 @@ macro_rules! real_scenarios {
             fields::images_with_users_and_non_root_checks,
             fields::resources_become_cgroups,
             fields::host_namespaces,
+            fields::addresses_of_the_node_are_followed,
             stuck::a_dead_file_system_holds_up_only_who_uses_it,
             fields::a_host_port_leads_to_its_pod,
             fields::termination_messages,

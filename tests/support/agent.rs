@@ -34,7 +34,8 @@ pub struct Agent {
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
     flags: RefCell<Vec<String>>,
-    boot_id: OnceCell<PathBuf>,
+    /// Words before the program: commands that change its surroundings and become it.
+    surroundings: RefCell<Vec<String>>,
     clock: OnceCell<PathBuf>,
     writes: OnceCell<StateWrites>,
 }
@@ -69,7 +70,7 @@ impl Agent {
             child: RefCell::default(),
             revived: Cell::default(),
             flags: RefCell::default(),
-            boot_id: OnceCell::new(),
+            surroundings: RefCell::default(),
             clock: OnceCell::new(),
             writes: OnceCell::new(),
         };
@@ -101,17 +102,11 @@ impl Agent {
 
     /// The command line of `nodelet run` in these directories.
     fn command(&self) -> Command {
-        let mut command = match self.boot_id.get() {
-            None => Command::new(BINARY),
-            Some(id) => {
-                // Every one of them becomes the next, so that the process stays this one.
-                let script =
-                    "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "sh", "-c", script, "sh"]).arg(id).arg(BINARY);
-                command
-            }
-        };
+        // Every one of them becomes the next, so that the process stays this one.
+        let mut words = self.surroundings.borrow().clone();
+        words.push(BINARY.to_owned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
         command.args(&*self.flags.borrow()).stdin(Stdio::null());
@@ -156,7 +151,16 @@ impl Agent {
     pub fn on_another_boot(&self, id: &str) {
         let file = self.dir.join("boot_id");
         fs::write(&file, format!("{id}\n")).unwrap();
-        self.boot_id.set(file).expect("once");
+        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+        let file = file.display().to_string();
+        let words = ["unshare", "--mount", "sh", "-c", script, "sh", &file];
+        self.surroundings.borrow_mut().extend(words.map(str::to_owned));
+    }
+
+    /// From the next start on it is in this network namespace; needs root.
+    pub fn in_network_namespace(&self, name: &str) {
+        let words = ["nsenter".to_owned(), format!("--net=/run/netns/{name}")];
+        self.surroundings.borrow_mut().extend(words);
     }
 
     /// From its next start on its wall clock is what [`Self::set_clock`] makes of it. `false` where

@@ -38,6 +38,7 @@ use nodelet::{
 use serde_json::Value;
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -74,6 +75,7 @@ pub(super) struct Bench {
     journal: Arc<Mutex<Vec<Entry>>>,
     source: watch::Sender<Arc<SourceSnapshot>>,
     _machine: watch::Sender<MachineState>,
+    _node_ips: watch::Sender<Arc<[IpAddr]>>,
     pressure: watch::Sender<Arc<PressureOrders>>,
     views: watch::Receiver<Arc<PodViews>>,
     known: watch::Receiver<Arc<Known>>,
@@ -126,6 +128,7 @@ impl Bench {
             node_hosts: "/etc/hosts".into(),
             network_results_dir: slot.dir().join("cni"),
         });
+        let node_ips = watch::Sender::default();
         let host = Host {
             images: Images::new(runtime.clone(), image_settings()),
             runtime,
@@ -136,6 +139,7 @@ impl Bench {
             volumes,
             files,
             starts: Semaphore::new(4),
+            node_ips: node_ips.subscribe(),
             host_paths: HostPaths::default(),
             settings: host_settings(cgroups.is_some()),
             pleg: pleg_handle,
@@ -166,6 +170,7 @@ impl Bench {
             journal,
             source,
             _machine: machine,
+            _node_ips: node_ips,
             pressure,
             views,
             known,
@@ -413,7 +418,6 @@ fn host_settings(cgroup_v2: bool) -> HostSettings {
             masked_paths: Vec::new(),
         },
         cgroup: CgroupOptions { cpu_cfs_quota: true, cpu_period_micros: 100_000, pids_limit: None },
-        host_ips: Vec::new(),
         allocatable: Amounts::default(),
         resolv_conf: None,
         in_cluster: false,

@@ -21,6 +21,7 @@ use crate::{
     event::Recorder,
     hostfiles::{DnsWarning, HostFiles},
     image::Images,
+    machine::NodeIps,
     model::{Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, format_duration, k8s},
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
@@ -56,6 +57,8 @@ pub struct Host {
     /// Turns for starting sandboxes and containers.
     pub starts: Semaphore,
     pub host_paths: HostPaths,
+    /// The node's addresses.
+    pub node_ips: watch::Receiver<NodeIps>,
     /// The uids whose leftovers are being removed.
     pub leftovers: Leftovers,
     pub settings: HostSettings,
@@ -72,8 +75,6 @@ pub struct HostSettings {
     pub facts: NodeFacts,
     /// Settings that pod cgroups depend on.
     pub cgroup: CgroupOptions,
-    /// The node's addresses, primary first; empty while there is none.
-    pub host_ips: Vec<IpAddr>,
     /// What pods may use together.
     pub allocatable: Amounts,
     /// `resolvConf`; `None`: nothing is taken from the host.

@@ -122,7 +122,7 @@ async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, S
         resolv_conf,
         cluster_servers: host.settings.cluster_dns.iter().map(ToString::to_string).collect(),
         cluster_domain: host.settings.cluster_domain.clone(),
-        node_ips: host.settings.host_ips.clone(),
+        node_ips: host.node_ips.borrow().to_vec(),
     };
     Ok(pod_dns(spec, &request.key.namespace, &node))
 }

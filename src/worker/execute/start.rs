@@ -216,14 +216,14 @@ impl Start<'_> {
     ) -> Result<Box<Configs>, String> {
         let (of_sandbox, _) =
             sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
-        let pod_ips: &[IpAddr] =
-            if is_host_network(&self.pod) { &self.host.settings.host_ips } else { &sandbox.ips };
+        let host_ips = Arc::clone(&self.host.node_ips.borrow());
+        let pod_ips: &[IpAddr] = if is_host_network(&self.pod) { &host_ips } else { &sandbox.ips };
         let env = build_env(
             &self.pod,
             &self.container,
             &EnvContext {
                 node_name: &self.host.settings.node_name,
-                host_ips: &self.host.settings.host_ips,
+                host_ips: &host_ips,
                 pod_ips,
                 allocatable: &self.host.settings.allocatable,
             },
