@@ -43,6 +43,9 @@ mod pressure;
 mod serve;
 mod shutdown;
 pub mod signals;
+#[cfg(test)]
+#[path = "../tests/support/skips.rs"]
+mod skips;
 mod source;
 mod status;
 #[allow(missing_docs, reason = "public for tests/workers alone")]

@@ -5,24 +5,20 @@
 mod scenarios;
 mod support;
 
-use support::{containerd::Suite, say_loudly, world::Kind};
+use support::{containerd::Suite, world::Kind};
 
-/// Whether what needs these releases' containerd must be skipped here; says so, loudly, when it
-/// must.
+/// Whether what needs these releases' containerd must be skipped here.
 fn skip_without(suites: &[Suite]) -> bool {
     if support::skip_without_containerd() {
         return true;
     }
-    let missing = suites.iter().filter(|suite| suite.directory().is_none());
-    let missing: Vec<&str> = missing.map(|suite| suite.name()).collect();
-    if !missing.is_empty() {
-        let test = std::thread::current().name().unwrap_or_default().to_owned();
-        let missing = missing.join(", ");
-        say_loudly(&format!(
-            "SKIPPED {test}: needs containerd of {missing} (scripts/containerd-versions fetch)"
-        ));
-    }
-    !missing.is_empty()
+    let name = |suite: &Suite| {
+        format!("containerd of {} (scripts/containerd-versions fetch)", suite.name())
+    };
+    let needs = suites.iter().map(|suite| (suite.directory().is_some(), name(suite)));
+    let needs: Vec<(bool, String)> = needs.collect();
+    let needs: Vec<(bool, &str)> = needs.iter().map(|(there, name)| (*there, &**name)).collect();
+    support::skips::skip_without(&needs)
 }
 
 fn run_on(suite: Suite, scenario: fn(Kind)) {

@@ -2,10 +2,12 @@ use super::{core::*, systemd::fake::FakeSystemd, *};
 use crate::{
     model::{NodeCapacity, ToldDriver},
     podspec::{HugepageLimit, PodCgroup},
+    skips::{say_skipped, skip_without},
 };
 use std::{
     collections::BTreeMap,
     fs,
+    io::Write as _,
     path::Path,
     process::{Child, Command},
     sync::atomic::{AtomicUsize, Ordering},
@@ -407,7 +409,7 @@ struct TestRoot {
 }
 
 impl TestRoot {
-    /// `None`, said loudly, where the kernel doesn't let us.
+    /// `None` where the kernel doesn't let us.
     fn make(hierarchies: Vec<Hierarchy>) -> Option<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -415,7 +417,7 @@ impl TestRoot {
         let root = Self { hierarchies, name, children: Vec::new() };
         for hierarchy in &root.hierarchies {
             if let Err(err) = fs::create_dir(hierarchy.mount_point.join(&root.name)) {
-                loud(&format!("skipped: needs root and a writable cgroup tree ({err})"));
+                skip_without(&[(false, &format!("root and a writable cgroup tree ({err})"))]);
                 return None;
             }
         }
@@ -473,12 +475,7 @@ fn remove_all(path: &Path) {
         }
         std::thread::yield_now();
     }
-    loud(&format!("{} was left behind", path.display()));
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn loud(text: &str) {
-    eprintln!("{text}");
+    _ = writeln!(std::io::stderr(), "{} was left behind", path.display());
 }
 
 fn mounted() -> Vec<Hierarchy> {
@@ -489,7 +486,7 @@ fn mounted() -> Vec<Hierarchy> {
 async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
     let mounted = mounted();
     if !mounted.iter().any(|h| h.controllers.iter().any(|c| c == "memory")) {
-        loud("skipped: no cgroup v1 memory hierarchy is mounted here");
+        say_skipped("no cgroup v1 memory hierarchy is mounted here");
         return;
     }
     let Some(mut root) = TestRoot::make(mounted) else { return };
@@ -541,7 +538,7 @@ async fn v1_leftovers_in_a_hierarchy_that_only_the_runtime_uses_are_found_and_re
     let mounted = mounted();
     let foreign = |h: &&Hierarchy| h.controllers.iter().any(|c| c == "devices" || c == "blkio");
     let Some(foreign) = mounted.iter().find(foreign).cloned() else {
-        loud("skipped: no v1 devices or blkio hierarchy is mounted here");
+        say_skipped("no v1 devices or blkio hierarchy is mounted here");
         return;
     };
     let Some(root) = TestRoot::make(mounted) else { return };
@@ -597,7 +594,7 @@ async fn cgroups_nested_deeper_than_a_path_are_killed_and_removed() {
 async fn v2_pod_is_killed_and_removed_for_real() {
     let unified: Vec<Hierarchy> = mounted().into_iter().filter(|h| h.unified).collect();
     if unified.is_empty() {
-        loud("skipped: no cgroup2 tree is mounted here");
+        say_skipped("no cgroup2 tree is mounted here");
         return;
     }
     let Some(mut root) = TestRoot::make(unified) else { return };

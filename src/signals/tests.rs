@@ -1,9 +1,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::model::{
-    CgroupDirs, ContainerId, DiskLayout, PartlyMeasured, PodKey, PodUid, Reading, Space,
-    VolumePlace,
+use crate::{
+    model::{
+        CgroupDirs, ContainerId, DiskLayout, PartlyMeasured, PodKey, PodUid, Reading, Space,
+        VolumePlace,
+    },
+    skips::{root, say_skipped, skip_without},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,19 +18,6 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-
-/// Whether this test may do what it is about; says so when not.
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn may(what: &str, possible: bool) -> bool {
-    if !possible {
-        eprintln!("skipped: needs {what}");
-    }
-    possible
-}
-
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
 
 const SOON: Duration = Duration::from_secs(20);
 const MEMINFO: &str = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 450 kB\nBuffers: 50 kB\n\
@@ -347,7 +337,7 @@ async fn a_file_system_that_hangs_or_changes_has_no_reading() {
 #[tokio::test]
 async fn the_kernel_log_is_read_from_its_end() {
     let path = Path::new("/dev/kmsg");
-    if !may("root and /dev/kmsg", is_root() && path.exists()) {
+    if skip_without(&[root(), (path.exists(), "/dev/kmsg")]) {
         return;
     }
     let mut log = KernelLog::open(path).unwrap();
@@ -365,7 +355,11 @@ async fn the_kernel_log_is_read_from_its_end() {
 #[tokio::test]
 async fn a_psi_trigger_is_taken_by_the_kernel() {
     let proc = Path::new("/proc");
-    if !may("root and a kernel with PSI", is_root() && proc.join("pressure/memory").exists()) {
+    if skip_without(&[root()]) {
+        return;
+    }
+    if !proc.join("pressure/memory").exists() {
+        say_skipped("this kernel has no PSI");
         return;
     }
     let mut trigger = PsiTrigger::memory(proc).unwrap();
@@ -558,7 +552,7 @@ async fn walking_is_not_led_out_by_a_mount() {
     fs::create_dir(&inner).unwrap();
     let none: Option<&str> = None;
     let flags = nix::mount::MsFlags::empty();
-    if !may("root", is_root()) {
+    if skip_without(&[root()]) {
         return;
     }
     nix::mount::mount(Some("tmpfs"), &inner, Some("tmpfs"), flags, none).unwrap();
@@ -667,7 +661,7 @@ async fn a_bind_mount_of_the_same_file_system_is_not_entered() {
     files.put("top/file", "x");
     let inner = files.path("top/inner");
     fs::create_dir(&inner).unwrap();
-    if !may("root", is_root()) {
+    if skip_without(&[root()]) {
         return;
     }
     let (none, flags): (Option<&str>, _) = (None, nix::mount::MsFlags::MS_BIND);

@@ -2,6 +2,7 @@ use super::{core::*, root::mounts_at_or_below, *};
 use crate::{
     beneath::{self, Removal, Slice},
     model::{PodKey, k8s},
+    skips::{root, skip_without},
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
@@ -86,25 +87,18 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+/// Root in a container may lack this right.
 fn can_mount() -> bool {
     let dir = tempfile::tempdir().unwrap();
     let tmpfs = Some("tmpfs");
     let result = mount(tmpfs, dir.path(), tmpfs, MsFlags::empty(), None::<&str>);
     match result {
         Ok(()) => umount2(dir.path(), MntFlags::empty()).unwrap(),
-        Err(errno) => eprintln!("skipped: needs root and the right to mount ({errno})"),
+        Err(errno) => {
+            return !skip_without(&[(false, &format!("root and the right to mount ({errno})"))]);
+        }
     }
-    result.is_ok()
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn is_root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
+    true
 }
 
 #[test]
@@ -186,7 +180,7 @@ fn a_disk_volume_lives_as_long_as_the_pod() {
 
 #[test]
 fn fs_group_owns_the_volume() {
-    if !is_root() {
+    if skip_without(&[root()]) {
         return;
     }
     let root = TestRoot::new();
@@ -533,7 +527,7 @@ fn a_uid_is_never_a_path() {
 
 #[test]
 fn empty_dirs_are_found_where_they_are_made() {
-    if !is_root() {
+    if skip_without(&[root()]) {
         return;
     }
     let root = TestRoot::new();

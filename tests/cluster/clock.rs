@@ -5,7 +5,7 @@ use super::{
     agent::{Member, hasty, ready, restarts},
     controlplane::Options,
     objects,
-    support::{manifest::Pod, say_loudly},
+    support::{manifest::Pod, skips::skip_without},
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -36,10 +36,8 @@ fn a_clock_that_is_set_costs_no_lease_and_no_condition() {
     let options = Options::default().controller_manager(&grace);
     let Some(member) = Member::prepare(&options, &settings) else { return };
     let world = &member.world;
-    if !world.agent.has_own_clock() {
-        say_loudly(
-            "SKIPPED setting a node's clock: needs libfaketime (scripts/prerequisites test)",
-        );
+    let clock = world.agent.has_own_clock();
+    if skip_without(&[(clock, "libfaketime (scripts/prerequisites test)")]) {
         return;
     }
     let member = member.started().shows_web();

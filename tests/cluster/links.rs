@@ -10,7 +10,11 @@ use super::{
         pki::{Identity, Validity},
     },
     objects::{self, NODES},
-    support::{on_path, say_loudly, wait_until},
+    support::{
+        on_path,
+        skips::{self, skip_without},
+        wait_until,
+    },
 };
 use hyper::Method;
 use serde_json::json;
@@ -122,8 +126,7 @@ fn connections_fail_as_told() {
 
 #[test]
 fn packets_are_lost() {
-    if !nix::unistd::geteuid().is_root() || !on_path("iptables") {
-        say_loudly("SKIPPED packets_are_lost: needs root and iptables");
+    if skip_without(&[skips::root(), (on_path("iptables"), "iptables")]) {
         return;
     }
     let Some((cluster, slot)) = control_plane(&Options::default()) else { return };

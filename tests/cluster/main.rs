@@ -32,14 +32,13 @@ mod rivals;
 
 use controlplane::{ControlPlane, Options};
 use std::path::PathBuf;
-use support::slot::Slot;
+use support::{skips::skip_without, slot::Slot};
 
-/// Where the control plane's programs are; says it loudly when the test must be skipped.
+/// Where the control plane's programs are; `None` when the test must be skipped.
 fn programs() -> Option<PathBuf> {
     let found = upstream::control_plane();
     if found.is_none() {
-        let test = std::thread::current().name().unwrap_or_default().to_owned();
-        support::say_loudly(&format!("SKIPPED {test}: needs a control plane or Go to build it"));
+        skip_without(&[(false, "a control plane or Go to build it")]);
     }
     found
 }

@@ -4,7 +4,12 @@ use super::{
     agent::{Member, figure, hasty, ready, restarts},
     controlplane::{Options, link::Link},
     faults::{LONG, goes_and_comes},
-    support::{manifest::Pod, on_path, say_loudly, stays},
+    support::{
+        manifest::Pod,
+        on_path,
+        skips::{self, skip_without},
+        stays,
+    },
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -47,8 +52,7 @@ fn a_way_that_comes_and_goes_is_used_while_it_is_there() {
 
 #[test]
 fn lost_packets_cost_no_pod() {
-    if !nix::unistd::geteuid().is_root() || !on_path("iptables") {
-        say_loudly("SKIPPED lost_packets_cost_no_pod: needs root and iptables");
+    if skip_without(&[skips::root(), (on_path("iptables"), "iptables")]) {
         return;
     }
     let link = Link::start_in_namespace;

@@ -12,6 +12,7 @@ use super::{
         containerd::Containerd,
         manifest::Pod,
         poll_until, say_loudly,
+        skips::skip_without,
         slot::Slot,
         world::{Kind, World, full_name},
     },
@@ -241,9 +242,7 @@ fn nodelet_makes_what_the_upstream_kubelet_makes() {
         return;
     }
     let (Some(programs), Some(binary)) = (programs(), upstream::binary()) else {
-        say_loudly(
-            "SKIPPED nodelet_makes_what_the_upstream_kubelet_makes: needs an upstream kubelet",
-        );
+        skip_without(&[(false, "an upstream kubelet or Go to build it")]);
         return;
     };
     let (theirs, ours) = (of_kubelet(&programs, &binary), of_nodelet(&programs));

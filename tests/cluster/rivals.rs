@@ -7,7 +7,9 @@ use super::{
     support::{
         agent::NODE_NAME,
         manifest::Pod,
-        poll_until, say_loudly, stays,
+        poll_until, say_loudly,
+        skips::{self, skip_without},
+        stays,
         world::{Kind, World},
     },
 };
@@ -65,8 +67,7 @@ fn an_agent_that_is_killed_while_it_writes_goes_on_where_it_was() {
 
 #[test]
 fn two_agents_of_one_name_are_told_of_each_other() {
-    if !nix::unistd::geteuid().is_root() {
-        say_loudly("SKIPPED two_agents_of_one_name_are_told_of_each_other: needs root");
+    if skip_without(&[skips::root()]) {
         return;
     }
     // Each answers the other as often as it looks.

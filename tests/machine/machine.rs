@@ -7,7 +7,11 @@
 
 use crate::{
     shell::{Answer, Shell},
-    support::{self, pause, poll_until, slot::Slot},
+    support::{
+        self, pause, poll_until,
+        skips::{self, skip_without},
+        slot::Slot,
+    },
 };
 use std::{
     cell::RefCell,
@@ -252,25 +256,21 @@ fn in_a_second(command: &str) -> String {
     format!("(sleep 1; {command}) >/dev/null 2>&1 &")
 }
 
-/// Whether machines can't be had here; says so, loudly.
+/// Whether what needs whole machines must be skipped here.
+#[track_caller]
 pub fn skip_without_machines() -> bool {
-    let missing: Vec<&str> = [
-        (nix::unistd::geteuid().is_root(), "root"),
-        (cfg!(target_arch = "x86_64"), "x86_64"),
+    let x86_64 = cfg!(target_arch = "x86_64");
+    if !x86_64 {
+        skips::say_skipped("its machines are x86_64");
+        return true;
+    }
+    skip_without(&[
+        skips::root(),
         (support::on_path("qemu-system-x86_64"), "qemu-system-x86"),
         (support::on_path("qemu-img"), "qemu-utils"),
         (support::on_path("mmdebstrap"), "mmdebstrap"),
         (support::on_path("mke2fs"), "e2fsprogs"),
-    ]
-    .into_iter()
-    .filter_map(|(there, name)| (!there).then_some(name))
-    .collect();
-    if missing.is_empty() {
-        return false;
-    }
-    let test = std::thread::current().name().unwrap_or_default().to_owned();
-    support::say_loudly(&format!("SKIPPED {test}: needs {}", missing.join(", ")));
-    true
+    ])
 }
 
 /// The folder with the image's files, made when it is not there yet.

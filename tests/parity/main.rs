@@ -24,6 +24,7 @@ mod requests;
 
 use recording::{Recording, Side};
 use std::collections::BTreeSet;
+use support::skips::skip_without;
 
 /// A field of a request that is not the same, or a whole request that only one makes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,9 +45,7 @@ fn requests_are_the_kubelets() {
         return;
     }
     let Some(kubelet) = upstream::binary() else {
-        support::say_loudly(
-            "SKIPPED requests_are_the_kubelets: needs an upstream kubelet or Go to build it",
-        );
+        skip_without(&[(false, "an upstream kubelet or Go to build it")]);
         return;
     };
     // The same for both, and a shared mount, as mount propagation asks of it.

@@ -33,11 +33,13 @@ pub mod proxy;
 pub mod random;
 pub mod registry;
 pub mod serve;
+pub mod skips;
 pub mod slot;
 pub mod status;
 pub mod world;
 pub mod writes;
 
+use skips::skip_without;
 use std::{fmt, future::Future, io::Write as _, sync::LazyLock, time::Duration};
 use tokio::{runtime::Runtime, time::Instant};
 
@@ -113,24 +115,16 @@ pub fn say_loudly(text: &str) {
     writeln!(std::io::stderr().lock(), "{text}").unwrap();
 }
 
-/// Whether what needs a real containerd must be skipped here; says so, loudly, when it must.
+/// Whether what needs a real containerd must be skipped here.
+#[track_caller]
 pub fn skip_without_containerd() -> bool {
-    let missing: Vec<&str> = [
-        (nix::unistd::geteuid().is_root(), "root"),
+    skip_without(&[
+        skips::root(),
         (on_path("containerd"), "containerd"),
         (on_path("runc"), "runc"),
         (on_path("iptables"), "iptables"),
         (std::path::Path::new("/bin/busybox").exists(), "busybox-static"),
-    ]
-    .into_iter()
-    .filter_map(|(there, name)| (!there).then_some(name))
-    .collect();
-    if missing.is_empty() {
-        return false;
-    }
-    let test = std::thread::current().name().unwrap_or_default().to_owned();
-    say_loudly(&format!("SKIPPED {test}: needs {}", missing.join(", ")));
-    true
+    ])
 }
 
 /// Whether a program can be run by its name.

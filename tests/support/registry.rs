@@ -26,10 +26,8 @@ impl Registry {
     /// Prepares an empty one; it is not started. `None`, said loudly, where there is no
     /// docker-registry.
     pub fn prepare(slot: &Slot) -> Option<Self> {
-        if program().is_none() {
-            super::say_loudly(
-                "SKIPPED pulling from a registry: needs docker-registry (scripts/prerequisites test)",
-            );
+        let there = program().is_some();
+        if super::skips::skip_without(&[(there, "docker-registry (scripts/prerequisites test)")]) {
             return None;
         }
         let registry = Self {
