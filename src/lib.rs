@@ -40,6 +40,7 @@ pub mod plan;
 pub mod pleg;
 pub mod podspec;
 mod pressure;
+mod publish;
 mod serve;
 mod shutdown;
 pub mod signals;

@@ -7,6 +7,7 @@ use crate::{
     machine::{self, NodeIps},
     model::{NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
+    publish::PublishIfChanged as _,
 };
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -58,13 +59,7 @@ impl NodeReportTask {
             self.conditions.mark_unchanged();
             self.node_ips.mark_unchanged();
             let report = self.report(&base, &view, &images.list);
-            self.published.send_if_modified(|published| {
-                let changed = published.as_deref() != Some(&report);
-                if changed {
-                    *published = Some(Arc::new(report));
-                }
-                changed
-            });
+            self.published.publish_if_changed(Some(Arc::new(report)));
             // Cancel-safe: every arm only waits.
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -62,6 +62,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("blocking", Shared),
     ("clock", Shared),
     ("files", Shared),
+    ("publish", Shared),
     ("notify", Leaf),
     ("api", Capability),
     ("eviction", Capability),

@@ -15,6 +15,7 @@ use crate::{
     mirror::SeenPod,
     model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
     node::{NodeRef, Registration, ReportPeriods},
+    publish::PublishIfChanged as _,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -203,13 +204,7 @@ impl ClusterViewTask {
     async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let view = self.assemble();
-            self.published.send_if_modified(|published| {
-                let changed = published.as_deref() != Some(&view);
-                if changed {
-                    *published = Some(Arc::new(view));
-                }
-                changed
-            });
+            self.published.publish_if_changed(Some(Arc::new(view)));
             // Cancel-safe: every arm only waits for a change, and the next round reads all of them
             // anew.
             let changed = tokio::select! {

@@ -10,6 +10,7 @@ use crate::{
         PressureOrders, PressureView, Problem, SourceView,
     },
     pleg::Health,
+    publish::PublishIfChanged as _,
     store::Store,
     worker::SetView,
 };
@@ -79,14 +80,11 @@ impl NodeViewTask {
     /// Publishes the conditions and the view as they are now. It waits for nothing, so that the
     /// first view can be there before anybody reads it.
     pub(super) fn publish(&mut self) {
-        let before = self.conditions.clone();
         let pressure = self.orders.borrow_and_update().conditions.clone();
         let runtime = not_ready(&self.health.borrow());
         let shutdown = self.ending.borrow().shutdown.is_some();
         self.conditions.update(&pressure, runtime, shutdown, clock::now());
-        if self.conditions != before {
-            self.published_conditions.send_replace(Arc::new(self.conditions.clone()));
-        }
+        self.published_conditions.publish_if_changed(Arc::new(self.conditions.clone()));
         let view = self.assemble();
         self.published.send_replace(Arc::new(view));
     }

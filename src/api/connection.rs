@@ -17,6 +17,7 @@ use super::{
     credentials::{self, Authorization, Credentials, Reading},
     plugin::{self, Issued},
 };
+use crate::publish::PublishIfChanged as _;
 use crate::{blocking::CREDENTIALS, clock};
 use http::HeaderValue;
 use inotify::{Inotify, WatchMask};
@@ -154,11 +155,7 @@ impl Connections {
         let issued = match &credentials.authorization {
             Authorization::Header(header) => {
                 if let Some(in_use) = in_use {
-                    in_use.authorization.send_if_modified(|shown| {
-                        let changed = shown != header;
-                        shown.clone_from(header);
-                        changed
-                    });
+                    in_use.authorization.publish_if_changed(header.clone());
                     self.tell(None);
                     return Ok(());
                 }
@@ -238,16 +235,10 @@ impl Connections {
 
     /// Publishes what is wrong where that is something new.
     fn tell(&self, trouble: Option<String>) {
-        self.trouble.send_if_modified(|published| {
-            let changed = *published != trouble;
-            if changed {
-                if let Some(why) = &trouble {
-                    tracing::warn!("{why}");
-                }
-                *published = trouble;
-            }
-            changed
-        });
+        let changed = self.trouble.publish_if_changed(trouble.clone());
+        if let Some(why) = trouble.filter(|_| changed) {
+            tracing::warn!("{why}");
+        }
     }
 }
 

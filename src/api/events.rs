@@ -8,6 +8,7 @@ use crate::{
     clock,
     event::{Entry, EventLog, to_object},
     model::{Bucket, k8s},
+    publish::PublishIfChanged as _,
 };
 use serde_json::json;
 use std::{
@@ -142,7 +143,7 @@ impl EventsTask {
                 }
             }
         }
-        self.waiting.send_if_modified(|waiting| std::mem::replace(waiting, left) != left);
+        self.waiting.publish_if_changed(left);
         Ok(wait)
     }
 }

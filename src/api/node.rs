@@ -18,6 +18,7 @@ use crate::{
     model::{Event, Now, k8s},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
     patch,
+    publish::PublishIfChanged as _,
 };
 use serde_json::{Map, Value, json};
 use std::{sync::Arc, time::Duration};
@@ -178,7 +179,7 @@ impl NodeTask {
         let seen = picture.objects.get(&report.name);
         let outcome = match observed(seen, memory) {
             None if !self.registration.enabled => {
-                self.registered.send_if_modified(|registered| registered.take().is_some());
+                self.registered.publish_if_changed(None);
                 return self.periods.update;
             }
             None => self.register(&clients, &report, memory).await,
@@ -230,13 +231,7 @@ impl NodeTask {
     fn know(&self, node: &k8s::Node, memory: &mut Memory) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let reference = NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() };
-        self.registered.send_if_modified(|registered| {
-            let changed = registered.as_ref() != Some(&reference);
-            if changed {
-                *registered = Some(reference);
-            }
-            changed
-        });
+        self.registered.publish_if_changed(Some(reference));
         let unschedulable =
             node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
         if unschedulable != memory.unschedulable {

@@ -18,6 +18,7 @@ use crate::{
     mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
     model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView, PodViews},
     node::NodeRef,
+    publish::PublishIfChanged as _,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -410,13 +411,7 @@ impl PodsTask {
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));
         }
         report.trouble.clone_from(&self.server.trouble);
-        self.inputs.report.send_if_modified(|published| {
-            let changed = **published != report;
-            if changed {
-                *published = Arc::new(report);
-            }
-            changed
-        });
+        self.inputs.report.publish_if_changed(Arc::new(report));
     }
 }
 

@@ -35,6 +35,7 @@ use crate::{
         EvictionRecord, EvictionSettings, Evictions, ImagesFreed, MeasurePurpose, Outcome,
         ReclaimOutcome, Relief, ReliefAction, ReliefPlan, Seen, threshold_met_message,
     },
+    publish::PublishIfChanged as _,
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
     store::Store,
     volume::Volumes,
@@ -251,18 +252,8 @@ impl EvictionTask {
         if plan.save {
             self.save().await;
         }
-        self.channels.orders.send_if_modified(|given| {
-            let changed = **given != plan.orders;
-            if changed {
-                *given = Arc::new(plan.orders.clone());
-            }
-            changed
-        });
-        self.channels.disk_period.send_if_modified(|period| {
-            let changed = *period != plan.disk_period;
-            *period = plan.disk_period;
-            changed
-        });
+        self.channels.orders.publish_if_changed(Arc::new(plan.orders.clone()));
+        self.channels.disk_period.publish_if_changed(plan.disk_period);
         if plan.read_disks {
             self.channels.disks.ask();
         }

@@ -6,6 +6,7 @@ use crate::{
     event::Recorder,
     model::{CgroupDriver, Event, EventKind, EventTarget, Known, ToldDriver, error_chain},
     pleg::Health,
+    publish::PublishIfChanged as _,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -81,11 +82,7 @@ impl Housekeeping {
                 sweep = Some(Box::pin(self.parts.sweeper.clone().sweep()));
             }
             let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
-            self.parts.trouble.send_if_modified(|published| {
-                let changed = *published != trouble;
-                *published = trouble;
-                changed
-            });
+            self.parts.trouble.publish_if_changed(trouble);
             // Until everything is known there is nothing to look for, and a change will tell; so
             // will the end of a sweep.
             let idle = known.complete && sweep.is_none();

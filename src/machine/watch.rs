@@ -1,6 +1,7 @@
 //! Follows the node's addresses while the kernel changes them (rtnetlink(7)).
 
 use super::addresses::host_ips;
+use crate::publish::PublishIfChanged as _;
 use nix::{
     errno::Errno,
     libc,
@@ -78,11 +79,10 @@ impl AddressTask {
     /// Publishes addresses that are new. A node that has lost its address keeps it until there is
     /// another: the address is most likely to come back.
     fn publish(&self, found: Vec<IpAddr>) {
-        if found.is_empty() || **self.published.borrow() == *found {
-            return;
+        let found = NodeIps::from(found);
+        if !found.is_empty() && self.published.publish_if_changed(Arc::clone(&found)) {
+            tracing::info!(addresses = ?found, "the node has new addresses");
         }
-        tracing::info!(addresses = ?found, "the node has new addresses");
-        self.published.send_replace(found.into());
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     cri::{CriError, RuntimeClient},
     model::PodKey,
+    publish::PublishIfChanged as _,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -381,13 +382,7 @@ impl Loop {
         let now = (self.settings.clock)();
         self.health.unhealthy = readiness::unhealthy(self.health.last_relist, now);
         self.health.hung = self.picture.hung();
-        self.published.send_if_modified(|published| {
-            let changed = **published != self.health;
-            if changed {
-                *published = Arc::new(self.health.clone());
-            }
-            changed
-        });
+        self.published.publish_if_changed(Arc::new(self.health.clone()));
     }
 }
 

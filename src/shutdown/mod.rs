@@ -28,6 +28,7 @@ use crate::{
         Ending, Event, EventKind, EventTarget, MachineState, Shutdown, ShutdownPeriods,
         format_duration,
     },
+    publish::PublishIfChanged as _,
 };
 use logind::{Heard, Logind, LogindError, write_drop_in};
 use std::{convert::Infallible, path::PathBuf, time::Duration};
@@ -212,11 +213,7 @@ impl Listener {
             }
             Err(error) => return Err(error),
         }
-        self.trouble.send_if_modified(|published| {
-            let changed = *published != trouble;
-            *published = trouble;
-            changed
-        });
+        self.trouble.publish_if_changed(trouble);
         Ok(())
     }
 

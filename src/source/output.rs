@@ -9,6 +9,7 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{FileReport, FileVerdict, PodKey, SourceKind},
+    publish::PublishIfChanged as _,
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -168,13 +169,7 @@ impl Output {
         // with nothing.
         if self.state.may_be_saved() || self.last.is_none() {
             let saved = self.state.saved();
-            self.saved.send_if_modified(|published| {
-                let modified = **published != saved;
-                if modified {
-                    *published = Arc::new(saved);
-                }
-                modified
-            });
+            self.saved.publish_if_changed(Arc::new(saved));
         }
     }
 }

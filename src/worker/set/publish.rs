@@ -6,6 +6,7 @@ use crate::{
     desired::Duplicate,
     model::{Ending, ForeignPod, Known, ObservedPod, PodKey, PodUid, SandboxState},
     podspec::burstable_shares,
+    publish::PublishIfChanged as _,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,30 +41,18 @@ impl WorkerSet {
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
             burstable_shares: burstable_shares(specs),
         };
-        self.known.send_if_modified(|published| {
-            let changed = **published != known;
-            if changed {
-                *published = Arc::new(known);
-            }
-            changed
-        });
+        self.known.publish_if_changed(Arc::new(known));
     }
 
     pub(super) fn publish_ending(&self) {
         let shutdown = self.state.machine.shutdown().cloned();
         let ending = Ending { left: self.state.left(), shutdown };
-        self.ending.send_if_modified(|published| {
-            let changed = *published != ending;
-            if changed {
-                *published = ending;
-            }
-            changed
-        });
+        self.ending.publish_if_changed(ending);
     }
 
     pub(super) fn publish_dead(&self) {
         let dead = self.state.workers.values().map(|handle| handle.dead).sum();
-        self.dead.send_if_modified(|published| std::mem::replace(published, dead) != dead);
+        self.dead.publish_if_changed(dead);
     }
 
     pub(super) fn publish_set_view(&self) {
@@ -75,13 +64,7 @@ impl WorkerSet {
             .flat_map(|(key, pod)| foreign_pods(key, pod, owner))
             .collect();
         let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
-        self.set_view.send_if_modified(|published| {
-            let changed = **published != view;
-            if changed {
-                *published = Arc::new(view);
-            }
-            changed
-        });
+        self.set_view.publish_if_changed(Arc::new(view));
     }
 }
 
