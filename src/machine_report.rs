@@ -5,7 +5,7 @@ use crate::{
     admission::{Allocatable, Capacity},
     cri::RuntimeClient,
     machine::{self, NodeIps},
-    model::{NodeConditions, NodeView, k8s},
+    model::{CloudProvider, NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
     publish::PublishIfChanged as _,
 };
@@ -28,6 +28,10 @@ pub struct NodeReportSettings {
     pub period: Duration,
     /// `nodeStatusMaxImages`; `None`: no limit.
     pub max_images: Option<usize>,
+    /// `--cloud-provider`
+    pub cloud_provider: CloudProvider,
+    /// `--node-ip` names an address.
+    pub node_ip_given: bool,
 }
 
 /// Publishes a [`NodeReport`] whenever something in it has changed.
@@ -83,7 +87,8 @@ impl NodeReportTask {
             name => format!("{name}://{}", version_of(&runtime.version)),
         };
         NodeReport {
-            addresses: addresses(&self.node_ips.borrow(), &self.node_name),
+            addresses: addresses(&self.settings, &self.node_ips.borrow(), &self.node_name),
+            cloud_provider: self.settings.cloud_provider,
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
@@ -156,20 +161,46 @@ fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> 
     NodeReport { name: node_name.to_owned(), capacity, allocatable, info, ..NodeReport::default() }
 }
 
-/// `InternalIP` of each, then `Hostname`; none without an address.
-fn addresses(node_ips: &[IpAddr], node_name: &str) -> Vec<k8s::NodeAddress> {
-    let address =
-        |type_: &str, address: String| k8s::NodeAddress { type_: type_.to_owned(), address };
+/// `InternalIP` of each address, then `Hostname`; none without an address. An external cloud provider
+/// finds addresses that `--node-ip` does not name: it gets `Hostname` alone, as from the kubelet.
+fn addresses(
+    settings: &NodeReportSettings,
+    node_ips: &[IpAddr],
+    node_name: &str,
+) -> Vec<k8s::NodeAddress> {
+    let host_name = address("Hostname", node_name.to_owned());
+    if settings.cloud_provider == CloudProvider::External && !settings.node_ip_given {
+        return vec![host_name];
+    }
     if node_ips.is_empty() {
         return Vec::new();
     }
     let ips = node_ips.iter().map(|ip| address("InternalIP", ip.to_string()));
-    ips.chain([address("Hostname", node_name.to_owned())]).collect()
+    ips.chain([host_name]).collect()
+}
+
+fn address(type_: &str, address: String) -> k8s::NodeAddress {
+    k8s::NodeAddress { type_: type_.to_owned(), address }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::version_of;
+    use super::*;
+
+    #[test]
+    fn an_external_cloud_provider_sets_the_addresses() {
+        let period = Duration::from_secs(10);
+        let addresses = |cloud_provider, node_ip_given| -> Vec<String> {
+            let settings =
+                NodeReportSettings { period, max_images: None, cloud_provider, node_ip_given };
+            let found = addresses(&settings, &[[10, 0, 0, 7].into()], "n1").into_iter();
+            found.map(|found| format!("{}={}", found.type_, found.address)).collect()
+        };
+        let both = ["InternalIP=10.0.0.7", "Hostname=n1"];
+        assert_eq!(addresses(CloudProvider::External, false), ["Hostname=n1"]);
+        assert_eq!(addresses(CloudProvider::External, true), both);
+        assert_eq!(addresses(CloudProvider::None, false), both);
+    }
 
     #[test]
     fn a_version_ends_where_the_distribution_begins() {

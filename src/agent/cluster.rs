@@ -155,6 +155,8 @@ fn node_tasks(
         settings: NodeReportSettings {
             period: cluster.status_update,
             max_images: cluster.max_images,
+            cloud_provider: cluster.cloud_provider,
+            node_ip_given: config.node.ips.iter().any(|ip| !ip.is_unspecified()),
         },
         node_name: machine.name,
         capacity: machine.capacity,
@@ -182,6 +184,8 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
         labels,
         taints: taints.collect(),
         provider_id: cluster.provider_id.clone(),
+        cloud_provider: cluster.cloud_provider,
+        node_ips: config.node.ips.clone(),
     }
 }
 

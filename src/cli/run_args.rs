@@ -68,7 +68,7 @@ fn heading(name: &str) -> &'static str {
     match name {
         "config" | "config-dir" => "Configuration files",
         "root-dir" | "run-dir" => "Directories",
-        "hostname-override" | "node-ip" | "node-labels" => "Node",
+        "hostname-override" | "node-ip" | "node-labels" | "cloud-provider" => "Node",
         "v" | "logging-format" => "Log",
         "container-runtime-endpoint" | "image-service-endpoint" | "runtime-request-timeout" => {
             "Container runtime"

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     document::{Document, Field, FindingKind, Node, Support, Type, nearest, parse, walk},
-    model::{Position, Problem, Quantity, parse_duration},
+    model::{CloudProvider, Position, Problem, Quantity, parse_duration},
 };
 use serde_json::{Value as Json, json};
 use std::{path::PathBuf, sync::Arc};
@@ -129,6 +129,12 @@ pub(super) fn assemble(
     if let Some((text, place)) = own.kubeconfig {
         config.cluster.kubeconfig = kubelet.absolute(&text, &place, "");
     }
+    if let Some(place) = own.external_cloud_provider {
+        config.cluster.cloud_provider = CloudProvider::External;
+        if config.cluster.kubeconfig.is_none() {
+            notices.push(place.mistake("", "not acted on: there is no Node without --kubeconfig"));
+        }
+    }
     mistakes.extend(kubelet.mistakes);
     mistakes.extend(nodelet.mistakes);
     in_order(&mut mistakes, files);
@@ -153,6 +159,8 @@ struct Own {
     node: NodeConfig,
     root_dir: Option<(String, Place)>,
     kubeconfig: Option<(String, Place)>,
+    /// Where `--cloud-provider=external` was given.
+    external_cloud_provider: Option<Place>,
 }
 
 impl Gathering {
@@ -273,6 +281,14 @@ impl Gathering {
                 }
                 own.node.name_override = Some(name);
             }
+            "cloud-provider" => match text {
+                "" => {}
+                "external" => own.external_cloud_provider = Some(place.clone()),
+                other => {
+                    let message = format!("Invalid value: {other:?}: must be external or empty");
+                    self.mistakes.push(place.mistake("", message));
+                }
+            },
             "node-ip" => own.node.ips = names::node_ips(text, place, &mut self.mistakes),
             // `config` and `config-dir` were followed before.
             _ => {}

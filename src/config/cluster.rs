@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Everything but the kubeconfig, which only a flag names.
+/// Everything but the kubeconfig and the cloud provider, which only flags name.
 pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
     let default = ClusterConfig::default();
     let second = Duration::from_secs(1);
@@ -25,6 +25,7 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
         attach_detach: r.bool("enableControllerAttachDetach").unwrap_or(default.attach_detach),
         taints: taints(r),
         provider_id: r.filled_text("providerID").map(|(text, _)| text.to_owned()),
+        cloud_provider: default.cloud_provider,
         status_update: update.unwrap_or(default.status_update),
         // The kubelet's rule: who sets only how often the status is computed means how often it is
         // reported.

@@ -160,7 +160,6 @@ const fn refused(name: &'static str, why: &'static str) -> Flag {
 
 const BOOTSTRAP: &str = "this version makes no certificate signing requests: have the node's certificate made \
      (system:node:NAME in group system:nodes), and name it in a kubeconfig with --kubeconfig";
-const API: &str = "pods, volumes and certificates of an API server are not handled by this version";
 const STATS: &str = "there is no cAdvisor in here";
 const REMOVED_CRI: &str =
     "was removed from the kubelet: name the runtime's socket with --container-runtime-endpoint";
@@ -191,6 +190,11 @@ pub static FLAGS: &[Flag] = &[
         "how the API server is reached; without it the agent lives alone and sends no packet",
     ),
     own("node-ip", "IP[,IP]", "the node's address, or one of each family"),
+    own(
+        "cloud-provider",
+        "external",
+        "a cloud controller manager initializes the Node and sets its addresses; needs --kubeconfig",
+    ),
     Flag { name: "node-labels", effect: Effect::Nodelet("nodeLabels") },
     field("v", "logging.verbosity"),
     field("logging-format", "logging.format"),
@@ -309,7 +313,6 @@ pub static FLAGS: &[Flag] = &[
     field("volume-stats-agg-period", "volumeStatsAggPeriod"),
     // The kubelet's flags that no field mirrors.
     ignored("cert-dir", "this version serves no kubelet API on TCP"),
-    ignored("cloud-provider", API),
     ignored(
         "image-credential-provider-bin-dir",
         "credentials come from docker's configuration files only",

@@ -2,7 +2,7 @@
 //! that is started on a fresh machine with no file and no flag.
 
 use crate::{
-    model::{CgroupDriver, ShutdownPeriods},
+    model::{CgroupDriver, CloudProvider, ShutdownPeriods},
     pressure::core::EvictionSettings,
 };
 use std::{
@@ -76,6 +76,8 @@ pub struct ClusterConfig {
     pub taints: Vec<NodeTaint>,
     /// `providerID`. Default none.
     pub provider_id: Option<String>,
+    /// `--cloud-provider`. Default none.
+    pub cloud_provider: CloudProvider,
     /// `nodeStatusUpdateFrequency`: how often the status is computed. Default 10 s.
     pub status_update: Duration,
     /// `nodeStatusReportFrequency`: how often it is written although nothing has changed. Default 5
@@ -100,6 +102,7 @@ impl Default for ClusterConfig {
             attach_detach: true,
             taints: Vec::new(),
             provider_id: None,
+            cloud_provider: CloudProvider::None,
             status_update: Duration::from_secs(10),
             status_report: Duration::from_secs(300),
             lease_seconds: 40,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     document::{Support, Type},
-    model::{CgroupDriver, ShutdownPeriods, Signal},
+    model::{CgroupDriver, CloudProvider, ShutdownPeriods, Signal},
 };
 use std::{collections::HashSet, fs, time::Duration};
 
@@ -449,13 +449,11 @@ fn the_kubelets_other_flags_have_an_answer() {
             ("cert-dir", &["/x"]),
             ("read-only-port", &["10255"]),
             ("register-node", &["false"]),
-            ("cloud-provider", &["external"]),
             ("experimental-mounter-path", &["/usr/bin/mounter"]),
         ]),
         [
             "--cert-dir: not acted on: this version serves no kubelet API on TCP",
             "--read-only-port: not acted on: this version serves no kubelet API on TCP",
-            "--cloud-provider: not acted on: pods, volumes and certificates of an API server are not handled by this version",
             "--experimental-mounter-path: not acted on: no volume plugin mounts with a program",
         ]
     );
@@ -475,6 +473,24 @@ fn the_kubelets_other_flags_have_an_answer() {
         let found = mistakes("", &[(name, &[if name == "runonce" { "true" } else { "x=!" }])]);
         assert!(found.len() == 1 && found[0].starts_with(part), "{found:?}");
     }
+}
+
+#[test]
+fn the_cloud_provider_is_external_or_none() {
+    let external = |flags: &[(&str, &[&str])]| {
+        let loaded = try_load("", &[], flags, &HostFacts::default()).unwrap();
+        (loaded.config.cluster.cloud_provider == CloudProvider::External, loaded.config.notices)
+    };
+    let joined: (&str, &[&str]) = ("kubeconfig", &["/etc/nodelet/kubeconfig"]);
+    assert_eq!(external(&[joined]), (false, vec![]));
+    assert_eq!(external(&[joined, ("cloud-provider", &[""])]), (false, vec![]));
+    assert_eq!(external(&[("cloud-provider", &["external"]), joined]), (true, vec![]));
+    let alone = "--cloud-provider: not acted on: there is no Node without --kubeconfig";
+    assert_eq!(external(&[("cloud-provider", &["external"])]), (true, vec![alone.to_owned()]));
+    assert_eq!(
+        mistakes("", &[joined, ("cloud-provider", &["aws"])]),
+        ["--cloud-provider: Invalid value: \"aws\": must be external or empty"]
+    );
 }
 
 #[test]

@@ -1,7 +1,17 @@
-//! The cluster's part of the node's view.
+//! The cluster's part of the node's view, and where the cloud's part of the Node comes from.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+/// `--cloud-provider`: where the cloud's part of the Node comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CloudProvider {
+    /// There is none: the agent reports the addresses of the machine.
+    #[default]
+    None,
+    /// A cloud controller manager in the cluster: it initializes the Node and sets its addresses.
+    External,
+}
 
 /// How the node is part of a cluster, as people see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

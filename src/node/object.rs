@@ -1,7 +1,7 @@
 //! The Node as it is made, and what is put right about one that was there before.
 
 use super::{NodeReport, Registration, status};
-use crate::model::{Now, k8s};
+use crate::model::{CloudProvider, Now, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -11,6 +11,11 @@ use std::collections::BTreeMap;
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Keeps the scheduler from binding pods here that this agent would not run.
 const STATIC_ONLY: &str = "nodelet.dev/static-only";
+/// Keeps pods away until a cloud controller manager has initialized the Node and taken this off.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Tells a cloud controller manager the addresses of `--node-ip`, joined by commas. Present only
+/// with an external cloud provider.
+const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Labels that are put right on a Node that exists; all others belong to whoever set them.
 const LABELS_KEPT: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -32,22 +37,28 @@ pub const MISSING_TAINT: &str = "kubectl taint nodes NODE nodelet.dev/static-onl
 /// The object to register with, status included.
 #[must_use]
 pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k8s::Node {
-    let own = k8s::Taint {
-        key: STATIC_ONLY.to_owned(),
+    let taint = |key: &str, value: Option<&str>| k8s::Taint {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
         effect: "NoSchedule".to_owned(),
-        ..k8s::Taint::default()
+        time_added: None,
     };
+    let external = registration.cloud_provider == CloudProvider::External;
+    let uninitialized = external.then(|| taint(UNINITIALIZED, Some("true")));
     let mut taints = registration.taints.clone();
-    if !taints.iter().any(|taint| taint.key == own.key && taint.effect == own.effect) {
-        taints.push(own);
+    for own in uninitialized.into_iter().chain([taint(STATIC_ONLY, None)]) {
+        if !taints.iter().any(|taint| taint.key == own.key && taint.effect == own.effect) {
+            taints.push(own);
+        }
     }
+    let annotations = annotations(registration).into_iter();
+    let annotations: BTreeMap<String, String> =
+        annotations.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     k8s::Node {
         metadata: ObjectMeta {
             name: Some(report.name.clone()),
             labels: Some(registration.labels.clone()),
-            annotations: registration
-                .attach_detach
-                .then(|| [(ATTACH_DETACH.to_owned(), "true".to_owned())].into()),
+            annotations: (!annotations.is_empty()).then_some(annotations),
             ..ObjectMeta::default()
         },
         spec: Some(k8s::NodeSpec {
@@ -57,6 +68,17 @@ pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k
         }),
         status: Some(status::status(report, None, now).status),
     }
+}
+
+/// The annotations that are ours to set, and to remove where there is no value.
+fn annotations(registration: &Registration) -> [(&'static str, Option<String>); 2] {
+    let given = registration.node_ips.iter().filter(|ip| !ip.is_unspecified());
+    let given: Vec<String> = given.map(ToString::to_string).collect();
+    let told = registration.cloud_provider == CloudProvider::External && !given.is_empty();
+    [
+        (ATTACH_DETACH, registration.attach_detach.then(|| "true".to_owned())),
+        (PROVIDED_NODE_IP, told.then(|| given.join(","))),
+    ]
 }
 
 /// Whether pods may be bound to a Node that this agent would not run.
@@ -77,19 +99,21 @@ pub fn reconciled(registration: &Registration, node: &k8s::Node) -> Option<Value
         .filter_map(|name| Some((name, registration.labels.get(name)?)))
         .filter(|(name, value)| labels.get(*name) != Some(value))
         .collect();
-    let annotations = node.metadata.annotations.as_ref();
-    let annotation = annotations.and_then(|all| all.get(ATTACH_DETACH)).map(String::as_str);
-    let wanted = registration.attach_detach.then_some("true");
-    if wrong.is_empty() && annotation == wanted {
+    let seen = node.metadata.annotations.as_ref().unwrap_or(&none);
+    // Null removes one.
+    let notes: BTreeMap<&str, Option<String>> = annotations(registration)
+        .into_iter()
+        .filter(|(name, value)| seen.get(*name) != value.as_ref())
+        .collect();
+    if wrong.is_empty() && notes.is_empty() {
         return None;
     }
     let mut metadata = json!({});
     if !wrong.is_empty() {
         metadata["labels"] = json!(wrong);
     }
-    if annotation != wanted {
-        // Null removes it.
-        metadata["annotations"] = json!({ ATTACH_DETACH: wanted });
+    if !notes.is_empty() {
+        metadata["annotations"] = json!(notes);
     }
     Some(json!({ "metadata": metadata }))
 }

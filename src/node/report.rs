@@ -2,10 +2,10 @@
 
 use crate::{
     admission::{Allocatable, Capacity},
-    model::{NodeConditions, k8s},
+    model::{CloudProvider, NodeConditions, k8s},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// Amounts by resource name.
 pub type Resources = BTreeMap<String, Amount>;
@@ -16,6 +16,8 @@ pub struct NodeReport {
     pub name: String,
     /// `InternalIP` and `Hostname`, as in a Node; empty when there is no address (yet).
     pub addresses: Vec<k8s::NodeAddress>,
+    /// With an external one, addresses that the Node has are its own.
+    pub cloud_provider: CloudProvider,
     pub capacity: Resources,
     /// What of it pods may request.
     pub allocatable: Resources,
@@ -67,6 +69,10 @@ pub struct Registration {
     pub taints: Vec<k8s::Taint>,
     /// `providerID`
     pub provider_id: Option<String>,
+    /// `--cloud-provider`
+    pub cloud_provider: CloudProvider,
+    /// `--node-ip`
+    pub node_ips: Vec<IpAddr>,
 }
 
 /// Capacity and allocatable as a Node has them.

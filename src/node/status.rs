@@ -4,7 +4,7 @@ use super::{
     NodeReport,
     conditions::{conditions, node_event},
 };
-use crate::model::{Event, EventKind, EventTarget, Now, k8s};
+use crate::model::{CloudProvider, Event, EventKind, EventTarget, Now, k8s};
 
 /// A status, and what is to be told because of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,10 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     let (ours, mut told) = conditions(report, seen, now);
     let others = seen.iter().filter(|seen| !ours.iter().any(|our| our.type_ == seen.type_));
     status.conditions = Some(others.cloned().chain(ours.iter().cloned()).collect());
-    if !report.addresses.is_empty() {
+    // The kubelet's rule: what an external cloud provider has set is never replaced.
+    let provided = report.cloud_provider == CloudProvider::External
+        && status.addresses.as_ref().is_some_and(|addresses| !addresses.is_empty());
+    if !provided && !report.addresses.is_empty() {
         status.addresses = Some(report.addresses.clone());
     }
     let capacity = status.capacity.get_or_insert_default();

@@ -3,7 +3,7 @@
 use super::{conditions::READY, *};
 use crate::{
     admission::{Allocatable, Capacity},
-    model::{Now, Pressure, k8s},
+    model::{CloudProvider, Now, Pressure, k8s},
     patch::{NODE_STATUS, status_patch},
 };
 use serde_json::{Value, json};
@@ -220,6 +220,64 @@ fn the_attach_detach_annotation_follows_the_configuration() {
     assert_eq!(reconciled(&on, &bare), patch(json!("true")));
     assert_eq!(reconciled(&off, &bare), None);
     assert_eq!(reconciled(&off, &annotated), patch(Value::Null));
+}
+
+fn external(node_ips: &[&str]) -> Registration {
+    let node_ips = node_ips.iter().map(|ip| ip.parse().unwrap()).collect();
+    Registration { cloud_provider: CloudProvider::External, node_ips, ..registration() }
+}
+
+#[test]
+fn an_external_cloud_provider_initializes_the_node() {
+    let uninitialized = json!({"key": "node.cloudprovider.kubernetes.io/uninitialized",
+                               "value": "true", "effect": "NoSchedule"});
+    let own = json!({"key": "nodelet.dev/static-only", "effect": "NoSchedule"});
+    let node = new_node(&external(&[]), &report(), at(0));
+    assert_eq!(json!(node.spec.as_ref().unwrap().taints), json!([uninitialized, own]));
+    // The API server refuses a taint that is there twice.
+    let taints = node.spec.unwrap().taints.unwrap();
+    let given = new_node(&Registration { taints, ..external(&[]) }, &report(), at(0));
+    assert_eq!(json!(given.spec.unwrap().taints), json!([uninitialized, own]));
+    // A node may not change its taints after the registration.
+    let plain = new_node(&registration(), &report(), at(0));
+    assert_eq!(json!(plain.spec.as_ref().unwrap().taints), json!([own]));
+    assert_eq!(reconciled(&external(&[]), &plain), None);
+}
+
+#[test]
+fn an_external_cloud_provider_is_told_the_given_addresses() {
+    let name = "alpha.kubernetes.io/provided-node-ip";
+    let patch = |value: Value| Some(json!({"metadata": {"annotations": {name: value}}}));
+    let plain = new_node(&registration(), &report(), at(0));
+    for (given, told) in [
+        (&["10.0.0.7"][..], Some("10.0.0.7")),
+        (&["10.0.0.7", "fd00::7"], Some("10.0.0.7,fd00::7")),
+        (&["::"], None),
+        (&[], None),
+    ] {
+        let node = new_node(&external(given), &report(), at(0));
+        let annotation = node.metadata.annotations.as_ref().unwrap().get(name);
+        assert_eq!(annotation.map(String::as_str), told);
+        assert_eq!(reconciled(&external(given), &node), None);
+        assert_eq!(reconciled(&external(given), &plain), told.and_then(|told| patch(json!(told))));
+        assert_eq!(reconciled(&registration(), &node), told.and_then(|_| patch(Value::Null)));
+    }
+}
+
+#[test]
+fn addresses_of_an_external_cloud_provider_stay() {
+    let mut node = new_node(&registration(), &report(), at(0));
+    let theirs = json!([{"type": "ExternalIP", "address": "203.0.113.5"}]);
+    node.status.as_mut().unwrap().addresses = serde_json::from_value(theirs.clone()).unwrap();
+    let addresses = |report: &NodeReport, node: &k8s::Node| {
+        json!(status(report, Some(node), at(10)).status.addresses)
+    };
+    let external = NodeReport { cloud_provider: CloudProvider::External, ..report() };
+    assert_eq!(addresses(&external, &node), theirs);
+    assert_eq!(addresses(&report(), &node), json!(report().addresses));
+    // Ours are there until the cloud provider has set its own.
+    node.status.as_mut().unwrap().addresses = None;
+    assert_eq!(addresses(&external, &node), json!(report().addresses));
 }
 
 /// The wall clock is set, forward or back by a day: only what people read follows it.

@@ -13,7 +13,7 @@ use super::{
         world::{Kind, World, full_name},
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -271,6 +271,42 @@ fn a_node_registers_and_shows_its_pods() {
 
     world.remove("web.yaml");
     member.wait("the mirror is gone", || member.mirror("web"), Value::is_null);
+    member.finish();
+}
+
+#[test]
+fn an_external_cloud_provider_keeps_its_addresses() {
+    let options = Options::default();
+    let Some(member) = Member::prepare(&options, &Settings::for_kind(Kind::Fake)) else { return };
+    let flags = ["--cloud-provider=external", "--node-ip=127.0.0.7", "--provider-id=cloud://1"];
+    flags.iter().for_each(|flag| member.world.agent.add_flag((*flag).to_owned()));
+    let member = member.started();
+    let node = member.node();
+    assert_eq!(node["spec"]["providerID"], "cloud://1");
+    let annotations = &node["metadata"]["annotations"];
+    assert_eq!(annotations["alpha.kubernetes.io/provided-node-ip"], "127.0.0.7", "{node:#}");
+    let uninitialized = "node.cloudprovider.kubernetes.io/uninitialized";
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    assert!(taints.iter().any(|taint| taint["key"] == uninitialized), "{node:#}");
+    let ours = json!([{ "type": "InternalIP", "address": "127.0.0.7" },
+                      { "type": "Hostname", "address": NODE_NAME }]);
+    assert_eq!(node["status"]["addresses"], ours);
+
+    // What a cloud controller manager does. The next agent begins with a status.
+    let theirs = json!([{ "type": "InternalIP", "address": "203.0.113.5" }]);
+    let body = json!({ "status": { "addresses": [{ "$patch": "replace" }, theirs[0]] } });
+    member.plane.admin.patch(&format!("{NODES}/{NODE_NAME}/status"), &body).unwrap().ok();
+    member.world.agent.kill();
+    member.world.agent.start();
+    let heartbeat = |node: &Value| -> String {
+        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.filter(|condition| condition["type"] == "Ready");
+        ready.map(|ready| ready["lastHeartbeatTime"].to_string()).collect()
+    };
+    let before = heartbeat(&node);
+    let posted = |node: &Value| ready(node) && heartbeat(node) != before;
+    let (node, _) = member.wait("a status is written", || member.node(), posted);
+    assert_eq!(node["status"]["addresses"], theirs);
     member.finish();
 }
 
