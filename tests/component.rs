@@ -18,4 +18,7 @@ macro_rules! on_fake {
 }
 
 scenarios::shared_scenarios!(on_fake);
-on_fake! { drivers::the_runtimes_cgroup_driver_counts }
+on_fake! {
+    drivers::the_runtimes_cgroup_driver_counts,
+    runtime::strict_groups_wait_for_a_runtime_that_supports_them,
+}

@@ -34,7 +34,9 @@ pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, 
 pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
 
 use crate::{
-    model::{DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, k8s, priority_of},
+    model::{
+        DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, RuntimeView, k8s, priority_of,
+    },
     podspec::is_static,
 };
 use board::{Board, Occupant};
@@ -83,6 +85,8 @@ pub struct Input<'a> {
     /// What still runs besides them. In any order.
     pub leaving: &'a [Leaving],
     pub node: &'a NodeFacts,
+    /// What the runtime can do. It has no name until it has answered for the first time.
+    pub runtime: &'a RuntimeView,
     /// What runs short, and who was evicted.
     pub pressure: &'a PressureOrders,
     /// What the last call said; empty at the first.
@@ -252,6 +256,10 @@ impl<'a> Candidate<'a> {
             let message = "the node was not looked at yet for pressure";
             return Ok(Decision::Waits(message.to_owned()));
         }
+        if input.runtime.name.is_empty() && rules::asks_for_strict_groups(&self.pod.pod) {
+            let message = "the runtime has not said yet which supplementalGroupsPolicy it supports";
+            return Ok(Decision::Waits(message.to_owned()));
+        }
         let victims = self.check(input, board)?;
         board.preempt(&victims);
         let occupant = Occupant::new(&self.pod.key, &self.pod.pod);
@@ -269,6 +277,7 @@ impl<'a> Candidate<'a> {
         }
         rules::sysctls(pod, node)?;
         rules::operating_system(pod)?;
+        rules::supplemental_groups(pod, input.runtime)?;
         let occupant = Occupant::new(&self.pod.key, pod);
         let shortages = board.shortages(&occupant);
         if let Some(first) = shortages.first().filter(|_| !self.critical) {

@@ -14,12 +14,13 @@ const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// A pod's grace period, where it names none.
 const GRACE_SECONDS: i64 = 30;
 
-const REASONS: [&str; 24] = [
+const REASONS: [&str; 25] = [
     "Evicted",
     PREEMPTING,
     "SysctlForbidden",
     "PodOSSelectorNodeLabelDoesNotMatch",
     "PodOSNotSupported",
+    "SupplementalGroupsPolicyNotSupported",
     "NodeAffinity",
     "NodeName",
     "NodePorts",

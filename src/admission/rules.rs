@@ -2,7 +2,7 @@
 
 use super::{NodeFacts, affinity, refusal::Refusal};
 use crate::{
-    model::{Pressure, k8s},
+    model::{Pressure, RuntimeView, k8s},
     podspec::{
         QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, qos_class, sysctl_name,
         sysctl_namespace,
@@ -83,6 +83,24 @@ pub(super) fn operating_system(pod: &k8s::Pod) -> Result<(), Refusal> {
         return Err(Refusal::new("PodOSNotSupported", message));
     }
     Ok(())
+}
+
+/// `Strict` is for a runtime that says that it supports it. Any other one ignores the field, and
+/// the processes would have the groups of their image as well.
+pub(super) fn supplemental_groups(pod: &k8s::Pod, runtime: &RuntimeView) -> Result<(), Refusal> {
+    let features = runtime.features.as_ref();
+    let supported = features.and_then(|features| features.supplemental_groups_policy);
+    if supported == Some(true) || !asks_for_strict_groups(pod) {
+        return Ok(());
+    }
+    let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+    Err(Refusal::new("SupplementalGroupsPolicyNotSupported", message))
+}
+
+pub(super) fn asks_for_strict_groups(pod: &k8s::Pod) -> bool {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    policy == Some("Strict")
 }
 
 /// This node is one that the pod asks for.

@@ -15,6 +15,7 @@ const CRITICAL: i32 = crate::model::SYSTEM_CRITICAL_PRIORITY;
 /// A node with room for 4 CPUs, 8 GiB and 5 pods, on which nothing runs short.
 struct Node {
     facts: NodeFacts,
+    runtime: RuntimeView,
     pressure: PressureOrders,
     before: Admissions,
     pods: Vec<Subject>,
@@ -38,6 +39,7 @@ fn node() -> Node {
             app_armor: true,
             spares_static_pods: false,
         },
+        runtime: RuntimeView { name: "containerd".to_owned(), ..RuntimeView::default() },
         pressure: PressureOrders { known: true, ..PressureOrders::default() },
         before: Admissions::default(),
         pods: Vec::new(),
@@ -71,6 +73,7 @@ impl Node {
             pods: &self.pods,
             leaving: &self.leaving,
             node: &self.facts,
+            runtime: &self.runtime,
             pressure: &self.pressure,
             before: &self.before,
         }

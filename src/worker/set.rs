@@ -353,6 +353,8 @@ impl WorkerSet {
                 input.sequence += 1;
             });
         }
+        // What it can do decides about pods too.
+        self.hold();
     }
 
     /// Lets the workers report their pods with the addresses that the node has now.

@@ -6,9 +6,10 @@ use crate::support::{
     manifest::{FOREVER, Pod},
     status::Status,
     stays,
-    world::{Kind, World},
+    world::{Kind, Runtime, World},
 };
 use nodelet::cri::v1;
+use serde_json::json;
 use std::{collections::BTreeMap, time::Duration};
 
 pub fn a_dead_daemon_restarts_nothing(kind: Kind) {
@@ -189,6 +190,21 @@ pub fn pods_wait_for_the_network_and_host_network_pods_do_not(kind: Kind) {
     });
     assert_eq!(world.proxy.count("RunPodSandbox", "web"), 0);
     world.runtime.set_network_ready(true);
+    world.wait_running("web");
+    world.finish();
+}
+
+/// For the fake alone: what a real one supports does not change.
+pub fn strict_groups_wait_for_a_runtime_that_supports_them(kind: Kind) {
+    let world = World::start(kind);
+    let Runtime::Fake(fake) = &world.runtime else { panic!("a real runtime does not change") };
+    let strict = json!({ "supplementalGroupsPolicy": "Strict" });
+    world.drop_pod(&Pod::running("web").set("securityContext", strict));
+    world.wait("the pod is refused", |status| {
+        status.has_event("SupplementalGroupsPolicyNotSupported", "web")
+    });
+    assert_eq!(world.proxy.count("RunPodSandbox", "web"), 0);
+    fake.set_strict_groups(true);
     world.wait_running("web");
     world.finish();
 }

@@ -218,6 +218,34 @@ fn profiles_need_a_kernel_that_enforces_them() {
 }
 
 #[test]
+fn strict_groups_need_a_runtime_that_supports_them() {
+    let on = |supported: Option<bool>| {
+        let mut node = node();
+        node.runtime.features = supported
+            .map(|supported| k8s::NodeFeatures { supplemental_groups_policy: Some(supported) });
+        node
+    };
+    let policy = |policy: &str| json!({"securityContext": {"supplementalGroupsPolicy": policy}});
+    let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+    let refusal = refused("SupplementalGroupsPolicyNotSupported", message);
+    check(on(Some(true)), policy("Strict"), &FINE);
+    check(on(Some(false)), policy("Strict"), &refusal);
+    // An older runtime says nothing about its features.
+    check(on(None), policy("Strict"), &refusal);
+    check(on(None), policy("Merge"), &FINE);
+    let critical =
+        || json!({"priority": CRITICAL, "securityContext": {"supplementalGroupsPolicy": "Strict"}});
+    check(on(None), critical(), &refusal);
+    let mut silent = on(None);
+    silent.runtime.name.clear();
+    let waits = silent.wants([pod("x", critical()), pod("y", policy("Merge"))]).admits();
+    let told = "x waits: the runtime has not said yet which supplementalGroupsPolicy it supports";
+    assert_eq!(waits, [told, "y admitted"]);
+    // What runs keeps its place.
+    assert_eq!(on(None).runs([pod("x", policy("Strict"))]).admits(), FINE);
+}
+
+#[test]
 fn pressure_refuses_what_is_new() {
     use Pressure::{Disk, Memory, Pid};
     let tolerates = |toleration: Value| json!({"tolerations": [toleration]});

@@ -69,6 +69,7 @@ impl WorkerSet {
             pods: &pods,
             leaving: &leaving,
             node: &self.node,
+            runtime: &state.runtime,
             pressure: &state.pressure,
             before: &state.admitted.decisions,
         });

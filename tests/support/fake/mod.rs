@@ -101,6 +101,11 @@ impl Fake {
         self.shared.state().cgroup_driver = driver;
     }
 
+    /// Whether it supports `supplementalGroupsPolicy: Strict`, as containerd 2.x.
+    pub fn set_strict_groups(&self, supported: bool) {
+        self.shared.state().strict_groups = supported;
+    }
+
     /// Makes an image pullable (not present yet).
     pub fn publish_image(&self, name: &str) {
         self.shared.state().published.insert(name.to_owned());

@@ -72,7 +72,10 @@ impl RuntimeService for CriService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let network_ready = self.0.state().network_ready;
+        let (network_ready, strict_groups) = {
+            let state = self.0.state();
+            (state.network_ready, state.strict_groups)
+        };
         let condition =
             |kind: &str, status: bool, reason: &str, message: &str| v1::RuntimeCondition {
                 r#type: kind.to_owned(),
@@ -87,6 +90,10 @@ impl RuntimeService for CriService {
         ];
         ok(v1::StatusResponse {
             status: Some(v1::RuntimeStatus { conditions }),
+            features: Some(v1::RuntimeFeatures {
+                supplemental_groups_policy: strict_groups,
+                ..Default::default()
+            }),
             ..Default::default()
         })
     }

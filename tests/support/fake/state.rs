@@ -27,6 +27,7 @@ pub(super) struct State {
     pub(super) published: BTreeSet<String>,
     pub(super) network_ready: bool,
     pub(super) cgroup_driver: Option<v1::CgroupDriver>,
+    pub(super) strict_groups: bool,
     /// What was removed from under a running container, one line each.
     violations: BTreeSet<String>,
     /// Reserved sandbox and container names, with the id that holds them.
@@ -81,6 +82,7 @@ impl State {
             published: BTreeSet::new(),
             network_ready: true,
             cgroup_driver: None,
+            strict_groups: false,
             violations: BTreeSet::new(),
             names: HashMap::new(),
             next: 0,
