@@ -51,7 +51,8 @@ ServiceAccounts, PersistentVolumeClaims or ResourceClaims.
 | ignored | known and harmless to ignore; reported by `check` and `status` |
 | no | a manifest that sets it is rejected |
 
-What is below a field marked \"no\" or \"ignored\" is not listed: it shares its fate.
+What is below a field marked \"no\" or \"ignored\" is not listed: it shares its fate. The values of fields about
+scheduling, readiness gates and resizing are checked although they are ignored: a manifest with a wrong value is rejected.
 
 ## Limits
 

@@ -11,6 +11,7 @@ mod names;
 mod placement;
 mod report;
 mod resources;
+mod scheduling;
 mod security;
 mod spec;
 mod volumes;

@@ -3,6 +3,9 @@
 use super::{Report, given, metadata, names};
 use crate::model::k8s;
 
+/// The kubelet's words for an operator that does not exist.
+pub(super) const NO_OPERATOR: &str = "not a valid selector operator";
+
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
     metadata::labels(report, "spec.nodeSelector", spec.node_selector.as_ref());
     let node = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
@@ -22,7 +25,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
     }
 }
 
-fn check_term(report: &mut Report, path: &str, term: &k8s::NodeSelectorTerm) {
+pub(super) fn check_term(report: &mut Report, path: &str, term: &k8s::NodeSelectorTerm) {
     for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
         check_expression(report, &format!("{path}.matchExpressions[{index}]"), requirement);
     }
@@ -33,35 +36,40 @@ fn check_term(report: &mut Report, path: &str, term: &k8s::NodeSelectorTerm) {
 
 fn check_expression(report: &mut Report, path: &str, requirement: &k8s::NodeSelectorRequirement) {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let path_of_values = format!("{path}.values");
     if let Err(detail) = names::qualified_name(&requirement.key) {
         report.invalid(&format!("{path}.key"), requirement.key.as_str(), &detail);
     }
+    check_values(report, path, &requirement.operator, values);
     match requirement.operator.as_str() {
-        "In" | "NotIn" if values.is_empty() => {
-            let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-            report.required_because(&path_of_values, detail);
-        }
-        "In" | "NotIn" => {}
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-            report.forbidden(&path_of_values, detail);
-        }
-        "Exists" | "DoesNotExist" => {}
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
         "Gt" | "Lt" => match values {
             [number] if number.parse::<i64>().is_ok() => {}
             [other] => {
                 let detail = "must be a whole number when `operator` is 'Lt' or 'Gt'";
-                report.invalid(&format!("{path_of_values}[0]"), other.as_str(), detail);
+                report.invalid(&format!("{path}.values[0]"), other.as_str(), detail);
             }
             _ => {
                 let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                report.required_because(&path_of_values, detail);
+                report.required_because(&format!("{path}.values"), detail);
             }
         },
-        other => {
-            report.invalid(&format!("{path}.operator"), other, "not a valid selector operator");
+        other => report.invalid(&format!("{path}.operator"), other, NO_OPERATOR),
+    }
+}
+
+/// Whether a requirement has values, as its operator has it: the same for nodes and for labels.
+pub(super) fn check_values(report: &mut Report, path: &str, operator: &str, values: &[String]) {
+    let path = format!("{path}.values");
+    match operator {
+        "In" | "NotIn" if values.is_empty() => {
+            let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+            report.required_because(&path, detail);
         }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            report.forbidden(&path, detail);
+        }
+        _ => {}
     }
 }
 
@@ -75,9 +83,7 @@ fn check_field(report: &mut Report, path: &str, requirement: &k8s::NodeSelectorR
                 report.required_because(&format!("{path}.values"), detail);
             }
         }
-        other => {
-            report.invalid(&format!("{path}.operator"), other, "not a valid selector operator");
-        }
+        other => report.invalid(&format!("{path}.operator"), other, NO_OPERATOR),
     }
     if requirement.key != "metadata.name" {
         let key = requirement.key.as_str();

@@ -1,6 +1,8 @@
 //! `spec`: what concerns the pod as a whole.
 
-use super::{Report, container, dns, given, names, placement, resources, security, volumes};
+use super::{
+    Report, container, dns, given, names, placement, resources, scheduling, security, volumes,
+};
 use crate::{manifest::Context, model::k8s, podspec::priority_of_class};
 use std::collections::BTreeMap;
 
@@ -18,6 +20,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     dns::check(report, spec);
     namespaces(report, spec);
     placement::check(report, spec);
+    scheduling::check(report, spec);
     if spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
         let message =
             "without an API server nobody sets these conditions: the pod runs and is never Ready";
