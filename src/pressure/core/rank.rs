@@ -28,9 +28,9 @@ use crate::{
         DiskLayout, PodKey, PodUid, PodUse, Pressure, Quantity, SYSTEM_CRITICAL_PRIORITY, Signal,
         Space, k8s,
     },
-    podspec::{Amounts, pod_requests},
+    podspec::{Amounts, is_static, pod_requests},
 };
-use std::cmp::Reverse;
+use std::{cmp::Reverse, sync::Arc};
 
 /// A pod that uses this part of an amount is relevant to it.
 const RELEVANT_PART: u64 = 20;
@@ -49,15 +49,13 @@ fn small(signal: Signal) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The pod with its specification.
-    pub pod: &'a k8s::Pod,
+    pub pod: &'a Arc<k8s::Pod>,
     /// Full name.
     pub key: &'a PodKey,
     /// Which incarnation.
     pub uid: &'a PodUid,
     /// Its priority.
     pub priority: i32,
-    /// It came from an API server; otherwise it is static.
-    pub api_pod: bool,
     /// What it uses.
     pub usage: &'a PodUse,
 }
@@ -69,7 +67,7 @@ impl Candidate<'_> {
             return Some(Spare::Critical);
         }
         match static_pods {
-            StaticPods::Never if !self.api_pod => Some(Spare::Static),
+            StaticPods::Never if is_static(self.pod) => Some(Spare::Static),
             StaticPods::Never | StaticPods::Ranked => None,
         }
     }
@@ -298,7 +296,7 @@ pub fn rank<'a>(
             let over = i128::from(victim.used) - i128::from(victim.requested);
             let candidate = &victim.candidate;
             let within = by_request && over <= 0 && !victim.suspect;
-            (!victim.suspect, !candidate.api_pod, within, candidate.priority, Reverse(over))
+            (!victim.suspect, is_static(candidate.pod), within, candidate.priority, Reverse(over))
         };
         order(a).cmp(&order(b)).then_with(|| name(&a.candidate).cmp(&name(&b.candidate)))
     });

@@ -6,10 +6,7 @@ use super::{
 };
 use crate::{
     model::{DiskLayout, Now, Pressure, ReliefView, Signal},
-    pressure::core::{
-        rank::rank,
-        state::{Acting, Step},
-    },
+    pressure::core::state::{Acting, Step},
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -169,16 +166,8 @@ impl Relief {
         if !self.is_current(&acting, step) || !self.may_act(&acting, seen.now) {
             return false;
         }
-        let candidates = self.still_candidates(&pods, seen);
-        let ranking = rank(&candidates, &acting, seen.layout, seen.settings.static_pods);
-        self.note_spared(acting.threshold.signal, &ranking.spared, effects);
-        let Some(victim) = ranking.victims.first() else {
-            self.note_futile(&acting, &ranking.spared, seen.now, effects);
-            return false;
-        };
-        if let Some(leaving) = self.evict(victim, &acting, &pods, seen, effects) {
-            self.disk.step = DiskStep::Leaving(leaving);
-        }
+        let Some(leaving) = self.evict_first(&acting, &pods, seen, effects) else { return false };
+        self.disk.step = DiskStep::Leaving(leaving);
         true
     }
 

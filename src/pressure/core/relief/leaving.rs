@@ -60,17 +60,11 @@ pub(super) struct Left {
 }
 
 impl Leaving {
-    pub(super) fn new(
-        victim: &Victim<'_>,
-        pod: &Arc<k8s::Pod>,
-        acting: &Acting,
-        stop: HoldStop,
-        now: Now,
-    ) -> Self {
+    pub(super) fn new(victim: &Victim<'_>, acting: &Acting, stop: HoldStop, now: Now) -> Self {
         Self {
             key: victim.candidate.key.clone(),
             uid: victim.candidate.uid.clone(),
-            pod: Arc::clone(pod),
+            pod: Arc::clone(victim.candidate.pod),
             soft: !acting.threshold.is_hard(),
             patience: patience(stop),
             room: ExpectedRoom {

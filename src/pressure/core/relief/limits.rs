@@ -3,6 +3,7 @@
 use super::{Effects, LONGEST_PAUSE, MeasurePurpose, MeasuredPod, Relief, ReliefAction, Seen};
 use crate::{
     model::k8s,
+    podspec::is_static,
     pressure::core::{comeback::Cause, limits::over_limits, settings::StaticPods},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -43,13 +44,17 @@ impl Relief {
             return;
         }
         self.limits.due = seen.now.boot.saturating_add(LONGEST_PAUSE);
-        let exempt = seen.settings.static_pods == StaticPods::Never;
-        if exempt || !seen.settings.local_storage_limits {
+        if !seen.settings.local_storage_limits {
             return;
         }
-        let limited =
-            self.candidates(seen).filter(|view| view.pod.as_deref().is_some_and(has_local_limit));
-        let pods: Vec<_> = limited.cloned().collect();
+        let static_too = seen.settings.static_pods != StaticPods::Never;
+        let may_go = |pod: &k8s::Pod| static_too || !is_static(pod);
+        let mut pods: Vec<_> = self.candidates(seen).cloned().collect();
+        pods.retain(|view| view.pod.as_deref().is_some_and(may_go));
+        if pods.is_empty() {
+            return;
+        }
+        pods.retain(|view| view.pod.as_deref().is_some_and(has_local_limit));
         self.limits.check = LimitsCheck::Measuring;
         let purpose = MeasurePurpose::Limits;
         effects.actions.push(ReliefAction::Measure { purpose, pods });

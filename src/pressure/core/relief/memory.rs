@@ -96,16 +96,8 @@ impl Relief {
         if acting.threshold.is_hard() && self.hurry(&acting, &pods, seen, effects) {
             return true;
         }
-        let candidates = self.still_candidates(&pods, seen);
-        let ranking = rank(&candidates, &acting, seen.layout, seen.settings.static_pods);
-        self.note_spared(acting.threshold.signal, &ranking.spared, effects);
-        let Some(victim) = ranking.victims.first() else {
-            self.note_futile(&acting, &ranking.spared, seen.now, effects);
-            return false;
-        };
-        if let Some(leaving) = self.evict(victim, &acting, &pods, seen, effects) {
-            self.memory = MemoryTrack::Leaving(leaving);
-        }
+        let Some(leaving) = self.evict_first(&acting, &pods, seen, effects) else { return false };
+        self.memory = MemoryTrack::Leaving(leaving);
         true
     }
 
@@ -127,11 +119,10 @@ impl Relief {
         let ranking = rank(&going, acting, seen.layout, seen.settings.static_pods);
         let Some(victim) = ranking.victims.first() else { return false };
         let (key, uid) = (victim.candidate.key, victim.candidate.uid);
-        let Some(measured) = pods.iter().find(|m| m.view.uid == *uid) else { return false };
         if !self.evictions.hurry(key, uid) {
             return false;
         }
-        let leaving = Leaving::new(victim, &measured.pod, acting, HoldStop::AtOnce, seen.now);
+        let leaving = Leaving::new(victim, acting, HoldStop::AtOnce, seen.now);
         self.memory = MemoryTrack::Leaving(leaving);
         effects.save = true;
         effects.actions.push(ReliefAction::ReportHurried(key.clone()));

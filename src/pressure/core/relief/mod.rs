@@ -25,7 +25,7 @@ use self::{disk::DiskTrack, leaving::Leaving, limits::LimitsTrack, memory::Memor
 use super::{
     comeback::{Cause, EvictionRecord, Evictions},
     message::Eviction,
-    rank::{Candidate, Spare, Spared, Victim},
+    rank::{Candidate, Spare, Spared, rank},
     settings::EvictionSettings,
     state::{Acting, Change, PressureState, Step},
     threshold::Threshold,
@@ -95,7 +95,6 @@ impl MeasuredPod {
             key: &self.view.key,
             uid: &self.view.uid,
             priority: priority_of(&self.pod),
-            api_pod: false,
             usage: &self.usage,
         }
     }
@@ -460,19 +459,25 @@ impl Relief {
             && !self.state.is_outdated(acting.reading.at)
     }
 
-    /// Evicts a pod, and returns it as the pod to wait for.
-    fn evict(
+    /// Evicts the first pod by rank of those that were measured and are still candidates, and
+    /// returns it as the pod to wait for. Returns `None` when no pod can be evicted.
+    fn evict_first(
         &mut self,
-        victim: &Victim<'_>,
         acting: &Acting,
         measured: &[MeasuredPod],
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> Option<Leaving> {
+        let candidates = self.still_candidates(measured, seen);
+        let ranking = rank(&candidates, acting, seen.layout, seen.settings.static_pods);
+        self.note_spared(acting.threshold.signal, &ranking.spared, effects);
+        let Some(victim) = ranking.victims.first() else {
+            self.note_futile(acting, &ranking.spared, seen.now, effects);
+            return None;
+        };
         let eviction = Eviction::of(victim, acting, seen.settings.max_pod_grace);
+        let leaving = Leaving::new(victim, acting, eviction.hold.stop, seen.now);
         let candidate = &victim.candidate;
-        let pod = &measured.iter().find(|m| m.view.uid == *candidate.uid)?.pod;
-        let leaving = Leaving::new(victim, pod, acting, eviction.hold.stop, seen.now);
         let cause = Cause::Signal(acting.threshold.signal);
         let message = eviction.hold.message.clone();
         self.evictions.evict(candidate, cause, eviction.hold, seen.now);
@@ -486,7 +491,7 @@ impl Relief {
         Some(leaving)
     }
 
-    /// Takes in which pods a ranking has spared, and reports the new ones.
+    /// Notes which pods a ranking has spared, and reports the new ones.
     fn note_spared(&mut self, signal: Signal, spared: &[Spared<'_>], effects: &mut Effects) {
         let now: BTreeMap<PodKey, Spare> =
             spared.iter().map(|spared| (spared.candidate.key.clone(), spared.why)).collect();

@@ -24,7 +24,7 @@ use crate::model::{
     VolumeUse, k8s,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
@@ -78,13 +78,15 @@ fn acting(signal: Signal, shortfall: u64) -> Acting {
     }
 }
 
+/// The annotation that tells static pods from those of an API server.
+const SOURCE: &str = "kubernetes.io/config.source";
+
 /// A pod with what it uses.
 struct Pod {
-    pod: k8s::Pod,
+    pod: Arc<k8s::Pod>,
     key: PodKey,
     uid: PodUid,
     usage: PodUse,
-    api: bool,
 }
 
 impl Pod {
@@ -94,8 +96,9 @@ impl Pod {
         if spec.get("containers").is_none() {
             spec["containers"] = json!([{"name": "c", "image": "i"}]);
         }
-        let pod: k8s::Pod =
-            serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+        let metadata = json!({"name": name, "annotations": {SOURCE: "file"}});
+        let pod = json!({"metadata": metadata, "spec": spec});
+        let pod: Arc<k8s::Pod> = Arc::new(serde_json::from_value(pod).unwrap());
         let (key, uid) = (PodKey::new("default", name), PodUid::from(name));
         let spec = pod.spec.as_ref().unwrap();
         let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
@@ -122,7 +125,7 @@ impl Pod {
             runtime_files: Some(Space::default()),
             partly: PartlyMeasured::default(),
         };
-        Self { pod, key, uid, usage, api: false }
+        Self { pod, key, uid, usage }
     }
 
     fn requesting(name: &str, priority: i32, memory: &str) -> Self {
@@ -132,8 +135,10 @@ impl Pod {
         Self::new(name, json!({"priority": priority, "containers": containers}))
     }
 
+    /// The same pod from an API server.
     fn api(mut self) -> Self {
-        self.api = true;
+        let annotations = Arc::make_mut(&mut self.pod).metadata.annotations.as_mut().unwrap();
+        annotations.insert(SOURCE.to_owned(), "api".to_owned());
         self
     }
 
@@ -171,7 +176,6 @@ impl Pod {
             key: &self.key,
             uid: &self.uid,
             priority: crate::model::priority_of(&self.pod),
-            api_pod: self.api,
             usage: &self.usage,
         }
     }

@@ -2,7 +2,10 @@
 //! nobody is evicted who may not be or would not help.
 
 use super::*;
-use crate::model::{Pressure, Readings};
+use crate::{
+    model::{Pressure, Readings},
+    podspec::is_static,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,8 +161,7 @@ fn built(runs: &[Runs]) -> Vec<Pod> {
         let mut pod = Pod::requesting(&format!("p{index:02}"), *priority, &format!("{request}Mi"));
         pod.usage.memory = used.map(|mib| mib * MI);
         pod.usage.processes = *used;
-        pod.api = *api;
-        pod
+        if *api { pod.api() } else { pod }
     };
     runs.iter().enumerate().map(pod).collect()
 }
@@ -215,7 +217,7 @@ proptest! {
         let mut candidates: Vec<Candidate<'_>> = pods.iter().map(Pod::candidate).collect();
         let ranking = rank(&candidates, &acting, DiskLayout::Single, static_pods);
         let may = |candidate: &Candidate<'_>| {
-            candidate.priority < 2_000_000_000 && (candidate.api_pod || !never)
+            candidate.priority < 2_000_000_000 && (!is_static(candidate.pod) || !never)
         };
         let used = |candidate: &Candidate<'_>| candidate.usage.memory.map_or(0, |bytes| bytes / MI * unit);
         let kept_free = 100 * unit;
@@ -248,8 +250,9 @@ proptest! {
         for pair in ranking.victims.windows(2) {
             let [first, second] = pair else { unreachable!() };
             let over = |victim: &Victim<'_>| victim.used > victim.requested;
-            prop_assert!(first.candidate.api_pod >= second.candidate.api_pod);
-            if first.candidate.api_pod != second.candidate.api_pod {
+            let statics = [first, second].map(|victim| is_static(victim.candidate.pod));
+            prop_assert!(statics[0] <= statics[1]);
+            if statics[0] != statics[1] {
                 continue;
             }
             prop_assert!(by_pids || over(first) >= over(second));

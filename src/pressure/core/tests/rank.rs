@@ -349,10 +349,10 @@ fn a_partly_measured_pod_is_no_suspect_beside_one_that_explains_the_shortage() {
 #[test]
 fn suspects_go_by_priority_and_lower_bound() {
     let mut first = partly("first", MI);
-    first.pod.spec.as_mut().unwrap().priority = Some(-5);
+    Arc::make_mut(&mut first.pod).spec.as_mut().unwrap().priority = Some(-5);
     let critical = {
         let mut pod = partly("critical", MI);
-        pod.pod.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+        Arc::make_mut(&mut pod.pod).spec.as_mut().unwrap().priority = Some(2_000_000_000);
         pod
     };
     let pods = [partly("small", 2 * MI), critical, partly("large", 3 * MI), first];

@@ -103,10 +103,7 @@ fn the_next_pod_waits_for_the_room_of_the_evicted_one() {
 
 #[test]
 fn memory_does_not_wait_for_a_disk() {
-    let mut settings =
-        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
-    settings.local_storage_limits = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
     world.round(0);
     world.run(disk_hog("disk"));
     world.run(hog());
@@ -134,10 +131,7 @@ fn memory_does_not_wait_for_a_disk() {
 
 #[test]
 fn a_measurement_of_disks_is_dropped_when_a_pod_was_evicted_meanwhile() {
-    let mut settings =
-        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
-    settings.local_storage_limits = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
     world.round(0);
     let mut hog = disk_hog("hog");
     hog.usage.memory = Some(400 * MI);
@@ -159,10 +153,7 @@ fn a_measurement_of_disks_is_dropped_when_a_pod_was_evicted_meanwhile() {
 
 #[test]
 fn disks_are_measured_anew_when_another_pod_has_ended_meanwhile() {
-    let mut settings =
-        settings(thresholds("memory.available=100Mi nodefs.available=100Mi", "", "", ""));
-    settings.local_storage_limits = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
     world.round(0);
     world.run(disk_hog("disk").memory(0));
     world.run(hog().disk(Some(space(0, 0)), Some(space(0, 0))));
@@ -242,4 +233,18 @@ fn static_pods_are_not_checked_when_they_are_never_evicted() {
     assert_eq!(world.round(50), ["free images"]);
     world.relief.fold(Outcome::ImagesFreed(None));
     assert_eq!(world.decide(), ["measure disks of one", "no pod helps"]);
+}
+
+#[test]
+fn limits_of_api_pods_are_checked_when_static_pods_are_exempt() {
+    let mut settings = settings(thresholds("nodefs.available=100Mi", "", "", ""));
+    settings.static_pods = StaticPods::Never;
+    let mut world = World::new(settings);
+    let limited = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}]});
+    world.run(Pod::new("one", limited.clone()).volume("v", space(20 * MI, 1)));
+    world.run(Pod::new("two", limited).volume("v", space(20 * MI, 1)).api());
+    world.round(0);
+    assert_eq!(world.round(2000), ["measure limits of two"]);
+    world.answer();
+    assert_eq!(world.round(1), ["evict two"]);
 }

@@ -32,22 +32,9 @@ fn a_pod_is_evicted_at_once_where_the_kernel_reclaims_nothing() {
     assert_eq!(world.stop_of("hog"), Some(HoldStop::AtOnce));
 }
 
-/// A world in which `hog` was told to stop for memory.
-fn evicted() -> World {
-    let mut world = hard_memory();
-    world.run(hog());
-    world.read(Signal::MemoryAvailable, 60 * MI);
-    world.round(50);
-    without_page_cache(&mut world);
-    world.round(1);
-    world.answer();
-    assert_eq!(world.round(1), ["evict hog"]);
-    world
-}
-
 #[test]
 fn the_next_pod_waits_until_the_evicted_one_is_gone() {
-    let mut world = evicted();
+    let mut world = evicted_for_memory(hog());
     world.run(Pod::new("second", json!({})).memory(300 * MI));
     assert!(world.round(50).is_empty() && world.round(1000).is_empty());
     // Its processes have ended, its containers are not removed yet.
@@ -62,15 +49,8 @@ fn the_next_pod_waits_until_the_evicted_one_is_gone() {
 
 #[test]
 fn memory_of_a_volume_is_free_only_when_the_pod_has_ended() {
-    let mut world = hard_memory();
     let volumes = json!({"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]});
-    world.run(Pod::new("hog", volumes).memory(400 * MI));
-    world.read(Signal::MemoryAvailable, 60 * MI);
-    world.round(50);
-    without_page_cache(&mut world);
-    world.round(1);
-    world.answer();
-    assert_eq!(world.round(1), ["evict hog"]);
+    let mut world = evicted_for_memory(Pod::new("hog", volumes).memory(400 * MI));
     world.without_tasks.insert("hog".into());
     world.read(Signal::MemoryAvailable, 500 * MI);
     assert!(world.round(50).is_empty() && world.round(50).is_empty());
@@ -81,7 +61,7 @@ fn memory_of_a_volume_is_free_only_when_the_pod_has_ended() {
 
 #[test]
 fn a_pod_that_does_not_stop_holds_up_the_next_for_its_patience_only() {
-    let mut world = evicted();
+    let mut world = evicted_for_memory(hog());
     world.run(Pod::new("second", json!({})).memory(300 * MI));
     world.round(29_000);
     assert!(world.round(500).is_empty());
@@ -134,14 +114,7 @@ fn page_cache_reclaim_is_retried_after_a_minute() {
 
 #[test]
 fn page_cache_reclaim_is_retried_for_a_hard_threshold() {
-    let mut settings = settings(thresholds(
-        "memory.available=100Mi",
-        "memory.available=200Mi",
-        "memory.available=1s",
-        "",
-    ));
-    settings.local_storage_limits = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(soft_memory());
     world.round(0);
     world.read(Signal::MemoryAvailable, 150 * MI);
     world.round(2000);
@@ -157,15 +130,7 @@ fn page_cache_reclaim_is_retried_for_a_hard_threshold() {
 
 #[test]
 fn a_grace_period_of_a_soft_threshold_is_cut_short_by_a_hard_one() {
-    let mut settings = settings(thresholds(
-        "memory.available=100Mi",
-        "memory.available=200Mi",
-        "memory.available=1s",
-        "",
-    ));
-    settings.max_pod_grace = 600;
-    settings.local_storage_limits = false;
-    let mut world = World::new(settings);
+    let mut world = World::new(soft_memory());
     world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
     world.run(Pod::new("second", json!({})).memory(200 * MI));
     world.round(0);
@@ -236,8 +201,7 @@ fn a_measurement_that_a_later_step_has_overtaken_decides_nothing() {
 
 #[test]
 fn process_ids_have_no_page_cache() {
-    let mut world = World::new(settings(thresholds("pid.available=100", "", "", "")));
-    world.settings.local_storage_limits = false;
+    let mut world = World::new(hard("pid.available=100"));
     world.round(0);
     world.round(2000);
     world.run(Pod::new("bomb", json!({})).processes(700));
@@ -248,7 +212,7 @@ fn process_ids_have_no_page_cache() {
 
 #[test]
 fn an_evicted_pod_comes_back_when_the_condition_and_its_pause_are_over() {
-    let mut world = evicted();
+    let mut world = evicted_for_memory(hog());
     world.read(Signal::MemoryAvailable, 500 * MI);
     world.end("hog");
     world.round(50);
@@ -263,7 +227,7 @@ fn an_evicted_pod_comes_back_when_the_condition_and_its_pause_are_over() {
 
 #[test]
 fn a_pod_that_hangs_is_not_let_back() {
-    let mut world = evicted();
+    let mut world = evicted_for_memory(hog());
     world.read(Signal::MemoryAvailable, 500 * MI);
     world.round(31_000);
     world.round(50);
@@ -275,9 +239,7 @@ fn a_pod_that_hangs_is_not_let_back() {
 
 #[test]
 fn a_signal_that_no_pod_relieves_does_not_hold_up_another() {
-    let limits = thresholds("memory.available=100Mi pid.available=100", "", "", "");
-    let mut world = World::new(settings(limits));
-    world.settings.local_storage_limits = false;
+    let mut world = World::new(hard("memory.available=100Mi pid.available=100"));
     world.round(0);
     world.run(Pod::new("bomb", json!({})).memory(0).processes(700));
     world.read(Signal::MemoryAvailable, 60 * MI);
@@ -289,4 +251,15 @@ fn a_signal_that_no_pod_relieves_does_not_hold_up_another() {
     assert_eq!(world.round(1), ["no pod helps", "measure cgroups of bomb"]);
     world.answer();
     assert_eq!(world.round(1), ["evict bomb"]);
+}
+
+#[test]
+fn pods_of_an_api_server_are_evicted_before_static_ones() {
+    let mut world = hard_memory();
+    world.run(hog());
+    world.run(Pod::requesting("other", 1000, "1Gi").memory(200 * MI).api());
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(50);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog other", "evict other"]);
 }

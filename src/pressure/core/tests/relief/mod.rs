@@ -6,7 +6,7 @@ mod restart;
 
 use super::*;
 use crate::model::{ContainerInstance, HoldStop, PodView, Pressure, PressureOrders, Readings};
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 /// A node whose readings, pods and clock the test sets. Actions are short texts such as
 /// `evict hog`.
@@ -73,7 +73,7 @@ impl World {
         let view = PodView {
             key: pod.key.clone(),
             uid: pod.uid.clone(),
-            pod: Some(Arc::new(pod.pod.clone())),
+            pod: Some(Arc::clone(&pod.pod)),
             status: Arc::default(),
             ended: false,
             containers: vec![container],
@@ -194,20 +194,45 @@ fn shown(action: &ReliefAction) -> Option<String> {
     })
 }
 
-fn hard_memory() -> World {
-    let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
-    world.settings.local_storage_limits = false;
-    // The workers had their time to report after the first listing.
+/// Settings of these hard thresholds, without checks of the pods' own limits.
+fn hard(thresholds_text: &str) -> EvictionSettings {
+    let thresholds = thresholds(thresholds_text, "", "", "");
+    EvictionSettings { local_storage_limits: false, ..settings(thresholds) }
+}
+
+/// Settings of a hard and a soft threshold of memory. The soft one gives pods up to ten minutes.
+fn soft_memory() -> EvictionSettings {
+    let (hard, soft) = ("memory.available=100Mi", "memory.available=200Mi");
+    let thresholds = thresholds(hard, soft, "memory.available=1s", "");
+    EvictionSettings { max_pod_grace: 600, local_storage_limits: false, ..settings(thresholds) }
+}
+
+/// A world with these hard thresholds. The workers had their time to report after the first
+/// listing.
+fn reported(thresholds: &str) -> World {
+    let mut world = World::new(hard(thresholds));
     assert!(world.round(0).is_empty());
     assert!(world.round(2000).is_empty());
     world
 }
 
+fn hard_memory() -> World {
+    reported("memory.available=100Mi")
+}
+
 fn hard_disk() -> World {
-    let mut world = World::new(settings(thresholds("nodefs.available=100Mi", "", "", "")));
-    world.settings.local_storage_limits = false;
-    assert!(world.round(0).is_empty());
-    assert!(world.round(2000).is_empty());
+    reported("nodefs.available=100Mi")
+}
+
+/// A world in which `pod` was told to stop for memory.
+fn evicted_for_memory(pod: Pod) -> World {
+    let name = pod.key.name.clone();
+    let mut world = hard_memory();
+    world.run(pod);
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), [format!("measure cgroups of {name}"), format!("evict {name}")]);
     world
 }
 

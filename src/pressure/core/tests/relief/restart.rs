@@ -7,19 +7,6 @@ fn record(world: &World) -> EvictionRecord {
     world.relief.records().next().unwrap().clone()
 }
 
-/// Settings of a soft threshold that gives pods five minutes.
-fn soft() -> EvictionSettings {
-    let mut settings = settings(thresholds(
-        "memory.available=100Mi",
-        "memory.available=200Mi",
-        "memory.available=1s",
-        "",
-    ));
-    settings.max_pod_grace = 600;
-    settings.local_storage_limits = false;
-    settings
-}
-
 #[test]
 fn no_pod_is_evicted_before_all_pods_are_reported() {
     let mut world = World::new(settings(thresholds("memory.available=100Mi", "", "", "")));
@@ -62,7 +49,7 @@ fn nothing_is_admitted_before_the_usage_of_all_pods_is_known() {
 
 #[test]
 fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
-    let mut world = World::new(soft());
+    let mut world = World::new(soft_memory());
     world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
     world.round(0);
     world.read(Signal::MemoryAvailable, 150 * MI);
@@ -75,7 +62,7 @@ fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
     let first = Relief::first_orders(&evictions, &world.settings);
     assert!(first.evicted.contains_key(&PodKey::new("default", "hog")));
     assert!(first.conditions.contains(&Pressure::Memory) && !first.known);
-    let mut next = World::resumed(evictions, soft());
+    let mut next = World::resumed(evictions, soft_memory());
     next.now = world.now;
     next.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
     next.run(Pod::new("second", json!({})).memory(300 * MI));
@@ -92,7 +79,7 @@ fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
 #[test]
 fn a_condition_without_a_threshold_is_not_restored() {
     let evictions = {
-        let mut world = World::new(soft());
+        let mut world = World::new(soft_memory());
         world.run(hog());
         world.round(0);
         world.read(Signal::MemoryAvailable, 60 * MI);
@@ -108,12 +95,7 @@ fn a_condition_without_a_threshold_is_not_restored() {
 
 #[test]
 fn the_record_of_a_pod_that_is_not_wished_any_more_is_dropped() {
-    let mut world = hard_memory();
-    world.run(hog());
-    world.read(Signal::MemoryAvailable, 60 * MI);
-    world.round(50);
-    without_page_cache(&mut world);
-    world.decide();
+    let mut world = evicted_for_memory(hog());
     assert!(world.stop_of("hog").is_some());
     world.pods.clear();
     world.known_uids = Some(BTreeSet::new());
@@ -123,12 +105,7 @@ fn the_record_of_a_pod_that_is_not_wished_any_more_is_dropped() {
 
 #[test]
 fn wall_time_in_the_future_does_not_keep_a_pod_away() {
-    let mut world = hard_memory();
-    world.run(hog());
-    world.read(Signal::MemoryAvailable, 60 * MI);
-    world.round(50);
-    without_page_cache(&mut world);
-    world.decide();
+    let world = evicted_for_memory(hog());
     let mut record = record(&world);
     record.at = Timestamp::from_second(9_000_000).unwrap();
     let evictions = Evictions::restored([record], now(100, 1_000_000));
