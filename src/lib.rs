@@ -14,6 +14,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod cri;
+mod dbus;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod desired;
 mod document;

@@ -61,6 +61,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("beneath", Shared),
     ("blocking", Shared),
     ("clock", Shared),
+    ("dbus", Shared),
     ("files", Shared),
     ("publish", Shared),
     ("notify", Leaf),

@@ -23,6 +23,7 @@ mod socket;
 mod tests;
 
 use super::slice::{Property, Stage, UnitState, Value};
+use crate::dbus::{self, CallError};
 use socket::PrivateSocket;
 use std::{
     io,
@@ -31,7 +32,7 @@ use std::{
 };
 use thiserror::Error;
 use tokio::{net::UnixStream, sync::Semaphore, time::Instant};
-use zbus::{Connection, DBusError as _, OwnedObjectPath, Variant, connection::Builder};
+use zbus::{Connection, OwnedObjectPath, Variant, connection::Builder};
 
 /// For one piece of work, from waiting for its turn to its end.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -339,10 +340,9 @@ impl Manager {
         B: serde::Serialize + zbus::DynamicType,
         R: serde::de::DeserializeOwned + zbus::Type,
     {
-        let (to, interface) = (Some(DESTINATION), Some(INTERFACE));
-        let call = self.connection.call_method(to, OBJECT, interface, method, body);
-        let answer = call.await.map_err(|error| refused(method, error))?;
-        answer.body().deserialize().map_err(|error| broken(&error))
+        let place = (DESTINATION, OBJECT, INTERFACE);
+        let called = dbus::call(&self.connection, place, method, body);
+        called.await.map_err(|error| refused(method, error))
     }
 }
 
@@ -350,22 +350,12 @@ fn broken(error: &(impl std::error::Error + ?Sized)) -> SystemdError {
     SystemdError::Broken { message: error.to_string() }
 }
 
-/// An error that systemd (or the bus) answered, or the end of the connection.
-fn refused(call: &'static str, error: zbus::Error) -> SystemdError {
-    let (name, message) = if let zbus::Error::MethodError(name, message, _) = error {
-        (name.to_string(), message.unwrap_or_default())
-    } else if let zbus::Error::FDO(error) = error {
-        (error.name().to_string(), error.description().unwrap_or_default().to_owned())
-    } else {
-        return broken(&error);
-    };
+fn refused(call: &'static str, error: CallError) -> SystemdError {
     // The bus about a systemd that is just executing itself anew.
-    let away = ["Disconnected", "NoReply", "ServiceUnknown", "NameHasNoOwner"];
-    let standard = name.strip_prefix("org.freedesktop.DBus.Error.");
-    if standard.is_some_and(|error| away.contains(&error)) {
-        return SystemdError::Broken { message: format!("{name}: {message}") };
+    match error.broken_if(&["Disconnected", "NoReply", "ServiceUnknown", "NameHasNoOwner"]) {
+        CallError::Refused { name, message } => SystemdError::Refused { call, name, message },
+        CallError::Broken(message) => SystemdError::Broken { message },
     }
-    SystemdError::Refused { call, name, message }
 }
 
 fn variants(properties: &[Property]) -> Vec<(&str, Variant<'_>)> {

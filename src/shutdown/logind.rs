@@ -1,6 +1,7 @@
 //! logind over the system bus: how long a shutdown may be held up, the lock that holds it up, and
 //! the signal that it is about to begin.
 
+use crate::dbus::{self, CallError};
 use std::{
     fs, io,
     io::Write as _,
@@ -11,8 +12,8 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio_stream::StreamExt as _;
 use zbus::{
-    Connection, DBusError as _, Message, MessageStream, OwnedFd, OwnedVariant, Variant,
-    connection::Builder, message::Type,
+    Connection, Message, MessageStream, OwnedFd, OwnedVariant, Variant, connection::Builder,
+    message::Type,
 };
 
 /// For each call.
@@ -194,7 +195,7 @@ impl Logind {
 
     async fn call<B, R>(
         &self,
-        (to, object, interface): (&str, &str, &str),
+        place: (&str, &str, &str),
         method: &'static str,
         body: &B,
     ) -> Result<R, LogindError>
@@ -202,9 +203,8 @@ impl Logind {
         B: serde::Serialize + zbus::DynamicType,
         R: serde::de::DeserializeOwned + zbus::Type,
     {
-        let call = self.connection.call_method(Some(to), object, Some(interface), method, body);
-        let answer = call.await.map_err(|error| refused(method, error))?;
-        answer.body().deserialize().map_err(|error| broken(&error))
+        let called = dbus::call(&self.connection, place, method, body);
+        called.await.map_err(|error| refused(method, error))
     }
 }
 
@@ -212,25 +212,15 @@ fn broken(error: &(impl std::error::Error + ?Sized)) -> LogindError {
     LogindError::Broken(error.to_string())
 }
 
-fn refused(call: &'static str, error: zbus::Error) -> LogindError {
-    let (name, message) = if let zbus::Error::MethodError(name, message, _) = error {
-        (name.to_string(), message.unwrap_or_default())
-    } else if let zbus::Error::FDO(error) = error {
-        (error.name().to_string(), error.description().unwrap_or_default().to_owned())
-    } else {
-        return broken(&error);
-    };
-    if NOBODY.contains(&name.as_str()) {
-        return LogindError::NoLogind;
-    }
-    let message = format!("{name}: {message}");
+fn refused(call: &'static str, error: CallError) -> LogindError {
     // The bus about a logind that is just being started anew.
-    let away = ["Disconnected", "NoReply", "TimedOut", "Timeout"];
-    let standard = name.strip_prefix("org.freedesktop.DBus.Error.");
-    if standard.is_some_and(|error| away.contains(&error)) {
-        return LogindError::Broken(message);
+    match error.broken_if(&["Disconnected", "NoReply", "TimedOut", "Timeout"]) {
+        CallError::Refused { name, .. } if NOBODY.contains(&name.as_str()) => LogindError::NoLogind,
+        CallError::Refused { name, message } => {
+            LogindError::Refused { call, message: format!("{name}: {message}") }
+        }
+        CallError::Broken(message) => LogindError::Broken(message),
     }
-    LogindError::Refused { call, message }
 }
 
 /// Writes the drop-in with which logind lets itself be held up so long: whole or not at all.
