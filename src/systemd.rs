@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_that_does_not_come_round_ends_the_signs_of_life_until_it_does() {
+    async fn watchdog_signs_stop_while_a_loop_does_not_come_round() {
         let (bench, mut task) = bench(Some(Duration::from_secs(60)));
         let begun = Instant::now();
         task.give_sign(begun + LATE / 2);

@@ -316,7 +316,7 @@ fn events_arrive_and_are_dropped_and_doubled() {
 }
 
 #[test]
-fn a_private_containerd_names_its_leaks_and_goes_without_a_trace() {
+fn a_private_containerd_reports_its_leaks_and_leaves_no_trace() {
     if support::skip_without_containerd() {
         return;
     }

@@ -115,7 +115,7 @@ fn a_wrong_command_line_exits_2_and_names_what_was_meant() {
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_everything_that_is_wrong() {
+fn a_wrong_configuration_is_refused_with_all_mistakes() {
     let dir = Dir::new();
     let config =
         dir.file("config.yaml", &format!("{HEAD}registryBurst: x\nhealthzPort: -1\nmaxPod: 3\n"));

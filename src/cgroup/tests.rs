@@ -206,7 +206,7 @@ fn populate(directory: &Path, controllers: Option<&str>) {
 }
 
 #[tokio::test]
-async fn v2_enables_controllers_down_the_chain_and_writes_values_while_nothing_runs() {
+async fn v2_enables_controllers_before_values_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let all = "cpuset cpu io memory hugetlb pids";
@@ -534,7 +534,7 @@ async fn v1_pod_is_made_limited_killed_and_removed_for_real() {
 }
 
 #[tokio::test]
-async fn v1_leftovers_in_a_hierarchy_that_only_the_runtime_uses_are_found_and_removed() {
+async fn v1_leftovers_in_a_hierarchy_of_the_runtime_are_removed() {
     let mounted = mounted();
     let foreign = |h: &&Hierarchy| h.controllers.iter().any(|c| c == "devices" || c == "blkio");
     let Some(foreign) = mounted.iter().find(foreign).cloned() else {

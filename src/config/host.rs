@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_have_time_under_systemd_unless_the_configuration_says_something_else() {
+    fn pods_have_shutdown_time_under_systemd_by_default() {
         let systemd = Environment { notify_socket: Some("/n".into()), ..Environment::default() };
         let after = |environment: &Environment, configured: Option<ShutdownPeriods>| {
             let mut config = Config { shutdown: configured, ..Config::default() };

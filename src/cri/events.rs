@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_container_counts_and_that_of_an_execed_process_does_not() {
+    fn the_end_of_an_execed_process_is_no_end_of_a_container() {
         let exit = |id: &str| {
             let exit = TaskExit {
                 container_id: "c".to_owned(),

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_has_the_restart_count_and_the_attempt_stands_in() {
+    fn the_restart_count_is_the_annotation_or_the_attempt() {
         let mut item = container();
         assert_eq!(listed_container(&item).unwrap().1.restart_count, 7);
         item.annotations = labels(&[(annotation::RESTART_COUNT, "3")]);

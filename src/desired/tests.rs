@@ -45,7 +45,7 @@ fn the_running_one_of_two_pods_of_a_name_stays() {
 }
 
 #[test]
-fn while_none_runs_the_first_by_location_is_taken_whatever_the_order_of_arrival() {
+fn the_first_duplicate_by_location_is_taken_while_none_runs() {
     let (a, b) = (pod("web", "1", "/m/a.yaml"), pod("web", "2", "/m/b.yaml"));
     for pods in [vec![a.clone(), b.clone()], vec![b, a]] {
         let sources = [source(Knowledge::Complete, pods)];
@@ -76,7 +76,7 @@ fn a_uid_used_for_two_names_is_given_to_the_one_that_runs() {
 }
 
 #[test]
-fn a_pod_is_unconfirmed_when_the_source_that_it_is_taken_from_says_so() {
+fn a_pod_is_unconfirmed_when_its_source_says_so() {
     let of = |location, unconfirmed: &[&str]| {
         let mut source = SourceSnapshot::clone(&source(
             Knowledge::Complete,
@@ -96,7 +96,7 @@ fn a_pod_is_unconfirmed_when_the_source_that_it_is_taken_from_says_so() {
 }
 
 #[test]
-fn one_source_that_does_not_know_everything_makes_the_whole_incomplete() {
+fn one_incomplete_source_makes_the_whole_incomplete() {
     for (second, told, complete) in [
         (Knowledge::Complete, true, true),
         (Knowledge::Checkpoint, true, false),

@@ -159,7 +159,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn the_runtime_is_asked_again_when_its_place_is_gone_and_now_and_then() {
+    fn the_runtime_is_asked_again_where_its_images_are() {
         let path = PathBuf::from("/images");
         let unreadable = NoReading::Unreadable { path: path.clone(), message: String::new() };
         let moved = NoReading::Moved { path: path.clone() };

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn terminal_lines_have_a_short_time_and_colours_only_when_wanted() {
+    fn terminal_lines_have_a_short_time_and_optional_colours() {
         let plain = logged(Look::Plain, 0, || tracing::info!("up"));
         assert_eq!(plain.len(), "15:04:05 INFO  up\n".len(), "{plain:?}");
         assert!(plain.ends_with(" INFO  up\n") && plain.as_bytes()[2] == b':', "{plain:?}");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_its_time_until_it_changes_also_over_a_restart() {
+    fn a_condition_keeps_its_time_over_a_restart() {
         let (nothing, memory) = (BTreeSet::new(), BTreeSet::from([Pressure::Memory]));
         let mut conditions = NodeConditions::default();
         conditions.update(&nothing, Vec::new(), false, at(10));

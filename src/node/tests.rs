@@ -125,7 +125,7 @@ fn a_condition_keeps_its_time_until_it_changes() {
 }
 
 #[test]
-fn after_the_controller_gave_up_on_a_node_everything_is_told_again() {
+fn a_node_that_was_given_up_is_written_again_completely() {
     let report = report();
     let mut node = new_node(&registration(), &report, at(0));
     for condition in node.status.as_mut().unwrap().conditions.iter_mut().flatten() {
@@ -160,7 +160,7 @@ fn what_others_wrote_stays() {
 }
 
 #[test]
-fn the_endpoint_of_a_kubelet_goes_and_what_stands_for_none_is_left_alone() {
+fn the_endpoint_of_a_kubelet_is_removed_from_the_node() {
     let report = report();
     let mut node = new_node(&registration(), &report, at(0));
     let mut patch = |port: u16| {
@@ -282,7 +282,7 @@ fn addresses_of_an_external_cloud_provider_stay() {
 
 /// The wall clock is set, forward or back by a day: only what people read follows it.
 #[test]
-fn a_step_of_the_wall_clock_changes_no_condition_and_no_schedule() {
+fn a_wall_clock_step_changes_no_condition_and_no_schedule() {
     let report = report();
     let first = at(0);
     let node = new_node(&registration(), &report, first);
@@ -325,7 +325,7 @@ fn a_lease_follows_the_node_that_it_belongs_to() {
 }
 
 #[test]
-fn a_status_is_written_when_it_changes_and_when_its_time_has_come() {
+fn a_status_is_written_when_it_changes_or_is_due() {
     let periods =
         ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
     let mut posting = Posting::new(periods);

@@ -176,7 +176,7 @@ async fn a_delay_that_stays_too_short_is_told_and_used() {
 }
 
 #[tokio::test]
-async fn a_bus_that_comes_back_is_listened_to_again_and_the_lock_is_held_meanwhile() {
+async fn the_lock_is_held_while_the_bus_is_away() {
     let mut bench = bench(&[60], |_| {});
     bench.until((1, 1), |bench| bench.logind.locks()).await;
     bench.logind.restart_bus().await;

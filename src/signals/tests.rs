@@ -70,7 +70,7 @@ fn numbers(reading: &Reading) -> (u64, u64) {
 }
 
 #[test]
-fn memory_is_read_by_the_working_set_or_as_the_kernel_estimates_it() {
+fn memory_is_the_working_set_or_the_estimate_of_the_kernel() {
     let files = Files::new();
     let read = |signal| exactly(&mut files.machine(signal), Signal::MemoryAvailable, None).unwrap();
     let reading = read(MemorySignal::WorkingSet);

@@ -274,7 +274,7 @@ async fn deleted_directories_are_made_and_locked_again() {
 }
 
 #[tokio::test]
-async fn an_agent_stops_when_its_root_directory_became_that_of_another() {
+async fn an_agent_stops_when_another_owns_its_root_directory() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     let life = Life::begin(dir.path());

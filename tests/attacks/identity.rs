@@ -111,7 +111,7 @@ fn a_second_pod_with_the_same_uid_is_rejected() {
 }
 
 #[test]
-fn a_pod_whose_manifest_and_sandbox_went_while_the_agent_was_down_stays_gone() {
+fn a_pod_removed_while_the_agent_was_down_stays_gone() {
     let Some(world) = crate::world(|settings| settings) else { return };
     let dog = Watchdog::start(&world);
     for pod in ["db", "web"] {

@@ -95,7 +95,7 @@ fn half_a_request_on_many_connections_blocks_no_health_probe() {
 }
 
 #[test]
-fn one_request_a_second_on_many_connections_blocks_no_health_probe() {
+fn regular_requests_on_many_connections_block_no_health_probe() {
     attack_the_health_port(|port, over| {
         let mut held: Vec<Option<TcpStream>> = (0..64).map(|_| None).collect();
         while !over.load(Ordering::Relaxed) {

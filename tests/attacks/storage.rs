@@ -88,7 +88,7 @@ fn the_resolver_configuration_is_no_place_to_hide_data() {
 /// The first process moves to a root of its own, an overlay whose upper directory has the name of a
 /// directory of the host; another process writes to the real root.
 #[test]
-fn a_forged_root_neither_hides_the_layer_nor_leads_the_agent_astray() {
+fn a_forged_root_does_not_hide_the_writable_layer() {
     let Some(world) = prepared(|settings| settings) else { return };
     let forged = world.slot.dir().join("forged");
     fs::create_dir_all(forged.join("upper")).unwrap();

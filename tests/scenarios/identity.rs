@@ -52,7 +52,7 @@ pub fn a_pod_removed_during_a_reboot_is_not_started_again(kind: Kind) {
 }
 
 /// A container that ended while the agent was down is not started again either.
-pub fn a_pod_removed_while_its_container_was_dead_is_not_started_again(kind: Kind) {
+pub fn a_removed_pod_with_a_dead_container_stays_ended(kind: Kind) {
     let world = World::start(kind);
     world.drop_pod(&Pod::running("db"));
     world.wait_running("db");

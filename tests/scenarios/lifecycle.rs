@@ -34,7 +34,7 @@ pub fn a_dropped_manifest_runs(kind: Kind) {
     world.finish();
 }
 
-pub fn init_containers_and_sidecars_start_in_order_and_stop_in_reverse(kind: Kind) {
+pub fn init_containers_and_sidecars_keep_their_order(kind: Kind) {
     let world = World::start(kind);
     let pod = Pod::named("web")
         .init("first", "sleep 0.3")

@@ -43,7 +43,7 @@ macro_rules! shared_scenarios {
     ($tier:ident) => {
         $tier! {
             lifecycle::a_dropped_manifest_runs,
-            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
+            lifecycle::init_containers_and_sidecars_keep_their_order,
             lifecycle::jobs_run_to_their_end,
             lifecycle::a_job_that_comes_back_during_its_removal_runs_again,
             lifecycle::a_crashing_container_backs_off,
@@ -59,7 +59,7 @@ macro_rules! shared_scenarios {
             edits::of_two_manifests_with_one_name_the_running_one_stays,
             edits::what_is_no_manifest_is_listed_with_its_reason,
             identity::a_pod_removed_during_a_reboot_is_not_started_again,
-            identity::a_pod_removed_while_its_container_was_dead_is_not_started_again,
+            identity::a_removed_pod_with_a_dead_container_stays_ended,
             identity::last_good_pods_start_after_a_reboot_without_their_manifests,
             identity::a_renamed_pod_waits_until_nothing_has_its_uid,
             identity::of_two_manifests_with_one_uid_the_running_one_stays,
@@ -101,7 +101,7 @@ macro_rules! shared_scenarios {
             pressure::more_pods_than_the_node_takes_wait_for_room,
             pressure::more_manifests_than_the_node_takes_at_its_start,
             pressure::a_pod_that_requests_too_much_is_refused,
-            pressure::the_most_important_are_let_in_first_and_critical_pods_make_room,
+            pressure::admission_goes_by_priority_and_critical_pods_preempt,
             pressure::signals_are_shown,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
@@ -199,7 +199,7 @@ pub(crate) use containerd_scenarios;
 macro_rules! core_scenarios {
     ($tier:ident) => {
         $tier! {
-            lifecycle::init_containers_and_sidecars_start_in_order_and_stop_in_reverse,
+            lifecycle::init_containers_and_sidecars_keep_their_order,
             lifecycle::jobs_run_to_their_end,
             lifecycle::nothing_is_done_when_nothing_changes,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,

@@ -234,7 +234,7 @@ pub fn more_pods_than_the_node_takes_wait_for_room(kind: Kind) {
 
 /// Who was refused is let in by importance when there is room, and critical pods stop others for
 /// it.
-pub fn the_most_important_are_let_in_first_and_critical_pods_make_room(kind: Kind) {
+pub fn admission_goes_by_priority_and_critical_pods_preempt(kind: Kind) {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let part =
         |parts: usize| json!({ "requests": { "cpu": format!("{}m", cpus * 1000 * parts / 10) } });

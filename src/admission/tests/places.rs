@@ -117,7 +117,7 @@ fn a_smaller_pod_need_not_wait_for_a_large_one() {
 }
 
 #[test]
-fn a_refused_pod_is_admitted_once_there_is_room_and_told_of_once() {
+fn a_refused_pod_is_reported_once_and_admitted_with_room() {
     let mut node = node().runs([asks("a", 0, "3", "1Gi")]).wants([asks("x", 0, "2", "1Gi")]);
     starts(&node.again(), &["a admitted", &format!("x {NO_CPU}"), "event x OutOfcpu"]);
     starts(&node.again(), &["a admitted", &format!("x {NO_CPU}")]);

@@ -110,7 +110,7 @@ fn only_a_critical_pod_preempts_and_only_lesser_ones() {
 }
 
 #[test]
-fn among_critical_pods_the_more_important_one_comes_first_until_the_other_has_begun() {
+fn a_critical_pod_preempts_others_until_they_have_begun() {
     let mut node = node().wants([asks("a", CRITICAL, "3", "1Gi")]);
     assert_eq!(node.again(), ["a admitted"]);
     node = node.wants([asks("x", CRITICAL + 1000, "2", "1Gi")]);
@@ -122,7 +122,7 @@ fn among_critical_pods_the_more_important_one_comes_first_until_the_other_has_be
 }
 
 #[test]
-fn a_critical_pod_for_which_all_others_would_not_suffice_is_refused() {
+fn a_critical_pod_is_refused_when_preemption_can_not_suffice() {
     let mut node = node().runs([asks("a", 0, "1", "1Gi"), asks("b", CRITICAL, "1", "1Gi")]);
     node.facts.allocatable.pods = 2;
     let message = "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1500), (res: memory, q: 2147483648), ]";

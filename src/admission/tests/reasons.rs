@@ -69,7 +69,7 @@ fn a_pod_is_refused_for_what_the_node_has_too_little_of() {
 }
 
 #[test]
-fn what_a_pod_requests_is_summed_with_overhead_and_init_containers() {
+fn requests_include_overhead_and_init_containers() {
     let container =
         |cpu: &str| json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
     let sidecar = json!({
@@ -340,7 +340,7 @@ fn every_reason_is_an_event_of_its_own() {
 }
 
 #[test]
-fn a_refused_pod_has_its_own_grace_period_for_what_is_left_of_it() {
+fn a_refused_pod_that_runs_has_its_own_grace_period() {
     let node = node().short_of(&[Pressure::Disk]).wants([pod("x", json!({}))]);
     let (admissions, _) = admit(&node.input());
     let Some(Decision::Held(hold)) = admissions.get(&node.pods[0].pod.key, &"uid-x".into()) else {

@@ -179,7 +179,7 @@ fn view(name: &str) -> PodView {
 }
 
 #[tokio::test]
-async fn every_pod_gets_a_mirror_with_its_status_and_loses_it_with_its_manifest() {
+async fn a_mirror_lives_as_long_as_its_manifest() {
     let mut bench = Bench::new(Some(Bucket::new(1000, 1000)));
     let names: Vec<String> = (0..20).map(|n| format!("web{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -218,7 +218,7 @@ async fn pods_of_the_api_are_declined_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_is_asked_gently_and_everything_is_written_when_it_can() {
+async fn everything_is_written_once_the_server_is_able_again() {
     let mut bench = Bench::new(None);
     bench.api.lock().unwrap().failing = 6;
     bench.show(&[]);

@@ -54,7 +54,7 @@ fn told(config: &Config) -> String {
 }
 
 #[test]
-fn hard_thresholds_come_from_the_default_the_file_drop_ins_and_flags() {
+fn hard_thresholds_come_from_defaults_files_and_flags() {
     let one = "evictionHard: {pid.available: '100'}\n";
     let pid = "pid.available<100";
     let all = &format!("{DEFAULT} {pid}");
@@ -109,7 +109,7 @@ fn hard_thresholds_come_from_the_default_the_file_drop_ins_and_flags() {
 }
 
 #[test]
-fn all_pods_together_have_the_threshold_of_the_machine_where_they_are_bounded() {
+fn bounded_pods_have_the_memory_threshold_of_the_machine() {
     let hard =
         "evictionHard: {memory.available: 1Gi}\nevictionMinimumReclaim: {memory.available: 1Mi}\n";
     let both = "memory.available<1Gi+1Mi allocatableMemory.available<1Gi+1Mi";

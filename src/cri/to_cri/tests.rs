@@ -265,7 +265,7 @@ fn apparmor_in_both_forms() {
 }
 
 #[test]
-fn paths_are_masked_for_privileged_containers_too_and_not_when_unmasked() {
+fn paths_are_masked_for_privileged_containers_too() {
     let with = |own: Value| {
         let made = security(&json!({"containers": [{"name": "web", "securityContext": own}]}));
         (made.masked_paths.len(), made.readonly_paths.len())

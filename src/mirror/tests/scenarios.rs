@@ -286,7 +286,7 @@ fn a_final_phase_whose_answer_was_lost_is_not_left() {
 }
 
 #[test]
-fn a_container_that_runs_again_in_the_same_pod_gets_a_new_mirror() {
+fn a_restarted_container_gets_a_new_mirror() {
     let mut world = World::new();
     world.run("a", "r1", "Running");
     world.settle();
@@ -300,7 +300,7 @@ fn a_container_that_runs_again_in_the_same_pod_gets_a_new_mirror() {
 }
 
 #[test]
-fn what_is_refused_is_left_out_and_what_is_not_ours_to_mend_is_told() {
+fn refused_fields_are_left_out_and_other_refusals_reported() {
     let mut world = World::new();
     world.run("a", "r1", "Running");
     world.api.minds_priority = true;
@@ -321,7 +321,7 @@ fn what_is_refused_is_left_out_and_what_is_not_ours_to_mend_is_told() {
 }
 
 #[test]
-fn a_status_that_the_api_server_does_not_keep_is_not_written_for_ever() {
+fn a_status_that_does_not_stay_is_not_written_for_ever() {
     let mut world = World::new();
     world.run("a", "r1", "Running");
     world.settle();
@@ -337,7 +337,7 @@ fn a_status_that_the_api_server_does_not_keep_is_not_written_for_ever() {
 
 /// Another agent of the same name, which writes as often as this one.
 #[test]
-fn who_writes_something_else_again_and_again_is_answered_once_in_a_while() {
+fn a_repeated_foreign_write_is_answered_once_in_a_while() {
     let of_status = |world: &mut World, _| happen(world, Happening::NodeController);
     let of_mirror = |world: &mut World, number: usize| {
         let mut object = world.api.object.clone().unwrap();

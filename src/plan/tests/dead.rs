@@ -32,7 +32,7 @@ fn what_ended_before_the_one_that_runs_goes_and_is_still_shown() {
 }
 
 #[test]
-fn those_of_a_pod_whose_end_is_on_record_go_and_it_does_not_run_again() {
+fn dead_containers_of_a_recorded_end_go_and_it_stays_ended() {
     let spec = json!({"containers": [container("job")], "restartPolicy": "OnFailure"});
     let mut world = World::of(&spec).program("job", &[Program::Ends(5, 0), Program::Forever]);
     world.run();

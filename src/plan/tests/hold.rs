@@ -48,7 +48,7 @@ fn the_grace_period_is_never_longer_than_the_hold_leaves() {
 }
 
 #[test]
-fn a_pod_that_is_leaving_already_gets_no_more_time_and_may_get_less() {
+fn a_hold_never_prolongs_a_stop_and_may_shorten_it() {
     for (passed, stop, expected) in [
         (3, HoldStop::Within(7), "kill pod (retire) [web 7 s] s1"),
         (28, HoldStop::Within(7), "kill pod (retire) [web 2 s] s1"),
@@ -171,7 +171,7 @@ fn a_container_that_ends_by_itself_meanwhile_is_not_restarted() {
 }
 
 #[test]
-fn a_pod_that_waits_for_room_does_not_begin_and_one_that_has_begun_goes_on() {
+fn waiting_for_room_delays_only_pods_that_have_not_begun() {
     let mut world = World::of(&web(30));
     world.waits = Some("waiting for room");
     world.run();

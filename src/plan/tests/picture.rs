@@ -95,7 +95,7 @@ fn states_only_move_forward() {
 }
 
 #[test]
-fn a_killed_pod_is_stopped_and_a_removed_sandbox_takes_its_containers_along() {
+fn a_removed_sandbox_takes_its_containers_along() {
     let (pod, now) = running();
     let uid = pod.containers[0].uid.clone();
     let sandbox = pod.sandboxes[0].id.clone();

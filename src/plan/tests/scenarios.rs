@@ -66,7 +66,7 @@ fn a_crash_loop_slows_down_and_recovers_after_a_long_run() {
 }
 
 #[test]
-fn an_agent_that_is_restarted_in_a_crash_loop_keeps_to_the_back_off() {
+fn the_back_off_outlives_a_restart_of_the_agent() {
     let mut world = World::of(&web()).program("web", &[Program::Ends(1, 1)]);
     world.run();
     world.advance(20);
@@ -358,7 +358,7 @@ fn pods_wait_for_the_network_unless_they_use_the_hosts() {
 }
 
 #[test]
-fn a_changed_definition_under_the_same_uid_restarts_the_container() {
+fn a_changed_container_under_the_same_uid_is_restarted() {
     let mut world = World::of(
         &json!({"restartPolicy": "Never", "containers": [container("web"), container("api")]}),
     );

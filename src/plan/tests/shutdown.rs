@@ -38,7 +38,7 @@ fn reason(world: &World) -> Option<&str> {
 }
 
 #[test]
-fn the_grace_period_is_the_shorter_of_the_pods_and_its_groups_and_begins_with_its_turn() {
+fn the_shutdown_grace_period_begins_with_the_turn_of_the_pod() {
     let critical = 2_000_000_000;
     for (priority, grace, turn, expected) in [
         (Value::Null, 7, 0, vec!["kill pod (shutdown) [web 7 s] s1"]),
@@ -67,7 +67,7 @@ fn sidecars_end_last() {
 }
 
 #[test]
-fn an_ended_pod_says_why_and_is_not_restarted_and_runs_again_after_the_next_boot() {
+fn a_pod_ended_by_a_shutdown_runs_again_after_the_boot() {
     let mut world = running(&web());
     world.shutdown = shutdown(0);
     world.run();
@@ -96,7 +96,7 @@ fn an_ended_pod_says_why_and_is_not_restarted_and_runs_again_after_the_next_boot
 }
 
 #[test]
-fn a_shutdown_that_is_called_off_brings_every_pod_back_at_once_whatever_its_policy() {
+fn a_cancelled_shutdown_restarts_every_pod_at_once() {
     for policy in ["Always", "OnFailure", "Never"] {
         let mut spec = web();
         spec["restartPolicy"] = json!(policy);
@@ -118,7 +118,7 @@ fn a_shutdown_that_is_called_off_brings_every_pod_back_at_once_whatever_its_poli
 }
 
 #[test]
-fn after_a_boot_what_was_interrupted_counts_as_not_done_whatever_it_made_of_sigterm() {
+fn interrupted_containers_run_again_after_a_boot() {
     for (policy, exit_code, expected) in [
         ("Always", 0, "Running"),
         ("OnFailure", 0, "Running"),
@@ -185,7 +185,7 @@ fn no_pod_begins_while_the_machine_goes_down() {
 }
 
 #[test]
-fn a_pod_that_no_source_has_spoken_of_yet_ends_as_well_and_stays_recorded() {
+fn a_shutdown_ends_unconfirmed_pods_and_keeps_their_records() {
     let mut world = running(&web());
     world.want = Want::Undecided;
     world.shutdown = shutdown(0);

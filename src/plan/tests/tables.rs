@@ -161,7 +161,7 @@ fn states_of_a_container_and_what_follows() {
 }
 
 #[test]
-fn an_init_container_that_ran_out_of_memory_has_failed_even_with_code_0() {
+fn an_oom_killed_init_container_has_failed_even_with_code_0() {
     let spec = json!({"initContainers": [container("setup")], "containers": [container("web")]});
     let mut world = World::of(&spec);
     world.run();
@@ -174,7 +174,7 @@ fn an_init_container_that_ran_out_of_memory_has_failed_even_with_code_0() {
 }
 
 #[test]
-fn a_rule_that_matches_success_does_not_restart_an_initialised_pod() {
+fn a_rule_for_success_does_not_restart_an_initialised_pod() {
     let mut setup = container("setup");
     setup["restartPolicy"] = json!("Never");
     setup["restartPolicyRules"] = json!([
@@ -337,7 +337,7 @@ fn grace_periods_of_pods_that_leave() {
 }
 
 #[test]
-fn an_unknown_record_is_cleaned_up_also_when_nothing_is_left_in_the_runtime() {
+fn a_record_is_cleaned_up_also_when_the_runtime_has_nothing() {
     let mut world = running(&web());
     world.truth = Default::default();
     world.want = Want::Run(Box::new(desired("b", &web())));
@@ -382,7 +382,7 @@ fn removals_that_fail_wait_before_everything_is_restarted() {
 }
 
 #[test]
-fn nothing_is_cleaned_up_under_a_pod_that_runs_for_another_owner() {
+fn a_pod_of_another_owner_keeps_what_it_runs_on() {
     let mut world = running(&web());
     world.truth.sandboxes[0].owner = Some("somebody-else".into());
     world.want = Want::Gone;
@@ -396,7 +396,7 @@ fn nothing_is_cleaned_up_under_a_pod_that_runs_for_another_owner() {
 }
 
 #[test]
-fn nothing_of_an_ended_pod_is_released_while_it_runs_for_another_owner() {
+fn an_ended_pod_is_kept_while_it_runs_for_another_owner() {
     let mut spec = web();
     spec["restartPolicy"] = json!("Never");
     let mut world = running(&spec);
@@ -413,7 +413,7 @@ fn nothing_of_an_ended_pod_is_released_while_it_runs_for_another_owner() {
 }
 
 #[test]
-fn a_made_container_that_can_not_be_removed_holds_its_start_back() {
+fn a_created_container_that_stays_delays_its_start() {
     let mut world = running(&web());
     let instance = &mut world.truth.containers[0];
     (instance.state, instance.hash) = (ContainerState::Created, "of another spec".into());

@@ -163,7 +163,7 @@ async fn an_event_is_followed_until_the_runtime_shows_it() {
 }
 
 #[tokio::test]
-async fn an_end_that_is_told_before_its_container_was_seen_is_not_forgotten() {
+async fn an_end_reported_before_its_container_is_not_forgotten() {
     let mut bench = bench(lazy(), |_| {});
     bench.update().await;
     bench.healthy_when(|h| h.events_connected).await;

@@ -451,7 +451,7 @@ fn a_look_that_hangs_starts_the_last_good_pods() {
 }
 
 #[test]
-fn a_directory_is_known_again_although_its_device_has_another_number() {
+fn a_directory_is_recognized_under_another_device_number() {
     let of = |device, inode, born| Identity { device, inode, born, single_file: false };
     let home = of(1, 7, Some(5));
     assert!(home.is_same(of(1, 7, Some(5))));
@@ -568,7 +568,7 @@ fn a_refused_revision_of_an_unknown_pod_counts_as_a_lost_record() {
 }
 
 #[test]
-fn a_pod_that_did_not_change_stays_the_same_object_and_was_first_seen_when_it_was() {
+fn an_unchanged_pod_stays_the_same_object() {
     let mut state = state();
     state.step(&listing("1 | a: web@1a"), now(0));
     let first = state.pods();
@@ -601,7 +601,7 @@ fn what_is_accepted_is_not_held_twice() {
 }
 
 #[test]
-fn knows_all_after_the_first_look_unless_a_new_file_is_being_written_or_the_record_was_lost() {
+fn knowledge_waits_for_unfinished_files_and_a_lost_record() {
     let knowledge =
         |state: &mut State, seen: &str| state.step(&listing(seen), now(0)).snapshot.knowledge;
     let mut fresh = state();

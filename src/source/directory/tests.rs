@@ -275,7 +275,7 @@ async fn the_path_may_be_a_file_of_any_name() {
 }
 
 #[tokio::test]
-async fn what_is_no_manifest_is_listed_with_the_reason_and_never_opened() {
+async fn a_file_that_is_no_manifest_is_listed_and_never_opened() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("m");
     fs::create_dir_all(path.join("dir.yaml")).unwrap();
@@ -332,7 +332,7 @@ async fn a_restart_with_a_broken_edit_runs_the_last_good_pod() {
 }
 
 #[tokio::test]
-async fn what_the_configuration_does_not_allow_any_more_is_not_removed() {
+async fn a_manifest_that_is_no_longer_allowed_removes_no_pod() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("m");
     fs::create_dir(&path).unwrap();

@@ -32,7 +32,7 @@ fn at(seconds: u64) -> Now {
 }
 
 #[test]
-fn a_pod_stays_away_until_pressure_is_gone_everything_was_read_and_its_pause_is_over() {
+fn an_evicted_pod_waits_for_pressure_readings_and_its_pause() {
     let (evictions, pod) = evicted_at(at(100));
     assert_eq!(evictions.away()[&pod.key].uid, pod.uid);
     assert_eq!(*evictions.away()[&pod.key].hold, hold());
@@ -86,7 +86,7 @@ fn who_was_given_time_can_be_hurried_once() {
 
 /// Whatever it was given, and whoever told it to go: also an earlier life of the agent.
 #[test]
-fn while_a_hard_threshold_is_crossed_who_goes_for_it_has_a_second() {
+fn a_hard_threshold_leaves_evicted_pods_one_second() {
     let pod = Pod::new("web", json!({}));
     let hold = Hold { stop: HoldStop::Within(600), ..hold() };
     let stop = |evictions: &Evictions| evictions.away()[&pod.key].hold.stop;

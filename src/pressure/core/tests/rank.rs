@@ -93,7 +93,7 @@ fn critical_pods_are_never_evicted() {
 }
 
 #[test]
-fn who_uses_less_than_a_twentieth_of_what_is_to_be_free_is_spared() {
+fn a_pod_below_a_twentieth_of_the_threshold_is_spared() {
     let pod = |name: &str, bytes| Pod::requesting(name, 0, "0").memory(bytes);
     let pods = [pod("just", 5 * MI), pod("less", 5 * MI - 1), pod("none", 0)];
     let (victims, spared) =
@@ -188,7 +188,7 @@ fn what_was_not_measured_evicts_nobody() {
 }
 
 #[test]
-fn a_pods_memory_is_that_of_its_cgroup_or_what_is_known_of_its_containers() {
+fn memory_comes_from_the_pods_cgroup_or_its_containers() {
     let containers =
         json!({"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]});
     let mut half = Pod::new("half", containers.clone());
@@ -315,7 +315,7 @@ fn whole(name: &str, bytes: u64) -> Pod {
 }
 
 #[test]
-fn a_partly_measured_pod_goes_before_innocents_of_a_hard_threshold() {
+fn a_partly_measured_pod_goes_before_innocent_pods() {
     // 100 MiB are to be kept free.
     let pods = || [whole("honest", 10 * MI), partly("suspect", MI), whole("tiny", 1)];
     let hard = acting(Signal::NodefsAvailable, MI);
@@ -331,7 +331,7 @@ fn a_partly_measured_pod_goes_before_innocents_of_a_hard_threshold() {
 }
 
 #[test]
-fn a_partly_measured_pod_is_no_suspect_beside_one_that_explains_the_shortage() {
+fn a_pod_that_explains_the_shortage_clears_suspects() {
     let hard = acting(Signal::NodefsAvailable, MI);
     let (victims, spared) =
         ranked(&[whole("hog", 50 * MI), partly("slow", MI)], &hard, DiskLayout::Single);
@@ -363,7 +363,7 @@ fn suspects_go_by_priority_and_lower_bound() {
 }
 
 #[test]
-fn a_pod_is_a_suspect_only_for_the_disk_that_has_what_was_not_counted() {
+fn a_pod_is_a_suspect_only_for_the_disk_that_was_not_counted() {
     let layer = || {
         let mut pod = Pod::new("layer", json!({})).disk(Some(space(0, 0)), Some(space(MI, 1)));
         pod.usage.partly.layers = true;

@@ -69,7 +69,7 @@ fn a_hard_threshold_is_acted_on_at_once_and_only_below_it() {
 }
 
 #[test]
-fn a_soft_threshold_raises_the_condition_at_once_and_is_acted_on_after_its_grace() {
+fn a_soft_threshold_is_acted_on_after_its_grace() {
     let soft = thresholds("", "memory.available=100Mi", "memory.available=30s", "");
     let mut node = Node::new(soft);
     let step = node.memory(0, 50);
@@ -84,7 +84,7 @@ fn a_soft_threshold_raises_the_condition_at_once_and_is_acted_on_after_its_grace
 }
 
 #[test]
-fn the_grace_of_a_soft_threshold_goes_by_readings_not_by_the_time_of_the_look() {
+fn the_grace_of_a_soft_threshold_goes_by_readings() {
     let soft = thresholds("", "memory.available=100Mi", "memory.available=20s", "");
     let mut node = Node::new(soft);
     let taken = node.now;
@@ -109,7 +109,7 @@ fn what_was_acted_on_goes_on_until_the_minimum_reclaim_is_there() {
 }
 
 #[test]
-fn a_condition_holds_for_the_transition_period_after_it_was_last_seen() {
+fn a_condition_holds_for_the_transition_period() {
     let mut node = hard_memory();
     node.memory(0, 50);
     assert!(holds(&node.memory(10, 50), Pressure::Memory));
@@ -159,7 +159,7 @@ fn the_end_of_one_condition_is_not_missed_while_another_holds() {
 }
 
 #[test]
-fn without_a_transition_period_a_condition_holds_while_it_is_seen() {
+fn without_a_period_a_condition_holds_while_it_is_seen() {
     let mut node = hard_memory();
     node.settings.transition = Duration::ZERO;
     assert!(holds(&node.memory(0, 50), Pressure::Memory));
@@ -181,7 +181,7 @@ fn nothing_is_acted_on_twice_by_one_reading() {
 }
 
 #[test]
-fn a_reading_from_before_the_last_thing_that_was_done_is_not_acted_on() {
+fn a_reading_from_before_the_last_step_is_not_acted_on() {
     let mut node = hard_memory();
     node.memory(0, 50);
     node.state.acted(node.now + seconds(3));
@@ -192,7 +192,7 @@ fn a_reading_from_before_the_last_thing_that_was_done_is_not_acted_on() {
 }
 
 #[test]
-fn readings_that_are_missing_or_make_no_sense_are_told_and_decide_nothing() {
+fn missing_and_invalid_readings_are_reported_and_ignored() {
     let at = seconds(100);
     let reading = |available, capacity, at| Some(Reading { available, capacity, at });
     let full = Reading { available: 11, capacity: 10, at };
@@ -263,7 +263,7 @@ fn a_clock_that_goes_back_is_told() {
 }
 
 #[test]
-fn a_file_system_without_a_number_of_inodes_never_runs_out_of_them() {
+fn a_file_system_without_inodes_never_runs_out_of_them() {
     let mut node = Node::new(thresholds("nodefs.inodesFree=5%", "", "", ""));
     let none = Reading { available: 0, capacity: 0, at: node.now };
     let step = node.step(&Readings::from([(Signal::NodefsInodesFree, none)]));
@@ -272,7 +272,7 @@ fn a_file_system_without_a_number_of_inodes_never_runs_out_of_them() {
 }
 
 #[test]
-fn nothing_is_acted_on_before_everything_of_its_kind_was_read_once() {
+fn nothing_is_acted_on_before_all_of_its_kind_was_read() {
     let mut node = Node::new(thresholds(
         "memory.available=100Mi nodefs.available=10% imagefs.available=10%",
         "",

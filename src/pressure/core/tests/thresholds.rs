@@ -36,7 +36,7 @@ fn values_are_quantities_or_parts_of_the_capacity() {
 }
 
 #[test]
-fn amounts_are_shown_in_the_largest_unit_in_which_they_are_whole() {
+fn amounts_are_shown_in_the_largest_whole_unit() {
     for (number, in_binary, in_decimal) in [
         (0, "0", "0"),
         (1023, "1023", "1023"),
@@ -75,7 +75,7 @@ fn nothing_and_everything_are_off() {
 }
 
 #[test]
-fn thresholds_are_sorted_and_have_their_grace_and_minimum_reclaim() {
+fn thresholds_are_sorted_with_grace_and_minimum_reclaim() {
     let all = thresholds(
         "pid.available=10 memory.available=100Mi nodefs.available=10%",
         "memory.available=200Mi nodefs.available=15%",

@@ -47,7 +47,7 @@ fn no_pod_is_evicted_when_dead_containers_were_enough() {
 }
 
 #[test]
-fn dead_containers_that_stay_hold_up_the_next_step_for_ten_seconds() {
+fn dead_containers_that_stay_delay_the_next_step_by_ten_seconds() {
     let mut world = hard_disk();
     world.dead_containers = 2;
     world.read(Signal::NodefsAvailable, 60 * MI);
@@ -130,7 +130,7 @@ fn memory_does_not_wait_for_a_disk() {
 }
 
 #[test]
-fn a_measurement_of_disks_is_dropped_when_a_pod_was_evicted_meanwhile() {
+fn a_disk_measurement_from_before_an_eviction_is_dropped() {
     let mut world = World::new(hard("memory.available=100Mi nodefs.available=100Mi"));
     world.round(0);
     let mut hog = disk_hog("hog");

@@ -60,7 +60,7 @@ fn memory_of_a_volume_is_free_only_when_the_pod_has_ended() {
 }
 
 #[test]
-fn a_pod_that_does_not_stop_holds_up_the_next_for_its_patience_only() {
+fn a_pod_that_does_not_stop_delays_the_next_within_limits() {
     let mut world = evicted_for_memory(hog());
     world.run(Pod::new("second", json!({})).memory(300 * MI));
     world.round(29_000);
@@ -72,7 +72,7 @@ fn a_pod_that_does_not_stop_holds_up_the_next_for_its_patience_only() {
 }
 
 #[test]
-fn page_cache_is_awaited_while_memory_does_not_shrink_and_for_two_seconds() {
+fn page_cache_is_awaited_for_two_seconds_while_memory_holds() {
     let run = |second: &dyn Fn(&mut World) -> Vec<String>| {
         let mut world = hard_memory();
         world.run(hog());
@@ -129,7 +129,7 @@ fn page_cache_reclaim_is_retried_for_a_hard_threshold() {
 }
 
 #[test]
-fn a_grace_period_of_a_soft_threshold_is_cut_short_by_a_hard_one() {
+fn a_hard_threshold_cuts_short_the_grace_period_of_a_soft_one() {
     let mut world = World::new(soft_memory());
     world.run(Pod::new("hog", json!({"terminationGracePeriodSeconds": 300})).memory(400 * MI));
     world.run(Pod::new("second", json!({})).memory(200 * MI));
@@ -185,7 +185,7 @@ fn users_outside_of_pods_are_reported_once_in_ten_minutes() {
 }
 
 #[test]
-fn a_measurement_that_a_later_step_has_overtaken_decides_nothing() {
+fn a_measurement_is_dropped_when_memory_is_free_again() {
     let mut world = hard_memory();
     world.run(hog());
     world.read(Signal::MemoryAvailable, 60 * MI);
@@ -211,7 +211,7 @@ fn process_ids_have_no_page_cache() {
 }
 
 #[test]
-fn an_evicted_pod_comes_back_when_the_condition_and_its_pause_are_over() {
+fn an_evicted_pod_comes_back_after_the_condition_and_its_pause() {
     let mut world = evicted_for_memory(hog());
     world.read(Signal::MemoryAvailable, 500 * MI);
     world.end("hog");
