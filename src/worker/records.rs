@@ -7,12 +7,12 @@
 
 use super::{
     Input, Intent,
-    execute::{Host, blocking, chain},
+    execute::{Host, blocking},
 };
 use crate::{
     blocking::PODS,
     clock,
-    model::{Now, ObservedPod, PodKey, PodUid, k8s},
+    model::{Now, ObservedPod, PodKey, PodUid, error_chain, k8s},
     plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal},
     store::{KillRecord, PodRecord, Store},
 };
@@ -52,7 +52,7 @@ impl Records {
             let (volumes, uid) = (host.volumes.clone(), record.uid.clone());
             let (key, owner) = (self.key.clone(), host.settings.owner.clone());
             let marked = blocking(&PODS, move || volumes.mark(&uid, &key, &owner)).await;
-            let marked = marked.and_then(|done| done.map_err(|error| chain(&error)));
+            let marked = marked.and_then(|done| done.map_err(|error| error_chain(&error)));
             if let Err(error) = marked {
                 tracing::warn!(pod = %self.key, err = %error, "cannot mark its directory");
             }

@@ -1,7 +1,7 @@
 //! What is left of pods that have no record, no worker and no sandbox any more.
 
 use super::{
-    blocking, chain,
+    blocking, error_chain,
     remove::{remove_host_directories, unmount_and_delete},
 };
 use crate::{
@@ -74,13 +74,13 @@ impl Leftovers {
     pub(crate) async fn remove(&self, uid: &PodUid) -> Result<(), String> {
         let (cgroups, wanted) = (self.cgroups.clone(), uid.clone());
         let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;
-        let found = found.map_err(|error| chain(&error))?;
+        let found = found.map_err(|error| error_chain(&error))?;
         for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
-            self.cgroups.remove_pod(&pod.name).await.map_err(|error| chain(&error))?;
+            self.cgroups.remove_pod(&pod.name).await.map_err(|error| error_chain(&error))?;
         }
         let files = self.files.clone();
         let logs = blocking(&LOOKS, move || files.list_pod_logs()).await?;
-        let logs = logs.map_err(|error| chain(&error))?;
+        let logs = logs.map_err(|error| error_chain(&error))?;
         let keys = logs.into_iter().filter(|logs| logs.uid == *uid).map(|logs| logs.key).collect();
         unmount_and_delete(&self.volumes, uid).await?;
         remove_host_directories(&self.volumes, &self.files, uid, keys).await

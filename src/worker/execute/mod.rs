@@ -10,7 +10,6 @@ mod sandbox;
 mod start;
 mod stop;
 
-pub(crate) use crate::model::error_chain as chain;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 
@@ -22,7 +21,10 @@ use crate::{
     hostfiles::{DnsWarning, HostFiles},
     image::Images,
     machine::NodeIps,
-    model::{Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, format_duration, k8s},
+    model::{
+        Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, error_chain, format_duration,
+        k8s,
+    },
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
     podspec::{Amounts, CgroupOptions},
@@ -59,7 +61,7 @@ pub struct Host {
     pub host_paths: HostPaths,
     /// The node's addresses.
     pub node_ips: watch::Receiver<NodeIps>,
-    /// The uids whose leftovers are being removed.
+    /// Removes what pods have left, by turns for each uid.
     pub leftovers: Leftovers,
     pub settings: HostSettings,
 }

@@ -1,6 +1,6 @@
 //! `PreparePod`: the record on disk first, then what the pod needs on the host.
 
-use super::{Host, Request, blocking, chain, host_paths::with_volumes};
+use super::{Host, Request, blocking, error_chain, host_paths::with_volumes};
 use crate::{
     blocking::PODS,
     model::{EventKind, k8s},
@@ -63,14 +63,14 @@ async fn try_claim(host: &Host, request: &Request) -> Result<Claim, String> {
         true => volumes.mark(&uid, &key, &owner).map(|()| Claim::Done),
         false => volumes.claim(&uid, &key, &owner),
     });
-    claimed.await?.map_err(|error| chain(&error))
+    claimed.await?.map_err(|error| error_chain(&error))
 }
 
 async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let values = pod_cgroup(spec, &host.settings.cgroup);
     let made = host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await;
-    made.map(drop).map_err(|error| chain(&error))
+    made.map(drop).map_err(|error| error_chain(&error))
 }
 
 async fn set_up_volumes(
@@ -87,7 +87,7 @@ async fn set_up_volumes(
     done.map_err(|failed| {
         // One event for each volume, and then the one that names them all, as the kubelet's.
         for failure in &failed.failures {
-            tracing::warn!(pod = %request.key, volume = %failure.volume, err = %chain(&failure.error), "cannot set up a volume");
+            tracing::warn!(pod = %request.key, volume = %failure.volume, err = %error_chain(&failure.error), "cannot set up a volume");
             host.record(request, EventKind::Warning, "FailedMount", failure.to_string());
         }
         let reasons: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();

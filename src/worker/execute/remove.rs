@@ -1,6 +1,6 @@
 //! `RemoveContainer`, `RemoveSandbox`, `Release` and `CleanUp`.
 
-use super::{Host, Request, blocking, chain};
+use super::{Host, Request, blocking, error_chain};
 use crate::{
     beneath::{Removal, Slice},
     blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
@@ -28,7 +28,7 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
                 .await;
         let error = match removed {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(chain(&error)),
+            Ok(Err(error)) => Some(error_chain(&error)),
             Err(error) => Some(error),
         };
         if let Some(error) = error {
@@ -98,7 +98,7 @@ async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
     }
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let unmounted = blocking(&UNMOUNTS, move || volumes.unmount(&uid));
-    request.shown("unmounting volumes", unmounted).await?.map_err(|error| chain(&error))?;
+    request.shown("unmounting volumes", unmounted).await?.map_err(|error| error_chain(&error))?;
     request.shown("removing volumes", delete_volumes(&host.volumes, &request.uid)).await?;
     request.shown("removing cgroups", remove_cgroups(host, request)).await
 }
@@ -108,13 +108,14 @@ async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
         Some(pod) => vec![pod_cgroup_name(pod)],
         None => {
             let (cgroups, uid) = (host.cgroups.clone(), request.uid.clone());
-            let found =
-                blocking(&CGROUPS, move || cgroups.list_pods()).await?.map_err(|e| chain(&e))?;
+            let found = blocking(&CGROUPS, move || cgroups.list_pods())
+                .await?
+                .map_err(|e| error_chain(&e))?;
             found.into_iter().filter(|pod| pod.uid == uid).map(|pod| pod.name).collect()
         }
     };
     for name in names {
-        host.cgroups.remove_pod(&name).await.map_err(|error| chain(&error))?;
+        host.cgroups.remove_pod(&name).await.map_err(|error| error_chain(&error))?;
     }
     Ok(())
 }
@@ -125,7 +126,9 @@ async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
 /// Dropping it leaves a part of them; the next call goes on.
 pub(super) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
     let (unmounted, of) = (volumes.clone(), uid.clone());
-    blocking(&UNMOUNTS, move || unmounted.unmount(&of)).await?.map_err(|error| chain(&error))?;
+    blocking(&UNMOUNTS, move || unmounted.unmount(&of))
+        .await?
+        .map_err(|error| error_chain(&error))?;
     delete_volumes(volumes, uid).await
 }
 
@@ -158,7 +161,7 @@ async fn in_slices<E: Error>(
 ) -> Result<(), String> {
     loop {
         let removal = removal.clone();
-        let slice = move || removal(&mut Slice::new(SLICE)).map_err(|error| chain(&error));
+        let slice = move || removal(&mut Slice::new(SLICE)).map_err(|error| error_chain(&error));
         match blocking(&REMOVALS, slice).await?? {
             Removal::Complete => return Ok(()),
             Removal::Unfinished => {}
@@ -173,7 +176,7 @@ async fn may_remove(host: &Host, request: &Request) -> Result<bool, String> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let owner = host.settings.owner.clone();
     let ours = blocking(&REMOVALS, move || volumes.may_remove(&uid, &owner));
-    let ours = ours.await?.map_err(|error| chain(&error))?;
+    let ours = ours.await?.map_err(|error| error_chain(&error))?;
     if !ours {
         tracing::warn!(pod = %request.key, uid = %request.uid, "its directory was not made by this agent; the directory, logs and cgroup of this uid are left alone");
     }

@@ -1,6 +1,6 @@
 //! `CreateSandbox`.
 
-use super::{Call, Host, Request, blocking, chain, holder::Holder};
+use super::{Call, Host, Request, blocking, error_chain, holder::Holder};
 use crate::{
     blocking::PODS,
     clock,
@@ -44,7 +44,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
         host.record_dns(request, &warning);
     }
     if let Err(error) = host.cgroups.sandbox_made(&pod_cgroup_name(pod)) {
-        tracing::debug!(pod = %request.key, err = %chain(&error), "cannot see whether its sandbox is in its cgroup");
+        tracing::debug!(pod = %request.key, err = %error_chain(&error), "cannot see whether its sandbox is in its cgroup");
     }
     match Box::pin(host.runtime.sandbox_status(&id)).await {
         Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),
@@ -91,7 +91,7 @@ pub(super) async fn config(
     let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
     let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid))
         .await?
-        .map_err(|error| chain(&error))?;
+        .map_err(|error| error_chain(&error))?;
     let dns = dns(host, request, pod).await?;
     let warnings = dns.warnings;
     let dns = DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options };
@@ -103,7 +103,7 @@ pub(super) async fn config(
         hostname: &name.hostname,
         dns: &dns,
         log_directory: &log_directory.to_string_lossy(),
-        cgroup_parent: &cgroup_parent.map_err(|error| chain(&error))?,
+        cgroup_parent: &cgroup_parent.map_err(|error| error_chain(&error))?,
         node: &host.settings.facts,
     });
     Ok((config, warnings))
@@ -115,7 +115,7 @@ async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, S
         None => None,
         Some(path) => {
             let read = blocking(&PODS, move || ResolvConf::read(&path)).await?;
-            Some(read.map_err(|error| chain(&error))?)
+            Some(read.map_err(|error| error_chain(&error))?)
         }
     };
     let node = NodeDns {

@@ -1,7 +1,7 @@
 //! `StartContainer`: image, configuration, create, start.
 
 use super::{
-    Call, Host, Request, blocking, chain, holder::Holder, host_paths::with_volumes, sandbox,
+    Call, Host, Request, blocking, error_chain, holder::Holder, host_paths::with_volumes, sandbox,
 };
 use crate::{
     blocking::PODS,
@@ -101,7 +101,7 @@ impl Start<'_> {
         let name = self.action.name.clone();
         let count = blocking(&PODS, move || files.next_restart_count(&key, &uid, &name)).await;
         count
-            .and_then(|count| count.map_err(|error| chain(&error)))
+            .and_then(|count| count.map_err(|error| error_chain(&error)))
             .map_err(|message| self.config_failed(message))
     }
 
@@ -176,7 +176,7 @@ impl Start<'_> {
             blocking(&PODS, move || files.link_container_log(&key, &name, &id, &log_path)).await;
         let error = match linked {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => chain(&error),
+            Ok(Err(error)) => error_chain(&error),
             Err(error) => error,
         };
         tracing::warn!(pod = %self.request.key, container = %self.action.name, err = %error, "cannot link its log");
@@ -272,7 +272,7 @@ impl Start<'_> {
         with_volumes(self.host, self.request, move || {
             files
                 .ensure_container_log_dir(&key, &uid, &container.name)
-                .map_err(|error| chain(&error))?;
+                .map_err(|error| error_chain(&error))?;
             let from_volumes = volumes
                 .mounts_for(&MountInputs {
                     pod: &pod,
@@ -281,7 +281,7 @@ impl Start<'_> {
                     mounts: container.volume_mounts.as_deref().unwrap_or_default(),
                     expanded_sub_paths: &expanded,
                 })
-                .map_err(|error| chain(&error))?;
+                .map_err(|error| error_chain(&error))?;
             let mut mounts = from_volumes
                 .into_iter()
                 .map(|mount| volume_mount(mount, recursive))
@@ -298,14 +298,14 @@ impl Start<'_> {
                 };
                 let path = files
                     .write_etc_hosts(&uid, is_host_network(&pod), &hosts)
-                    .map_err(|error| chain(&error))?;
+                    .map_err(|error| error_chain(&error))?;
                 mounts.push(file_mount(&path, "/etc/hosts"));
             }
             let message_path = container.termination_message_path.as_deref();
             if let Some(target) = message_path.filter(|path| !path.is_empty()) {
                 let path = files
                     .create_termination_log(&uid, &container.name)
-                    .map_err(|error| chain(&error))?;
+                    .map_err(|error| error_chain(&error))?;
                 mounts.push(file_mount(&path, target));
             }
             Ok(mounts)

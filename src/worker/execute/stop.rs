@@ -1,6 +1,6 @@
 //! `KillContainer` and `KillPod`.
 
-use super::{Host, Request, blocking, chain};
+use super::{Host, Request, blocking, error_chain};
 use crate::{
     blocking::PODS,
     cri::CriError,
@@ -49,7 +49,7 @@ impl Host {
     /// answers: a fork bomb leaves no thread to be made.
     pub(in crate::worker) fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
         if let Err(error) = self.cgroups.kill_pod(&pod_cgroup_name(pod)) {
-            let err = chain(&error);
+            let err = error_chain(&error);
             tracing::warn!(pod = %key, err, "cannot kill its cgroup");
         }
     }
@@ -97,7 +97,7 @@ impl Host {
                         tracing::warn!(pod = %request.key, "removed {path:?}, which CNI could not read any more");
                     }
                 }
-                Ok(Err(error)) => tracing::warn!(pod = %request.key, "{}", chain(&error)),
+                Ok(Err(error)) => tracing::warn!(pod = %request.key, "{}", error_chain(&error)),
                 Err(error) => tracing::warn!(pod = %request.key, "{error}"),
             }
         }
