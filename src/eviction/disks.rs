@@ -1,5 +1,5 @@
-//! Reads file systems, apart from the loop: one that hangs holds up nothing but its own readings,
-//! and a runtime that hangs none at all.
+//! Reads file systems in a task of its own. A file system that hangs delays only its own readings,
+//! and a runtime that hangs delays none.
 
 use crate::{
     cri::{ImageFilesystems, RuntimeClient},
@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a file system may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the runtime may take to tell where its images lie, and the pause after it has not.
+/// How long the runtime may take to report where its images lie.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
+/// The pause after the runtime did not report it.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// A runtime that is configured anew may tell other places: the time between two questions at most.
+/// The longest time between two questions to the runtime: its configuration may change.
 const ASK_ANYWAY: Duration = Duration::from_secs(60);
+
 /// The task that reads file systems.
 pub struct DiskTask {
     runtime: RuntimeClient,
@@ -35,7 +37,7 @@ pub struct DiskTask {
     wanted: Arc<Notify>,
 }
 
-/// The runtime is asked where its images lie.
+/// A question to the runtime where its images lie; `None` when it gives no answer in time.
 type Asked = Pin<Box<dyn Future<Output = Option<ImageFilesystems>> + Send>>;
 
 impl DiskTask {
@@ -82,7 +84,7 @@ impl DiskTask {
                 runtime_dirs: Arc::clone(&self.runtime_dirs),
             };
             self.published.send_replace(Arc::new(read_now));
-            // Every arm only waits; the answer of the runtime is kept until it has come.
+            // Every arm only waits, and the question to the runtime outlives the select.
             loop {
                 let period = *self.period.borrow_and_update();
                 tokio::select! {
@@ -116,7 +118,7 @@ impl DiskTask {
         })
     }
 
-    /// Takes in where the images lie. Whether that is known now.
+    /// Notes where the images lie. Returns true when that is known now.
     async fn locate(&mut self, found: Option<ImageFilesystems>) -> bool {
         let Some(found) = found else { return false };
         self.runtime_dirs = found.images.iter().chain(&found.containers).cloned().collect();
@@ -126,7 +128,7 @@ impl DiskTask {
                 true
             }
             Err(err) => {
-                tracing::debug!(%err, "which file systems count is not known");
+                tracing::debug!(%err, "the file systems of images and layers are not known");
                 false
             }
         }
@@ -140,8 +142,8 @@ async fn answer(asked: &mut Option<Asked>) -> Option<ImageFilesystems> {
     }
 }
 
-/// In what time the runtime is to be asked again where its images lie, if it is, after it was asked
-/// so long ago.
+/// The time after which the runtime is asked again where its images lie; `None` when it need not be
+/// asked. `ago` is the time since its last answer.
 fn asks_again(sample: &Sample, ago: Duration) -> Option<Duration> {
     let missing = || sample.missing.values();
     if missing().any(|why| matches!(why, NoReading::Moved { .. })) || ago >= ASK_ANYWAY {

@@ -1,9 +1,10 @@
-//! Keeps the agent's own directories: what is deleted of the root and run directories while the
-//! agent runs is made again, locked again and named in the status.
+//! Keeps the agent's own directories. Parts of the root and run directories that are deleted while
+//! the agent runs are made again, locked again and named in the status.
 //!
-//! inotify says when to look; a slow resync stands behind it, for mounts and for machines that have
-//! no inotify instance left. [`Store::repair`] does the work, [`Store::losses`] makes others save
-//! their state again, and the server looks after its socket whenever [`Keeper::looks`] changes.
+//! inotify reports deletions. A slow resync finds the others: mounts over a directory, and all
+//! deletions on a machine without a free inotify instance. [`Store::repair`] makes the directories,
+//! [`Store::losses`] has every part of the agent save its state again, and the server checks its
+//! socket whenever [`Keeper::looks`] changes.
 
 use crate::{
     blocking::STATE,
@@ -20,18 +21,18 @@ use std::{
 use tokio::{io::unix::AsyncFd, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks without an event.
+/// The time between two looks without an event.
 const RESYNC: Duration = Duration::from_secs(60);
 /// The same where inotify does not work.
 const RESYNC_BLIND: Duration = Duration::from_secs(5);
-/// After a look: events of one deletion come together.
+/// The pause before a look, in which all events of one deletion arrive.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Until the next look while something can't be made.
+/// The time until the next look while a directory can't be made.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Room for events.
+/// Size of the buffer for events, in bytes.
 const BUFFER: usize = 4096;
 
-/// The loop.
+/// The task that keeps the agent's own directories.
 #[derive(Debug)]
 pub struct Keeper {
     store: Store,
@@ -80,7 +81,7 @@ impl Keeper {
             let mut pause = if events.is_some() { RESYNC } else { RESYNC_BLIND };
             match self.look().await? {
                 Ok(repaired) => {
-                    self.tell(&repaired);
+                    self.warn(&repaired);
                     failing = false;
                     if !repaired.missing.is_empty() {
                         unsettled = true;
@@ -114,7 +115,7 @@ impl Keeper {
         STATE.run(move || store.repair(&node_name)).await.context("looking at the own directories")
     }
 
-    fn tell(&self, repaired: &Repaired) {
+    fn warn(&self, repaired: &Repaired) {
         if repaired.root_lost {
             self.store.warn(format!(
                 "{:?} was deleted or replaced while the agent ran; the volumes of its pods may be lost",
@@ -157,7 +158,7 @@ impl Events {
     }
 
     /// # Cancel safety
-    /// An event that is taken out is told or does not matter.
+    /// No event is lost: one that was read is returned, or does not matter.
     async fn next(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
@@ -179,7 +180,7 @@ impl Events {
     }
 }
 
-/// What can't be watched is found by the resync.
+/// Watches the directories and their parents. The resync covers those that can't be watched.
 fn arm(mut watches: Watches, root: &Path, run: &Path) -> Vec<(WatchDescriptor, OsString)> {
     let mask = WatchMask::DELETE
         | WatchMask::MOVED_FROM
@@ -194,7 +195,7 @@ fn arm(mut watches: Watches, root: &Path, run: &Path) -> Vec<(WatchDescriptor, O
             parents.push((wd, name.to_owned()));
         }
     }
-    // Later than the parents: where a directory is both, everything in it matters.
+    // After the parents: in a directory that is also a parent, every name matters.
     for dir in [root, &root.join("nodelet"), run] {
         if let Ok(wd) = watches.add(dir, mask) {
             parents.retain(|(parent, _)| *parent != wd);

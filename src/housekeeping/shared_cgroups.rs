@@ -12,13 +12,14 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries while the cgroup of all pods can't be made, as with the kubelet, and between
-/// two looks whether it is still the one that was made.
+/// The time between two tries to make the cgroup of all pods, as in the kubelet, and between two
+/// checks that it is still the one that was made.
 const RETRY: Duration = Duration::from_secs(60);
-/// Between two looks for leftovers. They come from crashes, and the first look finds those; this
-/// one is for what could not be removed then.
+/// The time between two sweeps. Leftovers come from crashes, so the first sweep finds them; later
+/// ones are for those that could not be removed.
 const LOOK: Duration = Duration::from_secs(600);
-/// What the loop works on.
+
+/// What [`Housekeeping`] works with.
 pub struct HousekeepingParts {
     /// The cgroups of pods.
     pub cgroups: Cgroups,
@@ -36,11 +37,12 @@ pub struct HousekeepingParts {
     pub trouble: watch::Sender<Vec<String>>,
 }
 
-/// The loop.
+/// The loop that keeps the shared cgroups and sweeps leftovers.
 pub struct Housekeeping {
     parts: HousekeepingParts,
+    /// The limits of all pods were written.
     enforced: bool,
-    /// The directory in which that was done.
+    /// Inode of the cgroup of all pods in which that was done.
     made: Option<u64>,
 }
 
@@ -83,8 +85,8 @@ impl Housekeeping {
             }
             let trouble: Vec<String> = enforcing.iter().chain(&leftovers).cloned().collect();
             self.parts.trouble.publish_if_changed(trouble);
-            // Until everything is known there is nothing to look for, and a change will tell; so
-            // will the end of a sweep.
+            // No sweep is due before all pods are known or while another sweep runs. A change of
+            // `known` and the end of the sweep wake the loop.
             let idle = known.complete && sweep.is_none();
             let look = if idle { next_look } else { Instant::now() + LOOK };
             let wake = match (&done, self.enforced) {
@@ -92,8 +94,8 @@ impl Housekeeping {
                 (Some(_), true) => look.min(Instant::now() + RETRY),
                 (Some(_), false) => look.min(next_try),
             };
-            // Every arm only waits, and the next round reads everything anew. The sweep is kept
-            // across rounds; at the end it is dropped, and the agent's next life goes on with it.
+            // Every arm only waits, and the next round reads everything anew. The sweep outlives
+            // the select. A shutdown drops it, and the next run of the agent sweeps again.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
@@ -119,7 +121,8 @@ impl Housekeeping {
         }
     }
 
-    /// Node allocatable and the tiers.
+    /// Writes the limits of all pods and the shares of the QoS classes. Returns a sentence for the
+    /// node's status when that failed.
     async fn enforce(&mut self, burstable_shares: u64) -> Option<String> {
         let done = self.parts.cgroups.ensure_shared(&self.parts.limits, burstable_shares).await;
         self.made = self.parts.cgroups.kubepods_inode();
@@ -156,7 +159,7 @@ async fn ended(
     }
 }
 
-/// Waits until the runtime says something else of its cgroup driver.
+/// Waits until the runtime reports another cgroup driver than `told`.
 async fn another(
     health: &mut watch::Receiver<Arc<Health>>,
     told: ToldDriver,

@@ -1,9 +1,9 @@
 //! Removes what crashes have left of pods.
 //!
-//! Leftovers (cgroups, pod directories, log directories, log links of pods that are no more) are
-//! removed when, and only when, every source has said everything and the runtime was listed: until
-//! then a pod may be unknown because nobody has asked for it yet. A pod directory that does not
-//! carry this agent's owner id is listed and never touched.
+//! Leftovers are the cgroups, pod directories, log directories and log links of pods that are gone.
+//! They are removed only after every source was read completely and the runtime was listed: before,
+//! a pod may be unknown because its manifest was not read yet. A pod directory without this agent's
+//! owner id is listed and never touched.
 
 use crate::{
     blocking::LOOKS,
@@ -36,8 +36,8 @@ pub struct Sweeper {
 impl Sweeper {
     /// Removes what is left of pods that are no more; returns what could not be removed.
     ///
-    /// The directories are listed first and what is known is looked up after: a pod that is being
-    /// prepared meanwhile is either not in the listing or known.
+    /// The directories are listed before the known pods are read, so a pod that is being prepared
+    /// meanwhile is either not in the listing or known.
     pub(super) async fn sweep(self) -> Vec<String> {
         let mut trouble = Vec::new();
         let volumes = self.volumes.clone();
@@ -54,9 +54,10 @@ impl Sweeper {
         };
         trouble.extend(self.name_others(others));
         for uid in &ours {
-            // Before the look at what is known: a pod that becomes known now waits for the end.
+            // The turn is taken before the known pods are read: a pod that becomes known now waits
+            // until the turn ends.
             let Some(_turn) = self.leftovers.begin(uid) else { continue };
-            // Known by now, perhaps: the removal of the one before may have taken long.
+            // The pod may be known by now: the removal before it may have taken long.
             if self.known.borrow().uids.contains(uid) {
                 continue;
             }

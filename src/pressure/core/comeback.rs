@@ -1,4 +1,4 @@
-//! Who was evicted, and when it may come back.
+//! Which pods were evicted, and when each may come back.
 //!
 //! ```text
 //!  evict ─► away ── it has stopped, the pressure is gone, a whole sample was taken, its own pause is over ─► back ── an hour ─► forgotten
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The kubelet never evicts a static pod, so it has no rule for this. Records outlive restarts and
-//! reboots: they hold wall times, which count from now where they lie in the future. Meanwhile
-//! delays go by boot time.
+//! reboots, so they hold wall times. A wall time in the future counts as now. While the agent runs,
+//! delays are measured in boot time.
 
 use super::{limits::LocalLimit, rank::Candidate};
 use crate::model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal};
@@ -22,15 +22,15 @@ use std::{
 
 /// The pause after the first eviction; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause, after any number of evictions.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 /// How long a pod has to be back before its evictions are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// How long a pod may take to go, besides the time that it is given, before the next one is looked
-/// for.
+/// How long a pod may take to stop, in addition to its grace period, before the next one is evicted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a pod that is stopped like this may take to go before the next one is looked for.
+/// How long a pod that is stopped in this way may take before the next one is evicted.
 #[must_use]
 pub fn patience(stop: HoldStop) -> Duration {
     match stop {
@@ -59,8 +59,7 @@ impl Cause {
         }
     }
 
-    /// Whether there is more of what a condition is about when the pod has gone. An emptyDir may be
-    /// one of memory.
+    /// True when the end of the pod makes room for a condition. An emptyDir may lie in memory.
     fn relieves(self, condition: Pressure) -> bool {
         match self {
             Self::Signal(signal) => signal.condition() == condition,
@@ -80,15 +79,15 @@ pub struct EvictionRecord {
     pub uid: PodUid,
     /// What for.
     pub cause: Cause,
-    /// What was told about it.
+    /// What the pod's status and events say about it, and how the pod is stopped.
     pub hold: Arc<Hold>,
     /// Wall time of the eviction.
     pub at: Timestamp,
     /// How many evictions in a row this is, from 1.
     pub count: u32,
-    /// How long the pod stays away at least.
+    /// The shortest time for which the pod stays away.
     pub pause_seconds: u64,
-    /// Wall time at which it was let back; `None`: it is away.
+    /// Wall time from which on it may start again; `None` while it is away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub back: Option<Timestamp>,
 }
@@ -96,35 +95,35 @@ pub struct EvictionRecord {
 /// What an evicted pod waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Something of it still runs.
+    /// Parts of the pod still run.
     pub stopping: bool,
     /// The condition that has to end, if it still holds.
     pub condition: Option<Pressure>,
-    /// The signals were not all read since the start.
+    /// Some signals were not read since the start of the agent.
     pub unknown: bool,
     /// What is left of its own pause.
     pub pause: Duration,
 }
 
-/// What became of the records.
+/// What [`Evictions::look`] changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// Pods that may come back from now on.
     pub back: Vec<PodKey>,
-    /// Records changed or went: they have to be saved.
+    /// Records were changed or dropped, and have to be saved.
     pub changed: bool,
-    /// In what time another pause is over, at the latest.
+    /// The time until the next pause is over.
     pub next_look: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     record: EvictionRecord,
-    /// Boot time at which it was told to go.
+    /// Boot time at which it was told to stop.
     told: Duration,
     /// Boot time up to which it stays away, or from which it is forgotten.
     until: Duration,
-    /// Something of it still runs: it can't begin anew, nor be evicted once more.
+    /// Parts of it still run: it can neither start again nor be evicted again.
     stopping: bool,
 }
 
@@ -133,7 +132,7 @@ struct Entry {
 pub struct Evictions(BTreeMap<PodKey, Entry>);
 
 impl Evictions {
-    /// Takes up what was kept.
+    /// Continues with the records of an earlier run of the agent.
     #[must_use]
     pub fn restored(records: impl IntoIterator<Item = EvictionRecord>, now: Now) -> Self {
         let entry = |mut record: EvictionRecord| {
@@ -150,8 +149,8 @@ impl Evictions {
         Self(records.into_iter().map(entry).collect())
     }
 
-    /// Notes an eviction, and gives the record that has to be saved before the pod is stopped. A
-    /// pod that is away already stays so as it was.
+    /// Notes an eviction, and returns the record that has to be saved before the pod is stopped.
+    /// The record of a pod that is away already stays as it was.
     pub fn evict(
         &mut self,
         candidate: &Candidate<'_>,
@@ -159,7 +158,7 @@ impl Evictions {
         hold: Hold,
         now: Now,
     ) -> &EvictionRecord {
-        // Another incarnation under this name is another pod, that may use less.
+        // Another incarnation under this name is another pod, which may use less.
         let before = self.0.remove(candidate.key).filter(|e| e.record.uid == *candidate.uid);
         let entry = match before {
             Some(entry) if entry.record.back.is_none() => entry,
@@ -185,15 +184,15 @@ impl Evictions {
         &self.0.entry(candidate.key.clone()).or_insert(entry).record
     }
 
-    /// Leaves a pod that is away, and was given time to stop, none of it. Whether that is new: what
-    /// is given then has to be saved as well.
+    /// Cuts short the grace period of an evicted pod. Returns true when it had one: then the record
+    /// has to be saved.
     pub fn hurry(&mut self, key: &PodKey, uid: &PodUid) -> bool {
         let entry = self.0.get_mut(key).filter(|entry| entry.record.uid == *uid);
         entry.is_some_and(Entry::hurry)
     }
 
-    /// Leaves those that still go, and whose end relieves the condition, no more time than a second
-    /// since they were told to: a hard threshold is crossed. For whom that is new.
+    /// Cuts short the grace periods of evicted pods whose end relieves the condition, one second
+    /// after they were told to stop: a hard threshold is crossed. Returns the pods that had one.
     pub fn hurry_all(&mut self, condition: Pressure, now: Now) -> Vec<PodKey> {
         let due = |entry: &Entry| {
             entry.stopping
@@ -206,7 +205,8 @@ impl Evictions {
         self.0.iter_mut().filter_map(hurried).collect()
     }
 
-    /// Takes in of which pods something still runs; whether one of them has come to its end.
+    /// Notes which evicted pods still run. Returns true when one of them has ended since the last
+    /// call.
     pub fn observe(&mut self, runs: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
         let mut ended = false;
         for (key, entry) in &mut self.0 {
@@ -217,8 +217,8 @@ impl Evictions {
         ended
     }
 
-    /// Whether a pod that relieves the condition by its end is still on its way, and not late: also
-    /// one that an earlier life of the agent told to go.
+    /// True while an evicted pod whose end relieves the condition is stopping and is not late. That
+    /// may be a pod that an earlier run of the agent evicted.
     #[must_use]
     pub fn relief_is_coming(&self, condition: Pressure, now: Now) -> bool {
         let coming = |entry: &Entry| {
@@ -230,16 +230,16 @@ impl Evictions {
         self.0.values().any(coming)
     }
 
-    /// Drops the records of pods that are not wished any more under this name and uid; whether
-    /// there were any.
+    /// Drops the records of pods that are no longer wished under this name and uid. Returns true
+    /// when there were any.
     pub fn retain(&mut self, wished: impl Fn(&PodKey, &PodUid) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|key, entry| wished(key, &entry.record.uid));
         self.0.len() != before
     }
 
-    /// Lets back who may come back, and forgets what is long past. `known`: a whole sample was
-    /// taken since the start.
+    /// Lets pods come back that wait for nothing, and forgets records after [`FORGOTTEN_AFTER`].
+    /// `known`: every signal was read since the start, or could not be for long.
     pub fn look(&mut self, conditions: &BTreeSet<Pressure>, known: bool, now: Now) -> Looked {
         let mut looked = Looked::default();
         let before = self.0.len();
@@ -273,7 +273,7 @@ impl Evictions {
         self.0.get(key)?.waiting(conditions, known, now)
     }
 
-    /// What is to be saved, by pod.
+    /// The records to save, by pod.
     pub fn records(&self) -> impl Iterator<Item = &EvictionRecord> {
         self.0.values().map(|entry| &entry.record)
     }
@@ -298,7 +298,7 @@ impl Evictions {
 }
 
 impl Entry {
-    /// Leaves it no time to stop, where it is away and was given some; whether it was.
+    /// Cuts short its grace period. Returns true when it is away and had one.
     fn hurry(&mut self) -> bool {
         let hold = &mut self.record.hold;
         let had_time = self.record.back.is_none() && hold.stop != HoldStop::AtOnce;

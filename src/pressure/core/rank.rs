@@ -1,4 +1,4 @@
-//! Who goes first when something is short: over its request, lower priority, larger use.
+//! Which pod is evicted first: one above its request, of low priority, with the largest use.
 //!
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after
 //! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod whose end would
@@ -8,19 +8,19 @@
 //! A pod is a candidate when one of these is true:
 //!
 //! - It uses a twentieth of what the threshold keeps free.
-//! - It uses as much as is missing, and at least a small amount ([`small`]: 64 MiB). What is missing
-//!   alone would not do: signals are read often, so that little is missing at first, and a tiny pod
-//!   would be evicted for what a process outside of pods takes.
+//! - It uses as much as is missing, and at least a small amount ([`small`]: 64 MiB). Without the
+//!   small amount, a tiny pod would be evicted for the use of a process outside of pods: signals are
+//!   read often, so little is missing at first.
 //! - It uses that small amount, and a twentieth of what all candidates use together.
 //! - Many pods are the cause together: the pods above their requests (or all, when none is) use as
-//!   much as the threshold keeps free, and it uses at least their average. One is never below it.
+//!   much as the threshold keeps free, and it uses at least their average.
 //!
-//! A pod whose directories were counted in part counts with what was counted. Where a hard
-//! threshold of a disk is crossed and no pod explains that, such a pod is a suspect: it goes before
-//! pods that were measured whole, as it would otherwise be spared for making itself hard to
-//! measure. A pod explains the shortage when it is known to use more than it requests, and half of
-//! what the threshold keeps free. A pod of which nothing was counted is no suspect: it had no part
-//! in that.
+//! A pod whose directories were counted in part counts with the counted part. While a hard threshold
+//! of a disk is crossed and no pod explains that, such a pod is a suspect: it is evicted before pods
+//! that were measured completely. Otherwise a pod would be spared for making itself hard to measure.
+//! A pod explains the shortage when it is known to use more than it requests, and at least half of
+//! what the threshold keeps free. A pod of which nothing was counted is no suspect: it did not
+//! cause that.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
@@ -35,8 +35,8 @@ use std::{cmp::Reverse, sync::Arc};
 /// A pod that uses this part of an amount is relevant to it.
 const RELEVANT_PART: u64 = 20;
 
-/// What a pod has to use of a signal before its end is worth it, where a threshold is so large that
-/// a twentieth of it is more: 64 MiB, 10,000 inodes, or 1,000 processes.
+/// The use from which on a pod may be a candidate although it is below a twentieth of the
+/// threshold: 64 MiB, 10,000 inodes, or 1,000 processes.
 fn small(signal: Signal) -> u64 {
     match signal.resource() {
         "inodes" => 10_000,
@@ -61,7 +61,7 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Why it is never evicted, if it is not.
+    /// The reason why it is never evicted; `None` when it may be.
     pub(super) fn exempt(&self, static_pods: StaticPods) -> Option<Spare> {
         if self.priority >= SYSTEM_CRITICAL_PRIORITY {
             return Some(Spare::Critical);
@@ -80,7 +80,7 @@ impl Candidate<'_> {
         unsigned(whole)
     }
 
-    /// Its working set: of its cgroup, or what is known of its containers'.
+    /// The working set of its cgroup, or the known part of those of its containers.
     fn memory(&self) -> Measured {
         let containers = self.usage.containers.iter().map(|container| container.memory);
         match self.usage.memory {
@@ -102,7 +102,7 @@ impl Candidate<'_> {
                 .map(|space| Measured::of(space.map(&pick)))
                 .fold(sum, Measured::plus);
         }
-        // Nothing that could have been measured is nothing used.
+        // A pod without anything to measure uses nothing.
         if sum.whole {
             sum.known = Some(sum.known.unwrap_or(0));
         }
@@ -201,7 +201,7 @@ impl DiskParts {
 pub struct Victim<'a> {
     /// Which.
     pub candidate: Candidate<'a>,
-    /// What is known to go with it of what is short.
+    /// The known part of its use of what is short: bytes, inodes or processes.
     pub used: u64,
     /// What it requests of it; 0 where nothing can be requested.
     pub requested: u64,
@@ -244,12 +244,12 @@ impl Spare {
     }
 }
 
-/// Everybody in order.
+/// All candidates in order.
 #[derive(Clone, Debug, Default)]
 pub struct Ranking<'a> {
-    /// Who may be evicted, the first to go first.
+    /// The pods that may be evicted, in the order of their evictions.
     pub victims: Vec<Victim<'a>>,
-    /// Who may not, by name.
+    /// The pods that may not, by name.
     pub spared: Vec<Spared<'a>>,
 }
 
@@ -304,7 +304,7 @@ pub fn rank<'a>(
     ranking
 }
 
-/// Who uses enough for its end to help.
+/// Which pods use enough for their end to help.
 struct Large {
     /// What the threshold keeps free; at least one, so that nothing used is too little.
     kept_free: u64,
@@ -314,7 +314,7 @@ struct Large {
     small: u64,
     /// All pods that may be evicted.
     all: Many,
-    /// Who may be the cause together.
+    /// The pods that may be the cause together.
     many: Many,
 }
 
