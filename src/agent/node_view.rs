@@ -11,7 +11,7 @@ use crate::{
     },
     pleg::Health,
     publish::PublishIfChanged as _,
-    store::Store,
+    store::{Store, parse_saved},
     worker::SetView,
 };
 use std::{sync::Arc, time::Duration};
@@ -47,10 +47,7 @@ pub(super) struct NodeViewTask {
 
 /// The conditions of an earlier run of the agent.
 pub(super) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
-    let saved = saved.map(serde_json::from_value).transpose().inspect_err(|err| {
-        tracing::warn!(%err, "the saved conditions of the node can't be used");
-    });
-    NodeConditions::restored(saved.ok().flatten().unwrap_or_default())
+    NodeConditions::restored(parse_saved(saved, "the saved conditions of the node"))
 }
 
 impl NodeViewTask {

@@ -68,13 +68,13 @@ impl PodMeasurer {
         let mut places: Vec<PodPlace> = pods.iter().filter_map(|v| place_of(parts, v)).collect();
         let measurer = self.measurer.clone();
         let unknown = match purpose {
-            MeasurePurpose::Cgroups(_) => Vec::new(),
-            MeasurePurpose::Disk(_) | MeasurePurpose::Limits => self.unknown_containers(everyone),
+            MeasurePurpose::Cgroups => Vec::new(),
+            MeasurePurpose::Disk | MeasurePurpose::Limits => self.unknown_containers(everyone),
         };
         let known = self.write_places.clone();
         let runtime = parts.runtime.clone();
         async move {
-            if let MeasurePurpose::Cgroups(_) = purpose {
+            if purpose == MeasurePurpose::Cgroups {
                 let nothing = async { BTreeMap::new() };
                 let pods = measure(&measurer, places, Parts::Cgroups, nothing).await;
                 return PodMeasurement { purpose, pods, write_places: WritePlacesById::new() };

@@ -37,7 +37,7 @@ use crate::{
     },
     publish::PublishIfChanged as _,
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
-    store::Store,
+    store::{Store, parse_saved},
     volume::Volumes,
 };
 use anyhow::Context as _;
@@ -123,13 +123,7 @@ pub struct EvictionTask {
 /// The evictions of an earlier run of the agent.
 #[must_use]
 pub fn restored(saved: Option<serde_json::Value>) -> Evictions {
-    let records: Vec<EvictionRecord> = saved
-        .map(serde_json::from_value)
-        .transpose()
-        .inspect_err(|err| tracing::warn!(%err, "the saved eviction records can't be used"))
-        .ok()
-        .flatten()
-        .unwrap_or_default();
+    let records: Vec<EvictionRecord> = parse_saved(saved, "the saved eviction records");
     Evictions::restored(records, clock::now())
 }
 
@@ -322,11 +316,11 @@ impl EvictionTask {
                     self.measurer.measure(&self.parts, *purpose, pods, &everyone, runtime_dirs);
                 match purpose {
                     // Files of the kernel, which are read without a thread, in microseconds.
-                    MeasurePurpose::Cgroups(_) => {
+                    MeasurePurpose::Cgroups => {
                         let measured = measuring.await;
                         return Some(Outcome::Measured(*purpose, measured.pods));
                     }
-                    MeasurePurpose::Disk(_) | MeasurePurpose::Limits => {
+                    MeasurePurpose::Disk | MeasurePurpose::Limits => {
                         self.measurements.spawn(measuring);
                     }
                 }
@@ -355,7 +349,7 @@ impl EvictionTask {
 
     /// Saves the eviction records: on `/run` at once, on disk when it can.
     async fn save(&self) {
-        let records: Vec<&EvictionRecord> = self.relief.records().collect();
+        let records: Vec<&EvictionRecord> = self.relief.evictions().records().collect();
         let saved = self.parts.store.put_evictions(&records);
         // The write goes on; an eviction does not wait for a slow disk.
         match tokio::time::timeout(SAVE_PATIENCE, saved).await {

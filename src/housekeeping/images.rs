@@ -1,8 +1,7 @@
-//! Removes images that nobody uses: every five minutes by the thresholds and ages, and when the
-//! disk is short.
+//! Removes unused images: every five minutes by thresholds and ages, and when a disk is short.
 //!
-//! Which ones is decided in `image::gc`; what the agent has pulled, and when each image was last
-//! used, is kept on disk.
+//! `image::gc` decides which images go. The times at which the agent pulled each image and at which
+//! each was last used are kept on disk.
 
 use crate::{
     clock,
@@ -16,7 +15,7 @@ use crate::{
     machine,
     model::{Event, Signal, k8s},
     signals::DiskReadings,
-    store::Store,
+    store::{Store, parse_saved},
 };
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -25,18 +24,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks, as the kubelet's.
+/// The time between two collections, as in the kubelet.
 const PERIOD: Duration = Duration::from_secs(300);
-/// Between two tries of the first look, while the runtime does not answer.
+/// The time between two tries to list the images first, while the runtime does not answer.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
-/// Failures in a row from which on people are told, as the kubelet's.
-const TOLD_FROM: u32 = 2;
+/// The number of failures in a row from which on events are emitted, as in the kubelet.
+const REPORTED_FROM: u32 = 2;
 
-/// What the loop works on.
+/// What [`ImageGcTask`] works with.
 pub struct ImageGcParts {
     /// The runtime.
     pub runtime: RuntimeClient,
-    /// Keeps what is known of images.
+    /// Keeps the history of images.
     pub store: Store,
     /// Takes events.
     pub events: Recorder,
@@ -52,33 +51,22 @@ pub struct ImageGcParts {
     pub requests: mpsc::Receiver<FreeRequest>,
 }
 
-/// The loop.
+/// The task that removes unused images.
 pub struct ImageGcTask {
     parts: ImageGcParts,
     history: ImageHistory,
     saved: ImageHistory,
     failures: u32,
-    /// Changes when what was saved may be lost.
+    /// Changes when saved files may be lost.
     losses: watch::Receiver<u64>,
-}
-
-/// What an earlier life of the agent knew.
-fn resumed(saved: Option<serde_json::Value>) -> ImageHistory {
-    let history: ImageHistory = saved
-        .map(serde_json::from_value)
-        .transpose()
-        .inspect_err(|err| tracing::warn!(%err, "what is known of images can't be used"))
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    history.resumed(&machine::boot_id(Path::new("/")))
 }
 
 impl ImageGcTask {
     /// A loop that continues with what an earlier run of the agent has saved.
     #[must_use]
     pub fn new(parts: ImageGcParts, saved: Option<serde_json::Value>) -> Self {
-        let saved = resumed(saved);
+        let saved: ImageHistory = parse_saved(saved, "the saved history of images");
+        let saved = saved.resumed(&machine::boot_id(Path::new("/")));
         let (history, losses) = (saved.clone(), parts.store.losses());
         Self { parts, history, saved, failures: 0, losses }
     }
@@ -86,18 +74,18 @@ impl ImageGcTask {
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut pulled = self.parts.pulled.clone();
-        // Ages count from when an image was seen first. What manifests name is not known yet:
-        // nothing goes.
+        // The first look removes nothing: the manifests are not read yet, and the age of an image
+        // counts from the time at which it was first seen.
         let mut looked = false;
         let mut next = Instant::now();
         loop {
-            // Every arm only receives; removals are awaited to their end below.
+            // Every arm only receives or waits. Removals are awaited in the arms' bodies.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 Some(request) = self.parts.requests.recv() => {
                     let freed = self.free(request.wanted).await;
-                    // Whoever asked may have given up.
+                    // The receiver may be gone.
                     drop(request.answer.send(freed));
                 }
                 changed = pulled.changed() => {
@@ -112,7 +100,7 @@ impl ImageGcTask {
                 }
                 Ok(()) = self.losses.changed() => {
                     if let Err(err) = self.parts.store.put_images(&self.history).await {
-                        tracing::debug!(%err, "what is known of images is not on disk yet");
+                        tracing::debug!(%err, "the history of images is not on disk yet");
                     }
                 }
                 () = tokio::time::sleep_until(next) => {
@@ -127,10 +115,10 @@ impl ImageGcTask {
         }
     }
 
-    /// Notes what there is. Whether the runtime has told it.
+    /// Notes which images there are. Returns false when the runtime did not list them.
     async fn look(&mut self) -> bool {
         let seen = self.plan().await.is_some();
-        // A runtime that has yet to come up is no failure of this.
+        // A runtime that is still starting is not counted as a failure.
         self.failures = 0;
         self.save().await;
         seen
@@ -162,28 +150,28 @@ impl ImageGcTask {
                 order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
                 let freed = self.remove(&order, Some(wanted)).await.bytes();
                 if freed < wanted {
-                    self.tell(gc::not_enough(reading.available, reading.capacity, freed));
+                    self.record(gc::not_enough(reading.available, reading.capacity, freed));
                 }
             }
-            Err(event) => self.tell(*event),
+            Err(event) => self.record(*event),
         }
     }
 
-    /// Everything that may go, until enough is free.
+    /// Removes unused images until `wanted` bytes are free; all of them for `None`.
     async fn free(&mut self, wanted: Option<u64>) -> Freed {
         let Some(plan) = self.plan().await else { return Freed::default() };
         self.save().await;
         self.remove(&plan.removable, wanted).await
     }
 
-    /// What may go now. `None`: the runtime does not tell what there is.
+    /// The images that may be removed now; `None` when the runtime does not list them.
     async fn plan(&mut self) -> Option<GcPlan> {
         let mut look = match gc::look(&self.parts.runtime).await {
             Ok(look) => look,
             Err(err) => {
                 self.failures += 1;
-                if self.failures >= TOLD_FROM {
-                    self.tell(gc::failed(err.to_string()));
+                if self.failures >= REPORTED_FROM {
+                    self.record(gc::failed(err.to_string()));
                 }
                 return None;
             }
@@ -206,7 +194,7 @@ impl ImageGcTask {
         gc::remove(&self.parts.runtime, order, wanted, available).await
     }
 
-    fn tell(&self, event: Event) {
+    fn record(&self, event: Event) {
         self.parts.events.record(event);
     }
 
@@ -215,7 +203,7 @@ impl ImageGcTask {
             return;
         }
         if let Err(err) = self.parts.store.put_images(&self.history).await {
-            tracing::debug!(%err, "what is known of images is not on disk yet");
+            tracing::debug!(%err, "the history of images is not on disk yet");
         }
         self.saved.clone_from(&self.history);
     }

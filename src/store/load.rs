@@ -5,7 +5,7 @@ use super::{
     files::{self, Belief},
 };
 use crate::model::{PodKey, SourceKind};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, path::Path};
 
@@ -24,6 +24,18 @@ pub struct Loaded {
     pub memory: BTreeMap<PodKey, Box<RawValue>>,
     /// What [`super::Store::put_images`] saved last.
     pub images: Option<serde_json::Value>,
+}
+
+/// A saved value as the type that it was saved from. Logs a value that does not fit, and gives the
+/// default in its place. `what` names the value in the log: `the saved eviction records`.
+#[must_use]
+pub fn parse_saved<T: DeserializeOwned + Default>(
+    saved: Option<serde_json::Value>,
+    what: &str,
+) -> T {
+    let parsed = saved.map(serde_json::from_value).transpose();
+    let parsed = parsed.inspect_err(|err| tracing::warn!(%err, "{what} can't be used"));
+    parsed.ok().flatten().unwrap_or_default()
 }
 
 /// Name of both files with the pods that were evicted.

@@ -11,6 +11,7 @@
 //! <run>/evictions.json              the same, written first: the disk may be the reason
 //! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
 //! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
+//! <run>/conditions.json             the node's conditions, with the times of their transitions
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
 //!
@@ -31,7 +32,7 @@ mod record;
 mod repair;
 mod writer;
 
-pub use load::{Loaded, LoadedSource};
+pub use load::{Loaded, LoadedSource, parse_saved};
 pub use record::{KillRecord, PodRecord};
 pub use repair::Repaired;
 pub use writer::{NotSaved, Writer};

@@ -145,8 +145,7 @@ impl Relief {
         }
         self.disk.step = DiskStep::Measuring(*acting);
         let pods = self.candidates(seen).cloned().collect();
-        let purpose = MeasurePurpose::Disk(*acting);
-        effects.actions.push(ReliefAction::Measure { purpose, pods });
+        effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Disk, pods });
         true
     }
 

@@ -56,8 +56,7 @@ impl Relief {
         }
         pods.retain(|view| view.pod.as_deref().is_some_and(has_local_limit));
         self.limits.check = LimitsCheck::Measuring;
-        let purpose = MeasurePurpose::Limits;
-        effects.actions.push(ReliefAction::Measure { purpose, pods });
+        effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Limits, pods });
     }
 
     /// Evicts every pod above a limit of its own. Returns true when there is one.

@@ -69,8 +69,7 @@ impl Relief {
                 && has_memory_of_its_own(view)
         });
         let pods = wanted.cloned().collect();
-        let purpose = MeasurePurpose::Cgroups(*acting);
-        effects.actions.push(ReliefAction::Measure { purpose, pods });
+        effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Cgroups, pods });
     }
 
     /// Evicts a pod by a measurement of cgroups. Returns true when a pod was told to stop.

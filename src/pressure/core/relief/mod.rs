@@ -23,7 +23,7 @@ mod page_cache;
 
 use self::{disk::DiskTrack, leaving::Leaving, limits::LimitsTrack, memory::MemoryTrack};
 use super::{
-    comeback::{Cause, EvictionRecord, Evictions},
+    comeback::{Cause, Evictions},
     message::Eviction,
     rank::{Candidate, Spare, Spared, rank},
     settings::EvictionSettings,
@@ -104,9 +104,9 @@ impl MeasuredPod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasurePurpose {
     /// A threshold of memory or process ids is crossed: only cgroups are read.
-    Cgroups(Acting),
+    Cgroups,
     /// A threshold of a disk is crossed: directories and writable layers are measured as well.
-    Disk(Acting),
+    Disk,
     /// The pods' own limits are checked: the same parts as for a disk.
     Limits,
 }
@@ -177,7 +177,8 @@ pub enum ReliefAction {
 pub enum Outcome {
     /// The kernel has ended reclaiming page cache.
     Reclaimed(ReclaimOutcome),
-    /// Unused images were removed; `None` where nobody could be asked to.
+    /// Unused images were removed; `None` when an earlier request still waits, so that none was
+    /// made.
     ImagesFreed(Option<ImagesFreed>),
     /// Pods were measured.
     Measured(MeasurePurpose, Vec<MeasuredPod>),
@@ -286,15 +287,10 @@ impl Relief {
         PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
     }
 
-    /// The evictions that are not forgotten.
+    /// The evictions that are not forgotten, whose records are saved.
     #[must_use]
     pub fn evictions(&self) -> &Evictions {
         &self.evictions
-    }
-
-    /// The eviction records to save.
-    pub fn records(&self) -> impl Iterator<Item = &EvictionRecord> {
-        self.evictions.records()
     }
 
     /// The evicted pods whose end is waited for.
@@ -308,8 +304,8 @@ impl Relief {
         match outcome {
             Outcome::Reclaimed(result) => self.page_cache.fold(result),
             Outcome::ImagesFreed(freed) => self.disk.fold_images(freed),
-            Outcome::Measured(MeasurePurpose::Cgroups(_), pods) => self.memory.fold(pods),
-            Outcome::Measured(MeasurePurpose::Disk(_), pods) => self.disk.fold_pods(pods),
+            Outcome::Measured(MeasurePurpose::Cgroups, pods) => self.memory.fold(pods),
+            Outcome::Measured(MeasurePurpose::Disk, pods) => self.disk.fold_pods(pods),
             Outcome::Measured(MeasurePurpose::Limits, pods) => self.limits.fold(pods),
         }
     }

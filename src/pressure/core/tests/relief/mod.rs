@@ -182,8 +182,8 @@ fn shown(action: &ReliefAction) -> Option<String> {
         ReliefAction::Measure { purpose, pods } => {
             let pods: Vec<&str> = pods.iter().map(|view| &*view.key.name).collect();
             let what = match purpose {
-                MeasurePurpose::Cgroups(_) => "cgroups",
-                MeasurePurpose::Disk(_) => "disks",
+                MeasurePurpose::Cgroups => "cgroups",
+                MeasurePurpose::Disk => "disks",
                 MeasurePurpose::Limits => "limits",
             };
             format!("measure {what} of {}", pods.join(" "))

@@ -4,7 +4,7 @@ use super::*;
 use jiff::Timestamp;
 
 fn record(world: &World) -> EvictionRecord {
-    world.relief.records().next().unwrap().clone()
+    world.relief.evictions().records().next().unwrap().clone()
 }
 
 #[test]
