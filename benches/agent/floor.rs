@@ -5,7 +5,8 @@
 use crate::{
     stage::{Moment, name_of, now},
     support::{
-        block_on, images::BUSYBOX, manifest::Pod, slot::Slot, tokio_runtime, world::full_name,
+        block_on, cri::node_facts, images::BUSYBOX, manifest::Pod, slot::Slot, tokio_runtime,
+        world::full_name,
     },
 };
 use nodelet::{
@@ -191,17 +192,5 @@ fn typed(pod: &Pod) -> k8s::Pod {
 }
 
 fn node() -> NodeFacts {
-    NodeFacts {
-        memory_bytes: 8 << 30,
-        cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
-        hugepage_sizes_bytes: Vec::new(),
-        swap_controller: false,
-        cpu_cfs_quota: true,
-        cpu_period_micros: 100_000,
-        single_process_oom_kill: None,
-        seccomp_default: false,
-        selinux: false,
-        seccomp_root: String::new(),
-        masked_paths: Vec::new(),
-    }
+    node_facts(Path::new("/sys/fs/cgroup/cgroup.controllers").exists())
 }

@@ -1,8 +1,12 @@
 //! A bare CRI client for the tests' own looks and pokes at a runtime, past the proxy and the agent.
 
 use super::block_on;
-use nodelet::cri::v1::{
-    self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+use nodelet::cri::{
+    NodeFacts,
+    v1::{
+        self, image_service_client::ImageServiceClient,
+        runtime_service_client::RuntimeServiceClient,
+    },
 };
 use std::path::Path;
 use tonic::transport::{Channel, Endpoint};
@@ -179,4 +183,21 @@ impl Cri {
 fn pid_in(info: &str) -> Option<i32> {
     let info: serde_json::Value = serde_json::from_str(info).ok()?;
     i32::try_from(info["pid"].as_i64()?).ok().filter(|pid| *pid > 1)
+}
+
+/// The facts of a node with 8 GiB of memory and the default settings, for requests to a runtime.
+pub fn node_facts(cgroup_v2: bool) -> NodeFacts {
+    NodeFacts {
+        memory_bytes: 8 << 30,
+        cgroup_v2,
+        hugepage_sizes_bytes: Vec::new(),
+        swap_controller: false,
+        cpu_cfs_quota: true,
+        cpu_period_micros: 100_000,
+        single_process_oom_kill: None,
+        seccomp_default: false,
+        selinux: false,
+        seccomp_root: String::new(),
+        masked_paths: Vec::new(),
+    }
 }
