@@ -4,8 +4,8 @@
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
-        self, EventsTask, LeaseState, LeaseTask, Link, NodeState, NodeTask, Picture, PodsInputs,
-        PodsReport, PodsTask, Reflector, Trouble,
+        self, EventsTask, LeaseState, LeaseTask, Link, NodeState, NodeTask, PodsInputs, PodsReport,
+        PodsTask, Reflector, Trouble, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
@@ -127,7 +127,7 @@ fn bucket(rate: Rate) -> Option<Bucket> {
 /// Where the node is seen and registered.
 struct OwnNode {
     link: watch::Receiver<Link>,
-    picture: watch::Receiver<Arc<Picture<k8s::Node>>>,
+    picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     registered: watch::Sender<Option<NodeRef>>,
 }
 
@@ -194,8 +194,8 @@ struct ClusterViewTask {
     kubeconfig: String,
     link: watch::Receiver<Link>,
     credentials: watch::Receiver<Option<String>>,
-    nodes: watch::Receiver<Arc<Picture<k8s::Node>>>,
-    pods: watch::Receiver<Arc<Picture<SeenPod>>>,
+    nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
+    pods: watch::Receiver<Arc<WatchCache<SeenPod>>>,
     registered: watch::Receiver<Option<NodeRef>>,
     node: watch::Receiver<NodeState>,
     lease: watch::Receiver<LeaseState>,

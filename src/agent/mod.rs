@@ -51,17 +51,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let built = build::spawn_all(&config, reload, &mut tasks, &shutdown)?;
     let node = built.node_name;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
-    let machine = Machine { stage: built.shutdown_stage, config: &config };
+    let machine = ShutdownWatch { stage: built.shutdown_stage, config: &config };
     supervise(tasks, signals, shutdown, machine).await
 }
 
 /// What is known of a shutdown of the machine.
-struct Machine<'a> {
+struct ShutdownWatch<'a> {
     stage: watch::Receiver<Stage>,
     config: &'a Config,
 }
 
-impl Machine<'_> {
+impl ShutdownWatch<'_> {
     /// Lets pods have their time when the machine goes down sooner than it was asked to. It never
     /// begins a shutdown: an agent that is stopped leaves pods alone.
     async fn let_pods_end(&mut self) {
@@ -87,7 +87,7 @@ async fn supervise(
     mut tasks: JoinSet<Ended>,
     mut signals: signals::Signals,
     shutdown: CancellationToken,
-    mut machine: Machine<'_>,
+    mut machine: ShutdownWatch<'_>,
 ) -> anyhow::Result<()> {
     // Both arms only wait: a signal or the end of a task is not lost when the other comes first.
     let unexpected = tokio::select! {

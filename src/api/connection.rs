@@ -14,7 +14,7 @@
 
 use super::{
     client::{Clients, Connector},
-    credentials::{self, Authorization, Credentials, Reading},
+    credentials::{self, Authorization, Credentials, CredentialsReading},
     plugin::{self, Issued},
 };
 use crate::publish::PublishIfChanged as _;
@@ -132,7 +132,7 @@ impl Connections {
     }
 
     /// Publishes what was read, where it differs. The time until the next reading.
-    async fn take_up(&mut self, reading: Reading) -> Duration {
+    async fn take_up(&mut self, reading: CredentialsReading) -> Duration {
         match reading.outcome {
             Err(why) => {
                 self.tell(Some(format!("{}: {why}", self.shown())));
@@ -243,7 +243,7 @@ impl Connections {
 }
 
 /// Watches the directories of `files`, then reads the kubeconfig and what it names.
-async fn look(path: &Path, files: &[PathBuf]) -> (Option<AsyncFd<Inotify>>, Reading) {
+async fn look(path: &Path, files: &[PathBuf]) -> (Option<AsyncFd<Inotify>>, CredentialsReading) {
     let (path, known) = (path.to_owned(), files.to_owned());
     let job = CREDENTIALS.run(move || {
         let hints = watched(&directories(known.iter().map(PathBuf::as_path)));
@@ -251,7 +251,7 @@ async fn look(path: &Path, files: &[PathBuf]) -> (Option<AsyncFd<Inotify>>, Read
     });
     match job.await {
         Ok((hints, reading)) => (hints.and_then(asynchronous), reading),
-        Err(crashed) => (None, Reading::crashed(files.to_owned(), crashed)),
+        Err(crashed) => (None, CredentialsReading::crashed(files.to_owned(), crashed)),
     }
 }
 

@@ -55,13 +55,13 @@ pub enum CredentialsError {
 
 /// What was read, and what has to be watched for changes.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct CredentialsReading {
     /// The kubeconfig and every file that it names.
     pub files: Vec<PathBuf>,
     pub outcome: Result<Credentials, CredentialsError>,
 }
 
-impl Reading {
+impl CredentialsReading {
     /// What tells one good reading from another.
     pub(super) fn digest(&self) -> Option<[u8; 32]> {
         self.outcome.as_ref().ok().map(|credentials| credentials.digest)
@@ -112,10 +112,10 @@ impl Credentials {
 }
 
 /// Reads a kubeconfig and the files that it names.
-pub(super) fn read(path: &Path) -> Reading {
+pub(super) fn read(path: &Path) -> CredentialsReading {
     let mut files = Files { read: vec![path.to_owned()], digest: Sha256::new() };
     let outcome = assemble(path, &mut files);
-    Reading { files: files.read, outcome }
+    CredentialsReading { files: files.read, outcome }
 }
 
 struct Files {

@@ -36,7 +36,7 @@ pub use events::EventsTask;
 pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};
 pub use pods::{PodsInputs, PodsReport, PodsTask};
-pub use reflect::{Picture, Reflector, Watched};
+pub use reflect::{Reflector, WatchCache, Watched};
 
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
 //! Registers the node and keeps its status true.
 //!
 //! ```text
-//!  Picture (our Node) ──none──► POST ──► Registered(uid) ── every 10 s, or when the report or the Node changes:
-//!        ▲                                   │                compute ─► differs, or 5 minutes over ─► PATCH status
-//!        └────────── deleted ────────────────┘
+//!  WatchCache (our Node) ──none──► POST ──► Registered(uid) ── every 10 s, or when the report or the Node changes:
+//!        ▲                                      │                compute ─► differs, or 5 minutes over ─► PATCH status
+//!        └────────── deleted ───────────────────┘
 //! ```
 //!
 //! What was written counts until the watch shows it or something newer, so that nothing is written
 //! twice for want of an echo.
 
 use super::{
-    ApiError, Clients, Link, Pause, Picture, Trouble, Verb, Watched, answer, call, jitter,
+    ApiError, Clients, Link, Pause, Trouble, Verb, WatchCache, Watched, answer, call, jitter,
 };
 use crate::{
     clock,
@@ -55,7 +55,7 @@ pub struct NodeTask {
     /// The way to the server.
     pub link: watch::Receiver<Link>,
     /// Our Node, as the server has it.
-    pub picture: watch::Receiver<Arc<Picture<k8s::Node>>>,
+    pub picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The registered node, for the lease and the pods.
     pub registered: watch::Sender<Option<NodeRef>>,
     /// For people.
@@ -83,7 +83,7 @@ struct Written {
 }
 
 /// What the task remembers.
-struct Memory {
+struct NodeMemory {
     posting: Posting,
     written: Option<Written>,
     pause: Pause,
@@ -130,7 +130,7 @@ impl Unkept {
     }
 }
 
-impl Memory {
+impl NodeMemory {
     fn new(periods: ReportPeriods) -> Self {
         Self {
             posting: Posting::new(periods),
@@ -147,7 +147,7 @@ impl Memory {
 impl NodeTask {
     /// Registers and reports until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut memory = Memory::new(self.periods);
+        let mut memory = NodeMemory::new(self.periods);
         loop {
             // Cancel-safe: a write that is dropped with its credentials is made again from what the
             // server has.
@@ -168,7 +168,7 @@ impl NodeTask {
 
     /// One look at everything, and at most one write. How long to wait when nothing happens
     /// meanwhile.
-    async fn pass(&mut self, memory: &mut Memory) -> Duration {
+    async fn pass(&mut self, memory: &mut NodeMemory) -> Duration {
         let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();
         let picture = Arc::clone(&self.picture.borrow_and_update());
@@ -212,7 +212,7 @@ impl NodeTask {
         &self,
         clients: &Clients,
         report: &Arc<NodeReport>,
-        memory: &mut Memory,
+        memory: &mut NodeMemory,
     ) -> Result<(), ApiError> {
         let now = clock::now();
         let new = node::new_node(&self.registration, report, now);
@@ -228,7 +228,7 @@ impl NodeTask {
     }
 
     /// Takes in who the Node is and what others say of it.
-    fn know(&self, node: &k8s::Node, memory: &mut Memory) {
+    fn know(&self, node: &k8s::Node, memory: &mut NodeMemory) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let reference = NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() };
         self.registered.publish_if_changed(Some(reference));
@@ -246,7 +246,7 @@ impl NodeTask {
         clients: &Clients,
         report: &Arc<NodeReport>,
         node: &k8s::Node,
-        memory: &mut Memory,
+        memory: &mut NodeMemory,
     ) -> Result<(), ApiError> {
         let now = clock::now();
         let Computed { status, told } = node::status(report, Some(node), now);
@@ -294,7 +294,7 @@ impl NodeTask {
     }
 
     /// What a person should do or know about the Node.
-    fn note(&self, report: &NodeReport, node: &k8s::Node, memory: &mut Memory) {
+    fn note(&self, report: &NodeReport, node: &k8s::Node, memory: &mut NodeMemory) {
         let mut notes = Vec::new();
         let now = clock::now().boot;
         let told = node.status.as_ref().and_then(|status| status.node_info.as_ref());
@@ -350,7 +350,7 @@ fn kept_by_node(conditions: &Value) -> Value {
 }
 
 /// Our Node: as the watch shows it, or as it was written since.
-fn observed(seen: Option<&Arc<k8s::Node>>, memory: &mut Memory) -> Option<k8s::Node> {
+fn observed(seen: Option<&Arc<k8s::Node>>, memory: &mut NodeMemory) -> Option<k8s::Node> {
     let version = |node: &k8s::Node| -> u64 {
         let version = node.metadata.resource_version.as_deref();
         version.and_then(|version| version.parse().ok()).unwrap_or_default()

@@ -12,10 +12,10 @@
 
 mod requests;
 
-use super::{Link, Pause, Picture, Trouble, Watched, answer};
+use super::{Link, Pause, Trouble, WatchCache, Watched, answer};
 use crate::{
     clock,
-    mirror::{Answer, Memory, Next, SeenPod, Sight, Step},
+    mirror::{Answer, MirrorMemory, MirrorStep, Next, SeenPod, Sight},
     model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView, PodViews},
     node::NodeRef,
     publish::PublishIfChanged as _,
@@ -52,7 +52,7 @@ pub struct PodsInputs {
     /// The way to the API server.
     pub link: watch::Receiver<Link>,
     /// `/api/v1/pods` with `spec.nodeName` of this node.
-    pub picture: watch::Receiver<Arc<Picture<SeenPod>>>,
+    pub picture: watch::Receiver<Arc<WatchCache<SeenPod>>>,
     /// What runs here.
     pub views: watch::Receiver<Arc<PodViews>>,
     /// Which pods there still are.
@@ -87,7 +87,7 @@ pub struct PodsTask {
     inputs: PodsInputs,
     pods: BTreeMap<PodKey, Pod>,
     queue: VecDeque<PodKey>,
-    jobs: JoinSet<(PodKey, Step, Answer)>,
+    jobs: JoinSet<(PodKey, MirrorStep, Answer)>,
     /// Leave to send a request that was not needed yet.
     has_token: bool,
     start: Instant,
@@ -102,7 +102,7 @@ pub struct PodsTask {
 struct Pod {
     view: Option<Arc<PodView>>,
     shown: Option<Arc<SeenPod>>,
-    memory: Memory,
+    memory: MirrorMemory,
     turn: Turn,
     /// Something is to be written.
     behind: bool,
@@ -320,7 +320,7 @@ impl PodsTask {
     }
 
     /// The first in the queue that needs a request.
-    fn next(&mut self, now: Duration) -> Option<(PodKey, Step)> {
+    fn next(&mut self, now: Duration) -> Option<(PodKey, MirrorStep)> {
         while let Some(key) = self.queue.pop_front() {
             if let Some(step) = self.step_of(&key, now) {
                 return Some((key, step));
@@ -330,7 +330,7 @@ impl PodsTask {
     }
 
     /// The request that a pod needs whose turn has come.
-    fn step_of(&mut self, key: &PodKey, now: Duration) -> Option<Step> {
+    fn step_of(&mut self, key: &PodKey, now: Duration) -> Option<MirrorStep> {
         let pod = self.pods.get_mut(key)?;
         pod.turn = Turn::Idle;
         if pod.not_before.is_some_and(|at| Instant::now() < at) {
@@ -353,33 +353,33 @@ impl PodsTask {
         let step = pod.memory.plan(&sight, gone, now);
         pod.behind = false;
         match &step {
-            Step::Nothing => {
+            MirrorStep::Nothing => {
                 pod.calm();
                 if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled(now) {
                     self.pods.remove(key);
                 }
                 return None;
             }
-            Step::Wait(_) => {
+            MirrorStep::Wait(_) => {
                 pod.behind = true;
                 return None;
             }
-            Step::Decline { uid } => {
+            MirrorStep::Decline { uid } => {
                 (self.inputs.events)(declined(key, uid));
                 return None;
             }
-            Step::Create(_) => tracing::debug!(pod = %key, "the mirror pod is made"),
-            Step::Delete { why, .. } => {
+            MirrorStep::Create(_) => tracing::debug!(pod = %key, "the mirror pod is made"),
+            MirrorStep::Delete { why, .. } => {
                 tracing::info!(pod = %key, why, "the pod is deleted in the API");
             }
-            Step::PatchStatus { .. } => tracing::debug!(pod = %key, "the status is written"),
+            MirrorStep::PatchStatus { .. } => tracing::debug!(pod = %key, "the status is written"),
         }
         pod.behind = true;
         pod.turn = Turn::Busy;
         Some(step)
     }
 
-    fn settle(&mut self, key: &PodKey, step: &Step, answer: &Answer) {
+    fn settle(&mut self, key: &PodKey, step: &MirrorStep, answer: &Answer) {
         let now = Instant::now();
         self.server.hear(answer, now);
         let Some(pod) = self.pods.get_mut(key) else { return };

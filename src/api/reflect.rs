@@ -1,16 +1,16 @@
 //! What the API server has: a copy of a few objects, kept by a watch.
 //!
 //! ```text
-//!  begin ─► watch with initial events ─► every object, a mark ─► Picture (whole) ─► each change ─► Picture
-//!    ▲             │ the server has no such thing                                       │
-//!    │             └─► list, watch from its version ────────────────────────────────────┤
-//!    └────── a pause of 2 s at most ◄── the stream ends, breaks or is too old ──────────┘
+//!  begin ─► watch with initial events ─► every object, a mark ─► WatchCache (whole) ─► each change ─► WatchCache
+//!    ▲             │ the server has no such thing                                          │
+//!    │             └─► list, watch from its version ───────────────────────────────────────┤
+//!    └────── a pause of 2 s at most ◄── the stream ends, breaks or is too old ─────────────┘
 //! ```
 //!
 //! A watch that is broken is always begun anew with everything: so what changed meanwhile is seen
 //! at once, and no version has to be remembered. That the way to the server is broken is noticed by
 //! the connection's pings. What was seen last stays published, as it is better than nothing;
-//! [`Picture::live`] tells the difference.
+//! [`WatchCache::live`] tells the difference.
 
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
@@ -44,7 +44,7 @@ pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
 
 /// What a watch has shown.
 #[derive(Clone, Debug)]
-pub struct Picture<T> {
+pub struct WatchCache<T> {
     /// By [`Watched::key`].
     pub objects: BTreeMap<String, Arc<T>>,
     /// Whether everything was seen at least once.
@@ -55,13 +55,13 @@ pub struct Picture<T> {
     pub trouble: Option<String>,
 }
 
-impl<T> Default for Picture<T> {
+impl<T> Default for WatchCache<T> {
     fn default() -> Self {
         Self { objects: BTreeMap::new(), whole: false, live: false, trouble: None }
     }
 }
 
-/// Keeps a [`Picture`] of what a collection has.
+/// Keeps a [`WatchCache`] of what a collection has.
 #[derive(Debug)]
 pub struct Reflector<T> {
     /// `/api/v1/pods`
@@ -69,7 +69,7 @@ pub struct Reflector<T> {
     /// `spec.nodeName=node1`
     field_selector: String,
     link: watch::Receiver<Link>,
-    published: watch::Sender<Arc<Picture<T>>>,
+    published: watch::Sender<Arc<WatchCache<T>>>,
 }
 
 /// How a stream came to its end.
@@ -87,7 +87,7 @@ impl<T: Watched> Reflector<T> {
         collection: &'static str,
         field_selector: String,
         link: watch::Receiver<Link>,
-    ) -> (Self, watch::Receiver<Arc<Picture<T>>>) {
+    ) -> (Self, watch::Receiver<Arc<WatchCache<T>>>) {
         let (published, picture) = watch::channel(Arc::default());
         (Self { collection, field_selector, link, published }, picture)
     }
@@ -160,7 +160,7 @@ async fn follow<T: Watched>(
     link: &Link,
     path: &str,
     streams: bool,
-    published: &watch::Sender<Arc<Picture<T>>>,
+    published: &watch::Sender<Arc<WatchCache<T>>>,
 ) -> Result<End, ApiError> {
     let Some(clients) = link else { return std::future::pending().await };
     let timeout = WATCH_FOR + jitter(WATCH_FOR);
@@ -270,7 +270,7 @@ impl<T: Watched> Seen<T> {
     }
 
     /// Publishes everything, the first time.
-    fn publish_all(&mut self, published: &watch::Sender<Arc<Picture<T>>>) {
+    fn publish_all(&mut self, published: &watch::Sender<Arc<WatchCache<T>>>) {
         if let Some(all) = self.coming.take() {
             publish(published, all);
         }
@@ -294,11 +294,16 @@ async fn list(clients: &Clients, path: &str) -> Result<Vec<u8>, ApiError> {
     answer::text(begin(clients, path).await?, answer::MAX_LIST_BYTES).await
 }
 
-fn publish<T>(published: &watch::Sender<Arc<Picture<T>>>, objects: BTreeMap<String, Arc<T>>) {
+fn publish<T>(published: &watch::Sender<Arc<WatchCache<T>>>, objects: BTreeMap<String, Arc<T>>) {
     if published.borrow().trouble.is_some() {
         tracing::info!("the API server is watched again");
     }
-    published.send_replace(Arc::new(Picture { objects, whole: true, live: true, trouble: None }));
+    published.send_replace(Arc::new(WatchCache {
+        objects,
+        whole: true,
+        live: true,
+        trouble: None,
+    }));
 }
 
 #[cfg(test)]

@@ -83,14 +83,14 @@ struct Listing {
 /// A directory above the one in which the cursor stands.
 #[derive(Debug)]
 struct Level<S> {
-    place: Place,
+    place: ListingState,
     state: S,
     /// The name of the entry that was entered, hashed.
     entered: u64,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ListingState {
     Open(Listing),
     Closed { device: u64, inode: u64, offset: u64 },
 }
@@ -144,7 +144,7 @@ impl<S: Default> Cursor<S> {
         // It is the next one again when the cursor comes back.
         listing.batch.push(entry);
         let state = std::mem::take(&mut self.state);
-        self.above.push_back(Level { place: Place::Open(listing), state, entered });
+        self.above.push_back(Level { place: ListingState::Open(listing), state, entered });
         if self.above.len() > LEVELS {
             self.above.pop_front();
             self.has_forgotten = true;
@@ -162,8 +162,8 @@ impl<S: Default> Cursor<S> {
             return Ok(if self.has_forgotten { Left::Forgotten } else { Left::AtTop });
         };
         self.here = match level.place {
-            Place::Open(listing) => listing,
-            Place::Closed { device, inode, offset } => {
+            ListingState::Open(listing) => listing,
+            ListingState::Closed { device, inode, offset } => {
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                 let parent = openat(self.directory(), "..", flags, Mode::empty())?;
                 let found = fstat(&parent)?;
@@ -190,8 +190,8 @@ impl<S: Default> Cursor<S> {
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
         let above = self.above.iter().filter_map(|level| match &level.place {
-            Place::Open(listing) => Some(listing),
-            Place::Closed { .. } => None,
+            ListingState::Open(listing) => Some(listing),
+            ListingState::Closed { .. } => None,
         });
         let open: Vec<&Listing> = above.chain([&self.here]).collect();
         (open.len(), open.iter().map(|listing| listing.batch.len()).sum())
@@ -200,11 +200,12 @@ impl<S: Default> Cursor<S> {
     fn close_one_above(&mut self) -> io::Result<()> {
         let Some(index) = self.above.len().checked_sub(OPEN) else { return Ok(()) };
         let Some(level) = self.above.get_mut(index) else { return Ok(()) };
-        if let Place::Open(listing) = &level.place {
+        if let ListingState::Open(listing) = &level.place {
             let found = fstat(&listing.directory)?;
             // The entry that was entered.
             let offset = listing.batch.last().map_or(listing.offset, |entry| entry.offset);
-            level.place = Place::Closed { device: found.st_dev, inode: found.st_ino, offset };
+            level.place =
+                ListingState::Closed { device: found.st_dev, inode: found.st_ino, offset };
         }
         Ok(())
     }

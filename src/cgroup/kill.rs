@@ -8,7 +8,7 @@ use super::{
     core::parse_procs,
     files::write_file,
     names::{self, DRIVERS, PARENTS},
-    tree::{Place, blocking},
+    tree::{CgroupPlace, blocking},
 };
 use crate::beneath::{self, Removal, Slice};
 use nix::{
@@ -56,7 +56,7 @@ impl Cgroups {
         Ok(any)
     }
 
-    fn kill_place(&self, place: &Place) -> Result<bool, CgroupError> {
+    fn kill_place(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
         if self.processes_in(place)?.is_empty() {
             return Ok(false);
         }
@@ -147,7 +147,7 @@ impl Cgroups {
 
     /// One attempt at removing a cgroup. systemd would wait for processes: its slice is stopped
     /// when there are none.
-    pub(super) async fn remove_place(&self, place: &Place) -> Result<(), CgroupError> {
+    pub(super) async fn remove_place(&self, place: &CgroupPlace) -> Result<(), CgroupError> {
         let (this, here) = (self.clone(), place.clone());
         let pids = blocking(move || this.processes_in(&here)).await?;
         if !pids.is_empty() {
@@ -165,7 +165,7 @@ impl Cgroups {
     }
 
     /// Removes directories, bottom-up, for the time of a slice.
-    fn remove_directories(&self, place: &Place) -> Result<Removal, CgroupError> {
+    fn remove_directories(&self, place: &CgroupPlace) -> Result<Removal, CgroupError> {
         let mut busy = None;
         let mut slice = Slice::new(SLICE);
         for path in self.all_paths(place) {
@@ -196,7 +196,7 @@ impl Cgroups {
     }
 
     /// Processes in a cgroup and below, in any hierarchy.
-    pub(super) fn processes_in(&self, place: &Place) -> Result<BTreeSet<i32>, CgroupError> {
+    pub(super) fn processes_in(&self, place: &CgroupPlace) -> Result<BTreeSet<i32>, CgroupError> {
         let mut pids = BTreeSet::new();
         for path in self.all_paths(place) {
             collect_processes(&path, &mut pids)?;
@@ -206,7 +206,7 @@ impl Cgroups {
         Ok(pids)
     }
 
-    fn signal_rounds(&self, place: &Place) -> Result<(), CgroupError> {
+    fn signal_rounds(&self, place: &CgroupPlace) -> Result<(), CgroupError> {
         let mut signalled = BTreeSet::new();
         for _ in 0..ROUNDS {
             let mut new = false;

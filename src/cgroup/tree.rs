@@ -52,12 +52,12 @@ pub(super) struct Inner {
 
 /// A cgroup under one driver: the directories from a mount point down to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CgroupPlace {
     pub(super) driver: CgroupDriver,
     directories: Vec<String>,
 }
 
-impl Place {
+impl CgroupPlace {
     pub(super) fn in_hierarchy(&self, hierarchy: &Hierarchy) -> PathBuf {
         let mut path = hierarchy.mount_point.clone();
         path.extend(&self.directories);
@@ -225,7 +225,7 @@ impl Cgroups {
     async fn make_pod(
         &self,
         name: &[impl AsRef<str>],
-        place: &Place,
+        place: &CgroupPlace,
         values: &PodCgroup,
     ) -> Result<(), CgroupError> {
         let limits = Limits::of_pod(values);
@@ -267,7 +267,7 @@ impl Cgroups {
     /// The place where a pod's processes are, if there are any. Its shim knows one driver, that of
     /// the time when its sandbox was made: whatever the runtime uses by now, its containers belong
     /// there.
-    fn inhabited(&self, places: [Place; 2]) -> Result<Option<Place>, CgroupError> {
+    fn inhabited(&self, places: [CgroupPlace; 2]) -> Result<Option<CgroupPlace>, CgroupError> {
         for place in places {
             if !self.processes_in(&place)?.is_empty() {
                 return Ok(Some(place));
@@ -277,29 +277,29 @@ impl Cgroups {
     }
 
     /// The place of `name` under `driver`.
-    pub(super) fn place(&self, driver: CgroupDriver, name: &[impl AsRef<str>]) -> Place {
+    pub(super) fn place(&self, driver: CgroupDriver, name: &[impl AsRef<str>]) -> CgroupPlace {
         let components = self.inner.root.iter().map(String::as_str);
         let components = components.chain(name.iter().map(AsRef::as_ref));
-        Place { driver, directories: names::directories(driver, components) }
+        CgroupPlace { driver, directories: names::directories(driver, components) }
     }
 
     /// The places of `name` under every driver: the pod may be from before a change of it.
-    pub(super) fn places(&self, name: &[impl AsRef<str>]) -> [Place; 2] {
+    pub(super) fn places(&self, name: &[impl AsRef<str>]) -> [CgroupPlace; 2] {
         names::DRIVERS.map(|driver| self.place(driver, name))
     }
 
     /// The directories in the hierarchies that we make cgroups in.
-    fn own_paths(&self, place: &Place) -> impl Iterator<Item = PathBuf> {
+    fn own_paths(&self, place: &CgroupPlace) -> impl Iterator<Item = PathBuf> {
         self.inner.own.iter().map(|hierarchy| place.in_hierarchy(hierarchy))
     }
 
     /// The directories in every mounted hierarchy, whether they exist or not.
-    pub(super) fn all_paths(&self, place: &Place) -> impl Iterator<Item = PathBuf> {
+    pub(super) fn all_paths(&self, place: &CgroupPlace) -> impl Iterator<Item = PathBuf> {
         self.inner.all.iter().map(|hierarchy| place.in_hierarchy(hierarchy))
     }
 
     /// v1: the freezer's directory of a cgroup. v2: its directory.
-    pub(super) fn freezer_path(&self, place: &Place) -> Option<PathBuf> {
+    pub(super) fn freezer_path(&self, place: &CgroupPlace) -> Option<PathBuf> {
         let hierarchy = match self.inner.version {
             CgroupVersion::V1 => {
                 self.inner.own.iter().find(|h| h.controllers.iter().any(|c| c == "freezer"))
@@ -315,7 +315,7 @@ impl Cgroups {
 
     /// Stops the slice of a place. A place of the cgroupfs driver has none, and where systemd is
     /// not the driver a slice is there only when its directory is.
-    pub(super) async fn stop_slice(&self, place: &Place) -> Result<(), CgroupError> {
+    pub(super) async fn stop_slice(&self, place: &CgroupPlace) -> Result<(), CgroupError> {
         let Some(slice) = place.last().filter(|_| place.driver == CgroupDriver::Systemd) else {
             return Ok(());
         };
@@ -351,13 +351,13 @@ impl Cgroups {
     }
 
     /// Whether the directories are there with every controller that they should have.
-    fn exists(&self, place: &Place) -> bool {
+    fn exists(&self, place: &CgroupPlace) -> bool {
         self.own_paths(place).all(|path| path.is_dir()) && self.has_controllers(place)
     }
 
     /// Makes the directories (systemd makes those of the controllers that it knows) and hands the
     /// controllers down to them.
-    fn create(&self, place: &Place) -> Result<(), CgroupError> {
+    fn create(&self, place: &CgroupPlace) -> Result<(), CgroupError> {
         for hierarchy in &self.inner.own {
             make_directories(hierarchy, place.directories.iter().map(String::as_str))?;
         }
@@ -365,7 +365,7 @@ impl Cgroups {
     }
 
     /// Whether every v2 controller that the machine has was handed down to the directory.
-    fn has_controllers(&self, place: &Place) -> bool {
+    fn has_controllers(&self, place: &CgroupPlace) -> bool {
         let (CgroupVersion::V2, Some(unified)) = (self.inner.version, self.inner.own.first())
         else {
             return true;
@@ -377,7 +377,7 @@ impl Cgroups {
     }
 
     /// A pod's values with zero for the huge page sizes that it didn't ask for.
-    fn with_all_page_sizes(&self, place: &Place, mut limits: Limits) -> Limits {
+    fn with_all_page_sizes(&self, place: &CgroupPlace, mut limits: Limits) -> Limits {
         // A directory that can't be listed shows itself when its values are written.
         let files = self.own_paths(place).filter_map(|path| path.read_dir().ok()).flatten();
         for file in files.filter_map(Result::ok) {
@@ -391,7 +391,7 @@ impl Cgroups {
         limits
     }
 
-    fn write(&self, place: &Place, limits: &Limits) -> Result<(), CgroupError> {
+    fn write(&self, place: &CgroupPlace, limits: &Limits) -> Result<(), CgroupError> {
         match self.inner.version {
             CgroupVersion::V1 => {
                 for setting in core::settings_v1(limits) {

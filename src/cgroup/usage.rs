@@ -1,6 +1,6 @@
 //! Where the use of a cgroup is read. The numbers are read elsewhere.
 
-use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::Place};
+use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
 use crate::model::CgroupDirs;
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -36,14 +36,14 @@ impl Cgroups {
         if !self.is_managed() {
             return None;
         }
-        let dirs_of = |place: &Place| self.dirs(|hierarchy| place.in_hierarchy(hierarchy));
-        let there = |place: &&Place| dirs_of(place).is_some_and(|dirs| dirs.memory.is_dir());
+        let dirs_of = |place: &CgroupPlace| self.dirs(|hierarchy| place.in_hierarchy(hierarchy));
+        let there = |place: &&CgroupPlace| dirs_of(place).is_some_and(|dirs| dirs.memory.is_dir());
         let places = self.places(name);
-        let mut found: Vec<&Place> = places.iter().filter(there).collect();
+        let mut found: Vec<&CgroupPlace> = places.iter().filter(there).collect();
         if found.len() > 1 {
             // One that can't be looked at is as good as empty.
             let inhabited =
-                |place: &Place| self.processes_in(place).is_ok_and(|all| !all.is_empty());
+                |place: &CgroupPlace| self.processes_in(place).is_ok_and(|all| !all.is_empty());
             found.sort_by_key(|place| !inhabited(place));
         }
         found.first().and_then(|place| dirs_of(place))
@@ -54,7 +54,8 @@ impl Cgroups {
     pub fn kubepods_names(&self) -> Vec<String> {
         let nowhere =
             Hierarchy { mount_point: PathBuf::from("/"), controllers: Vec::new(), unified: true };
-        let path = |place: &Place| place.in_hierarchy(&nowhere).to_string_lossy().into_owned();
+        let path =
+            |place: &CgroupPlace| place.in_hierarchy(&nowhere).to_string_lossy().into_owned();
         self.places(&[KUBEPODS]).iter().map(path).collect()
     }
 

@@ -4,7 +4,7 @@ use crate::{
     clock,
     model::{Reading, Readings, Signal},
     pressure::core::{EvictionSettings, MemorySignal, Threshold},
-    signals::{self, Look, Machine, Sample},
+    signals::{self, MachineReader, Sample, SampleRequest},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ const EXACT_PERIOD: Duration = Duration::from_secs(10);
 
 /// The latest readings of all signals.
 pub(super) struct SignalReadings {
-    machine: Machine,
+    machine: MachineReader,
     /// The latest readings, cheap ones included.
     pub sample: Sample,
     /// The latest exact readings.
@@ -55,7 +55,8 @@ impl SignalReadings {
             let far = nearest.unwrap_or_default().saturating_add(FAR.max(capacity / 16));
             !exactly && available > far
         };
-        let sample = self.machine.sample(Look { signals: &signals, pods, is_far: &is_far });
+        let sample =
+            self.machine.sample(SampleRequest { signals: &signals, pods, is_far: &is_far });
         let exact = sample.readings.iter().filter(|(signal, _)| !sample.at_least.contains(signal));
         self.exact.extend(exact.map(|(signal, reading)| (*signal, *reading)));
         self.sample.update(sample);
@@ -74,15 +75,15 @@ impl SignalReadings {
 #[must_use]
 pub fn capacities(settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
     let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::PidAvailable]);
-    let exactly = Look { signals: &signals, pods: None, is_far: &|_, _| false };
+    let exactly = SampleRequest { signals: &signals, pods: None, is_far: &|_, _| false };
     let sample = machine(settings).sample(exactly);
     sample.readings.into_iter().map(|(signal, reading)| (signal, reading.capacity)).collect()
 }
 
-fn machine(settings: &EvictionSettings) -> Machine {
+fn machine(settings: &EvictionSettings) -> MachineReader {
     let signal = match settings.memory_signal {
         MemorySignal::WorkingSet => signals::MemorySignal::WorkingSet,
         MemorySignal::MemAvailable => signals::MemorySignal::MemAvailable,
     };
-    Machine::new(Path::new("/proc"), signal)
+    MachineReader::new(Path::new("/proc"), signal)
 }

@@ -7,7 +7,7 @@ use crate::{
         EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView, Signal, SignalView,
         format_duration,
     },
-    pressure::core::{EvictionSettings, MeasuredPod, Step, Threshold, Waiting},
+    pressure::core::{EvictionSettings, MeasuredPod, PressureStep, Threshold, Waiting},
 };
 use jiff::Timestamp;
 use std::{
@@ -73,7 +73,7 @@ impl ViewHistory {
 }
 
 impl EvictionTask {
-    pub(super) fn publish(&mut self, step: &Step, settings: &EvictionSettings) {
+    pub(super) fn publish(&mut self, step: &PressureStep, settings: &EvictionSettings) {
         let now = clock::now();
         {
             let views = self.channels.pods.borrow();
@@ -100,7 +100,12 @@ impl EvictionTask {
         });
     }
 
-    fn signals(&mut self, step: &Step, settings: &EvictionSettings, now: Now) -> Vec<SignalView> {
+    fn signals(
+        &mut self,
+        step: &PressureStep,
+        settings: &EvictionSettings,
+        now: Now,
+    ) -> Vec<SignalView> {
         let mut views: Vec<SignalView> = Vec::new();
         for threshold in &settings.thresholds {
             let signal = threshold.signal;
@@ -122,7 +127,7 @@ impl EvictionTask {
         views
     }
 
-    fn evicted(&self, step: &Step, now: Now) -> Vec<EvictedView> {
+    fn evicted(&self, step: &PressureStep, now: Now) -> Vec<EvictedView> {
         let evictions = self.relief.evictions();
         let away = evictions.records().filter(|record| record.back.is_none());
         away.filter_map(|record| {
@@ -138,7 +143,7 @@ impl EvictionTask {
         .collect()
     }
 
-    fn trouble(&self, step: &Step) -> Vec<String> {
+    fn trouble(&self, step: &PressureStep) -> Vec<String> {
         let problems = step.problems.iter().map(|(signal, problem)| {
             match self.readings.sample.missing.get(signal) {
                 Some(why) => format!("{signal} is not watched: {why}"),

@@ -70,7 +70,7 @@ impl FailureReason {
 
 /// What to do, before a pull is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PullStep {
     /// Look whether it is present.
     Inspect,
     /// Start from what is present.
@@ -82,16 +82,18 @@ pub(super) enum Step {
 }
 
 /// The next step. `present` is `None` before the look, `pull_allowed` is false during back-off.
-pub(super) fn next_step(policy: PullPolicy, pull_allowed: bool, present: Option<bool>) -> Step {
+pub(super) fn next_step(policy: PullPolicy, pull_allowed: bool, present: Option<bool>) -> PullStep {
     match (policy, present) {
-        (PullPolicy::Always, _) if pull_allowed => Step::Pull,
-        (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, None) => Step::Inspect,
-        (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, Some(true)) => {
-            Step::Use
+        (PullPolicy::Always, _) if pull_allowed => PullStep::Pull,
+        (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, None) => {
+            PullStep::Inspect
         }
-        (PullPolicy::IfNotPresent, Some(false)) if pull_allowed => Step::Pull,
+        (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, Some(true)) => {
+            PullStep::Use
+        }
+        (PullPolicy::IfNotPresent, Some(false)) if pull_allowed => PullStep::Pull,
         (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, Some(false)) => {
-            Step::Missing
+            PullStep::Missing
         }
     }
 }

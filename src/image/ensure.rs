@@ -2,7 +2,7 @@
 
 use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
-    core::{Step, is_unreachable, missing, next_step, pull_failed},
+    core::{PullStep, is_unreachable, missing, next_step, pull_failed},
     keyring::{Credentials, Keyring},
     reference,
 };
@@ -133,11 +133,11 @@ where
     async fn attempt(&mut self) -> Result<ImageFound, ImageFailure> {
         let PullRequest { image, policy, pull_allowed, .. } = *self.request;
         let name = self.name()?;
-        if next_step(policy, pull_allowed, None) == Step::Inspect {
+        if next_step(policy, pull_allowed, None) == PullStep::Inspect {
             let found = self.look(&name).await?;
             match next_step(policy, pull_allowed, Some(found.is_some())) {
-                Step::Pull | Step::Inspect => {}
-                Step::Use | Step::Missing => {
+                PullStep::Pull | PullStep::Inspect => {}
+                PullStep::Use | PullStep::Missing => {
                     return match found {
                         Some(found) => Ok(self.present(found)),
                         None => Err(self.absent(missing(image, policy))),

@@ -1,5 +1,5 @@
 use super::{
-    core::{Step, is_unreachable, next_step, pull_failed},
+    core::{PullStep, is_unreachable, next_step, pull_failed},
     ensure::{Ensure, PullError},
     keyring::{Credentials, Keyring, Layout},
     limit::PullLimits,
@@ -121,17 +121,17 @@ fn policies_default_by_tag_and_decide() {
 
     use PullPolicy::{Always, IfNotPresent, Never};
     for (policy, allowed, present, step) in [
-        (Always, true, None, Step::Pull),
-        (Always, false, None, Step::Inspect),
-        (Always, false, Some(true), Step::Use),
-        (Always, false, Some(false), Step::Missing),
-        (IfNotPresent, true, None, Step::Inspect),
-        (IfNotPresent, true, Some(true), Step::Use),
-        (IfNotPresent, true, Some(false), Step::Pull),
-        (IfNotPresent, false, Some(false), Step::Missing),
-        (Never, true, None, Step::Inspect),
-        (Never, true, Some(true), Step::Use),
-        (Never, true, Some(false), Step::Missing),
+        (Always, true, None, PullStep::Pull),
+        (Always, false, None, PullStep::Inspect),
+        (Always, false, Some(true), PullStep::Use),
+        (Always, false, Some(false), PullStep::Missing),
+        (IfNotPresent, true, None, PullStep::Inspect),
+        (IfNotPresent, true, Some(true), PullStep::Use),
+        (IfNotPresent, true, Some(false), PullStep::Pull),
+        (IfNotPresent, false, Some(false), PullStep::Missing),
+        (Never, true, None, PullStep::Inspect),
+        (Never, true, Some(true), PullStep::Use),
+        (Never, true, Some(false), PullStep::Missing),
     ] {
         assert_eq!(next_step(policy, allowed, present), step, "{policy:?} {allowed} {present:?}");
     }

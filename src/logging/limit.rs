@@ -48,7 +48,7 @@ impl Limit {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, left_out: Vec<(Place, u64)>) {
+    fn report(&self, left_out: Vec<(CallSite, u64)>) {
         for (place, lines) in left_out {
             (self.say)(&format!("{lines} log lines of {place} were left out"));
         }
@@ -75,7 +75,7 @@ impl<S> Filter<S> for Limit {
         if *metadata.level() == Level::TRACE {
             return true;
         }
-        let place = Place { file: metadata.file(), line: metadata.line() };
+        let place = CallSite { file: metadata.file(), line: metadata.line() };
         let counted = self.lock().count(place, clock::now().boot);
         self.report(counted.left_out);
         if counted.verdict == Verdict::FirstLeftOut {
@@ -90,12 +90,12 @@ impl<S> Filter<S> for Limit {
 
 /// A place in the source that logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct CallSite {
     file: Option<&'static str>,
     line: Option<u32>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CallSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.unwrap_or("?"), self.line.unwrap_or(0))
     }
@@ -106,7 +106,7 @@ impl fmt::Display for Place {
 struct Counts {
     /// Boot time.
     window_ends: Duration,
-    lines: HashMap<Place, u64>,
+    lines: HashMap<CallSite, u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +120,11 @@ enum Verdict {
 struct Counted {
     verdict: Verdict,
     /// How many lines of which places were left out in a window that is over.
-    left_out: Vec<(Place, u64)>,
+    left_out: Vec<(CallSite, u64)>,
 }
 
 impl Counts {
-    fn count(&mut self, place: Place, now: Duration) -> Counted {
+    fn count(&mut self, place: CallSite, now: Duration) -> Counted {
         let mut left_out = Vec::new();
         if now >= self.window_ends {
             left_out = self.take_left_out();
@@ -140,8 +140,9 @@ impl Counts {
         Counted { verdict, left_out }
     }
 
-    fn take_left_out(&mut self) -> Vec<(Place, u64)> {
-        let over = |(place, lines): (Place, u64)| (lines > LINES).then(|| (place, lines - LINES));
+    fn take_left_out(&mut self) -> Vec<(CallSite, u64)> {
+        let over =
+            |(place, lines): (CallSite, u64)| (lines > LINES).then(|| (place, lines - LINES));
         self.lines.drain().filter_map(over).collect()
     }
 }
@@ -151,8 +152,8 @@ mod tests {
     use super::*;
     use tracing_subscriber::{Layer, layer::SubscriberExt, registry::Registry};
 
-    const fn place(line: u32) -> Place {
-        Place { file: Some("src/x.rs"), line: Some(line) }
+    const fn place(line: u32) -> CallSite {
+        CallSite { file: Some("src/x.rs"), line: Some(line) }
     }
 
     #[test]

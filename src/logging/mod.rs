@@ -68,7 +68,7 @@ impl Log {
 /// # Errors
 /// When that was done before, or the journal can't be written to.
 pub fn init(config: LoggingConfig, environment: &Environment) -> io::Result<Log> {
-    let lines = Lines { look: Look::of_stderr(environment), zone: TimeZone::system() };
+    let lines = Lines { look: LineStyle::of_stderr(environment), zone: TimeZone::system() };
     let (layer, queue, say): (Box<dyn Layer<Registry> + Send + Sync>, Queue, Say) =
         match config.format {
             LogFormat::Json => {
@@ -145,7 +145,7 @@ fn levels(verbosity: u8) -> Targets {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum LineStyle {
     /// Terminal with colours.
     Colours,
     /// Terminal without.
@@ -154,7 +154,7 @@ enum Look {
     Dated,
 }
 
-impl Look {
+impl LineStyle {
     fn of_stderr(environment: &Environment) -> Self {
         match (io::stderr().is_terminal(), environment.no_color) {
             (true, false) => Self::Colours,
@@ -174,7 +174,7 @@ fn is_journal(environment: &Environment) -> bool {
 /// One event, one line.
 #[derive(Clone)]
 struct Lines {
-    look: Look,
+    look: LineStyle,
     zone: TimeZone,
 }
 
@@ -184,9 +184,9 @@ impl Lines {
         let wall = clock::now().wall;
         let time = || wall.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string();
         match self.look {
-            Look::Colours => format!("\x1b[2m{}\x1b[0m {} ", time(), coloured(level)),
-            Look::Plain => format!("{} {level:<5} ", time()),
-            Look::Dated => format!("{wall:.3} {level:<5} "),
+            LineStyle::Colours => format!("\x1b[2m{}\x1b[0m {} ", time(), coloured(level)),
+            LineStyle::Plain => format!("{} {level:<5} ", time()),
+            LineStyle::Dated => format!("{wall:.3} {level:<5} "),
         }
     }
 }
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    fn logged(look: Look, verbosity: u8, log: impl FnOnce()) -> String {
+    fn logged(look: LineStyle, verbosity: u8, log: impl FnOnce()) -> String {
         let sink = Sink::default();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn lines_have_their_level_their_origin_and_their_fields() {
-        let text = logged(Look::Dated, 2, || {
+        let text = logged(LineStyle::Dated, 2, || {
             tracing::error!(pod = "default/web", "cannot pull");
             tracing::warn!("one\ntwo");
             tracing::info!("up");
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn text_from_outside_cannot_forge_a_line_or_drive_a_terminal() {
-        let text = logged(Look::Dated, 0, || {
+        let text = logged(LineStyle::Dated, 0, || {
             let name = "a\n2026-01-31T15:04:05.000Z ERROR forged";
             tracing::warn!(location = %name, pod = name, "\x1b[2Jrejected: {name}\r");
         });
@@ -320,12 +320,12 @@ mod tests {
 
     #[test]
     fn terminal_lines_have_a_short_time_and_optional_colours() {
-        let plain = logged(Look::Plain, 0, || tracing::info!("up"));
+        let plain = logged(LineStyle::Plain, 0, || tracing::info!("up"));
         assert_eq!(plain.len(), "15:04:05 INFO  up\n".len(), "{plain:?}");
         assert!(plain.ends_with(" INFO  up\n") && plain.as_bytes()[2] == b':', "{plain:?}");
-        let coloured = logged(Look::Colours, 0, || tracing::info!("up"));
+        let coloured = logged(LineStyle::Colours, 0, || tracing::info!("up"));
         assert!(coloured.contains("\x1b[32mINFO \x1b[0m up"), "{coloured:?}");
-        let dated = logged(Look::Dated, 0, || tracing::info!("up"));
+        let dated = logged(LineStyle::Dated, 0, || tracing::info!("up"));
         assert!(dated.contains("Z INFO  up"), "{dated:?}");
     }
 
@@ -344,7 +344,7 @@ mod tests {
             (4, &["own-debug", "h2-debug"]),
             (9, &["own-debug", "own-trace", "h2-debug", "h2-trace"]),
         ] {
-            let text = logged(Look::Plain, verbosity, all);
+            let text = logged(LineStyle::Plain, verbosity, all);
             assert_eq!(text.lines().count(), expected.len(), "{verbosity}: {text}");
             assert!(expected.iter().all(|line| text.contains(line)), "{verbosity}: {text}");
         }

@@ -2,7 +2,7 @@
 //! refusals.
 
 use super::{
-    Case, Denial, Refusal, Refusals, SeenPod, Step,
+    Case, Denial, MirrorRefusal, MirrorStep, Refusals, SeenPod,
     contest::Contest,
     plan,
     refusal::{minds_a_restart, refused},
@@ -47,7 +47,7 @@ enum Told {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct MirrorMemory {
     told: Option<(Told, Duration)>,
     /// Of which incarnation and revision.
     refusals: (Option<(PodUid, Option<String>)>, Refusals),
@@ -78,7 +78,7 @@ pub struct Sight<'a> {
     pub node: Option<&'a NodeRef>,
 }
 
-impl Memory {
+impl MirrorMemory {
     /// What the API server has, by what the watch shows and by what it answered since.
     pub fn seen(&mut self, sight: &Sight<'_>, now: Duration) -> Option<Arc<SeenPod>> {
         let shown = sight.shown;
@@ -114,7 +114,7 @@ impl Memory {
         sight: &Sight<'_>,
         gone: impl Fn(&PodUid) -> bool,
         now: Duration,
-    ) -> Step {
+    ) -> MirrorStep {
         let seen = self.seen(sight, now);
         let of = sight.view.map(|view| (view.uid.clone(), revision(view.pod.as_deref())));
         if self.refusals.0 != of {
@@ -133,63 +133,72 @@ impl Memory {
         let step = self.without_repeats(step);
         let step = self.with_patience(step, sight, seen.as_deref(), now);
         match &step {
-            Step::Nothing => self.trouble = None,
-            Step::Wait(why) => self.trouble = Some(why.clone()),
-            Step::Decline { uid } => self.declined = Some(uid.clone()),
-            Step::Create(_) | Step::Delete { .. } | Step::PatchStatus { .. } => {}
+            MirrorStep::Nothing => self.trouble = None,
+            MirrorStep::Wait(why) => self.trouble = Some(why.clone()),
+            MirrorStep::Decline { uid } => self.declined = Some(uid.clone()),
+            MirrorStep::Create(_) | MirrorStep::Delete { .. } | MirrorStep::PatchStatus { .. } => {}
         }
         step
     }
 
     /// What was said once, or written without effect, is not done again.
-    pub(super) fn without_repeats(&self, step: Step) -> Step {
+    pub(super) fn without_repeats(&self, step: MirrorStep) -> MirrorStep {
         match &step {
-            Step::Decline { uid } if self.declined.as_ref() == Some(uid) => Step::Nothing,
-            Step::PatchStatus { version, .. } if self.futile == Some((*version, hash(&step))) => {
-                Step::Wait("the API server does not keep the status as written".to_owned())
+            MirrorStep::Decline { uid } if self.declined.as_ref() == Some(uid) => {
+                MirrorStep::Nothing
             }
-            Step::Nothing
-            | Step::Wait(_)
-            | Step::Decline { .. }
-            | Step::Create(_)
-            | Step::Delete { .. }
-            | Step::PatchStatus { .. } => step,
+            MirrorStep::PatchStatus { version, .. }
+                if self.futile == Some((*version, hash(&step))) =>
+            {
+                MirrorStep::Wait("the API server does not keep the status as written".to_owned())
+            }
+            MirrorStep::Nothing
+            | MirrorStep::Wait(_)
+            | MirrorStep::Decline { .. }
+            | MirrorStep::Create(_)
+            | MirrorStep::Delete { .. }
+            | MirrorStep::PatchStatus { .. } => step,
         }
     }
 
     /// Whoever writes something else again and again is answered once in a while.
     fn with_patience(
         &mut self,
-        step: Step,
+        step: MirrorStep,
         sight: &Sight<'_>,
         seen: Option<&SeenPod>,
         now: Duration,
-    ) -> Step {
+    ) -> MirrorStep {
         self.answers = match &step {
             // Made by another, or by an earlier agent.
-            Step::Delete { uid, .. } => {
+            MirrorStep::Delete { uid, .. } => {
                 self.made.as_ref() != Some(uid) && seen.is_some_and(|seen| !seen.deleting)
             }
-            Step::PatchStatus { .. } => {
+            MirrorStep::PatchStatus { .. } => {
                 self.said[1] = sight.view.map(|view| Arc::clone(&view.status));
                 self.said[0] == self.said[1]
             }
-            Step::Nothing | Step::Wait(_) | Step::Create(_) | Step::Decline { .. } => false,
+            MirrorStep::Nothing
+            | MirrorStep::Wait(_)
+            | MirrorStep::Create(_)
+            | MirrorStep::Decline { .. } => false,
         };
         if self.answers && self.contest.must_wait(now) {
-            return Step::Wait("somebody else writes its mirror pod again and again".to_owned());
+            return MirrorStep::Wait(
+                "somebody else writes its mirror pod again and again".to_owned(),
+            );
         }
         step
     }
 
     /// Takes an answer in.
-    pub fn settle(&mut self, step: &Step, answer: &Answer, now: Duration) -> Next {
+    pub fn settle(&mut self, step: &MirrorStep, answer: &Answer, now: Duration) -> Next {
         if self.answers && matches!(answer, Answer::Pod(_) | Answer::Gone) {
             self.contest.answered(now);
         }
         match (step, answer) {
             (_, Answer::Unclear(_)) => return Next::Later,
-            (Step::Create(pod), Answer::Pod(made)) => {
+            (MirrorStep::Create(pod), Answer::Pod(made)) => {
                 self.made = Some(made.uid.clone());
                 self.said[0] = None;
                 self.told = Some((Told::Pod(Arc::clone(made)), now));
@@ -200,31 +209,44 @@ impl Memory {
                     return Next::Later;
                 }
             }
-            (Step::PatchStatus { .. }, Answer::Pod(pod)) => {
+            (MirrorStep::PatchStatus { .. }, Answer::Pod(pod)) => {
                 self.said[0] = self.said[1].take();
                 self.futile = Some((pod.version, hash(step)));
                 self.told = Some((Told::Pod(Arc::clone(pod)), now));
             }
-            (Step::Delete { .. }, Answer::Pod(pod)) if pod.held => {
+            (MirrorStep::Delete { .. }, Answer::Pod(pod)) if pod.held => {
                 self.told = Some((Told::Pod(Arc::clone(pod)), now));
             }
-            (Step::Delete { uid, .. } | Step::PatchStatus { uid, .. }, Answer::Gone) => {
+            (
+                MirrorStep::Delete { uid, .. } | MirrorStep::PatchStatus { uid, .. },
+                Answer::Gone,
+            ) => {
                 self.told = Some((Told::Gone(uid.clone()), now));
             }
-            (Step::Delete { uid, .. }, Answer::Pod(_)) => {
+            (MirrorStep::Delete { uid, .. }, Answer::Pod(_)) => {
                 self.told = Some((Told::Gone(uid.clone()), now));
             }
-            (Step::PatchStatus { uid, .. }, Answer::Refused(denial)) if minds_a_restart(denial) => {
+            (MirrorStep::PatchStatus { uid, .. }, Answer::Refused(denial))
+                if minds_a_restart(denial) =>
+            {
                 self.refusals.1.stuck = Some(uid.clone());
             }
-            (Step::Create(_), Answer::Refused(denial)) => match refused(denial, &self.refusals.1) {
-                Refusal::Part(part) => {
-                    self.refusals.1.parts.insert(part);
+            (MirrorStep::Create(_), Answer::Refused(denial)) => {
+                match refused(denial, &self.refusals.1) {
+                    MirrorRefusal::Part(part) => {
+                        self.refusals.1.parts.insert(part);
+                    }
+                    MirrorRefusal::Text(text) => return self.later(text),
                 }
-                Refusal::Text(text) => return self.later(text),
-            },
+            }
             (_, Answer::Refused(denial)) => return self.later(denial.message.clone()),
-            (Step::Create(_) | Step::Nothing | Step::Wait(_) | Step::Decline { .. }, _) => {
+            (
+                MirrorStep::Create(_)
+                | MirrorStep::Nothing
+                | MirrorStep::Wait(_)
+                | MirrorStep::Decline { .. },
+                _,
+            ) => {
                 return Next::Later;
             }
         }
@@ -261,7 +283,7 @@ fn is_as_sent(made: &SeenPod, sent: &k8s::Pod) -> bool {
         && made.owner.as_ref() == owner.map(|owner| &owner.uid)
 }
 
-fn hash(step: &Step) -> u64 {
+fn hash(step: &MirrorStep) -> u64 {
     let mut hasher = DefaultHasher::new();
     step.body().map(|body| body.to_string()).hash(&mut hasher);
     hasher.finish()

@@ -2,10 +2,10 @@
 //! the API server has.
 //!
 //! ```text
-//!  PodView (what runs) ──────────────┐
-//!  SeenPod (what the watch shows,    ├─► plan ─► Step: create, delete, patch the status ─► the API server
-//!    or a newer answer: Memory) ─────┘                                                        │
-//!  Memory: what was answered, refused ◄── settle ◄── Answer ◄─────────────────────────────────┘
+//!  PodView (what runs) ────────────────────┐
+//!  SeenPod (what the watch shows,          ├─► plan ─► MirrorStep: create, delete, patch the status ─► the API server
+//!    or a newer answer: MirrorMemory) ─────┘                                                              │
+//!  MirrorMemory: what was answered, refused ◄── settle ◄── Answer ◄───────────────────────────────────────┘
 //! ```
 //!
 //! A mirror pod only shows a static pod. Nothing in here touches a container: a mirror that is
@@ -23,10 +23,10 @@ mod refusal;
 mod seen;
 mod status;
 
-pub use memory::{Answer, Memory, Next, Sight};
-pub use plan::{Case, Step, plan};
+pub use memory::{Answer, MirrorMemory, Next, Sight};
+pub use plan::{Case, MirrorStep, plan};
 pub use pod::mirror_pod;
-pub use refusal::{Denial, Refusal, Refusals};
+pub use refusal::{Denial, MirrorRefusal, Refusals};
 pub use seen::SeenPod;
 
 #[cfg(test)]

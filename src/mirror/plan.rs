@@ -25,7 +25,7 @@ pub struct Case<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum MirrorStep {
     /// The API server has what it should.
     Nothing,
     /// It has not, and nothing can be done about it for now: why.
@@ -55,7 +55,7 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl MirrorStep {
     /// The body of its request, if it has one.
     #[must_use]
     pub fn body(&self) -> Option<Value> {
@@ -82,62 +82,66 @@ impl Step {
 }
 
 /// Decides. Each step brings the API server nearer to what it should have; after the last there is
-/// [`Step::Nothing`].
+/// [`MirrorStep::Nothing`].
 #[must_use]
-pub fn plan(case: &Case<'_>) -> Step {
+pub fn plan(case: &Case<'_>) -> MirrorStep {
     let Some(seen) = case.seen else { return create(case) };
     if seen.mirrors.is_none() {
         return not_ours(case, seen);
     }
-    let delete = |why| Step::Delete { uid: seen.uid.clone(), why };
+    let delete = |why| MirrorStep::Delete { uid: seen.uid.clone(), why };
     if seen.held {
-        return Step::Wait("the mirror pod is deleted and waits for its finalizers".to_owned());
+        return MirrorStep::Wait(
+            "the mirror pod is deleted and waits for its finalizers".to_owned(),
+        );
     }
     let Some(view) = case.view else {
         return match case.gone {
             true => delete("no manifest has its name"),
-            false => Step::Nothing,
+            false => MirrorStep::Nothing,
         };
     };
     if seen.deleting {
         return delete("it was deleted by somebody else");
     }
     // Of a pod whose spec is lost only the name is known.
-    let Some(pod) = &view.pod else { return Step::Nothing };
+    let Some(pod) = &view.pod else { return MirrorStep::Nothing };
     match outdated(case, seen, view, pod) {
         // It goes with the pod anyway.
-        Some(_) if view.terminating => return Step::Nothing,
+        Some(_) if view.terminating => return MirrorStep::Nothing,
         Some(why) => return delete(why),
         None => {}
     }
     match status::patch(&seen.status, &view.status) {
-        Some(status) => Step::PatchStatus { uid: seen.uid.clone(), version: seen.version, status },
-        None => Step::Nothing,
+        Some(status) => {
+            MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status }
+        }
+        None => MirrorStep::Nothing,
     }
 }
 
-fn create(case: &Case<'_>) -> Step {
-    let Some(view) = case.view.filter(|view| !view.terminating) else { return Step::Nothing };
-    let Some(pod) = &view.pod else { return Step::Nothing };
+fn create(case: &Case<'_>) -> MirrorStep {
+    let Some(view) = case.view.filter(|view| !view.terminating) else { return MirrorStep::Nothing };
+    let Some(pod) = &view.pod else { return MirrorStep::Nothing };
     match case.node {
-        None => Step::Wait("the node is not registered".to_owned()),
-        Some(node) => Step::Create(Box::new(mirror_pod(pod, &view.uid, node, case.refusals))),
+        None => MirrorStep::Wait("the node is not registered".to_owned()),
+        Some(node) => MirrorStep::Create(Box::new(mirror_pod(pod, &view.uid, node, case.refusals))),
     }
 }
 
 /// A pod that somebody bound to this node. Nothing of it runs here, so its deletion is complete as
 /// soon as it is asked for.
-fn not_ours(case: &Case<'_>, seen: &SeenPod) -> Step {
+fn not_ours(case: &Case<'_>, seen: &SeenPod) -> MirrorStep {
     if seen.held {
-        Step::Nothing
+        MirrorStep::Nothing
     } else if seen.deleting {
-        Step::Delete { uid: seen.uid.clone(), why: "it was deleted and does not run here" }
+        MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and does not run here" }
     } else if case.view.is_some() {
-        Step::Wait(format!("the API has a pod {} that is not its mirror", case.key))
+        MirrorStep::Wait(format!("the API has a pod {} that is not its mirror", case.key))
     } else if status::is_final(&seen.status) {
-        Step::Nothing
+        MirrorStep::Nothing
     } else {
-        Step::Decline { uid: seen.uid.clone() }
+        MirrorStep::Decline { uid: seen.uid.clone() }
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Denial {
 
 /// What follows from an answer to the creation of a mirror pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum MirrorRefusal {
     /// The next try goes without it.
     Part(Part),
     /// Nothing to be done here: the words of the API server.
@@ -60,11 +60,11 @@ const MINDED: &[(&str, Part)] = &[
 
 /// What `denial` of a mirror pod, which went without `left_out`, means for the next try.
 #[must_use]
-pub fn refused(denial: &Denial, left_out: &Refusals) -> Refusal {
+pub fn refused(denial: &Denial, left_out: &Refusals) -> MirrorRefusal {
     let minded = |(text, _): &&(&str, Part)| denial.code == 403 && denial.message.contains(text);
     match MINDED.iter().find(minded) {
-        Some((_, part)) if !left_out.parts.contains(part) => Refusal::Part(*part),
-        Some(_) | None => Refusal::Text(denial.message.clone()),
+        Some((_, part)) if !left_out.parts.contains(part) => MirrorRefusal::Part(*part),
+        Some(_) | None => MirrorRefusal::Text(denial.message.clone()),
     }
 }
 

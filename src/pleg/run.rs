@@ -6,7 +6,7 @@
 
 use super::{
     Health, Pleg, PlegSettings, PlegUpdate,
-    core::{Found, Inspection, Listing, Object, Picture, Scope, Subject},
+    core::{Found, Inspection, Listing, Object, RuntimeSnapshot, Scope, Subject},
     events,
     hints::Hints,
     inspect, readiness,
@@ -70,7 +70,7 @@ pub(super) struct Loop {
     published: watch::Sender<Arc<Health>>,
     pub(super) health: Health,
     heartbeat: watch::Sender<Duration>,
-    pub(super) picture: Picture,
+    pub(super) picture: RuntimeSnapshot,
     pub(super) tasks: JoinSet<Done>,
     pub(super) listing: Listings,
     inspections: Inspections,
@@ -121,7 +121,7 @@ impl Loop {
             published: pleg.health,
             heartbeat: pleg.heartbeat,
             health,
-            picture: Picture::default(),
+            picture: RuntimeSnapshot::default(),
             tasks: JoinSet::new(),
             listing: Listings {
                 in_flight: None,

@@ -29,7 +29,7 @@ pub enum MemorySignal {
 
 /// What a look at the machine has to tell.
 #[derive(Clone, Copy)]
-pub struct Look<'a> {
+pub struct SampleRequest<'a> {
     /// The signals that are to be read.
     pub signals: &'a BTreeSet<Signal>,
     /// The memory directory of the cgroup of all pods.
@@ -46,7 +46,7 @@ pub struct Look<'a> {
 /// Cheap first: `/proc/meminfo` costs the same however many cgroups there are; `memory.stat` of a
 /// cgroup makes the kernel add up all of those below.
 #[derive(Debug)]
-pub struct Machine {
+pub struct MachineReader {
     signal: MemorySignal,
     meminfo: KeptFile,
     pods: Option<CgroupFiles>,
@@ -55,7 +55,7 @@ pub struct Machine {
     loadavg: KeptFile,
 }
 
-impl Machine {
+impl MachineReader {
     /// Reads below `proc`.
     #[must_use]
     pub fn new(proc: &Path, signal: MemorySignal) -> Self {
@@ -72,7 +72,7 @@ impl Machine {
 
     /// Reads what is asked for and is no disk.
     #[must_use]
-    pub fn sample(&mut self, look: Look<'_>) -> Sample {
+    pub fn sample(&mut self, look: SampleRequest<'_>) -> Sample {
         let mut sample = Sample::default();
         let info = self.info();
         for signal in look.signals {
@@ -124,7 +124,7 @@ impl Machine {
     fn allocatable(
         &mut self,
         info: Option<&MemInfo>,
-        look: Look<'_>,
+        look: SampleRequest<'_>,
     ) -> Result<(Reading, bool), NoReading> {
         let directory = look.pods.ok_or(NoReading::NoLimit)?;
         let kept = self.pods.take().filter(|files| files.directory == directory);
@@ -152,7 +152,7 @@ impl Machine {
 fn allocatable(
     pods: &mut CgroupFiles,
     info: Option<&MemInfo>,
-    look: Look<'_>,
+    look: SampleRequest<'_>,
 ) -> Result<(Reading, bool), NoReading> {
     let limit = pods.limit()?.ok_or(NoReading::NoLimit)?;
     let is_far = |used: u64| {

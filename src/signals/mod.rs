@@ -4,7 +4,7 @@
 //! go for it, is decided elsewhere from what is returned here. `core` (pure) understands the texts.
 //!
 //! ```text
-//! Machine       memory and pids                 files of the kernel, no thread needed; cheap ones first
+//! MachineReader memory and pids                 files of the kernel, no thread needed; cheap ones first
 //! Disks         nodefs, imagefs, containerfs    one thread for each file system: it may hang
 //! Measurer      one pod's memory, tasks, logs, emptyDirs, layers, files
 //! outsiders     who uses it when no pod does
@@ -30,7 +30,7 @@ pub use core::{NoReading, Process, SystemOom};
 pub use disk::Disks;
 pub use disk_readings::{DiskReadings, DiskSample};
 pub use kmsg::KernelLog;
-pub use memory::{Look, Machine, MemorySignal, cgroup_memory, cgroup_tasks};
+pub use memory::{MachineReader, MemorySignal, SampleRequest, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, Reclaiming, reclaim};
 pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces};

@@ -47,18 +47,18 @@ impl Files {
         self.0.path().join(name)
     }
 
-    fn machine(&self, signal: MemorySignal) -> Machine {
-        Machine::new(&self.path("proc"), signal)
+    fn machine(&self, signal: MemorySignal) -> MachineReader {
+        MachineReader::new(&self.path("proc"), signal)
     }
 }
 
 /// What an exact look says of a signal.
 fn exactly(
-    machine: &mut Machine,
+    machine: &mut MachineReader,
     signal: Signal,
     pods: Option<&Path>,
 ) -> Result<Reading, NoReading> {
-    let look = Look { signals: &BTreeSet::from([signal]), pods, is_far: &|_, _| false };
+    let look = SampleRequest { signals: &BTreeSet::from([signal]), pods, is_far: &|_, _| false };
     let sample = machine.sample(look);
     assert!(sample.at_least.is_empty());
     let missing = sample.missing.get(&signal).cloned();
@@ -170,7 +170,7 @@ fn cheap_readings_come_first() {
     let mut available = |bound: u64| {
         let is_far = |available, _| available > bound;
         let signals = BTreeSet::from([signal]);
-        let look = Look { signals: &signals, pods: Some(&pods), is_far: &is_far };
+        let look = SampleRequest { signals: &signals, pods: Some(&pods), is_far: &is_far };
         let sample = machine.sample(look);
         let found = sample.readings.get(&signal).map(|reading| reading.available);
         (found, sample.at_least.contains(&signal))
@@ -228,13 +228,13 @@ fn a_later_sample_replaces_reading_and_reason() {
 /// The machine that this runs on: its own kernel's files.
 #[test]
 fn this_machine_is_read() {
-    let mut machine = Machine::new(Path::new("/proc"), MemorySignal::WorkingSet);
+    let mut machine = MachineReader::new(Path::new("/proc"), MemorySignal::WorkingSet);
     let memory = exactly(&mut machine, Signal::MemoryAvailable, None).unwrap();
     assert!(memory.available > 0 && memory.available < memory.capacity, "{memory:?}");
     let pids = exactly(&mut machine, Signal::PidAvailable, None).unwrap();
     assert!(pids.available > 0 && pids.available < pids.capacity, "{pids:?}");
     let signals = BTreeSet::from([Signal::MemoryAvailable]);
-    let look = Look { signals: &signals, pods: None, is_far: &|_, _| true };
+    let look = SampleRequest { signals: &signals, pods: None, is_far: &|_, _| true };
     let cheap = machine.sample(look).readings[&Signal::MemoryAvailable];
     let apart = cheap.available.abs_diff(memory.available);
     assert!(apart < memory.capacity / 16, "about the same: {cheap:?} {memory:?}");

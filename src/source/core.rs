@@ -27,7 +27,7 @@ mod report;
 mod saved;
 
 pub(super) use budget::Budget;
-pub use saved::{Refusal, Saved};
+pub use saved::{Saved, SavedRefusal};
 
 use crate::{
     desired::{Knowledge, SourceSnapshot},
@@ -68,14 +68,14 @@ pub struct Identity {
 /// What one look showed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listing {
-    pub place: Place,
+    pub place: SourcePlace,
     /// Sorted by name.
     pub files: Vec<Listed>,
 }
 
 /// Whether there was something to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SourcePlace {
     /// This directory was listed whole.
     Here(Identity),
     /// It could not be, and why: missing, unreadable, not answering.
@@ -89,13 +89,13 @@ pub struct Listed {
     pub name: Box<str>,
     /// Full path, or the URL.
     pub location: Box<str>,
-    pub look: Look,
+    pub look: EntryLook,
 }
 
 /// What one entry turned out to be.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Look {
-    Read(Arc<Reading>),
+pub enum EntryLook {
+    Read(Arc<ParsedFile>),
     /// A manifest by name that can't be read or does not parse.
     Unread(Problem),
     /// A manifest by name that is being written.
@@ -110,7 +110,7 @@ pub enum Look {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct ParsedFile {
     /// Its documents in the order written.
     pub documents: Vec<Document>,
     /// It has no document because it holds an empty list, and not because it is empty itself.
@@ -143,7 +143,7 @@ pub struct State {
     complete: bool,
     /// What is wrong with the source itself.
     error: Option<String>,
-    kept: BTreeMap<PodKey, Kept>,
+    kept: BTreeMap<PodKey, AcceptedPod>,
     /// The directory and the manifest names of the look before, if that one may remove.
     before: Option<(Identity, Vec<Box<str>>)>,
     /// Boot time of the first look.
@@ -152,7 +152,7 @@ pub struct State {
 
 /// An accepted pod.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct AcceptedPod {
     file: Box<str>,
     manifest: Arc<str>,
     /// Or why its last good revision can't be wanted.
@@ -197,7 +197,7 @@ impl Presence {
     }
 }
 
-impl Kept {
+impl AcceptedPod {
     fn is_current(&self) -> bool {
         self.presence == Presence::Current
     }
@@ -212,7 +212,7 @@ impl Kept {
 
 /// What comes out of a look.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct SourceStep {
     pub snapshot: SourceSnapshot,
     /// Boot time at which to look again although nothing happened.
     pub wake_at: Option<Duration>,
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// What is accepted now: for [`Reading::adopt`].
+    /// What is accepted now: for [`ParsedFile::adopt`].
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<DesiredPod>> {
         self.kept.values().filter_map(|kept| kept.pod.as_ref().ok()).cloned().collect()
@@ -311,12 +311,12 @@ impl State {
     }
 
     /// Takes in what a look showed.
-    pub fn step(&mut self, listing: &Listing, now: Now) -> Step {
+    pub fn step(&mut self, listing: &Listing, now: Now) -> SourceStep {
         self.first_look.get_or_insert(now.boot);
         let speaks = listing.files.iter().any(|file| file.look.speaks());
         let error = match &listing.place {
-            Place::Away(reason) => Some(reason.clone()),
-            Place::Here(here) => match self.home {
+            SourcePlace::Away(reason) => Some(reason.clone()),
+            SourcePlace::Here(here) => match self.home {
                 Some(home) if !home.is_same(*here) && !speaks => Some(self.elsewhere(home, *here)),
                 Some(_) | None => {
                     self.take_in(*here, speaks, listing, now);
@@ -331,11 +331,12 @@ impl State {
             }
         }
         let knows_all = listing.files.iter().all(|file| {
-            file.look != Look::Settling || self.kept.values().any(|kept| kept.file == file.name)
+            file.look != EntryLook::Settling
+                || self.kept.values().any(|kept| kept.file == file.name)
         });
         self.complete |= knows_all && !self.lost;
         self.error = error;
-        Step { snapshot: self.snapshot(listing), wake_at: self.wake_at(listing, now) }
+        SourceStep { snapshot: self.snapshot(listing), wake_at: self.wake_at(listing, now) }
     }
 
     /// What is wanted now, with `listing` for people. Decides nothing.
@@ -415,19 +416,19 @@ impl State {
     fn wake_at(&self, listing: &Listing, now: Now) -> Option<Duration> {
         let removal = self.kept.values().filter_map(|kept| kept.presence.missing_since()).min();
         let removal = removal.map(|since| since + AGREEMENT).filter(|at| *at > now.boot);
-        let settling = listing.files.iter().any(|file| file.look == Look::Settling);
+        let settling = listing.files.iter().any(|file| file.look == EntryLook::Settling);
         removal.into_iter().chain(settling.then(|| now.boot + SETTLING)).min()
     }
 }
 
 /// Takes a valid document.
-fn accept(before: Option<&Kept>, file: &Listed, document: &Document) -> Option<Kept> {
+fn accept(before: Option<&AcceptedPod>, file: &Listed, document: &Document) -> Option<AcceptedPod> {
     let new = document.result.as_ref().ok()?;
     let pod = match before.and_then(|kept| kept.pod.as_ref().ok()) {
         Some(old) => settle(old, new),
         None => Arc::clone(new),
     };
-    Some(Kept {
+    Some(AcceptedPod {
         file: file.name.clone(),
         manifest: Arc::clone(&document.manifest),
         pod: Ok(pod),
@@ -465,7 +466,7 @@ fn seen(pod: &DesiredPod) -> Option<&str> {
     pod.pod.metadata.annotations.as_ref()?.get(SEEN).map(String::as_str)
 }
 
-impl Reading {
+impl ParsedFile {
     /// Puts pods that are accepted already in the place of their like, so that nothing is held
     /// twice: after a restart every pod comes from the saved state and from its file.
     pub fn adopt(&mut self, accepted: &[Arc<DesiredPod>]) {
@@ -492,11 +493,11 @@ impl Identity {
 impl Listing {
     /// Whether the file of this name is there and not written yet.
     fn is_being_written(&self, name: &str) -> bool {
-        self.files.iter().any(|file| *file.name == *name && file.look == Look::Settling)
+        self.files.iter().any(|file| *file.name == *name && file.look == EntryLook::Settling)
     }
 }
 
-impl Look {
+impl EntryLook {
     /// Whether this says anything about pods: an unreadable file does not.
     fn speaks(&self) -> bool {
         matches!(self, Self::Read(reading) if !reading.documents.is_empty() || reading.empty_list)

@@ -4,7 +4,7 @@ use super::{
     SHORTEST_CHECK, SourceHandle, SourceOptions,
     core::Listing,
     hints::{self, Hint, Hints},
-    lister::{Known, Lister},
+    lister::{Lister, LookContext},
     output::Output,
 };
 use crate::{blocking::SOURCES, clock, model::SourceKind};
@@ -89,7 +89,7 @@ impl DirectorySource {
 /// came during the look ask for.
 async fn look(lister: Lister, hints: &mut Hints, output: &mut Output) -> (Lister, Listing, Hint) {
     let now = clock::now();
-    let known = Known {
+    let known = LookContext {
         home: output.state().home(),
         accepted: output.state().pods(),
         closed: std::mem::take(&mut hints.closed),

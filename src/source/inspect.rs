@@ -5,8 +5,8 @@
 
 use super::{
     SourceOptions,
-    core::{Identity, Listed, Listing, Look, Place, State},
-    lister::{Known, Lister},
+    core::{EntryLook, Identity, Listed, Listing, SourcePlace, State},
+    lister::{Lister, LookContext},
     reader::Reader,
 };
 use crate::{
@@ -22,9 +22,9 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 pub fn inspect(path: &Path, options: &SourceOptions, now: Now) -> SourceSnapshot {
     let location = path.to_string_lossy();
     let mut lister = Lister::new(path.components().collect(), reader(options));
-    let mut known = Known { home: None, accepted: Vec::new(), closed: BTreeSet::new() };
+    let mut known = LookContext { home: None, accepted: Vec::new(), closed: BTreeSet::new() };
     let first = lister.look(&known, now);
-    let is_settling = |file: &&Listed| file.look == Look::Settling;
+    let is_settling = |file: &&Listed| file.look == EntryLook::Settling;
     known.closed = first.files.iter().filter(is_settling).map(|file| file.name.clone()).collect();
     let listing = if known.closed.is_empty() { first } else { lister.look(&known, now) };
     State::new(SourceKind::File, &location, false).step(&listing, now).snapshot
@@ -39,12 +39,12 @@ pub fn inspect_text(
     now: Now,
 ) -> SourceSnapshot {
     let look = match reader(options).read(text, location, &[], now.wall) {
-        Ok(reading) => Look::Read(Arc::new(reading)),
-        Err(problem) => Look::Unread(problem),
+        Ok(reading) => EntryLook::Read(Arc::new(reading)),
+        Err(problem) => EntryLook::Unread(problem),
     };
     let file = Listed { name: location.into(), location: location.into(), look };
     let nowhere = Identity { device: 0, inode: 0, born: None, single_file: true };
-    let listing = Listing { place: Place::Here(nowhere), files: vec![file] };
+    let listing = Listing { place: SourcePlace::Here(nowhere), files: vec![file] };
     State::new(SourceKind::File, location, false).step(&listing, now).snapshot
 }
 

@@ -5,7 +5,7 @@
 //! change is not read again; one whose bytes did not change is not decoded again.
 
 use super::{
-    core::{Budget, Identity, Listed, Listing, Look, Place, SETTLING},
+    core::{Budget, EntryLook, Identity, Listed, Listing, SETTLING, SourcePlace},
     names::why_skipped,
     reader::Reader,
 };
@@ -54,14 +54,14 @@ pub(super) struct Lister {
 #[derive(Debug)]
 struct Looking<'a> {
     directory: &'a OwnedFd,
-    known: &'a Known,
+    known: &'a LookContext,
     now: Now,
     budget: Budget,
 }
 
 /// What a look depends on besides the files.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct LookContext {
     /// The last directory that had manifests: tells a file that was removed from a directory that
     /// vanished.
     pub(super) home: Option<Identity>,
@@ -85,7 +85,7 @@ struct Seen {
 struct LastRead {
     stamp: Stamp,
     digest: [u8; 32],
-    look: Look,
+    look: EntryLook,
 }
 
 /// What changes when a file changes.
@@ -128,27 +128,27 @@ impl Lister {
         &self.path
     }
 
-    pub(super) fn look(&mut self, known: &Known, now: Now) -> Listing {
+    pub(super) fn look(&mut self, known: &LookContext, now: Now) -> Listing {
         match self.try_look(known, now) {
             Ok(listing) => listing,
-            Err(reason) => Listing { place: Place::Away(reason), files: Vec::new() },
+            Err(reason) => Listing { place: SourcePlace::Away(reason), files: Vec::new() },
         }
     }
 
     /// Takes back what was read of files that turn out to have been written to meanwhile.
     pub(super) fn unsettle(&mut self, listing: &mut Listing, names: &BTreeSet<Box<str>>, now: Now) {
         for file in listing.files.iter_mut().filter(|file| names.contains(&file.name)) {
-            if let (Look::Read(_) | Look::Unread(_), Some(seen)) =
+            if let (EntryLook::Read(_) | EntryLook::Unread(_), Some(seen)) =
                 (&file.look, self.seen.get_mut(&file.name))
                 && seen.since == now.boot
             {
                 seen.read = None;
-                file.look = Look::Settling;
+                file.look = EntryLook::Settling;
             }
         }
     }
 
-    fn try_look(&mut self, known: &Known, now: Now) -> Result<Listing, String> {
+    fn try_look(&mut self, known: &LookContext, now: Now) -> Result<Listing, String> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let opened = nix::fcntl::open(&self.path, flags, Mode::empty());
         let was_file = known.home.is_some_and(|home| home.single_file);
@@ -195,13 +195,13 @@ impl Lister {
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         self.seen.retain(|name, _| files.binary_search_by(|f| f.name.cmp(name)).is_ok());
-        Ok(Listing { place: Place::Here(place), files })
+        Ok(Listing { place: SourcePlace::Here(place), files })
     }
 
     /// One entry of a directory; `None` when it vanished since it was listed.
     fn in_directory(&mut self, look: &mut Looking<'_>, name: &str) -> Option<Listed> {
         if let Some(why) = why_skipped(name) {
-            let look = Look::Skipped { reason: why.to_owned(), manifest_name: false };
+            let look = EntryLook::Skipped { reason: why.to_owned(), manifest_name: false };
             return Some(self.listed(name, look));
         }
         let stat = fstatat(look.directory, name, AtFlags::empty());
@@ -218,15 +218,15 @@ impl Lister {
         let look = match stat {
             Ok(stat) => match what_it_is(&stat) {
                 None => self.within_budget(look, name, Stamp::of(&stat)),
-                Some(what) => Look::Skipped { reason: what.to_owned(), manifest_name: true },
+                Some(what) => EntryLook::Skipped { reason: what.to_owned(), manifest_name: true },
             },
-            Err(Errno::ENOENT) => Look::Unread(problem("a link to nothing".to_owned())),
-            Err(error) => Look::Unread(problem(format!("cannot be read: {}", error.desc()))),
+            Err(Errno::ENOENT) => EntryLook::Unread(problem("a link to nothing".to_owned())),
+            Err(error) => EntryLook::Unread(problem(format!("cannot be read: {}", error.desc()))),
         };
         self.listed(name, look)
     }
 
-    fn listed(&self, name: &str, look: Look) -> Listed {
+    fn listed(&self, name: &str, look: EntryLook) -> Listed {
         Listed { name: name.into(), location: self.location(name).into(), look }
     }
 
@@ -237,20 +237,20 @@ impl Lister {
 
     /// What a regular file says, where the files before it leave room for it. Of one without room
     /// nothing is kept.
-    fn within_budget(&mut self, look: &mut Looking<'_>, name: &str, stamp: Stamp) -> Look {
+    fn within_budget(&mut self, look: &mut Looking<'_>, name: &str, stamp: Stamp) -> EntryLook {
         let size = u64::try_from(stamp.size).unwrap_or(u64::MAX);
         let found = look.budget.take_text(size).then(|| self.settled(look, name, stamp));
         match found {
             Some(found) if look.budget.take_look(&found) => found,
             Some(_) | None => {
                 self.seen.remove(name);
-                Look::Unread(problem(Budget::exhausted()))
+                EntryLook::Unread(problem(Budget::exhausted()))
             }
         }
     }
 
     /// What a regular file says, once it is written.
-    fn settled(&mut self, look: &Looking<'_>, name: &str, stamp: Stamp) -> Look {
+    fn settled(&mut self, look: &Looking<'_>, name: &str, stamp: Stamp) -> EntryLook {
         let Looking { directory, known, now, .. } = *look;
         let before = self.seen.remove(name);
         let since = before.as_ref().filter(|seen| seen.stamp == stamp).map(|seen| seen.since);
@@ -265,9 +265,9 @@ impl Lister {
                 if known.closed.contains(name) || holds || stamp.is_aged(now) {
                     let text = read_file(directory, name, stamp);
                     let (look, read) = match text {
-                        Ok(None) => (Look::Settling, last),
+                        Ok(None) => (EntryLook::Settling, last),
                         Err(error) => {
-                            (Look::Unread(problem(format!("cannot be read: {error}"))), last)
+                            (EntryLook::Unread(problem(format!("cannot be read: {error}"))), last)
                         }
                         Ok(Some(text)) => {
                             let digest = Sha256::digest(&text).into();
@@ -280,7 +280,7 @@ impl Lister {
                     };
                     (look, now.boot, read)
                 } else {
-                    (Look::Settling, since, last)
+                    (EntryLook::Settling, since, last)
                 }
             }
         };
@@ -288,10 +288,10 @@ impl Lister {
         look
     }
 
-    fn decode(&self, name: &str, text: &[u8], known: &Known, now: Now) -> Look {
+    fn decode(&self, name: &str, text: &[u8], known: &LookContext, now: Now) -> EntryLook {
         match self.reader.read(text, &self.location(name), &known.accepted, now.wall) {
-            Ok(reading) => Look::Read(reading.into()),
-            Err(problem) => Look::Unread(problem),
+            Ok(reading) => EntryLook::Read(reading.into()),
+            Err(problem) => EntryLook::Unread(problem),
         }
     }
 }
@@ -360,7 +360,10 @@ fn not_utf8(directory: &Path, name: &[u8]) -> Listed {
     Listed {
         location: directory.join(&name).to_string_lossy().into(),
         name: name.into(),
-        look: Look::Skipped { reason: "its name is not UTF-8".to_owned(), manifest_name: false },
+        look: EntryLook::Skipped {
+            reason: "its name is not UTF-8".to_owned(),
+            manifest_name: false,
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! From the bytes of a manifest to what the core decides on.
 
-use super::core::{Document, Reading, Refusal};
+use super::core::{Document, ParsedFile, SavedRefusal};
 use crate::{
     document,
     manifest::{self, Context, DecodedDocument, Settings},
@@ -18,7 +18,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// What a text says. `accepted`: what is accepted now, [`Reading::adopt`].
+    /// What a text says. `accepted`: what is accepted now, [`ParsedFile::adopt`].
     ///
     /// # Errors
     /// It does not parse as a whole.
@@ -28,12 +28,12 @@ impl Reader {
         location: &str,
         accepted: &[Arc<DesiredPod>],
         seen: Timestamp,
-    ) -> Result<Reading, Problem> {
+    ) -> Result<ParsedFile, Problem> {
         let decoded = manifest::decode(text, &self.context(location, seen))?;
         let documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
         // Nothing came out of it: a text without documents, or a document that is an empty list.
         let empty_list = documents.is_empty() && !document::parse(text)?.is_empty();
-        let mut reading = Reading { documents, empty_list };
+        let mut reading = ParsedFile { documents, empty_list };
         reading.adopt(accepted);
         Ok(reading)
     }
@@ -47,12 +47,12 @@ impl Reader {
         manifest: &serde_json::Value,
         origin: &Origin,
         seen: Timestamp,
-    ) -> Result<DesiredPod, Refusal> {
+    ) -> Result<DesiredPod, SavedRefusal> {
         let context = self.context(&origin.location, seen);
         manifest::decode_document(manifest, origin, &context).map_err(|problems| {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let key = manifest::name_of_document(manifest, &self.node_name);
-            Refusal { key, reason: problems.join("; ") }
+            SavedRefusal { key, reason: problems.join("; ") }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     SHORTEST_CHECK, SourceHandle, SourceOptions,
-    core::{Identity, Listed, Listing, Look, Place},
+    core::{EntryLook, Identity, Listed, Listing, SourcePlace},
     output::Output,
     reader::Reader,
 };
@@ -91,7 +91,7 @@ struct Requester {
 /// The body that was read last.
 struct Body {
     digest: [u8; 32],
-    look: Look,
+    look: EntryLook,
 }
 
 impl UrlSource {
@@ -167,7 +167,7 @@ impl UrlSource {
         let text = match answer {
             Ok(text) => text,
             Err(error) => {
-                let place = Place::Away(format!("{}: {error}", self.shown));
+                let place = SourcePlace::Away(format!("{}: {error}", self.shown));
                 return (Listing { place, files: Vec::new() }, asked);
             }
         };
@@ -180,18 +180,18 @@ impl UrlSource {
         let file = Listed { name: "".into(), location: self.shown.as_str().into(), look };
         // There is only one place that this can be.
         let here = Identity { device: 0, inode: 0, born: None, single_file: true };
-        (Listing { place: Place::Here(here), files: vec![file] }, asked)
+        (Listing { place: SourcePlace::Here(here), files: vec![file] }, asked)
     }
 
     /// Decodes, away from the event loop: it may be large.
-    async fn read(&self, text: Bytes) -> Look {
+    async fn read(&self, text: Bytes) -> EntryLook {
         let (reader, location) = (self.reader.clone(), self.shown.clone());
         let seen = clock::now().wall;
         let accepted = self.output.state().pods();
         let job = SOURCES.run(move || reader.read(&text, &location, &accepted, seen));
         match job.await {
-            Ok(Ok(reading)) => Look::Read(reading.into()),
-            Ok(Err(problem)) => Look::Unread(problem),
+            Ok(Ok(reading)) => EntryLook::Read(reading.into()),
+            Ok(Err(problem)) => EntryLook::Unread(problem),
             Err(crashed) => panic!("{crashed}"),
         }
     }

@@ -57,7 +57,7 @@ pub enum LoadedSource {
 /// What a file of [`super::Store::put_memory`] holds: the file's name does not tell a long key.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Memory<T> {
+pub(super) struct MemoryFile<T> {
     pub key: PodKey,
     pub memory: T,
 }
@@ -132,11 +132,11 @@ pub(super) fn all(
         files::Read::Content(images) => loaded.images = Some(images),
     }
     for path in files::json_files(memory_dir) {
-        match files::read::<Memory<Box<RawValue>>>(&path, belief) {
+        match files::read::<MemoryFile<Box<RawValue>>>(&path, belief) {
             files::Read::Missing => {}
             files::Read::Damaged(sentence) => found.push(sentence),
             files::Read::Foreign(sentence) => foreign.push(sentence),
-            files::Read::Content(Memory { key, memory }) => {
+            files::Read::Content(MemoryFile { key, memory }) => {
                 loaded.memory.insert(key, memory);
             }
         }

@@ -26,7 +26,7 @@ const TRIES: u32 = 100;
 
 /// Why a lock can't be had.
 #[derive(Debug)]
-enum Refusal {
+enum LockFailure {
     Held,
     Io(io::Error),
 }
@@ -97,8 +97,8 @@ impl DirLock {
                         return Ok(Some(lock));
                     }
                 }
-                Err(Refusal::Held) => {}
-                Err(Refusal::Io(source)) => {
+                Err(LockFailure::Held) => {}
+                Err(LockFailure::Io(source)) => {
                     return Err(StoreError::Io {
                         operation: "lock",
                         path: path.to_owned(),
@@ -143,13 +143,13 @@ fn wait() {
     thread::sleep(TRY_AGAIN);
 }
 
-fn try_lock(open: &impl Fn() -> io::Result<File>) -> Result<Held, Refusal> {
-    let file = open().map_err(Refusal::Io)?;
+fn try_lock(open: &impl Fn() -> io::Result<File>) -> Result<Held, LockFailure> {
+    let file = open().map_err(LockFailure::Io)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Held::Locked(lock)),
-        Err((_, Errno::EWOULDBLOCK)) => Err(Refusal::Held),
+        Err((_, Errno::EWOULDBLOCK)) => Err(LockFailure::Held),
         Err((file, Errno::EBADF | Errno::EOPNOTSUPP | Errno::ENOLCK)) => Ok(Held::Unlocked(file)),
-        Err((_, error)) => Err(Refusal::Io(error.into())),
+        Err((_, error)) => Err(LockFailure::Io(error.into())),
     }
 }
 

@@ -260,7 +260,7 @@ impl Store {
     ) -> Result<(), NotSaved> {
         let path = self.inner.memory_dir.join(file_name(key));
         let content = memory.map(|memory| {
-            files::encode(Some(self.owner()), &load::Memory { key: key.clone(), memory })
+            files::encode(Some(self.owner()), &load::MemoryFile { key: key.clone(), memory })
         });
         self.write(path, content, Durability::Cached).await
     }

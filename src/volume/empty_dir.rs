@@ -34,7 +34,7 @@ pub(super) enum Medium {
 
 /// The paths of one volume.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct VolumePaths {
     name: OsString,
     /// `<pod>/volumes/kubernetes.io~empty-dir`
     parent: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Place {
     meta: PathBuf,
 }
 
-impl Place {
+impl VolumePaths {
     pub(super) fn new(pod_dir: &Path, name: impl Into<OsString>) -> Self {
         let name = name.into();
         let meta = pod_dir.join("plugins").join(PLUGIN).join(&name);

@@ -279,7 +279,7 @@ impl Volumes {
                 Ok(core::VolumeKind::HostPath { .. }) | Err(_) => continue,
             };
             if core::is_mounted(spec, &volume.name) {
-                let path = empty_dir::Place::new(&pod_dir, &volume.name).directory();
+                let path = empty_dir::VolumePaths::new(&pod_dir, &volume.name).directory();
                 found.push(VolumePlace { name: volume.name.as_str().into(), in_memory, path });
             }
         }
@@ -298,13 +298,13 @@ impl Volumes {
         match core::kind_of_volume(volume)? {
             core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
             core::VolumeKind::Disk => {
-                let place = empty_dir::Place::new(&pod_dir, &volume.name);
+                let place = empty_dir::VolumePaths::new(&pod_dir, &volume.name);
                 place.setup(empty_dir::Medium::Disk, fs_group)
             }
             core::VolumeKind::Memory { size_limit } => {
                 let size =
                     core::tmpfs_size([self.inner.allocatable_memory, memory_limit, size_limit]);
-                let place = empty_dir::Place::new(&pod_dir, &volume.name);
+                let place = empty_dir::VolumePaths::new(&pod_dir, &volume.name);
                 place.setup(empty_dir::Medium::Memory { size }, fs_group)
             }
         }

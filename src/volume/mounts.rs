@@ -3,7 +3,7 @@
 use super::{
     VolumeError, Volumes, check_name,
     core::{self, VolumeKind},
-    empty_dir::Place,
+    empty_dir::VolumePaths,
     sub_path::SubPath,
 };
 use crate::model::{PodUid, k8s};
@@ -94,7 +94,7 @@ impl Volumes {
         let (base, own) = match core::kind_of_volume(volume)? {
             VolumeKind::HostPath { path, .. } => (PathBuf::from(path), false),
             VolumeKind::Disk | VolumeKind::Memory { .. } => {
-                (Place::new(pod_dir, volume.name.as_str()).directory(), true)
+                (VolumePaths::new(pod_dir, volume.name.as_str()).directory(), true)
             }
         };
         let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);

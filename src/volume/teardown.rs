@@ -3,7 +3,7 @@
 use super::{
     VolumeError, Volumes,
     core::is_component,
-    empty_dir::{self, Place},
+    empty_dir::{self, VolumePaths},
     io_error,
     owner::{is_marker, remove_marked},
     root::{mounts_at_or_below, remove_empty, unmount},
@@ -107,9 +107,9 @@ impl Volumes {
 }
 
 /// The emptyDirs that are on disk.
-fn empty_dirs(pod_dir: &Path) -> Result<Vec<Place>, VolumeError> {
+fn empty_dirs(pod_dir: &Path) -> Result<Vec<VolumePaths>, VolumeError> {
     let paths = children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))?;
-    Ok(paths.iter().filter_map(|path| Some(Place::new(pod_dir, path.file_name()?))).collect())
+    Ok(paths.iter().filter_map(|path| Some(VolumePaths::new(pod_dir, path.file_name()?))).collect())
 }
 
 /// Unmounts every subPath and removes the mount points, which lie exactly three levels down.

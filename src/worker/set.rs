@@ -5,14 +5,14 @@ mod admit;
 mod publish;
 
 pub use crate::model::Known;
-use admit::{Admitted, Kept};
+use admit::{Admitted, HeldBack};
 pub use publish::SetView;
 
 use super::{
     Input, Intent,
     execute::Host,
     report::Report,
-    task::{Kept as KeptMemory, Worker, WorkerStart},
+    task::{SavedMemory, Worker, WorkerStart},
 };
 use crate::{
     admission::NodeFacts,
@@ -313,7 +313,7 @@ impl WorkerSet {
         let state = &self.state;
         for (key, handle) in &self.state.workers {
             let intent = self.state.intent(key);
-            let Kept { hold, waits } = state.kept_back(key);
+            let HeldBack { hold, waits } = state.kept_back(key);
             handle.input.send_if_modified(|input| {
                 let changed =
                     (&input.intent, &input.hold, &input.waits) != (&intent, &hold, &waits);
@@ -392,7 +392,7 @@ impl WorkerSet {
     fn hold(&mut self) {
         self.admit();
         for (key, handle) in &self.state.workers {
-            let Kept { hold, waits } = self.state.kept_back(key);
+            let HeldBack { hold, waits } = self.state.kept_back(key);
             let clear_dead = self.state.pressure.clear_dead;
             handle.input.send_if_modified(|input| {
                 let changed =
@@ -415,7 +415,7 @@ impl WorkerSet {
     }
 
     fn begin(&mut self, key: &PodKey) {
-        let Kept { hold, waits } = self.state.kept_back(key);
+        let HeldBack { hold, waits } = self.state.kept_back(key);
         let (input, receiver) = watch::channel(Input {
             intent: self.state.intent(key),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
@@ -563,7 +563,7 @@ impl State {
 }
 
 /// What a worker kept; what another version of the agent wrote is worth no more than a new start.
-fn kept_of(saved: &RawValue) -> KeptMemory {
+fn kept_of(saved: &RawValue) -> SavedMemory {
     serde_json::from_str(saved.get())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()

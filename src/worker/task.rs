@@ -34,7 +34,7 @@ pub(super) struct WorkerStart {
     /// Records that an earlier run of the agent left under this name.
     pub records: Vec<PodRecord>,
     /// What it kept for its next life.
-    pub kept: Kept,
+    pub kept: SavedMemory,
     pub shutdown: CancellationToken,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct WorkerStart {
 /// times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Kept {
+pub(super) struct SavedMemory {
     memory: PodMemory,
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
 }
@@ -355,7 +355,7 @@ impl Worker {
         }
         self.kept_memory = memory;
         self.kept_statuses = statuses.clone();
-        let kept = Kept { memory: self.memory.clone(), statuses: statuses.clone() };
+        let kept = SavedMemory { memory: self.memory.clone(), statuses: statuses.clone() };
         let nothing = kept.memory.is_empty() && kept.statuses.is_empty();
         if let Err(error) = self.host.store.put_memory(&self.key, (!nothing).then_some(&kept)).await
         {

@@ -15,7 +15,10 @@ use nodelet::{
     model::{
         CgroupDriver, ContainerId, DiskLayout, Now, PodKey, PodUse, Signal, Space, ToldDriver,
     },
-    signals::{ContainerPlaces, Disks, Look, Machine, Measurer, MemorySignal, Parts, PodPlaces},
+    signals::{
+        ContainerPlaces, Disks, MachineReader, Measurer, MemorySignal, Parts, PodPlaces,
+        SampleRequest,
+    },
     volume::Volumes,
 };
 use serde_json::json;
@@ -174,12 +177,12 @@ pub fn the_machine_and_its_images_are_read(kind: Kind) {
     let client = client(&world);
     let cgroups = cgroups(&world);
     let pods = cgroups.kubepods_dirs().unwrap();
-    let look = Look {
+    let look = SampleRequest {
         signals: &BTreeSet::from(Signal::ALL),
         pods: Some(&pods.memory),
         is_far: &|_, _| false,
     };
-    let mut sample = Machine::new(Path::new("/proc"), MemorySignal::WorkingSet).sample(look);
+    let mut sample = MachineReader::new(Path::new("/proc"), MemorySignal::WorkingSet).sample(look);
     let found = block_on(client.image_filesystems()).unwrap();
     let mut disks = Disks::new(&world.agent.root_dir());
     let layout = block_on(disks.locate(&found.images, &found.containers, WITHIN)).unwrap();

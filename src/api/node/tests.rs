@@ -66,7 +66,7 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
         published,
         events,
     };
-    let mut memory = Memory::new(task.periods);
+    let mut memory = NodeMemory::new(task.periods);
     let mut write = async |report: &NodeReport| {
         let seen = serde_json::from_value(api.lock().unwrap().node.clone()).unwrap();
         task.report(&clients, &Arc::new(report.clone()), &seen, &mut memory).await.unwrap();
@@ -114,10 +114,10 @@ async fn the_node_is_registered_only_once_its_watch_is_whole() {
         published: watch::Sender::default(),
         events,
     };
-    let mut memory = Memory::new(task.periods);
+    let mut memory = NodeMemory::new(task.periods);
     task.pass(&mut memory).await;
     assert!(requests.lock().unwrap().is_empty(), "nobody knows whether it is there");
-    picture.send_replace(Arc::new(Picture { whole: true, live: true, ..Picture::default() }));
+    picture.send_replace(Arc::new(WatchCache { whole: true, live: true, ..WatchCache::default() }));
     task.pass(&mut memory).await;
     assert_eq!(*requests.lock().unwrap(), ["POST"]);
     assert_eq!(task.registered.borrow().as_ref().map(|node| node.name.as_str()), Some("n1"));

@@ -2,7 +2,7 @@
 
 use crate::{
     api::{ApiError, Verb, call},
-    mirror::{Answer, Denial, SeenPod, Step},
+    mirror::{Answer, Denial, MirrorStep, SeenPod},
     model::PodKey,
 };
 use serde_json::Value;
@@ -12,15 +12,17 @@ use std::sync::Arc;
 ///
 /// # Cancel safety
 /// Dropping it leaves open whether it was carried out.
-pub(super) async fn carry_out(client: &kube::Client, key: &PodKey, step: &Step) -> Answer {
+pub(super) async fn carry_out(client: &kube::Client, key: &PodKey, step: &MirrorStep) -> Answer {
     let collection = format!("/api/v1/namespaces/{}/pods", key.namespace);
     let (verb, path) = match step {
-        Step::Nothing | Step::Wait(_) | Step::Decline { .. } => {
+        MirrorStep::Nothing | MirrorStep::Wait(_) | MirrorStep::Decline { .. } => {
             return Answer::Unclear("nothing to be sent".to_owned());
         }
-        Step::Create(_) => (Verb::Create, collection),
-        Step::Delete { .. } => (Verb::Delete, format!("{collection}/{}", key.name)),
-        Step::PatchStatus { .. } => (Verb::Patch, format!("{collection}/{}/status", key.name)),
+        MirrorStep::Create(_) => (Verb::Create, collection),
+        MirrorStep::Delete { .. } => (Verb::Delete, format!("{collection}/{}", key.name)),
+        MirrorStep::PatchStatus { .. } => {
+            (Verb::Patch, format!("{collection}/{}/status", key.name))
+        }
     };
     let body = step.body();
     let answer = if verb == Verb::Delete {

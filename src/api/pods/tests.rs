@@ -94,7 +94,7 @@ fn clients(api: &Arc<Mutex<Api>>) -> Clients {
 struct Bench {
     api: Arc<Mutex<Api>>,
     link: watch::Sender<Link>,
-    picture: watch::Sender<Arc<Picture<SeenPod>>>,
+    picture: watch::Sender<Arc<WatchCache<SeenPod>>>,
     views: watch::Sender<Arc<PodViews>>,
     known: watch::Sender<Arc<Known>>,
     node: watch::Sender<Option<NodeRef>>,
@@ -139,7 +139,7 @@ impl Bench {
     fn show(&self, pods: &[Value]) {
         let pods = pods.iter().map(|pod| serde_json::from_value::<SeenPod>(pod.clone()).unwrap());
         let objects = pods.map(|pod| (pod.key(), Arc::new(pod))).collect();
-        let picture = Picture { objects, whole: true, live: true, trouble: None };
+        let picture = WatchCache { objects, whole: true, live: true, trouble: None };
         self.picture.send_replace(Arc::new(picture));
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 /// What the runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct ImageListing {
     /// Boot time at which it was asked.
     pub began: Duration,
     /// Every image.
@@ -44,7 +44,7 @@ pub struct Look {
 ///
 /// # Cancel safety
 /// Nothing is lost.
-pub async fn look(client: &RuntimeClient) -> Result<Look, CriError> {
+pub async fn look(client: &RuntimeClient) -> Result<ImageListing, CriError> {
     let began = clock::now().boot;
     let present = client.list_images().await?.into_iter().map(present).collect();
     let containers = client.list_containers(crate::cri::ListFilter::All).await?;
@@ -65,7 +65,7 @@ pub async fn look(client: &RuntimeClient) -> Result<Look, CriError> {
     if let Some(image) = client.sandbox_image().await {
         in_use.by_container(&image);
     }
-    Ok(Look { began, present, in_use })
+    Ok(ImageListing { began, present, in_use })
 }
 
 fn present(image: v1::Image) -> Present {

@@ -87,16 +87,16 @@ fn decide(
     let step =
         plan(&Case { key: &key(), view, seen, node: node.as_ref(), gone, refusals: &refusals });
     match step {
-        Step::Nothing => "nothing".to_owned(),
-        Step::Wait(why) => format!("wait: {why}"),
-        Step::Create(pod) => {
+        MirrorStep::Nothing => "nothing".to_owned(),
+        MirrorStep::Wait(why) => format!("wait: {why}"),
+        MirrorStep::Create(pod) => {
             format!("create {}", pod.metadata.annotations.unwrap()["kubernetes.io/config.mirror"])
         }
-        Step::Delete { uid, why } => format!("delete {uid}: {why}"),
-        Step::PatchStatus { uid, version, status } => {
+        MirrorStep::Delete { uid, why } => format!("delete {uid}: {why}"),
+        MirrorStep::PatchStatus { uid, version, status } => {
             format!("patch {uid}@{version} {}", Value::Object(status))
         }
-        Step::Decline { uid } => format!("decline {uid}"),
+        MirrorStep::Decline { uid } => format!("decline {uid}"),
     }
 }
 
@@ -177,12 +177,12 @@ fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
     ] {
         assert_eq!(decide(view, Some(seen), Some("node-1"), true), expected);
     }
-    let mut memory = Memory::default();
+    let mut memory = MirrorMemory::default();
     let seen = Arc::new(own);
     let sight = Sight { key: &key(), view: None, shown: Some(&seen), live_since: None, node: None };
     let mut steps = || memory.plan(&sight, |_| true, std::time::Duration::ZERO);
-    assert_eq!(steps(), Step::Decline { uid: "m1".to_owned() });
-    assert_eq!(steps(), Step::Nothing);
+    assert_eq!(steps(), MirrorStep::Decline { uid: "m1".to_owned() });
+    assert_eq!(steps(), MirrorStep::Nothing);
 }
 
 #[test]
@@ -194,9 +194,12 @@ fn a_status_is_written_where_what_is_ours_differs() {
     seen.status.qos_class = Some("Burstable".to_owned());
     let expected = "patch m1@7 {\"conditions\":[{\"lastTransitionTime\":\"2026-01-01T00:00:00Z\",\"status\":\"True\",\"type\":\"Ready\"}]}";
     assert_eq!(decide(Some(&run), Some(&seen), Some("node-1"), false), expected);
-    let body =
-        Step::PatchStatus { uid: "m1".to_owned(), version: 7, status: serde_json::Map::new() }
-            .body();
+    let body = MirrorStep::PatchStatus {
+        uid: "m1".to_owned(),
+        version: 7,
+        status: serde_json::Map::new(),
+    }
+    .body();
     assert_eq!(body, Some(json!({"metadata": {"uid": "m1"}, "status": {}})));
 }
 
@@ -296,29 +299,29 @@ fn what_was_refused_is_left_out_and_named() {
 #[test]
 fn refusals_are_read_from_the_words_of_the_admission_plugins() {
     let forbidden = "pods \"web-n1\" is forbidden: ";
-    let text = |message: &str| Refusal::Text(format!("{forbidden}{message}"));
+    let text = |message: &str| MirrorRefusal::Text(format!("{forbidden}{message}"));
     for (message, expected) in [
-        ("no PriorityClass with name high was found", Refusal::Part(Part::PriorityClass)),
+        ("no PriorityClass with name high was found", MirrorRefusal::Part(Part::PriorityClass)),
         (
             "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
-            Refusal::Part(Part::Priority),
+            MirrorRefusal::Part(Part::Priority),
         ),
         (
             "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass name",
-            Refusal::Part(Part::PreemptionPolicy),
+            MirrorRefusal::Part(Part::PreemptionPolicy),
         ),
         (
             "node \"n1\" can not create pods that reference secrets (via secret volumes)",
-            Refusal::Part(Part::References),
+            MirrorRefusal::Part(Part::References),
         ),
-        ("a mirror pod may not reference service accounts", Refusal::Part(Part::References)),
+        ("a mirror pod may not reference service accounts", MirrorRefusal::Part(Part::References)),
         (
             "a mirror pod may not use ServiceAccountToken volume projections",
-            Refusal::Part(Part::References),
+            MirrorRefusal::Part(Part::References),
         ),
         (
             "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
-            Refusal::Part(Part::Overhead),
+            MirrorRefusal::Part(Part::Overhead),
         ),
         (
             "exceeded quota: pods, requested: pods=1, used: pods=0, limited: pods=0",
@@ -336,10 +339,10 @@ fn refusals_are_read_from_the_words_of_the_admission_plugins() {
             message: format!("{forbidden}{message}"),
         };
         assert_eq!(refused(&denial, &Refusals::default()), expected, "{message}");
-        if let Refusal::Part(part) = expected {
+        if let MirrorRefusal::Part(part) = expected {
             // Left out already, and still minded: there is no more to be done.
             let again = refused(&denial, &Refusals { parts: [part].into(), stuck: None });
-            assert_eq!(again, Refusal::Text(denial.message.clone()));
+            assert_eq!(again, MirrorRefusal::Text(denial.message.clone()));
         }
     }
     let missing = Denial {
@@ -347,21 +350,24 @@ fn refusals_are_read_from_the_words_of_the_admission_plugins() {
         reason: "NotFound".to_owned(),
         message: "namespaces \"shop\" not found".to_owned(),
     };
-    assert_eq!(refused(&missing, &Refusals::default()), Refusal::Text(missing.message.clone()));
+    assert_eq!(
+        refused(&missing, &Refusals::default()),
+        MirrorRefusal::Text(missing.message.clone())
+    );
 }
 
 #[test]
 fn another_revision_is_tried_in_full() {
-    let mut memory = Memory::default();
+    let mut memory = MirrorMemory::default();
     let node = node("node-1");
-    let class_in_step = |memory: &mut Memory, revision: &str| {
+    let class_in_step = |memory: &mut MirrorMemory, revision: &str| {
         let mut view = view("a", revision, "Running");
         let pod = view.pod.as_mut().map(Arc::make_mut).unwrap();
         pod.spec.as_mut().unwrap().priority_class_name = Some("high".to_owned());
         let (key, node) = (key(), Some(&node));
         let sight = Sight { key: &key, view: Some(&view), shown: None, live_since: None, node };
         let step = memory.plan(&sight, |_: &PodUid| false, std::time::Duration::ZERO);
-        let Step::Create(pod) = &step else { panic!("{step:?}") };
+        let MirrorStep::Create(pod) = &step else { panic!("{step:?}") };
         (pod.spec.as_ref().unwrap().priority_class_name.clone(), step)
     };
     let (class, step) = class_in_step(&mut memory, "r1");

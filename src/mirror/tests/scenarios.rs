@@ -39,12 +39,12 @@ impl Api {
         self.object.as_ref().map_or(Answer::Gone, |object| Answer::Pod(seen(object)))
     }
 
-    fn handle(&mut self, step: &Step) -> Answer {
+    fn handle(&mut self, step: &MirrorStep) -> Answer {
         let body = step.body().unwrap();
         let refuse = |code, reason: &str, message: &str| {
             Answer::Refused(Denial { code, reason: reason.to_owned(), message: message.to_owned() })
         };
-        if let Step::Create(_) = step {
+        if let MirrorStep::Create(_) = step {
             if self.no_namespace {
                 return refuse(404, "NotFound", "namespaces \"default\" not found");
             }
@@ -68,12 +68,13 @@ impl Api {
             return self.store(Some(object));
         }
         let Some(object) = &self.object else { return Answer::Gone };
-        let holder = if let Step::Delete { .. } = step { "preconditions" } else { "metadata" };
+        let holder =
+            if let MirrorStep::Delete { .. } = step { "preconditions" } else { "metadata" };
         let uid = &body[holder]["uid"];
         if object["metadata"]["uid"] != *uid {
             return refuse(409, "Conflict", "the UID in the precondition does not match");
         }
-        if let Step::Delete { .. } = step {
+        if let MirrorStep::Delete { .. } = step {
             return self.store(None);
         }
         let version = &body["metadata"]["resourceVersion"];
@@ -110,7 +111,7 @@ fn seen(object: &Value) -> Arc<SeenPod> {
 
 struct World {
     api: Api,
-    memory: Memory,
+    memory: MirrorMemory,
     view: Option<PodView>,
     /// The static pods that there still are.
     known: Vec<String>,
@@ -125,7 +126,7 @@ impl World {
     fn new() -> Self {
         let api = Api { node: "node-1".to_owned(), ..Api::default() };
         let node = Some(node("node-1"));
-        let (memory, now) = (Memory::default(), Duration::ZERO);
+        let (memory, now) = (MirrorMemory::default(), Duration::ZERO);
         Self { api, memory, view: None, known: Vec::new(), node, now, at: 0, shown: None }
     }
 
@@ -148,7 +149,7 @@ impl World {
     }
 
     /// Plans and carries out; `lost` loses the answer on its way back.
-    fn step(&mut self, lost: bool) -> (Step, Option<Next>) {
+    fn step(&mut self, lost: bool) -> (MirrorStep, Option<Next>) {
         let sight = Sight {
             key: &key(),
             view: self.view.as_ref(),
@@ -171,7 +172,7 @@ impl World {
     /// Steps until there is nothing more to do.
     fn settle(&mut self) {
         for _ in 0..20 {
-            if let (Step::Nothing | Step::Wait(_), _) = self.step(false) {
+            if let (MirrorStep::Nothing | MirrorStep::Wait(_), _) = self.step(false) {
                 return;
             }
         }
@@ -232,7 +233,7 @@ fn nothing_is_written_twice_for_want_of_the_watch() {
     // The watch shows the creation, and later the status.
     for _ in 0..2 {
         world.watch(1);
-        assert_eq!(world.step(false).0, Step::Nothing);
+        assert_eq!(world.step(false).0, MirrorStep::Nothing);
     }
     // A person deletes it before the watch has shown anything else.
     world.api.store(None);
@@ -250,7 +251,7 @@ fn an_object_that_the_watch_never_shows_does_not_count_for_ever() {
     world.api.store(None);
     // The watch is begun anew and has nothing of it.
     world.relist();
-    assert_eq!(world.step(false).0, Step::Nothing);
+    assert_eq!(world.step(false).0, MirrorStep::Nothing);
     world.now += Duration::from_secs(11);
     world.settle();
     world.check();
@@ -325,14 +326,14 @@ fn a_status_that_does_not_stay_is_not_written_for_ever() {
     let mut world = World::new();
     world.run("a", "r1", "Running");
     world.settle();
-    let step = Step::PatchStatus {
+    let step = MirrorStep::PatchStatus {
         uid: "m1".to_owned(),
         version: world.api.version,
         status: json!({"message": "x"}).as_object().unwrap().clone(),
     };
     let object = seen(world.api.object.as_ref().unwrap());
     world.memory.settle(&step, &Answer::Pod(object), world.now);
-    assert!(matches!(world.memory.without_repeats(step), Step::Wait(_)));
+    assert!(matches!(world.memory.without_repeats(step), MirrorStep::Wait(_)));
 }
 
 /// Another agent of the same name, which writes as often as this one.
@@ -440,7 +441,7 @@ fn happen(world: &mut World, happening: Happening) {
             world.api.node = if world.api.node == "node-1" { "node-2" } else { "node-1" }.to_owned();
         }
         Happening::NodeIsSeen => world.node = Some(node(&world.api.node)),
-        Happening::Restart => world.memory = Memory::default(),
+        Happening::Restart => world.memory = MirrorMemory::default(),
         Happening::Watch(events) => world.watch(usize::from(events)),
         Happening::Relist => world.relist(),
         Happening::Step => {

@@ -13,7 +13,7 @@
 
 mod objects;
 
-pub(super) use objects::{Found, Inspection, Known, Listing, Object, Scope, Subject};
+pub(super) use objects::{Found, Inspection, KnownObject, Listing, Object, Scope, Subject};
 
 use crate::model::{HungPod, ObservedPod, PodKey, SandboxState};
 use objects::{
@@ -39,7 +39,7 @@ pub(super) struct News {
 
 /// Everything known of the runtime.
 #[derive(Debug, Default)]
-pub(super) struct Picture {
+pub(super) struct RuntimeSnapshot {
     pods: BTreeMap<PodKey, Record>,
     /// To be given out.
     ready: BTreeMap<PodKey, Arc<ObservedPod>>,
@@ -77,7 +77,7 @@ struct Job {
     hangs: BTreeSet<Object>,
 }
 
-impl Picture {
+impl RuntimeSnapshot {
     /// Takes in a listing. `asked` are the pods that must be given out in any case; a listing of
     /// less than everything is of those pods. Returns what to inspect.
     pub(super) fn apply(
@@ -226,18 +226,18 @@ impl Picture {
 
     /// The pod that has a sandbox or container of this id, and whether that is alive as far as is
     /// known.
-    pub(super) fn find(&self, id: &str) -> Option<(&PodKey, Known)> {
+    pub(super) fn find(&self, id: &str) -> Option<(&PodKey, KnownObject)> {
         self.pods.iter().find_map(|(key, record)| {
             let pod = &record.observed;
             let container = pod.containers.iter().find(|c| c.id.as_str() == id);
             let sandbox = pod.sandboxes.iter().find(|s| s.id.as_str() == id);
             let known = match (container, sandbox) {
-                (Some(container), _) => Known {
+                (Some(container), _) => KnownObject {
                     object: Object::Container(container.id.clone()),
                     // A created one may have been started and ended since it was seen.
                     alive: !container.state.is_exited(),
                 },
-                (None, Some(sandbox)) => Known {
+                (None, Some(sandbox)) => KnownObject {
                     object: Object::Sandbox(sandbox.id.clone()),
                     alive: sandbox.state == SandboxState::Ready,
                 },

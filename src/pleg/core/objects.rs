@@ -69,7 +69,7 @@ pub(in crate::pleg) enum Found {
 pub(in crate::pleg) type Inspection = (PodKey, Subject);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::pleg) struct Known {
+pub(in crate::pleg) struct KnownObject {
     pub(in crate::pleg) object: Object,
     pub(in crate::pleg) alive: bool,
 }

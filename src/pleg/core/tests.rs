@@ -88,7 +88,7 @@ fn complete(subject: Subject) -> Found {
     })
 }
 
-fn answer_all(picture: &mut Picture, inspections: Vec<Inspection>) {
+fn answer_all(picture: &mut RuntimeSnapshot, inspections: Vec<Inspection>) {
     let mut queue = VecDeque::from(inspections);
     while let Some((key, subject)) = queue.pop_front() {
         let object = subject.object();
@@ -97,8 +97,8 @@ fn answer_all(picture: &mut Picture, inspections: Vec<Inspection>) {
 }
 
 /// A picture after a first listing of `pods`, taken out.
-fn seen(pods: &[(&str, ContainerState)]) -> Picture {
-    let mut picture = Picture::default();
+fn seen(pods: &[(&str, ContainerState)]) -> RuntimeSnapshot {
+    let mut picture = RuntimeSnapshot::default();
     let inspections = picture.apply(listing(1, pods), &Scope::All, &BTreeSet::new());
     answer_all(&mut picture, inspections);
     let news = picture.take_news().unwrap();
@@ -112,7 +112,7 @@ fn asked(name: &str) -> BTreeSet<PodKey> {
 
 #[test]
 fn the_first_news_is_of_everything() {
-    let mut picture = Picture::default();
+    let mut picture = RuntimeSnapshot::default();
     let pods = [("a", running()), ("b", exited(0))];
     let inspections = picture.apply(listing(1, &pods), &Scope::All, &BTreeSet::new());
     assert_eq!(inspections.len(), 4);
@@ -133,7 +133,7 @@ fn the_first_news_is_of_everything() {
 
 #[test]
 fn an_empty_runtime_is_news_too() {
-    let mut picture = Picture::default();
+    let mut picture = RuntimeSnapshot::default();
     picture.apply(listing(1, &[]), &Scope::All, &BTreeSet::new());
     let news = picture.take_news().unwrap();
     assert!(news.complete && news.pods.is_empty());
@@ -288,7 +288,7 @@ fn a_suspect_is_inspected_though_unchanged() {
 
 #[test]
 fn a_ready_sandbox_without_an_address_is_looked_at_again() {
-    let mut picture = Picture::default();
+    let mut picture = RuntimeSnapshot::default();
     let inspections = picture.apply(listing(1, &[("a", running())]), &Scope::All, &BTreeSet::new());
     for (pod, subject) in inspections {
         let object = subject.object();
@@ -301,7 +301,7 @@ fn a_ready_sandbox_without_an_address_is_looked_at_again() {
 
 #[test]
 fn the_newest_comes_first_whatever_the_clock_said() {
-    let mut picture = Picture::default();
+    let mut picture = RuntimeSnapshot::default();
     let mut list = Listing { began: SECOND, ..Default::default() };
     for (id, attempt, created) in [("old", 1, 900), ("new", 2, 100)] {
         let mut one = sandbox(id, SandboxState::NotReady);
@@ -351,7 +351,7 @@ proptest! {
     /// what was given out last is what runs.
     #[test]
     fn what_is_given_out_is_what_runs(steps in steps()) {
-        let mut picture = Picture::default();
+        let mut picture = RuntimeSnapshot::default();
         let mut under_way: Vec<Inspection> = Vec::new();
         let mut world: BTreeMap<u8, bool> = BTreeMap::new();
         let mut given: BTreeMap<PodKey, Arc<ObservedPod>> = BTreeMap::new();

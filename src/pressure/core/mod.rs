@@ -29,7 +29,7 @@ pub use relief::{
     ReliefPlan, Seen,
 };
 pub use settings::{EvictionSettings, MemorySignal, StaticPods};
-pub use state::{Acting, Step};
+pub use state::{Acting, PressureStep};
 pub use threshold::{DEFAULT_HARD, MistakeKind, Setting, Threshold, Written, parse};
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub struct Change {
 
 /// What follows from a look at the readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PressureStep {
     /// A whole sample was taken since the start: every signal was read, or could not be for long.
     pub known: bool,
     /// Conditions that hold.
@@ -171,7 +171,7 @@ impl PressureState {
         settings: &EvictionSettings,
         readings: &Readings,
         now: Duration,
-    ) -> Step {
+    ) -> PressureStep {
         let started = *self.started.get_or_insert(now);
         let (usable, problems) = self.judge(&settings.thresholds, readings, now);
         self.last.extend(usable.iter().map(|(signal, reading)| (*signal, reading.at)));
@@ -194,7 +194,7 @@ impl PressureState {
         let looks = self.looks(&settings.thresholds, &usable, &problems, now);
         let next_look = looks.values().copied().chain(self.release(settings.transition, now));
         let next_look = next_look.min().unwrap_or(LONGEST_LOOK);
-        Step {
+        PressureStep {
             known: waiting.is_empty(),
             conditions: self.held.clone(),
             changes,

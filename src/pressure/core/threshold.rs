@@ -193,7 +193,7 @@ pub struct ParsedThresholds {
 /// # Errors
 /// Everything that is wrong with them.
 pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
-    let mut reading = Reading::default();
+    let mut reading = SettingsReader::default();
     let mut hard = written.hard.clone();
     for (signal, value) in DEFAULT_HARD.iter().filter(|_| written.merge_defaults) {
         hard.entry(signal.name()).or_insert(value);
@@ -331,11 +331,11 @@ fn containerfs(signal: Signal) -> bool {
 
 /// What was read so far.
 #[derive(Default)]
-struct Reading {
+struct SettingsReader {
     mistakes: Vec<Mistake>,
 }
 
-impl Reading {
+impl SettingsReader {
     fn mistake(&mut self, setting: Setting, key: &str, value: &str, kind: MistakeKind) {
         let (key, value) = (key.to_owned(), value.to_owned());
         self.mistakes.push(Mistake { setting, key, value, kind });

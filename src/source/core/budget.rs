@@ -1,6 +1,6 @@
 //! What the files of one directory may take together.
 
-use super::{Look, Reading};
+use super::{EntryLook, ParsedFile};
 use crate::manifest::{MAX_DOCUMENTS, MAX_MEMORY_BYTES, MAX_TEXT_BYTES, memory_bytes};
 
 /// What is left for the files that come later, in the order of their names.
@@ -40,8 +40,8 @@ impl Budget {
     }
 
     /// Takes what a file says; whether there was room for it.
-    pub(in crate::source) fn take_look(&mut self, look: &Look) -> bool {
-        let Look::Read(reading) = look else { return true };
+    pub(in crate::source) fn take_look(&mut self, look: &EntryLook) -> bool {
+        let EntryLook::Read(reading) = look else { return true };
         let documents = self.documents.checked_sub(reading.documents.len());
         let memory = self.memory_bytes.checked_sub(reading.memory_bytes());
         let Some((documents, memory)) = documents.zip(memory).filter(|_| !self.is_closed) else {
@@ -63,7 +63,7 @@ impl Budget {
     }
 }
 
-impl Reading {
+impl ParsedFile {
     fn memory_bytes(&self) -> usize {
         let bytes = self.documents.iter().map(|document| {
             let result = document.result.as_ref().map(|desired| &*desired.pod);
@@ -86,15 +86,15 @@ mod tests {
         assert!(budget.take_text(1 << 20));
         assert!(!budget.take_text(1));
         assert!(!budget.take_text(0));
-        assert!(!budget.take_look(&Look::Read(Arc::default())));
+        assert!(!budget.take_look(&EntryLook::Read(Arc::default())));
     }
 
     #[test]
     fn looks_that_hold_nothing_take_nothing() {
         let mut budget = Budget::new();
         for _ in 0..=MAX_DOCUMENTS {
-            assert!(budget.take_look(&Look::Settling));
-            assert!(budget.take_look(&Look::Read(Arc::default())));
+            assert!(budget.take_look(&EntryLook::Settling));
+            assert!(budget.take_look(&EntryLook::Read(Arc::default())));
         }
     }
 }

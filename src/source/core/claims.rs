@@ -1,6 +1,6 @@
 //! Who names a pod in a listing, and which of them is believed.
 
-use super::{AGREEMENT, Document, Kept, Listing, Look, same_pod};
+use super::{AGREEMENT, AcceptedPod, Document, EntryLook, Listing, same_pod};
 use crate::model::PodKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,7 @@ impl Claim<'_> {
         self.document.result.is_ok()
     }
 
-    fn is_same(&self, kept: &Kept) -> bool {
+    fn is_same(&self, kept: &AcceptedPod) -> bool {
         let both = self.document.result.as_ref().ok().zip(kept.pod.as_ref().ok());
         both.is_some_and(|(written, kept)| same_pod(written, kept))
     }
@@ -55,7 +55,7 @@ impl<'a> Claims<'a> {
             if listed.look.holds() {
                 claims.holding.insert(&listed.name);
             }
-            let Look::Read(reading) = &listed.look else { continue };
+            let EntryLook::Read(reading) = &listed.look else { continue };
             for (index, document) in reading.documents.iter().enumerate() {
                 if let Some(key) = &document.key {
                     let claim = Claim { file, name: &listed.name, index, document };
@@ -73,7 +73,12 @@ impl<'a> Claims<'a> {
 
     /// Which revision of a pod is wanted. The file that it was taken from goes first: a second file
     /// of the same name takes over when it says the same, or when the first one is cleanly gone.
-    pub(super) fn decide(&self, key: &PodKey, kept: Option<&Kept>, now: Duration) -> Decision<'a> {
+    pub(super) fn decide(
+        &self,
+        key: &PodKey,
+        kept: Option<&AcceptedPod>,
+        now: Duration,
+    ) -> Decision<'a> {
         let claims = self.by_key.get(key).map(Vec::as_slice).unwrap_or_default();
         let first_valid = || claims.iter().find(|claim| claim.is_valid());
         let Some(kept) = kept else {
@@ -111,7 +116,7 @@ impl<'a> Claim<'a> {
 }
 
 /// Between the documents of the file that the pod was taken from.
-fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &Kept) -> Decision<'a> {
+fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &AcceptedPod) -> Decision<'a> {
     if let Some(same) = claims.iter().find(|claim| claim.is_same(kept)) {
         return same.taken();
     }
@@ -123,7 +128,7 @@ fn at_home_decision<'a>(claims: &[&Claim<'a>], kept: &Kept) -> Decision<'a> {
     }
 }
 
-impl Look {
+impl EntryLook {
     /// Whether a file may still hold pods that it does not show.
     pub(super) fn holds(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! What a person is told about each file.
 
-use super::{Document, Identity, Kept, Listed, Listing, Look, State, saved::Refused};
+use super::{AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, saved::Refused};
 use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ fn shorten(reports: &mut [FileReport]) {
 /// One report per file that was seen, and per file that is gone and whose pods go on running.
 pub(super) fn files(
     listing: &Listing,
-    kept: &BTreeMap<PodKey, Kept>,
+    kept: &BTreeMap<PodKey, AcceptedPod>,
     error: Option<&str>,
 ) -> Vec<FileReport> {
     let mut reports: Vec<FileReport> = listing
@@ -117,7 +117,7 @@ pub(super) fn files(
     reports
 }
 
-fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdict> {
+fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, AcceptedPod>) -> Vec<FileVerdict> {
     let from_here = || kept.iter().filter(|(_, kept)| kept.file == file.name);
     let last_good = from_here().any(|(_, kept)| !kept.is_current());
     let whole = |problem: Problem| {
@@ -125,10 +125,10 @@ fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdic
         vec![FileVerdict::Rejected { key: None, position, problems: vec![problem], last_good }]
     };
     match &file.look {
-        Look::Unread(problem) => whole(problem.clone()),
-        Look::Skipped { reason, .. } if last_good => whole(problem(reason.clone())),
-        Look::Skipped { reason, .. } => vec![FileVerdict::Skipped { reason: reason.clone() }],
-        Look::Settling if last_good => from_here()
+        EntryLook::Unread(problem) => whole(problem.clone()),
+        EntryLook::Skipped { reason, .. } if last_good => whole(problem(reason.clone())),
+        EntryLook::Skipped { reason, .. } => vec![FileVerdict::Skipped { reason: reason.clone() }],
+        EntryLook::Settling if last_good => from_here()
             .map(|(key, kept)| match &kept.pod {
                 Ok(_) => {
                     FileVerdict::Accepted { key: key.clone(), warnings: kept.warnings.clone() }
@@ -141,14 +141,14 @@ fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, Kept>) -> Vec<FileVerdic
                 },
             })
             .collect(),
-        Look::Settling => vec![FileVerdict::Skipped { reason: "being written".to_owned() }],
-        Look::Read(reading) if reading.documents.is_empty() && reading.empty_list => {
+        EntryLook::Settling => vec![FileVerdict::Skipped { reason: "being written".to_owned() }],
+        EntryLook::Read(reading) if reading.documents.is_empty() && reading.empty_list => {
             vec![FileVerdict::Skipped { reason: "an empty list".to_owned() }]
         }
-        Look::Read(reading) if reading.documents.is_empty() => {
+        EntryLook::Read(reading) if reading.documents.is_empty() => {
             whole(problem("there is nothing in it".to_owned()))
         }
-        Look::Read(reading) => reading
+        EntryLook::Read(reading) => reading
             .documents
             .iter()
             .enumerate()
@@ -161,7 +161,7 @@ fn document_verdict(
     file: &Listed,
     index: usize,
     document: &Document,
-    kept: &BTreeMap<PodKey, Kept>,
+    kept: &BTreeMap<PodKey, AcceptedPod>,
 ) -> FileVerdict {
     let holder = document.key.as_ref().and_then(|key| kept.get(key));
     let rejected = |problems: Vec<Problem>, last_good: bool| FileVerdict::Rejected {

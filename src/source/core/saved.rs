@@ -1,7 +1,7 @@
 //! What of a source outlives the agent: a machine that boots with a broken edit runs the last good
 //! pods.
 
-use super::{Identity, Kept, Presence, SEEN, State, seen};
+use super::{AcceptedPod, Identity, Presence, SEEN, State, seen};
 use crate::model::{DesiredPod, Origin, PodKey, SourceKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::value::RawValue;
@@ -39,7 +39,7 @@ pub struct SavedDocument {
 /// Why a document that was accepted in an earlier life is not any more: another version or another
 /// configuration reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct SavedRefusal {
     /// Its pod, where that can be made out.
     pub key: Option<PodKey>,
     /// Everything that is wrong with it.
@@ -80,7 +80,7 @@ impl State {
     pub fn restore(
         &mut self,
         saved: Saved,
-        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, Refusal>,
+        decode: impl Fn(&serde_json::Value, &Origin) -> Result<DesiredPod, SavedRefusal>,
     ) {
         self.home = saved.home;
         for (file, documents) in saved.files {
@@ -99,7 +99,7 @@ impl State {
         file: &str,
         origin: Origin,
         document: SavedDocument,
-        decoded: Result<DesiredPod, Refusal>,
+        decoded: Result<DesiredPod, SavedRefusal>,
     ) {
         let (key, pod) = match decoded {
             Ok(mut pod) => {
@@ -109,7 +109,7 @@ impl State {
                 }
                 (Some(pod.key.clone()), Ok(Arc::new(pod)))
             }
-            Err(Refusal { key, reason }) => {
+            Err(SavedRefusal { key, reason }) => {
                 (key, Err(Refused { origin, seen: document.seen, reason }))
             }
         };
@@ -118,7 +118,7 @@ impl State {
             self.lost = true;
             return;
         };
-        let kept = Kept {
+        let kept = AcceptedPod {
             file: file.into(),
             manifest: document.manifest,
             pod,

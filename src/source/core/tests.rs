@@ -51,8 +51,8 @@ fn document(text: &str, file: &str, index: usize) -> Document {
 fn listing(text: &str) -> Listing {
     let mut parts = text.split('|').map(str::trim);
     let place = match parts.next().unwrap() {
-        "none" => Place::Away("/m does not exist".to_owned()),
-        number => Place::Here(Identity {
+        "none" => SourcePlace::Away("/m does not exist".to_owned()),
+        number => SourcePlace::Here(Identity {
             device: 1,
             inode: number.parse().unwrap(),
             born: None,
@@ -62,17 +62,19 @@ fn listing(text: &str) -> Listing {
     let files = parts.map(|part| {
         let (name, content) = part.split_once(": ").unwrap();
         let look = match content {
-            "{" => Look::Unread(Problem {
+            "{" => EntryLook::Unread(Problem {
                 position: Position { line: 1, column: 2 },
                 path: String::new(),
                 message: "does not parse".to_owned(),
             }),
-            "~" => Look::Settling,
-            "0" => Look::Read(Arc::default()),
-            "[]" => Look::Read(Arc::new(Reading { documents: Vec::new(), empty_list: true })),
-            "d" => Look::Skipped { reason: "a directory".to_owned(), manifest_name: true },
-            "-" => Look::Skipped { reason: "a backup file".to_owned(), manifest_name: false },
-            documents => Look::Read(Arc::new(Reading {
+            "~" => EntryLook::Settling,
+            "0" => EntryLook::Read(Arc::default()),
+            "[]" => {
+                EntryLook::Read(Arc::new(ParsedFile { documents: Vec::new(), empty_list: true }))
+            }
+            "d" => EntryLook::Skipped { reason: "a directory".to_owned(), manifest_name: true },
+            "-" => EntryLook::Skipped { reason: "a backup file".to_owned(), manifest_name: false },
+            documents => EntryLook::Read(Arc::new(ParsedFile {
                 documents: documents
                     .split(' ')
                     .enumerate()
@@ -311,7 +313,7 @@ fn restarted(before: &State) -> State {
             "nameless" => None,
             _ => return Ok(pod(name, revision, origin.clone())),
         };
-        Err(Refusal { key, reason: "no".to_owned() })
+        Err(SavedRefusal { key, reason: "no".to_owned() })
     });
     state
 }
@@ -589,8 +591,8 @@ fn what_is_accepted_is_not_held_twice() {
     first.step(&listing("1 | a: web@1a"), now(0));
     let state = restarted(&first);
     let adopted = |seen: &str| {
-        let Look::Read(reading) = &listing(seen).files[0].look else { panic!("{seen}") };
-        let mut reading = Reading::clone(reading);
+        let EntryLook::Read(reading) = &listing(seen).files[0].look else { panic!("{seen}") };
+        let mut reading = ParsedFile::clone(reading);
         reading.adopt(&state.pods());
         reading.documents.remove(0).result.unwrap()
     };

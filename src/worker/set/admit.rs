@@ -24,7 +24,7 @@ pub(super) struct Admitted {
 
 /// What keeps the incarnations of a name from running.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct HeldBack {
     /// One of them is stopped, and why.
     pub hold: Option<Held>,
     /// The wished one has to wait, and why.
@@ -193,7 +193,7 @@ impl State {
 
     /// What keeps the incarnations of a name from running: the eviction of one that is not wished
     /// any more goes first, and the wished one waits for its end.
-    pub(super) fn kept_back(&self, key: &PodKey) -> Kept {
+    pub(super) fn kept_back(&self, key: &PodKey) -> HeldBack {
         let wished = self.desired.pods.get(key);
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));
         let old = self.pressure.evicted.get(key);
@@ -210,6 +210,6 @@ impl State {
             }
             (None, _, _) => None,
         };
-        Kept { hold, waits }
+        HeldBack { hold, waits }
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{DiskLayout, Now, Pressure, ReliefView, Signal},
-    pressure::core::state::{Acting, Step},
+    pressure::core::state::{Acting, PressureStep},
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -152,7 +152,7 @@ impl Relief {
     /// Evicts a pod by a measurement of disks. Returns true when a pod was told to stop.
     pub(super) fn evict_for_disk(
         &mut self,
-        step: &Step,
+        step: &PressureStep,
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> bool {
@@ -226,7 +226,7 @@ impl Relief {
     /// While a hard threshold of a disk is crossed, a pod that was evicted for it is killed after
     /// one second, whatever its grace period: a runtime that takes long to stop it would find a
     /// full disk, from which it can't remove anything.
-    pub(super) fn hurry_for_disk(&mut self, step: &Step, now: Now, effects: &mut Effects) {
+    pub(super) fn hurry_for_disk(&mut self, step: &PressureStep, now: Now, effects: &mut Effects) {
         let short = step.met.iter().any(|met| {
             met.threshold.signal.condition() == Pressure::Disk && met.threshold.is_hard()
         });

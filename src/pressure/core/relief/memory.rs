@@ -8,7 +8,7 @@ use crate::{
     model::{HoldStop, PodView},
     pressure::core::{
         rank::rank,
-        state::{Acting, Step},
+        state::{Acting, PressureStep},
     },
 };
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Relief {
     /// Evicts a pod by a measurement of cgroups. Returns true when a pod was told to stop.
     pub(super) fn evict_for_memory(
         &mut self,
-        step: &Step,
+        step: &PressureStep,
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> bool {

@@ -27,7 +27,7 @@ use super::{
     message::Eviction,
     rank::{Candidate, Spare, Spared, rank},
     settings::EvictionSettings,
-    state::{Acting, Change, PressureState, Step},
+    state::{Acting, Change, PressureState, PressureStep},
     threshold::Threshold,
 };
 use crate::model::{
@@ -222,7 +222,7 @@ pub struct ReliefPlan {
     /// The time between two readings of the disks from now on.
     pub disk_period: Duration,
     /// What the readings show.
-    pub step: Step,
+    pub step: PressureStep,
 }
 
 /// What the functions of one round add to.
@@ -363,7 +363,7 @@ impl Relief {
     /// when an evicted pod has ended.
     fn update_evictions(
         &mut self,
-        step: &Step,
+        step: &PressureStep,
         seen: &Seen<'_>,
         complete: bool,
         effects: &mut Effects,
@@ -388,7 +388,7 @@ impl Relief {
     }
 
     /// Takes the first step that is possible.
-    fn act(&mut self, step: &Step, seen: &Seen<'_>, effects: &mut Effects) {
+    fn act(&mut self, step: &PressureStep, seen: &Seen<'_>, effects: &mut Effects) {
         if self.act_on_measured(step, seen, effects) {
             return;
         }
@@ -400,7 +400,12 @@ impl Relief {
         self.check_limits(seen, effects);
     }
 
-    fn act_on_measured(&mut self, step: &Step, seen: &Seen<'_>, effects: &mut Effects) -> bool {
+    fn act_on_measured(
+        &mut self,
+        step: &PressureStep,
+        seen: &Seen<'_>,
+        effects: &mut Effects,
+    ) -> bool {
         self.evict_for_memory(step, seen, effects)
             || self.evict_for_disk(step, seen, effects)
             || self.evict_for_limits(seen, effects)
@@ -450,7 +455,7 @@ impl Relief {
 
     /// True when a measurement for this threshold may still decide: the threshold is crossed, and
     /// no step has ended since its reading.
-    fn is_current(&self, acting: &Acting, step: &Step) -> bool {
+    fn is_current(&self, acting: &Acting, step: &PressureStep) -> bool {
         step.met.iter().any(|met| met.threshold == acting.threshold)
             && !self.state.is_outdated(acting.reading.at)
     }
@@ -521,7 +526,7 @@ impl Relief {
         effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured });
     }
 
-    fn forget_relieved(&mut self, step: &Step) {
+    fn forget_relieved(&mut self, step: &PressureStep) {
         let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
         self.reported.retain(|signal| met.contains(signal));
         self.spared.retain(|signal, _| met.contains(signal));
@@ -548,7 +553,12 @@ impl Relief {
     }
 
     /// The times until the next round and between two readings of the disks.
-    fn pauses(&self, step: &Step, comeback: Option<Duration>, now: Now) -> (Duration, Duration) {
+    fn pauses(
+        &self,
+        step: &PressureStep,
+        comeback: Option<Duration>,
+        now: Now,
+    ) -> (Duration, Duration) {
         let active = self.memory.leaving().is_some() || self.disk.is_active();
         let longest = if active { ACTIVE_DISK_PERIOD } else { LONGEST_PAUSE };
         let disks = step.looks.iter().filter(|(signal, _)| signal.condition() == Pressure::Disk);

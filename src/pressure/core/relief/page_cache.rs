@@ -3,7 +3,7 @@
 use super::{Effects, ReclaimOutcome, Relief, ReliefAction, Seen};
 use crate::{
     model::{Now, Pressure, ReliefView, Signal},
-    pressure::core::state::{Acting, Step},
+    pressure::core::state::{Acting, PressureStep},
 };
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl Relief {
     /// Returns true when a request has ended.
     pub(super) fn finish_page_cache(
         &mut self,
-        step: &Step,
+        step: &PressureStep,
         seen: &Seen<'_>,
         effects: &mut Effects,
     ) -> bool {

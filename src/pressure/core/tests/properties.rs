@@ -77,7 +77,7 @@ impl Seen {
         &mut self,
         settings: &EvictionSettings,
         readings: &Readings,
-        step: &Step,
+        step: &PressureStep,
         now: Duration,
     ) {
         for met in &step.met {
@@ -123,7 +123,7 @@ impl Seen {
         }
     }
 
-    fn conditions(&mut self, settings: &EvictionSettings, step: &Step, now: Duration) {
+    fn conditions(&mut self, settings: &EvictionSettings, step: &PressureStep, now: Duration) {
         for change in &step.changes {
             let changed = if change.holds {
                 self.holding.insert(change.condition)

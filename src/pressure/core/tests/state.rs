@@ -22,12 +22,12 @@ impl Node {
         Self { state: PressureState::default(), settings, now }
     }
 
-    fn step(&mut self, readings: &Readings) -> Step {
+    fn step(&mut self, readings: &Readings) -> PressureStep {
         self.state.step(&self.settings, readings, self.now)
     }
 
     /// Memory is read `after` seconds later.
-    fn memory(&mut self, after: u64, available: u64) -> Step {
+    fn memory(&mut self, after: u64, available: u64) -> PressureStep {
         self.now += seconds(after);
         self.step(&Readings::from([mib(Signal::MemoryAvailable, available, self.now)]))
     }
@@ -38,7 +38,7 @@ fn hard_memory() -> Node {
 }
 
 /// Signals that are acted on, with `!` for hard ones.
-fn acted(step: &Step) -> Vec<String> {
+fn acted(step: &PressureStep) -> Vec<String> {
     let text = |acting: &Acting| {
         let bang = if acting.threshold.is_hard() { "!" } else { "" };
         format!("{}{bang}", acting.threshold.signal)
@@ -46,7 +46,7 @@ fn acted(step: &Step) -> Vec<String> {
     step.acting.iter().map(text).collect()
 }
 
-fn holds(step: &Step, condition: Pressure) -> bool {
+fn holds(step: &PressureStep, condition: Pressure) -> bool {
     step.conditions.contains(&condition)
 }
 
