@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 /// How long a pod has to be back before its evictions are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// How long a pod may take to stop, in addition to its grace period, before the next one is evicted.
+/// How long a pod may take to stop, besides its grace period, before the next one is evicted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a pod that is stopped in this way may take before the next one is evicted.

@@ -9,18 +9,18 @@
 //!
 //! - It uses a twentieth of what the threshold keeps free.
 //! - It uses as much as is missing, and at least a small amount ([`small`]: 64 MiB). Without the
-//!   small amount, a tiny pod would be evicted for the use of a process outside of pods: signals are
-//!   read often, so little is missing at first.
+//!   small amount, a tiny pod would be evicted for the use of a process outside of pods: signals
+//!   are read often, so little is missing at first.
 //! - It uses that small amount, and a twentieth of what all candidates use together.
 //! - Many pods are the cause together: the pods above their requests (or all, when none is) use as
 //!   much as the threshold keeps free, and it uses at least their average.
 //!
-//! A pod whose directories were counted in part counts with the counted part. While a hard threshold
-//! of a disk is crossed and no pod explains that, such a pod is a suspect: it is evicted before pods
-//! that were measured completely. Otherwise a pod would be spared for making itself hard to measure.
-//! A pod explains the shortage when it is known to use more than it requests, and at least half of
-//! what the threshold keeps free. A pod of which nothing was counted is no suspect: it did not
-//! cause that.
+//! A pod whose directories were counted in part counts with the counted part. While a hard
+//! threshold of a disk is crossed and no pod explains that, such a pod is a suspect: it is evicted
+//! before pods that were measured completely. Otherwise a pod would be spared for making itself
+//! hard to measure. A pod explains the shortage when it is known to use more than it requests, and
+//! at least half of what the threshold keeps free. A pod of which nothing was counted is no
+//! suspect: it did not cause that.
 
 use super::{settings::StaticPods, state::Acting};
 use crate::{
