@@ -122,23 +122,30 @@ impl NodeViewTask {
     }
 }
 
-/// Saves the conditions whenever one of them has changed, so that the next run of the agent can
-/// continue with their times.
+/// Saves the conditions whenever one of them has changed or the run directory was lost, so that the
+/// next run of the agent can continue with their times.
 pub(super) async fn save_conditions(
     mut conditions: watch::Receiver<Arc<NodeConditions>>,
     store: Store,
     shutdown: CancellationToken,
 ) {
-    let mut saved = NodeConditions::default();
-    while let Some(Ok(())) = shutdown.run_until_cancelled(conditions.changed()).await {
+    let mut losses = store.losses();
+    let mut saved: Option<Arc<NodeConditions>> = None;
+    loop {
+        // Cancel-safe: every arm only waits.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = conditions.changed() => if changed.is_err() { return },
+            Ok(()) = losses.changed() => saved = None,
+        }
         let current = Arc::clone(&conditions.borrow_and_update());
-        if current.same_transitions(&saved) {
+        if saved.as_ref().is_some_and(|saved| saved.same_transitions(&current)) {
             continue;
         }
         if let Err(err) = store.put_conditions(current.as_ref()).await {
             tracing::debug!(%err, "the node's conditions are not saved");
         }
-        saved = NodeConditions::clone(&current);
+        saved = Some(current);
     }
 }
 

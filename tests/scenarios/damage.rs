@@ -6,6 +6,7 @@ use crate::support::{
     stays,
     world::{Kind, World},
 };
+use serde_json::Value;
 use std::{fs, path::PathBuf, time::Duration};
 
 /// State files of an agent, below its directory's parent.
@@ -177,4 +178,19 @@ pub fn what_cni_forgot_keeps_no_pod(kind: Kind) {
     world.wait_gone("web");
     assert!(world.agent.log().contains("which CNI could not read any more"));
     world.finish();
+}
+
+pub fn node_conditions_are_saved_again_after_a_loss(kind: Kind) {
+    let world = World::start(kind);
+    let file = run_file(&world, "conditions.json");
+    let is_saved = || {
+        let saved = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        saved.is_some_and(|saved: Value| saved["content"]["ready"]["holds"] == true)
+    };
+    world.wait_until("the node is ready, which is saved", is_saved, |saved| *saved);
+    // In one step: the agent makes the directory again at once.
+    let run = file.parent().unwrap();
+    fs::rename(run, run.with_file_name("lost")).unwrap();
+    world.wait_until("the conditions are saved again", is_saved, |saved| *saved);
+    world.wait("the agent answers", |_| true);
 }

@@ -105,6 +105,7 @@ macro_rules! shared_scenarios {
             pressure::signals_are_shown,
             damage::damaged_state_files_are_named_and_restart_nothing,
             damage::a_lost_owner_id_restarts_nothing,
+            damage::node_conditions_are_saved_again_after_a_loss,
             writes::killed_around_every_state_file_write,
             writes::state_files_are_synced_before_and_after_their_rename,
             leftovers::leftovers_go_and_directories_of_running_pods_stay,
