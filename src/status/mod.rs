@@ -28,7 +28,7 @@ pub struct StatusInput<'a> {
     /// Metadata and spec as running.
     pub pod: &'a k8s::Pod,
     pub uid: &'a PodUid,
-    /// What runs under its name: [`crate::plan::Picture::current`].
+    /// What runs under its name: [`crate::plan::Picture::shared`].
     pub observed: &'a ObservedPod,
     /// The last plan of the name; `None` for an incarnation that it was not made for (a retiring
     /// one).
