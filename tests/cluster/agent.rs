@@ -276,8 +276,9 @@ fn a_node_registers_and_shows_its_pods() {
 
 #[test]
 fn an_external_cloud_provider_keeps_its_addresses() {
-    let options = Options::default();
-    let Some(member) = Member::prepare(&options, &Settings::for_kind(Kind::Fake)) else { return };
+    let often = "nodeStatusUpdateFrequency: 1s\nnodeStatusReportFrequency: 2s\n";
+    let settings = Settings::for_kind(Kind::Fake).kubelet(often);
+    let Some(member) = Member::prepare(&Options::default(), &settings) else { return };
     let flags = ["--cloud-provider=external", "--node-ip=127.0.0.7", "--provider-id=cloud://1"];
     flags.iter().for_each(|flag| member.world.agent.add_flag((*flag).to_owned()));
     let member = member.started();
@@ -292,21 +293,22 @@ fn an_external_cloud_provider_keeps_its_addresses() {
                       { "type": "Hostname", "address": NODE_NAME }]);
     assert_eq!(node["status"]["addresses"], ours);
 
-    // What a cloud controller manager does. The next agent begins with a status.
+    // What a cloud controller manager does.
     let theirs = json!([{ "type": "InternalIP", "address": "203.0.113.5" }]);
     let body = json!({ "status": { "addresses": [{ "$patch": "replace" }, theirs[0]] } });
     member.plane.admin.patch(&format!("{NODES}/{NODE_NAME}/status"), &body).unwrap().ok();
-    member.world.agent.kill();
-    member.world.agent.start();
     let heartbeat = |node: &Value| -> String {
         let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
         let ready = conditions.filter(|condition| condition["type"] == "Ready");
         ready.map(|ready| ready["lastHeartbeatTime"].to_string()).collect()
     };
-    let before = heartbeat(&node);
-    let posted = |node: &Value| ready(node) && heartbeat(node) != before;
-    let (node, _) = member.wait("a status is written", || member.node(), posted);
-    assert_eq!(node["status"]["addresses"], theirs);
+    // The first status may have been under way.
+    for _ in 0..2 {
+        let before = heartbeat(&member.node());
+        let posted = |node: &Value| heartbeat(node) != before;
+        let (node, _) = member.wait("a status is written", || member.node(), posted);
+        assert_eq!(node["status"]["addresses"], theirs);
+    }
     member.finish();
 }
 
