@@ -50,7 +50,7 @@ test-all: test ## and attacks, the upstream kubelet, clusters, every containerd,
 	scripts/prerequisites machine
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
 	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 1800 $(CARGO) test --locked --test machine -- --test-threads=2
+	scripts/tier machine 2100 $(CARGO) test --locked --test machine -- --test-threads=2
 
 test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver and the rest; as root
 	scripts/prerequisites test
