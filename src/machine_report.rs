@@ -161,8 +161,8 @@ fn base(node_name: &str, (capacity, allocatable): (&Capacity, &Allocatable)) -> 
     NodeReport { name: node_name.to_owned(), capacity, allocatable, info, ..NodeReport::default() }
 }
 
-/// `InternalIP` of each address, then `Hostname`; none without an address. An external cloud provider
-/// finds addresses that `--node-ip` does not name: it gets `Hostname` alone, as from the kubelet.
+/// `InternalIP` of each address, then `Hostname`; none without an address. Without an address in
+/// `--node-ip`, an external cloud provider sets the addresses: only `Hostname`, as from the kubelet.
 fn addresses(
     settings: &NodeReportSettings,
     node_ips: &[IpAddr],

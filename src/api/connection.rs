@@ -17,8 +17,7 @@ use super::{
     credentials::{self, Authorization, Credentials, CredentialsReading},
     plugin::{self, Issued},
 };
-use crate::publish::PublishIfChanged as _;
-use crate::{blocking::CREDENTIALS, clock};
+use crate::{blocking::CREDENTIALS, clock, publish::PublishIfChanged as _};
 use http::HeaderValue;
 use inotify::{Inotify, WatchMask};
 use std::{

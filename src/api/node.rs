@@ -1,9 +1,9 @@
 //! Registers the node and keeps its status true.
 //!
 //! ```text
-//!  WatchCache (our Node) ──none──► POST ──► Registered(uid) ── every 10 s, or when the report or the Node changes:
-//!        ▲                                      │                compute ─► differs, or 5 minutes over ─► PATCH status
-//!        └────────── deleted ───────────────────┘
+//!  WatchCache (our Node) ──none──► POST ──► Registered(uid) ◄── every 10 s, report or Node changes
+//!        ▲                                    │   └─► compute ─► differs, or 5 minutes over ─┐
+//!        └────────── deleted ─────────────────┘                               PATCH status ◄─┘
 //! ```
 //!
 //! What was written counts until the watch shows it or something newer, so that nothing is written

@@ -1,10 +1,10 @@
 //! What the API server has: a copy of a few objects, kept by a watch.
 //!
 //! ```text
-//!  begin ─► watch with initial events ─► every object, a mark ─► WatchCache (whole) ─► each change ─► WatchCache
-//!    ▲             │ the server has no such thing                                          │
-//!    │             └─► list, watch from its version ───────────────────────────────────────┤
-//!    └────── a pause of 2 s at most ◄── the stream ends, breaks or is too old ─────────────┘
+//!  begin ─► watch with initial events ─► every object, a mark ─► WatchCache, then each change
+//!    ▲             │ the server has no such thing                     │
+//!    │             └─► list, watch from its version ──────────────────┤
+//!    └── a pause of 2 s at most ◄── the stream ends, breaks or is too old
 //! ```
 //!
 //! A watch that is broken is always begun anew with everything: so what changed meanwhile is seen

@@ -43,8 +43,8 @@ pub struct AddressTask {
 }
 
 impl AddressTask {
-    /// With the addresses as they are now. `configured` is `--node-ip`: an address given there never
-    /// changes.
+    /// With the addresses as they are now. `configured` is `--node-ip`: an address that is given
+    /// there never changes.
     pub fn new(configured: Vec<IpAddr>) -> Self {
         let published = watch::Sender::new(host_ips(&configured).into());
         Self { configured, published }

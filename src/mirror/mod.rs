@@ -2,10 +2,10 @@
 //! the API server has.
 //!
 //! ```text
-//!  PodView (what runs) ────────────────────┐
-//!  SeenPod (what the watch shows,          ├─► plan ─► MirrorStep: create, delete, patch the status ─► the API server
-//!    or a newer answer: MirrorMemory) ─────┘                                                              │
-//!  MirrorMemory: what was answered, refused ◄── settle ◄── Answer ◄───────────────────────────────────────┘
+//!  PodView (what runs) ─────────────────┐           MirrorStep: create, delete,
+//!  SeenPod (what the watch shows,       ├─► plan ─► patch the status ─► the API server
+//!    or a newer answer: MirrorMemory) ──┘                                     │
+//!  MirrorMemory: what was answered, refused ◄── settle ◄── Answer ◄───────────┘
 //! ```
 //!
 //! A mirror pod only shows a static pod. Nothing in here touches a container: a mirror that is

@@ -4,7 +4,7 @@
 //! go for it, is decided elsewhere from what is returned here. `core` (pure) understands the texts.
 //!
 //! ```text
-//! MachineReader memory and pids                 files of the kernel, no thread needed; cheap ones first
+//! MachineReader memory and pids              files of the kernel, no thread; cheap ones first
 //! Disks         nodefs, imagefs, containerfs    one thread for each file system: it may hang
 //! Measurer      one pod's memory, tasks, logs, emptyDirs, layers, files
 //! outsiders     who uses it when no pod does

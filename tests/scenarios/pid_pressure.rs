@@ -23,8 +23,8 @@ use tokio::time::Instant;
 
 /// Forks for ever, without running anything.
 const BOMB: &str = "mkfifo /wait; while :; do read x </wait & done";
-/// What the threshold leaves, and what the bomb may have: on an idle machine it makes 2,500 tasks in
-/// 0.4 s, in which the agent gets the CPU rarely. Others use the machine too.
+/// What the threshold leaves, and what the bomb may have: on an idle machine it makes 2,500 tasks
+/// in 0.4 s, in which the agent gets the CPU rarely. Others use the machine too.
 const MARGIN: u64 = 2500;
 const MOST: u64 = 12_000;
 

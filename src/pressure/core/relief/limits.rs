@@ -49,12 +49,15 @@ impl Relief {
         }
         let static_too = seen.settings.static_pods != StaticPods::Never;
         let may_go = |pod: &k8s::Pod| static_too || !is_static(pod);
-        let mut pods: Vec<_> = self.candidates(seen).cloned().collect();
-        pods.retain(|view| view.pod.as_deref().is_some_and(may_go));
-        if pods.is_empty() {
+        let pods = self.candidates(seen);
+        let mut pods = pods.filter(|view| view.pod.as_deref().is_some_and(may_go)).peekable();
+        if pods.peek().is_none() {
             return;
         }
-        pods.retain(|view| view.pod.as_deref().is_some_and(has_local_limit));
+        // Also when no pod has a limit: every measurement finds out where new containers write, and
+        // an eviction for a disk needs that.
+        let limited = pods.filter(|view| view.pod.as_deref().is_some_and(has_local_limit));
+        let pods = limited.cloned().collect();
         self.limits.check = LimitsCheck::Measuring;
         effects.actions.push(ReliefAction::Measure { purpose: MeasurePurpose::Limits, pods });
     }
