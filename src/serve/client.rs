@@ -1,7 +1,7 @@
 //! Asks a running agent over its local socket.
 
 use super::{ForgetAnswer, ForgetRequest, StatusDocument};
-use crate::model::PodKey;
+use crate::model::{PodKey, from_json};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
@@ -145,5 +145,5 @@ impl Client {
 }
 
 fn read<T: DeserializeOwned>(path: &'static str, body: &[u8]) -> Result<T, ClientError> {
-    serde_json::from_slice(body).map_err(|source| ClientError::Unreadable { path, source })
+    from_json(body).map_err(|source| ClientError::Unreadable { path, source })
 }

@@ -1,7 +1,7 @@
 //! Single steps on single files.
 
 use super::StoreError;
-use crate::files::read_regular;
+use crate::{files::read_regular, model::from_json};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -71,7 +71,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path, belief: Belief<'_>) -> Read
         Err(error) if error.is_not_found() => return Read::Missing,
         Err(error) => return Read::Damaged(format!("cannot read {path:?}: {error}")),
     };
-    let problem = match serde_json::from_slice::<Versioned<T>>(&text) {
+    let problem = match from_json::<Versioned<T>>(&text) {
         Ok(file) if !belief.includes(file.owner.as_deref()) => {
             return Read::Foreign(set_aside_foreign(path, file.owner.as_deref()));
         }

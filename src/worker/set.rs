@@ -21,7 +21,7 @@ use crate::{
     machine::NodeIps,
     model::{
         Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
-        SandboxState, k8s, priority_of,
+        SandboxState, from_json, k8s, priority_of,
     },
     pleg::{Health, PlegUpdate},
     store::PodRecord,
@@ -564,7 +564,7 @@ impl State {
 
 /// What a worker kept; what another version of the agent wrote is worth no more than a new start.
 fn kept_of(saved: &RawValue) -> SavedMemory {
-    serde_json::from_str(saved.get())
+    from_json(saved.get().as_bytes())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()
 }
