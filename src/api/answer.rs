@@ -3,10 +3,10 @@
 //! Bytes are not the only measure: three bytes (`{},`) become an object of half a kilobyte. So the
 //! values in a text are counted before it is decoded.
 
-use super::ApiError;
+use super::{ApiError, Status, client::Body};
+use crate::model::from_json;
 use http::Response;
 use http_body_util::BodyExt as _;
-use kube::{client::Body, core::Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
@@ -41,7 +41,7 @@ pub(super) async fn accepted(response: Response<Body>) -> Result<Body, ApiError>
             "" => code.canonical_reason().unwrap_or_default(),
             text => text,
         };
-        Status::failure(message, "no Status").with_code(code.as_u16())
+        Status { code: code.as_u16(), reason: "no Status".to_owned(), message: message.to_owned() }
     });
     Err(refused(status))
 }
@@ -54,7 +54,7 @@ pub(super) fn refused(mut status: Status) -> ApiError {
             text.push_str("...");
         }
     }
-    ApiError::Refused(Box::new(Status { details: None, metadata: None, ..status }))
+    ApiError::Refused(Box::new(status))
 }
 
 /// A whole body of at most `limit` bytes.
@@ -76,14 +76,17 @@ pub(super) fn object<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     if values(text) > MAX_VALUES {
         return Err(ApiError::TooMany(MAX_VALUES));
     }
-    serde_json::from_slice(text).map_err(|error| damaged(&error))
+    from_json(text).map_err(|error| damaged(&error))
 }
 
-/// The place and kind of a mistake: its text repeats what was sent.
+/// The kind of a mistake, and its place in what is no JSON. Its text repeats what was sent.
 fn damaged(error: &serde_json::Error) -> ApiError {
-    let (line, column) = (error.line(), error.column());
-    let kind = if error.is_data() { "of another type than expected" } else { "not JSON" };
-    ApiError::Failed(format!("the answer is {kind} (line {line}, column {column})"))
+    let kind = if error.is_data() {
+        "of another type than expected".to_owned()
+    } else {
+        format!("not JSON (line {}, column {})", error.line(), error.column())
+    };
+    ApiError::Failed(format!("the answer is {kind}"))
 }
 
 /// Number of values in a JSON text, roughly: one for each that can begin.
@@ -233,10 +236,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::api::client;
     use serde_json::{Value, json};
 
     fn body(text: impl Into<Vec<u8>>) -> Body {
-        Body::from(text.into())
+        client::whole(text.into())
     }
 
     #[tokio::test]

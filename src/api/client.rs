@@ -1,25 +1,25 @@
 //! Requests: one function for all of them, with a deadline, on connections that notice when the
 //! other side is gone.
 //!
-//! The library under it makes no decision about credentials: what it would read from files or run
-//! by itself is read by [`super::connection`], checked, and inserted here.
+//! The content of the kubeconfig comes from [`super::connection`], read and checked.
 
-use super::{ApiError, Credentials, REQUEST_DEADLINE, answer};
-use http::{HeaderMap, HeaderValue, Request, header};
+use super::{
+    ApiError, Credentials, REQUEST_DEADLINE, answer,
+    tls::{self, TlsError},
+};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::body::Bytes;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, Client as HttpClient, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use kube::{
-    Config,
-    client::{Body, ConfigExt as _},
-};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::watch;
-use tower::ServiceBuilder;
+use tower::BoxError;
 
 /// How long TCP and TLS may take together.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -58,14 +58,38 @@ impl Verb {
     }
 }
 
+/// The body of an answer.
+pub(super) type Body = UnsyncBoxBody<Bytes, BoxError>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+/// Sends requests, which name a path, to one server. Copies share its connection.
+#[derive(Clone)]
+pub struct ApiClient(Arc<dyn Fn(Request<Full<Bytes>>) -> Answering + Send + Sync>);
+
+impl ApiClient {
+    pub(super) fn new<F>(answer: impl Fn(Request<Full<Bytes>>) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
+    {
+        Self(Arc::new(move |request| Box::pin(answer(request))))
+    }
+
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Body>, ApiError> {
+        Ok((self.0)(request).await?)
+    }
+}
+
 /// The way to the API server, as one set of credentials opens it. Each of the two clients keeps one
 /// connection.
 #[derive(Clone)]
 pub struct Clients {
     /// For the lease alone, so that nothing is ever in its way.
-    pub heartbeat: kube::Client,
+    pub heartbeat: ApiClient,
     /// For all else.
-    pub main: kube::Client,
+    pub main: ApiClient,
     /// The server's URL, for people.
     pub server: Arc<str>,
 }
@@ -76,38 +100,35 @@ impl std::fmt::Debug for Clients {
     }
 }
 
-/// What connections are made with. Making it may read the system's certificates: it blocks.
+/// What connections are made with.
 pub struct Connector {
     https: HttpsConnector<HttpConnector>,
-    config: Config,
+    /// `https://10.0.0.1:6443`, without a slash at its end.
+    server: Arc<str>,
     /// Of every request.
     headers: HeaderMap,
 }
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector")
-            .field("server", &self.config.cluster_url)
-            .finish_non_exhaustive()
+        f.debug_struct("Connector").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
 impl Connector {
-    /// With what was read.
+    /// With what was read. May read the system's certificates: it blocks.
     ///
     /// # Errors
     /// When certificates and key do not fit, or the system has no certificates that the server
     /// could be known by.
-    pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, kube::Error> {
-        let config = credentials.config;
+    pub fn new(credentials: Credentials, user_agent: &str) -> Result<Self, TlsError> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
         // For a server that speaks no HTTP/2, where there are no pings.
         http.set_keepalive(Some(PING_AFTER));
-        let mut builder = HttpsConnectorBuilder::new()
-            .with_tls_config(config.rustls_client_config()?)
-            .https_only();
+        let tls = tls::client_config(credentials.trust, credentials.identity)?;
+        let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
         if let Some(name) = credentials.server_name {
             builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
         }
@@ -118,7 +139,11 @@ impl Connector {
         if let Ok(value) = HeaderValue::from_str(user_agent) {
             headers.insert(header::USER_AGENT, value);
         }
-        Ok(Self { https: builder.enable_all_versions().wrap_connector(http), config, headers })
+        Ok(Self {
+            https: builder.enable_all_versions().wrap_connector(http),
+            server: credentials.server.to_string().trim_end_matches('/').into(),
+            headers,
+        })
     }
 }
 
@@ -136,7 +161,7 @@ impl Clients {
         Self {
             heartbeat: client(connector, authorization.clone()),
             main: client(connector, authorization.clone()),
-            server: connector.config.cluster_url.to_string().trim_end_matches('/').into(),
+            server: Arc::clone(&connector.server),
         }
     }
 }
@@ -153,26 +178,22 @@ fn builder(ping_after: Duration, ping_answer: Duration) -> legacy::Builder {
     builder
 }
 
-fn client(
-    connector: &Connector,
-    authorization: watch::Receiver<Option<HeaderValue>>,
-) -> kube::Client {
+fn client(connector: &Connector, authorization: watch::Receiver<Option<HeaderValue>>) -> ApiClient {
     let mut timed = TimeoutConnector::new(connector.https.clone());
     timed.set_connect_timeout(Some(CONNECT));
-    let client: HttpClient<_, Body> = builder(PING_AFTER, PING_ANSWER).build(timed);
-    let headers = connector.headers.clone();
-    let service = ServiceBuilder::new()
-        .layer(connector.config.base_uri_layer())
-        .map_request(move |mut request: Request<Body>| {
-            request.headers_mut().extend(headers.clone());
-            if let Some(value) = &*authorization.borrow() {
-                request.headers_mut().insert(header::AUTHORIZATION, value.clone());
-            }
-            request
-        })
-        .map_err(tower::BoxError::from)
-        .service(client);
-    kube::Client::new(service, &connector.config.default_namespace)
+    let client: HttpClient<_, Full<Bytes>> = builder(PING_AFTER, PING_ANSWER).build(timed);
+    let (server, headers) = (Arc::clone(&connector.server), connector.headers.clone());
+    ApiClient::new(move |mut request| {
+        request.headers_mut().extend(headers.clone());
+        if let Some(value) = &*authorization.borrow() {
+            request.headers_mut().insert(header::AUTHORIZATION, value.clone());
+        }
+        let answering = format!("{server}{}", request.uri()).parse::<Uri>().map(|uri| {
+            *request.uri_mut() = uri;
+            client.request(request)
+        });
+        async { Ok(answering?.await?.map(|body| body.map_err(Into::into).boxed_unsync())) }
+    })
 }
 
 /// One request. `path` begins with `/api` and may have a query.
@@ -183,7 +204,7 @@ fn client(
 /// # Cancel safety
 /// Dropping it leaves open whether the request was carried out.
 pub async fn call<T: DeserializeOwned>(
-    client: &kube::Client,
+    client: &ApiClient,
     verb: Verb,
     path: &str,
     body: Option<&(impl Serialize + Sync)>,
@@ -199,7 +220,7 @@ pub async fn call<T: DeserializeOwned>(
         .uri(path)
         .header(header::CONTENT_TYPE, HeaderValue::from_static(content))
         .header(header::ACCEPT, HeaderValue::from_static(JSON))
-        .body(Body::from(bytes.unwrap_or_default()))
+        .body(Full::from(bytes.unwrap_or_default()))
         .map_err(|error| failed(&error))?;
     let asked = async {
         let body = answer::accepted(client.send(request).await?).await?;
@@ -210,12 +231,41 @@ pub async fn call<T: DeserializeOwned>(
         .unwrap_or(Err(ApiError::Late(REQUEST_DEADLINE)))
 }
 
+/// A body that is there at once.
+#[cfg(test)]
+pub(super) fn whole(text: impl Into<Bytes>) -> Body {
+    Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+#[cfg(test)]
+impl Clients {
+    /// Clients of a server that is the given function: method, path and body to code and answer.
+    pub(super) fn of_server(
+        answer: impl Fn(&http::Method, &str, serde_json::Value) -> (u16, serde_json::Value)
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let answer = Arc::new(answer);
+        let client = ApiClient::new(move |request| {
+            let answer = Arc::clone(&answer);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = serde_json::from_slice(&body.collect().await?.to_bytes());
+                let (code, answer) =
+                    answer(&parts.method, parts.uri.path(), body.unwrap_or_default());
+                Ok(Response::builder().status(code).body(whole(answer.to_string()))?)
+            }
+        });
+        Self { heartbeat: client.clone(), main: client, server: "https://here".into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use http::Response;
     use hyper::{server::conn::http2, service::service_fn};
     use hyper_util::rt::TokioIo;
     use std::convert::Infallible;
@@ -257,7 +307,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}/", listener.local_addr().unwrap());
         let ping = Duration::from_millis(50);
-        let client: HttpClient<_, Body> =
+        let client: HttpClient<_, Full<Bytes>> =
             builder(ping, ping).http2_only(true).build(HttpConnector::new());
         let silent = Notify::new();
         let served = async {
@@ -265,7 +315,7 @@ mod tests {
             serve_until(stream, &silent).await;
         };
         let asked = async {
-            let request = Request::get(uri).body(Body::empty()).unwrap();
+            let request = Request::get(uri).body(Full::default()).unwrap();
             let answer = client.request(request).await.unwrap();
             assert!(answer.status().is_success());
             silent.notify_one();

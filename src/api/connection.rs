@@ -172,8 +172,8 @@ impl Connections {
                 issued.map_err(|why| (format!("{}: {why}", plugin.field), PLUGIN_PAUSE))?
             }
         };
-        if let Some((certificate, key)) = &issued.identity {
-            credentials.set_identity(certificate, key);
+        if let Some(identity) = issued.identity {
+            credentials.identity = Some(identity);
         } else if let Some(in_use) = &mut self.in_use
             && in_use.digest == credentials.digest
         {

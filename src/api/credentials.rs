@@ -4,14 +4,14 @@
 use super::{
     kubeconfig::{self, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},
     secret::{self, SecretError},
+    tls::{ClientIdentity, Trust},
 };
 use crate::{
     blocking::Crashed,
     files::{ReadError, read_regular},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::{HeaderName, HeaderValue};
-use kube::Config;
+use http::{HeaderName, HeaderValue, Uri};
 use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -78,8 +78,10 @@ impl CredentialsReading {
 pub struct Credentials {
     /// Everything but the token of a token file: clients are made anew when it changes.
     pub(super) digest: [u8; 32],
-    /// Server, authorities and client certificate.
-    pub(super) config: Config,
+    pub(super) server: Uri,
+    pub(super) trust: Trust,
+    /// The client certificate.
+    pub(super) identity: Option<ClientIdentity>,
     pub(super) server_name: Option<ServerName<'static>>,
     /// Headers of every request, besides `Authorization`.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
@@ -101,13 +103,6 @@ impl Credentials {
     /// The first thing that is wrong.
     pub fn read(path: &Path) -> Result<Self, CredentialsError> {
         read(path).outcome
-    }
-
-    /// Puts a client certificate in the place of the one that the kubeconfig names.
-    pub(super) fn set_identity(&mut self, certificate: &[u8], key: &[u8]) {
-        let auth = &mut self.config.auth_info;
-        auth.client_certificate_data = Some(STANDARD.encode(certificate));
-        auth.client_key_data = Some(STANDARD.encode(key).into());
     }
 }
 
@@ -153,21 +148,23 @@ fn assemble(path: &Path, files: &mut Files) -> Result<Credentials, CredentialsEr
         let field = field.to_owned();
         move |why| CredentialsError::Content { field, why }
     };
-    let mut config = Config::new(cluster.server.clone());
-    config.accept_invalid_certs = cluster.skip_verify;
+    let mut trust = Trust::System;
     let mut authority = None;
     if let Some(named) = &cluster.authority {
         let pem = files.content(named)?;
-        config.root_cert = Some(secret::certificates(&pem).map_err(of(&named.field))?);
+        trust = Trust::Authorities(secret::certificates(&pem).map_err(of(&named.field))?);
         authority = Some(STANDARD.encode(&pem));
+    }
+    if cluster.skip_verify {
+        trust = Trust::Anyone;
     }
     let mut identity = None;
     if let Some((certificate, key)) = &user.identity {
         let pem = files.content(certificate)?;
-        secret::certificates(&pem).map_err(of(&certificate.field))?;
-        let key_pem = files.content(key)?;
-        secret::check_key(&key_pem).map_err(of(&key.field))?;
-        identity = Some((pem, key_pem));
+        let certificates = secret::certificates(&pem).map_err(of(&certificate.field))?;
+        let pem = files.content(key)?;
+        let key = secret::private_key(&pem).map_err(of(&key.field))?;
+        identity = Some(ClientIdentity { certificates, key });
     }
     let authorization = match user.login {
         Login::Nothing => Authorization::Header(None),
@@ -189,15 +186,13 @@ fn assemble(path: &Path, files: &mut Files) -> Result<Credentials, CredentialsEr
             Authorization::Plugin(plugin, told)
         }
     };
-    let mut credentials = Credentials {
+    Ok(Credentials {
         digest: files.digest.clone().finalize().into(),
-        config,
+        server: cluster.server,
+        trust,
+        identity,
         server_name: cluster.server_name,
         headers: user.impersonation,
         authorization,
-    };
-    if let Some((certificate, key)) = identity {
-        credentials.set_identity(&certificate, &key);
-    }
-    Ok(credentials)
+    })
 }

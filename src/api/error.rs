@@ -1,14 +1,29 @@
 //! What can go wrong between the agent and its API server, as people should read it.
 
-use std::{error::Error as _, time::Duration};
+use serde::Deserialize;
+use std::time::Duration;
 use thiserror::Error;
+use tower::BoxError;
+
+/// What an API server says of a failure: as much of `meta/v1.Status` as is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Error)]
+#[serde(default)]
+#[error("{message}: {reason}")]
+pub struct Status {
+    /// HTTP status; 0 where the text is another object.
+    pub code: u16,
+    /// `NotFound`, `Conflict`.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
 
 /// A request that failed.
 #[derive(Debug, Error)]
 pub enum ApiError {
     /// The API server answered, and refused.
     #[error("{0}")]
-    Refused(Box<kube::core::Status>),
+    Refused(Box<Status>),
     /// It did not answer, or not in a way that can be understood.
     #[error("{0}")]
     Failed(String),
@@ -62,30 +77,19 @@ impl ApiError {
     }
 }
 
-impl From<kube::Error> for ApiError {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "whatever else it is, it is no answer")]
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::Refused(status),
-            other => Self::Failed(told(&other)),
+impl From<BoxError> for ApiError {
+    /// A request that failed on its way, or an answer that broke off: the two innermost causes,
+    /// since the outer ones say no more than "client error".
+    fn from(error: BoxError) -> Self {
+        let mut parts: Vec<String> = Vec::new();
+        let mut next: Option<&dyn std::error::Error> = Some(&*error);
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !parts.iter().any(|part| part.contains(&text)) {
+                parts.push(text);
+            }
+            next = error.source();
         }
-    }
-}
-
-/// The innermost causes of an error: the outer ones say "client error" and "service error", which
-/// helps nobody.
-fn told(error: &kube::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut next: Option<&dyn std::error::Error> = error.source();
-    while let Some(error) = next {
-        let text = error.to_string();
-        if !parts.iter().any(|part| part.contains(&text)) {
-            parts.push(text);
-        }
-        next = error.source();
-    }
-    match parts.split_off(parts.len().saturating_sub(2)) {
-        last if last.is_empty() => error.to_string(),
-        last => last.join(": "),
+        Self::Failed(parts.split_off(parts.len().saturating_sub(2)).join(": "))
     }
 }

@@ -206,12 +206,9 @@ mod tests {
         event::Annotations,
         model::{Event, EventKind, EventTarget},
     };
-    use http::{Request, Response};
     use jiff::Timestamp;
-    use kube::client::Body;
     use serde_json::Value;
-    use std::{convert::Infallible, sync::Mutex};
-    use tower::service_fn;
+    use std::sync::Mutex;
 
     /// The method of each request, and the count that it writes.
     type Requests = Arc<Mutex<Vec<(String, Value)>>>;
@@ -219,23 +216,11 @@ mod tests {
     /// A server that has every event, or none (`status` 404 for patches).
     fn clients(requests: &Requests, patch_status: u16) -> Clients {
         let requests = Arc::clone(requests);
-        let service = service_fn(move |request: Request<Body>| {
-            let requests = Arc::clone(&requests);
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.unwrap_or_default();
-                let body: Value = serde_json::from_slice(&body).unwrap();
-                let (method, count) = (parts.method.to_string(), body["count"].clone());
-                let status = if method == "PATCH" { patch_status } else { 201 };
-                requests.lock().unwrap().push((method, count));
-                let answer = json!({ "status": "Failure", "code": status, "message": "gone" });
-                let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
-                *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
-                Ok::<_, Infallible>(response)
-            }
-        });
-        let client = kube::Client::new(service, "default");
-        Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+        Clients::of_server(move |method, _, body| {
+            let status = if method == "PATCH" { patch_status } else { 201 };
+            requests.lock().unwrap().push((method.to_string(), body["count"].clone()));
+            (status, json!({ "status": "Failure", "code": status, "message": "gone" }))
+        })
     }
 
     fn log_of(count: u32) -> EventLog {

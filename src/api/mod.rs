@@ -27,11 +27,12 @@ mod plugin;
 mod pods;
 mod reflect;
 mod secret;
+mod tls;
 
-pub use client::{Clients, Connector, Verb, call};
+pub use client::{ApiClient, Clients, Connector, Verb, call};
 pub use connection::{Link, link_channel};
 pub use credentials::Credentials;
-pub use error::ApiError;
+pub use error::{ApiError, Status};
 pub use events::EventsTask;
 pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};

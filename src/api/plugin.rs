@@ -7,6 +7,7 @@
 use super::{
     kubeconfig::Plugin,
     secret::{self, SecretError},
+    tls::ClientIdentity,
 };
 use crate::{
     blocking::CREDENTIALS,
@@ -73,11 +74,9 @@ pub(super) enum PluginError {
 }
 
 /// What a plugin gave.
-#[derive(Clone)]
 pub(super) struct Issued {
     pub header: Option<HeaderValue>,
-    /// Certificate and key, in PEM.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    pub identity: Option<ClientIdentity>,
     pub expires: Option<jiff::Timestamp>,
 }
 
@@ -176,10 +175,10 @@ pub(super) fn parse(text: &[u8]) -> Result<Issued, PluginError> {
     let header = text("token").map(secret::bearer).transpose().map_err(wrong("token"))?;
     let identity = match (text("clientCertificateData"), text("clientKeyData")) {
         (Some(certificate), Some(key)) => {
-            let (certificate, key) = (certificate.as_bytes(), key.as_bytes());
-            secret::certificates(certificate).map_err(wrong("clientCertificateData"))?;
-            secret::check_key(key).map_err(wrong("clientKeyData"))?;
-            Some((certificate.to_vec(), key.to_vec()))
+            let certificates = secret::certificates(certificate.as_bytes())
+                .map_err(wrong("clientCertificateData"))?;
+            let key = secret::private_key(key.as_bytes()).map_err(wrong("clientKeyData"))?;
+            Some(ClientIdentity { certificates, key })
         }
         (Some(_), None) | (None, Some(_) | None) => None,
     };

@@ -15,11 +15,11 @@
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
     answer::{self, Events, WatchEvent},
-    client::Clients,
+    client::{Body, Clients},
     jitter,
 };
 use http::Request;
-use kube::client::Body;
+use http_body_util::Full;
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -285,7 +285,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T
 async fn begin(clients: &Clients, query: &str) -> Result<Body, ApiError> {
     let request = Request::get(query)
         .header(http::header::ACCEPT, "application/json")
-        .body(Body::empty())
+        .body(Full::default())
         .map_err(|error| ApiError::Failed(error.to_string()))?;
     answer::accepted(clients.main.send(request).await?).await
 }
@@ -311,15 +311,14 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::k8s;
+    use crate::{
+        api::client::{self, ApiClient},
+        model::k8s,
+    };
     use http::Response;
     use serde_json::json;
-    use std::{
-        convert::Infallible,
-        sync::atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::task::JoinSet;
-    use tower::service_fn;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -331,17 +330,16 @@ mod tests {
         let end = json!({ "type": "BOOKMARK", "object": metadata });
         let lines = format!("{node}\n{end}\n");
         let watches = Arc::new(AtomicUsize::new(0));
-        let service = service_fn(move |_: Request<Body>| {
+        let client = ApiClient::new(move |_| {
             let first = watches.fetch_add(1, Ordering::Relaxed) == 0;
-            let body = Body::from(lines.clone().into_bytes());
+            let answer = Response::new(client::whole(lines.clone()));
             async move {
                 if !first {
                     std::future::pending::<()>().await;
                 }
-                Ok::<_, Infallible>(Response::new(body))
+                Ok(answer)
             }
         });
-        let client = kube::Client::new(service, "default");
         let server = "https://here".into();
         Some(Arc::new(Clients { heartbeat: client.clone(), main: client, server }))
     }

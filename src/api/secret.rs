@@ -49,17 +49,15 @@ pub(super) fn decode_base64(text: &str) -> Result<Vec<u8>, SecretError> {
     STANDARD.decode(lines).map_err(|_| SecretError::NotBase64)
 }
 
-/// The certificates of a PEM text, in DER; at least one.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, SecretError> {
-    let all: Result<Vec<Vec<u8>>, _> = CertificateDer::pem_slice_iter(pem)
-        .map(|certificate| certificate.map(|der| der.to_vec()))
-        .collect();
+/// The certificates of a PEM text; at least one.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, SecretError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     all.ok().filter(|all| !all.is_empty()).ok_or(SecretError::NoCertificate)
 }
 
-/// Checks that a PEM text has a private key.
-pub(super) fn check_key(pem: &[u8]) -> Result<(), SecretError> {
-    PrivateKeyDer::from_pem_slice(pem).map(drop).map_err(|_| SecretError::NoKey)
+/// The first private key of a PEM text.
+pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, SecretError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| SecretError::NoKey)
 }
 
 #[cfg(test)]
@@ -97,6 +95,6 @@ mod tests {
         let broken = b"-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
         assert_eq!(certificates(broken), Err(SecretError::NoCertificate));
         assert_eq!(certificates(b"text"), Err(SecretError::NoCertificate));
-        assert_eq!(check_key(b"-----BEGIN PRIVATE KEY-----\n"), Err(SecretError::NoKey));
+        assert_eq!(private_key(b"-----BEGIN PRIVATE KEY-----\n"), Err(SecretError::NoKey));
     }
 }

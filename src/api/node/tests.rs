@@ -1,13 +1,7 @@
 //! The task against an API server that does not keep all that it is told.
 
 use super::*;
-use http::{Request, Response};
-use kube::client::Body;
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
-use tower::service_fn;
+use std::sync::Mutex;
 
 /// A Node, and how often it was written.
 #[derive(Default)]
@@ -31,17 +25,7 @@ impl Api {
 
 fn clients(api: &Arc<Mutex<Api>>) -> Clients {
     let api = Arc::clone(api);
-    let service = service_fn(move |request: Request<Body>| {
-        let api = Arc::clone(&api);
-        async move {
-            let body = request.into_body().collect_bytes().await.unwrap_or_default();
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            let answer = api.lock().unwrap_or_else(PoisonError::into_inner).patch(&body);
-            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
-        }
-    });
-    let client = kube::Client::new(service, "default");
-    Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+    Clients::of_server(move |_, _, body| (200, api.lock().unwrap().patch(&body)))
 }
 
 #[tokio::test]
@@ -88,16 +72,10 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
 async fn the_node_is_registered_only_once_its_watch_is_whole() {
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&requests);
-    let service = service_fn(move |request: Request<Body>| {
-        seen.lock().unwrap().push(request.method().to_string());
-        async move {
-            let body = request.into_body().collect_bytes().await.unwrap_or_default();
-            Ok::<_, Infallible>(Response::new(Body::from(body)))
-        }
+    let clients = Clients::of_server(move |method, _, body| {
+        seen.lock().unwrap().push(method.to_string());
+        (200, body)
     });
-    let client = kube::Client::new(service, "default");
-    let server = "https://here".into();
-    let clients = Clients { heartbeat: client.clone(), main: client, server };
     let report = NodeReport { name: "n1".to_owned(), ..NodeReport::default() };
     let (picture, shown) = watch::channel(Arc::default());
     let (events, ..) = crate::event::channel();

@@ -1,7 +1,7 @@
 //! The request of a step, and what its answer means.
 
 use crate::{
-    api::{ApiError, Verb, call},
+    api::{ApiClient, ApiError, Status, Verb, call},
     mirror::{Answer, Denial, MirrorStep, SeenPod},
     model::PodKey,
 };
@@ -12,7 +12,7 @@ use std::sync::Arc;
 ///
 /// # Cancel safety
 /// Dropping it leaves open whether it was carried out.
-pub(super) async fn carry_out(client: &kube::Client, key: &PodKey, step: &MirrorStep) -> Answer {
+pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorStep) -> Answer {
     let collection = format!("/api/v1/namespaces/{}/pods", key.namespace);
     let (verb, path) = match step {
         MirrorStep::Nothing | MirrorStep::Wait(_) | MirrorStep::Decline { .. } => {
@@ -51,6 +51,6 @@ fn meaning(verb: Verb, error: &ApiError) -> Answer {
     }
 }
 
-fn denial(status: &kube::core::Status) -> Denial {
+fn denial(status: &Status) -> Denial {
     Denial { code: status.code, reason: status.reason.clone(), message: status.message.clone() }
 }

@@ -2,14 +2,9 @@
 
 use super::*;
 use crate::{api::Clients, model::k8s};
-use http::{Method, Request, Response};
-use kube::client::Body;
+use http::Method;
 use serde_json::{Value, json};
-use std::{
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
-use tower::service_fn;
+use std::sync::Mutex;
 
 /// Pods by path, and every request.
 #[derive(Default)]
@@ -70,24 +65,7 @@ impl Api {
 
 fn clients(api: &Arc<Mutex<Api>>) -> Clients {
     let api = Arc::clone(api);
-    let service = service_fn(move |request: Request<Body>| {
-        let api = Arc::clone(&api);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap_or_default();
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            let (code, answer) = api.lock().unwrap_or_else(PoisonError::into_inner).answer(
-                &parts.method,
-                parts.uri.path(),
-                &body,
-            );
-            let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
-            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let client = kube::Client::new(service, "default");
-    Clients { heartbeat: client.clone(), main: client, server: "https://here".into() }
+    Clients::of_server(move |method, path, body| api.lock().unwrap().answer(method, path, &body))
 }
 
 /// The task's surroundings.

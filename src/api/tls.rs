@@ -1,0 +1,179 @@
+//! How TLS to the API server is set up: by whom the server must be certified, and which
+//! certificate the agent shows.
+
+use hyper_rustls::ConfigBuilderExt as _;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{WebPkiSupportedAlgorithms, ring},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A client certificate with those that certify it, and its key.
+#[derive(Debug)]
+pub(super) struct ClientIdentity {
+    pub certificates: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// How the server is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// One of these authorities must have certified it.
+    Authorities(Vec<CertificateDer<'static>>),
+    /// One of the system's authorities must have certified it.
+    System,
+    /// Any server will do (`insecure-skip-tls-verify`).
+    Anyone,
+}
+
+/// Why no connection can be made with what was read.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A certificate of an authority is damaged.
+    #[error("certificate-authority: {0}")]
+    Authority(rustls::Error),
+    /// The system has no authorities, and the kubeconfig names none.
+    #[error("the kubeconfig has no certificate-authority, and the system's can't be read: {0}")]
+    System(std::io::Error),
+    /// The certificate and the key do not belong together, or the key is of an unknown kind.
+    #[error("client-certificate and client-key: {0}")]
+    Identity(rustls::Error),
+    /// The cryptography library refuses its own defaults.
+    #[error("TLS: {0}")]
+    Versions(rustls::Error),
+}
+
+/// The configuration of one client. [`Trust::System`] reads files: it blocks.
+///
+/// # Errors
+/// When the certificates can't be used.
+pub(super) fn client_config(
+    trust: Trust,
+    identity: Option<ClientIdentity>,
+) -> Result<ClientConfig, TlsError> {
+    let provider = ring::default_provider();
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Versions)?;
+    let builder = match trust {
+        Trust::Authorities(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for authority in authorities {
+                roots.add(authority).map_err(TlsError::Authority)?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        Trust::System => builder.with_native_roots().map_err(TlsError::System)?,
+        Trust::Anyone => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
+        }
+    };
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some(ClientIdentity { certificates, key }) => {
+            builder.with_client_auth_cert(certificates, key).map_err(TlsError::Identity)
+        }
+    }
+}
+
+/// Takes any certificate, and does not check that its key is the server's: whoever is between the
+/// agent and the server could have made both.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use tokio::io::duplex;
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    fn certified() -> CertifiedKey<rcgen::KeyPair> {
+        generate_simple_self_signed(["server".to_owned()]).unwrap()
+    }
+
+    fn identity(of: &CertifiedKey<rcgen::KeyPair>, key: &rcgen::KeyPair) -> ClientIdentity {
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        ClientIdentity { certificates: vec![of.cert.der().clone()], key }
+    }
+
+    /// Whether a client with this trust takes a server with this certificate.
+    async fn takes(trust: Trust, server: &CertifiedKey<rcgen::KeyPair>) -> bool {
+        let ClientIdentity { certificates, key } = identity(server, &server.signing_key);
+        let server =
+            rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(certificates, key)
+                .unwrap();
+        let client = Arc::new(client_config(trust, None).unwrap());
+        let (near, far) = duplex(64 << 10);
+        let name = ServerName::try_from("server").unwrap();
+        let (answered, asked) = tokio::join!(
+            TlsAcceptor::from(Arc::new(server)).accept(far),
+            TlsConnector::from(client).connect(name, near),
+        );
+        drop(answered);
+        asked.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_server_is_taken_as_the_kubeconfig_trusts() {
+        let (server, other) = (certified(), certified());
+        let by =
+            |authority: &CertifiedKey<_>| Trust::Authorities(vec![authority.cert.der().clone()]);
+        assert!(takes(by(&server), &server).await);
+        assert!(!takes(by(&other), &server).await);
+        assert!(takes(Trust::Anyone, &server).await);
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_an_error() {
+        let (one, other) = (certified(), certified());
+        let refused = client_config(Trust::Anyone, Some(identity(&one, &other.signing_key)));
+        assert!(matches!(refused, Err(TlsError::Identity(_))));
+        assert!(client_config(Trust::Anyone, Some(identity(&one, &one.signing_key))).is_ok());
+    }
+}
