@@ -2,7 +2,7 @@
 
 use super::{
     SHORTEST_CHECK, SourceHandle, SourceOptions,
-    core::Listing,
+    core::{EntryLook, Listed, Listing, SETTLING},
     hints::{self, Hint, Hints},
     lister::{Lister, LookContext},
     output::Output,
@@ -59,7 +59,7 @@ impl DirectorySource {
     async fn work(self) {
         let Self { mut lister, mut output, check_every } = self;
         let mut hints = Hints::new();
-        let mut told = false;
+        let (mut told, mut first) = (false, true);
         loop {
             if let Err(error) = hints.revive() {
                 if !told {
@@ -70,6 +70,13 @@ impl DirectorySource {
             hints.drain();
             let (back, listing, again) = look(lister, &mut hints, &mut output).await;
             lister = back;
+            // At the start the pods of all files are admitted together, by priority. One of a file
+            // that was written just before would come after those of the others.
+            let writing = |file: &Listed| matches!(file.look, EntryLook::Settling);
+            if std::mem::take(&mut first) && listing.files.iter().any(writing) {
+                sleep(SETTLING).await;
+                continue;
+            }
             let wake_at = output.take_in(listing);
             let now = Instant::now();
             let wake = wake_at.map(|at| now + at.saturating_sub(clock::now().boot));

@@ -280,13 +280,12 @@ pub fn more_manifests_than_the_node_takes_at_its_start(kind: Kind) {
     let settings = Settings::for_kind(kind).kubelet(&format!("maxPods: {MOST}\n"));
     let world = World::prepare(kind, &settings);
     let names: Vec<String> = (0..MANIFESTS).map(|n| format!("pod{n:03}")).collect();
-    // The last by name is the first by priority. It is written first: the agent takes a file for
-    // unfinished for a moment after it was written, and whoever is read before it may get its room.
+    // The last by name, and the last to be written, is the first by priority.
     let (important, others) = names.split_last().unwrap();
-    world.drop_pod(&Pod::running(important).set("priority", 1000));
     for name in others {
         world.drop_pod(&Pod::running(name));
     }
+    world.drop_pod(&Pod::running(important).set("priority", 1000));
     world.agent.start();
     let several = Duration::from_secs(180);
     let status = world.wait_for(several, "as many run as the node takes", |status| {

@@ -396,3 +396,17 @@ async fn the_clock_finds_what_no_event_tells() {
     fs::write(bed.path("elsewhere/a.yaml"), pod("b")).unwrap();
     bed.until_pods(&["b"]).await;
 }
+
+#[tokio::test]
+async fn a_file_written_at_the_start_comes_with_the_others() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("a.yaml"), pod("a")).unwrap();
+    // The age from which a file counts as whole at once.
+    sleep(Duration::from_millis(250)).await;
+    fs::write(root.path().join("b.yaml"), pod("b")).unwrap();
+    let path = root.path().to_owned();
+    let mut bed = start(root, &path, options(SavedState::None));
+    let first = timeout(Duration::from_secs(10), bed.handle.snapshots.changed()).await;
+    first.unwrap().unwrap();
+    assert_eq!(pods(&bed.handle.snapshots.borrow()), ["a", "b"]);
+}
