@@ -7,6 +7,7 @@ use nix::{
 };
 use std::{
     cell::{Cell, OnceCell, RefCell},
+    ffi::OsString,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -15,7 +16,12 @@ use std::{
 
 /// The node's name; pod names end with it.
 pub const NODE_NAME: &str = "node1";
-const BINARY: &str = env!("CARGO_BIN_EXE_nodelet");
+
+/// The program under test: the one that `NODELET` names (a release, say), else the one that cargo
+/// has built with the tests.
+pub fn binary() -> OsString {
+    std::env::var_os("NODELET").unwrap_or_else(|| env!("CARGO_BIN_EXE_nodelet").into())
+}
 
 /// What may differ between worlds.
 #[derive(Clone, Debug)]
@@ -103,8 +109,9 @@ impl Agent {
     /// The command line of `nodelet run` in these directories.
     fn command(&self) -> Command {
         // Every one of them becomes the next, so that the process stays this one.
-        let mut words = self.surroundings.borrow().clone();
-        words.push(BINARY.to_owned());
+        let mut words: Vec<OsString> =
+            self.surroundings.borrow().iter().map(OsString::from).collect();
+        words.push(binary());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
@@ -272,7 +279,7 @@ impl Agent {
 
     /// Runs another subcommand of the binary against this agent.
     pub fn cli(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(arguments).arg("--run-dir").arg(self.run_dir());
         command.stdin(Stdio::null()).output().unwrap()
     }
@@ -282,7 +289,7 @@ impl Agent {
     pub fn cli_within(&self, deadline: Duration, arguments: &[&str]) -> Option<Output> {
         let path = self.dir.join("cli.out");
         let (out, err) = (File::create(&path).unwrap(), self.dir.join("cli.err"));
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(arguments).stdin(Stdio::null()).stdout(out);
         let mut child = command.stderr(File::create(&err).unwrap()).spawn().unwrap();
         let ended = poll_until(deadline, || child.try_wait().unwrap(), Option::is_some);
