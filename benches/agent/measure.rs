@@ -115,6 +115,8 @@ pub fn idleness(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             figures.add(Row::Wakeups(place), candidate, per_second(used.sleeps));
             figures.add(Row::Written(place), candidate, 3600.0 * per_second(used.written) / 1024.0);
             figures.add(Row::Rss(place), candidate, agent.memory_mib("VmRSS"));
+            figures.add(Row::RssAnon(place), candidate, agent.memory_mib("RssAnon"));
+            figures.add(Row::RssFile(place), candidate, agent.memory_mib("RssFile"));
             figures.add(Row::Threads(place), candidate, f64::from(agent.status("Threads")));
         }
     }

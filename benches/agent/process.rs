@@ -38,7 +38,7 @@ impl Process {
         clock.and_then(clock_gettime).map(Duration::from).unwrap_or_default()
     }
 
-    /// A number of `/proc/PID/status`: `VmRSS` and `VmHWM` in KiB, `Threads`.
+    /// A number of `/proc/PID/status`: `VmRSS`, `RssAnon`, `RssFile` and `VmHWM` in KiB, `Threads`.
     pub fn status(self, field: &str) -> u32 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         number(&text, field).try_into().unwrap()
@@ -58,7 +58,7 @@ impl Process {
         number(&fs::read_to_string(format!("/proc/{}/io", self.pid)).unwrap(), "write_bytes")
     }
 
-    /// Resident memory in MiB; `field` is `VmRSS` or `VmHWM`.
+    /// Resident memory in MiB; `field` is one of those.
     pub fn memory_mib(self, field: &str) -> f64 {
         f64::from(self.status(field)) / 1024.0
     }

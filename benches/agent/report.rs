@@ -48,6 +48,8 @@ fn goal(figures: &Figures, row: Row) -> String {
         (Goal::None, _) => String::new(),
         (Goal::TimesFloor(times), None) => format!("≤ {times} × floor"),
         (Goal::TimesFloor(times), Some(bound)) => format!("≤ {bound} ({times} × floor)"),
+        (Goal::AboveFloor(more), None) => format!("≤ floor + {}", row.show(more)),
+        (Goal::AboveFloor(more), Some(bound)) => format!("≤ {bound} (floor + {})", row.show(more)),
         (Goal::BelowKubelet, _) => "less than the kubelet".to_owned(),
         (Goal::AtMost(_), bound) => format!("≤ {}", bound.unwrap_or_default()),
     }
