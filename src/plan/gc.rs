@@ -16,7 +16,7 @@ pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan.wake(due);
         return;
     }
-    if cx.input.clear_dead {
+    if cx.input.orders.clear_dead && cx.input.records_saved {
         surplus.extend(for_people);
     }
     plan.actions.extend(surplus.iter().map(|container| remove(container, false)));

@@ -125,7 +125,7 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
         uid,
         pod,
         begun: known.and_then(|known| known.kill),
-        hold: input.hold.filter(|(held, _)| *held == uid).map(|(_, hold)| hold.stop),
+        hold: input.orders.hold_on(uid).map(|hold| hold.stop),
     };
     plan.actions.extend(kill.kill(&own, now).map(Action::KillPod));
     for container in &own.containers {

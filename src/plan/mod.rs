@@ -2,7 +2,8 @@
 //! is remembered and the time.
 //!
 //! ```text
-//!  Wish + Incarnation[] ─┐
+//!  PodOrders ────────────┐
+//!  Incarnation[] ────────┤
 //!  Picture::current() ───┼─► plan_name ─► PodPlan { actions, wake_at, waiting, ... }
 //!  PodMemory ────────────┤                   │ executed in order by the worker
 //!  Now ──────────────────┘                   ▼
@@ -23,6 +24,7 @@ mod init;
 mod kill;
 mod memory;
 mod name;
+mod orders;
 mod outcome;
 mod picture;
 mod pod;
@@ -39,12 +41,13 @@ pub use action::{
 pub use memory::PodMemory;
 pub(crate) use name::foreign_use;
 pub use name::plan_name;
+pub use orders::{HeldPod, PodOrders, Wish};
 pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::Picture;
 pub(crate) use sandbox::serves;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
-    Waiting, Wish,
+    Waiting,
 };
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         plan_retire(input, uid, now, &mut plan);
     }
     plan_undecided(input, now, &mut plan);
-    let (desired, keep) = match input.wish {
+    let (desired, keep) = match &input.orders.wish {
         Wish::Run(desired) => (desired, None),
-        Wish::Keep { pod, why } => (pod, Some(why)),
+        Wish::Keep { pod, why } => (pod, Some(*why)),
         Wish::Gone | Wish::Undecided => return plan,
     };
     if let Some(hold) = input.hold_of(&desired.uid) {
@@ -43,7 +43,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         return plan;
     }
     let cx = Cx::new(input, desired, now);
-    match input.waits.filter(|_| cx.is_new()) {
+    match input.orders.waits.as_deref().filter(|_| cx.is_new()) {
         Some(why) => plan.blocked = Some(why.to_owned()),
         None => plan_pod(&cx, &mut plan),
     }
@@ -59,13 +59,7 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
     uids.extend(input.own_sandboxes().map(|sandbox| sandbox.uid.clone()));
     uids.retain(|uid| {
         let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
-        killed
-            || input.hold_of(uid).is_some()
-            || match input.wish {
-                Wish::Run(desired) => desired.uid != *uid,
-                Wish::Gone => true,
-                Wish::Keep { .. } | Wish::Undecided => false,
-            }
+        killed || input.hold_of(uid).is_some() || input.orders.wish.is_without(uid)
     });
     uids
 }
@@ -95,7 +89,7 @@ impl<'a> NameInput<'a> {
 
     /// Why an incarnation is not to run for now. One that had ended for good already is not held.
     pub(crate) fn hold_of(&self, uid: &PodUid) -> Option<&'a Hold> {
-        let (_, hold) = self.hold.filter(|(held, _)| *held == uid)?;
+        let hold = self.orders.hold_on(uid)?;
         let ended = self.incarnation(uid).is_some_and(|known| known.terminal.is_some());
         (!ended).then_some(hold)
     }

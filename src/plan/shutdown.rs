@@ -13,7 +13,7 @@ use crate::model::{EventKind, Now, PodUid, SandboxState, Shutdown, k8s, priority
 
 /// Plans the wished pod's part in a shutdown; `false` when it just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
-    let Some(shutdown) = cx.input.shutdown else { return false };
+    let Some(shutdown) = &cx.input.orders.shutdown else { return false };
     let known = cx.input.incarnation(cx.uid);
     if known.is_some_and(|known| known.terminal.is_some()) {
         return false;
@@ -33,8 +33,8 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
 
 /// Ends what runs under a name about which no source has said anything yet.
 pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan) {
-    let Some(shutdown) = input.shutdown else { return };
-    let kept = match input.wish {
+    let Some(shutdown) = &input.orders.shutdown else { return };
+    let kept = match &input.orders.wish {
         Wish::Undecided => None,
         Wish::Keep { pod, .. } => Some(&pod.uid),
         Wish::Run(_) | Wish::Gone => return,

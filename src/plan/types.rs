@@ -1,9 +1,7 @@
 //! What a plan is made from, and the plan itself.
 
-use super::{Action, PodMemory};
-use crate::model::{
-    ContainerId, DesiredPod, Event, Hold, ObservedPod, PodKey, PodUid, RuntimeView, Shutdown, k8s,
-};
+use super::{Action, PodMemory, PodOrders};
+use crate::model::{ContainerId, Event, ObservedPod, PodKey, PodUid, RuntimeView, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -12,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 #[derive(Clone, Copy, Debug)]
 pub struct NameInput<'a> {
     pub key: &'a PodKey,
-    pub wish: Wish<'a>,
+    pub orders: &'a PodOrders,
     /// Every incarnation that the agent has a record of, the wished one included once
     /// [`Action::PreparePod`] has written its record. In any order.
     pub known: &'a [Incarnation],
@@ -25,31 +23,9 @@ pub struct NameInput<'a> {
     /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them
     /// last.
     pub runtime: &'a RuntimeView,
-    pub shutdown: Option<&'a Shutdown>,
-    /// This incarnation is not to run for now.
-    pub hold: Option<(&'a PodUid, &'a Hold)>,
-    /// The wished incarnation has to wait before it begins, and why.
-    pub waits: Option<&'a str>,
-    /// A disk is short: dead containers that are only there for people to look at go.
-    pub clear_dead: bool,
-}
-
-/// What the sources want of a name.
-#[derive(Clone, Copy, Debug)]
-pub enum Wish<'a> {
-    Run(&'a DesiredPod),
-    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a
-    /// kill already begun is finished, and that the pod ends when the machine goes down.
-    Keep {
-        pod: &'a DesiredPod,
-        /// What has to be known before more is done.
-        why: &'a str,
-    },
-    /// Nothing of this name is to run, and every source that could say otherwise has spoken.
-    Gone,
-    /// Some source has not spoken yet and none wants the name: what runs goes on, nothing is done,
-    /// except that a kill already begun is finished.
-    Undecided,
+    /// What has ended is on disk, so that it is not run again for want of its containers. Without
+    /// that [`PodOrders::clear_dead`] waits.
+    pub records_saved: bool,
 }
 
 /// An incarnation (uid) of the name, as its record has it.

@@ -26,94 +26,18 @@ pub(crate) use set::any_changed;
 pub use set::{Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
-    model::{DesiredPod, Hold, HoldStop, ObservedPod, PodUid, RuntimeView, Shutdown, priority_of},
-    plan::Wish,
+    model::{ObservedPod, RuntimeView},
+    plan::PodOrders,
 };
 use std::sync::Arc;
 
-/// What a worker is told; the latest wins.
+/// What a worker is told and shown; the latest wins.
 #[derive(Clone, Debug)]
 struct Input {
-    intent: Intent,
+    /// What is decided outside of the worker.
+    orders: Arc<PodOrders>,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,
-    shutdown: Option<Shutdown>,
-    /// This incarnation is not to run for now.
-    hold: Option<Held>,
-    /// The wished incarnation has to wait before it begins, and why.
-    waits: Option<Arc<str>>,
-    /// A disk is short: no dead container is kept for people to look at.
-    clear_dead: bool,
     /// Counts the inputs, so that the set knows whether a report answers the latest.
     sequence: u64,
-}
-
-/// An incarnation that is not to run for now, and why.
-#[derive(Clone, Debug, PartialEq)]
-struct Held {
-    uid: PodUid,
-    hold: Arc<Hold>,
-}
-
-impl Input {
-    /// The incarnation that is to be killed without asking the runtime.
-    fn killed_at_once(&self) -> Option<&Held> {
-        self.hold.as_ref().filter(|held| held.hold.stop == HoldStop::AtOnce)
-    }
-
-    /// Whether this incarnation is not to run for now.
-    fn holds(&self, uid: &PodUid) -> bool {
-        self.hold.as_ref().is_some_and(|held| held.uid == *uid)
-    }
-
-    /// Whether the wished pod is to end because the machine goes down.
-    fn ends(&self, pod: &DesiredPod) -> bool {
-        let priority = priority_of(&pod.pod);
-        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.seconds_for(priority).is_some())
-    }
-}
-
-/// What the sources want of a name, owned. The plan's [`Wish`] borrows from it.
-#[derive(Clone, Debug, PartialEq)]
-enum Intent {
-    Run(Arc<DesiredPod>),
-    /// What runs goes on, and nothing is started.
-    Keep {
-        pod: Arc<DesiredPod>,
-        why: &'static str,
-    },
-    Gone,
-    Undecided,
-}
-
-impl Intent {
-    fn as_wish(&self) -> Wish<'_> {
-        match self {
-            Self::Run(pod) => Wish::Run(pod),
-            Self::Keep { pod, why } => Wish::Keep { pod, why },
-            Self::Gone => Wish::Gone,
-            Self::Undecided => Wish::Undecided,
-        }
-    }
-
-    /// Whether the sources are known not to want this incarnation.
-    fn is_without(&self, uid: &crate::model::PodUid) -> bool {
-        match self {
-            Self::Run(pod) => pod.uid != *uid,
-            Self::Gone => true,
-            Self::Keep { .. } | Self::Undecided => false,
-        }
-    }
-
-    fn pod(&self) -> Option<&Arc<DesiredPod>> {
-        match self {
-            Self::Run(pod) | Self::Keep { pod, .. } => Some(pod),
-            Self::Gone | Self::Undecided => None,
-        }
-    }
-
-    /// The wished pod, when it is this incarnation.
-    fn desired(&self, uid: &PodUid) -> Option<Arc<DesiredPod>> {
-        self.pod().filter(|pod| pod.uid == *uid).cloned()
-    }
 }

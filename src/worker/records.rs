@@ -6,14 +6,14 @@
 //! store keeps it in memory and goes on trying; no pod waits for that.
 
 use super::{
-    Input, Intent,
+    Input,
     execute::{Host, blocking},
 };
 use crate::{
     blocking::PODS,
     clock,
     model::{Now, ObservedPod, PodKey, PodUid, error_chain, k8s},
-    plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal},
+    plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal, Wish},
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
@@ -79,13 +79,13 @@ impl Records {
     /// The pod as it runs; for one that has no record yet, as it is wished.
     pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
         let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
-        recorded.or_else(|| input.intent.desired(uid).map(|desired| Arc::clone(&desired.pod)))
+        recorded.or_else(|| input.orders.wish.desired(uid).map(|desired| Arc::clone(&desired.pod)))
     }
 
     /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of
     /// the agent one was read from disk and one from the manifest, and pods are most of its memory.
-    pub(super) fn share(&mut self, intent: &Intent) {
-        let Some(desired) = intent.pod() else { return };
+    pub(super) fn share(&mut self, wish: &Wish) {
+        let Some(desired) = wish.pod() else { return };
         let own = self.records.iter_mut().zip(&mut self.incarnations);
         for (record, incarnation) in own.filter(|(record, _)| record.uid == desired.uid) {
             let same = record.revision.as_ref() == Some(&desired.revision);
@@ -100,7 +100,7 @@ impl Records {
     pub(super) async fn begin(&mut self, store: &Store, action: &Action, input: &Input, now: Now) {
         let uid = action.uid();
         let changed = match action {
-            Action::PreparePod { .. } => self.admit(uid, &input.intent, now),
+            Action::PreparePod { .. } => self.admit(uid, &input.orders.wish, now),
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
                 KillPurpose::Shutdown => self.interrupt(uid, kill),
@@ -113,7 +113,8 @@ impl Records {
             // it begins anew once its remains are gone.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
-                (input.intent.is_without(uid) || input.holds(uid)) && self.retire(uid, at_once, now)
+                (input.orders.wish.is_without(uid) || input.orders.hold_on(uid).is_some())
+                    && self.retire(uid, at_once, now)
             }
             Action::CreateSandbox(_)
             | Action::StartContainer(_)
@@ -168,11 +169,11 @@ impl Records {
     pub(super) async fn adopt(
         &mut self,
         store: &Store,
-        intent: &Intent,
+        wish: &Wish,
         observed: &ObservedPod,
         owner: &str,
     ) {
-        let Some(desired) = intent.pod() else { return };
+        let Some(desired) = wish.pod() else { return };
         if self.of(&desired.uid).is_some() {
             return;
         }
@@ -181,12 +182,12 @@ impl Records {
         });
         let Some(oldest) = ours.map(|sandbox| sandbox.created_at).min() else { return };
         let now = clock::now();
-        self.admit(&desired.uid, intent, Now { wall: oldest.min(now.wall), ..now });
+        self.admit(&desired.uid, wish, Now { wall: oldest.min(now.wall), ..now });
         self.write(store).await;
     }
 
-    fn admit(&mut self, uid: &PodUid, intent: &Intent, now: Now) -> bool {
-        let Some(desired) = intent.desired(uid) else { return false };
+    fn admit(&mut self, uid: &PodUid, wish: &Wish, now: Now) -> bool {
+        let Some(desired) = wish.desired(uid) else { return false };
         match self.records.iter_mut().find(|record| record.uid == *uid) {
             Some(record) if record.revision.as_ref() == Some(&desired.revision) => false,
             // The same uid with another content: the manifest names the uid itself.

@@ -1,12 +1,12 @@
 //! What a worker reports to the set after each pass: its pod as people see it.
 
-use super::{Input, Intent, execute::Host, records::Records};
+use super::{Input, execute::Host, records::Records};
 use crate::{
     clock,
     model::{
         ContainerState, ObservedPod, Origin, PodKey, PodUid, PodView, SandboxId, SandboxState, k8s,
     },
-    plan::PodPlan,
+    plan::{PodPlan, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -156,7 +156,7 @@ impl Reporter {
         let status = match &subject.pod {
             None => Arc::new(k8s::PodStatus::default()),
             Some(pod) => {
-                let held = input.hold.as_ref().filter(|_| subject.wished && plan.held);
+                let held = input.orders.hold.as_ref().filter(|_| subject.wished && plan.held);
                 let plan = Some(plan).filter(|_| subject.wished);
                 let previous = self.statuses.get(&subject.uid).map(|status| &**status);
                 let ended = record.and_then(|record| record.terminal.as_ref());
@@ -220,7 +220,7 @@ fn subject(
     records: &Records,
     owner: &str,
 ) -> Option<Subject> {
-    let wished = input.intent.pod();
+    let wished = input.orders.wish.pod();
     let leaving = records.all().iter().find(|record| {
         record.kill.is_some() || wished.is_none_or(|wished| wished.uid != record.uid)
     });
@@ -230,7 +230,7 @@ fn subject(
             pod: Some(Arc::clone(&record.pod)),
             origin: record.origin.clone(),
             wished: false,
-            terminating: record.kill.is_some() || input.intent.is_without(&record.uid),
+            terminating: record.kill.is_some() || input.orders.wish.is_without(&record.uid),
         });
     }
     if let Some(pod) = wished {
@@ -248,7 +248,7 @@ fn subject(
         pod: None,
         origin: None,
         wished: false,
-        terminating: input.intent == Intent::Gone,
+        terminating: input.orders.wish == Wish::Gone,
     })
 }
 

@@ -5,11 +5,11 @@ mod admit;
 mod publish;
 
 pub use crate::model::Known;
-use admit::{Admitted, HeldBack};
+use admit::Admitted;
 pub use publish::SetView;
 
 use super::{
-    Input, Intent,
+    Input,
     execute::Host,
     report::Report,
     task::{SavedMemory, Worker, WorkerStart},
@@ -23,6 +23,7 @@ use crate::{
         Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
         SandboxState, from_json, k8s, priority_of,
     },
+    plan::Wish,
     pleg::{Health, PlegUpdate},
     store::PodRecord,
 };
@@ -310,20 +311,8 @@ impl WorkerSet {
         self.admit();
         // Before workers hear of it: what they prepare is no leftover.
         self.publish_known();
+        self.publish_orders();
         let state = &self.state;
-        for (key, handle) in &self.state.workers {
-            let intent = self.state.intent(key);
-            let HeldBack { hold, waits } = state.kept_back(key);
-            handle.input.send_if_modified(|input| {
-                let changed =
-                    (&input.intent, &input.hold, &input.waits) != (&intent, &hold, &waits);
-                if changed {
-                    (input.intent, input.hold, input.waits) = (intent, hold, waits);
-                    input.sequence += 1;
-                }
-                changed
-            });
-        }
         // An agent that died right after a pod was gone has left what it kept for it; a worker lets
         // it go.
         let left = state.kept.keys().filter(|_| state.desired.complete);
@@ -369,17 +358,13 @@ impl WorkerSet {
     fn take_machine_state(&mut self) {
         let machine = self.machine.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.state.machine, machine);
-        for handle in self.state.workers.values() {
-            handle.input.send_modify(|input| {
-                input.shutdown = self.state.machine.shutdown().cloned();
-                input.sequence += 1;
-            });
+        if before == MachineState::Unknown {
+            // Pods may start from now on: they are admitted before their workers are told.
+            self.merge_sources();
+        } else {
+            self.publish_orders();
         }
         self.publish_ending();
-        if before == MachineState::Unknown {
-            // Pods may start only after their workers know of a shutdown.
-            self.merge_sources();
-        }
     }
 
     /// Tells the workers whose pods are not to run for now.
@@ -391,14 +376,17 @@ impl WorkerSet {
     /// Decides anew who may run, and tells the workers.
     fn hold(&mut self) {
         self.admit();
+        self.publish_orders();
+    }
+
+    /// Tells each worker its orders where they have changed.
+    fn publish_orders(&self) {
         for (key, handle) in &self.state.workers {
-            let HeldBack { hold, waits } = self.state.kept_back(key);
-            let clear_dead = self.state.pressure.clear_dead;
+            let orders = self.state.orders(key);
             handle.input.send_if_modified(|input| {
-                let changed =
-                    (&input.hold, &input.waits, input.clear_dead) != (&hold, &waits, clear_dead);
+                let changed = *input.orders != orders;
                 if changed {
-                    (input.hold, input.waits, input.clear_dead) = (hold, waits, clear_dead);
+                    input.orders = Arc::new(orders);
                     input.sequence += 1;
                 }
                 changed
@@ -415,15 +403,10 @@ impl WorkerSet {
     }
 
     fn begin(&mut self, key: &PodKey) {
-        let HeldBack { hold, waits } = self.state.kept_back(key);
         let (input, receiver) = watch::channel(Input {
-            intent: self.state.intent(key),
+            orders: Arc::new(self.state.orders(key)),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
-            shutdown: self.state.machine.shutdown().cloned(),
-            hold,
-            waits,
-            clear_dead: self.state.pressure.clear_dead,
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
@@ -536,14 +519,14 @@ impl State {
         }
     }
 
-    fn intent(&self, key: &PodKey) -> Intent {
+    fn wish(&self, key: &PodKey) -> Wish {
         match self.desired.pods.get(key) {
             Some(pod) => match self.starts_nothing(key) {
-                Some(why) => Intent::Keep { pod: Arc::clone(pod), why },
-                None => Intent::Run(Arc::clone(pod)),
+                Some(why) => Wish::Keep { pod: Arc::clone(pod), why },
+                None => Wish::Run(Arc::clone(pod)),
             },
-            None if self.desired.complete => Intent::Gone,
-            None => Intent::Undecided,
+            None if self.desired.complete => Wish::Gone,
+            None => Wish::Undecided,
         }
     }
 

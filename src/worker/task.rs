@@ -1,7 +1,7 @@
 //! One worker: observe, decide, act, publish, for one namespace/name.
 
 use super::{
-    Held, Input,
+    Input,
     execute::{Host, Progress, Request, execute},
     records::Records,
     report::{Report, Reporter},
@@ -9,7 +9,9 @@ use super::{
 use crate::{
     clock,
     model::{PodKey, PodUid, k8s},
-    plan::{Action, NameInput, Outcome, Picture, PodMemory, PodPlan, foreign_use, plan_name},
+    plan::{
+        Action, HeldPod, NameInput, Outcome, Picture, PodMemory, PodPlan, foreign_use, plan_name,
+    },
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -66,7 +68,7 @@ pub(super) struct Worker {
     /// The incarnation that was held at the last pass.
     held: Option<PodUid>,
     /// The hold for which everything was killed last.
-    at_once: Option<Held>,
+    at_once: Option<HeldPod>,
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
 }
@@ -130,12 +132,12 @@ impl Worker {
         self.picture.observe(Arc::clone(&input.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         let host = &self.host;
-        self.records.adopt(&host.store, &input.intent, &observed, &host.settings.owner).await;
-        self.records.share(&input.intent);
+        self.records.adopt(&host.store, &input.orders.wish, &observed, &host.settings.owner).await;
+        self.records.share(&input.orders.wish);
         if self.losses.has_changed().unwrap_or_default() {
             self.save_again().await;
         }
-        let held = input.hold.as_ref().map(|held| held.uid.clone());
+        let held = input.orders.hold.as_ref().map(|held| held.uid.clone());
         if held != self.held
             && let Some(uid) = std::mem::replace(&mut self.held, held)
         {
@@ -145,23 +147,21 @@ impl Worker {
             }
         }
         // What has ended must not run again for want of a record.
-        let clears = input.clear_dead && self.records.are_saved(&self.host.store).await;
+        let clear_dead = input.orders.clear_dead;
+        let records_saved = !clear_dead || self.records.are_saved(&self.host.store).await;
         let now = clock::now();
-        let wished = input.intent.pod().map(|pod| &pod.uid);
+        let wished = input.orders.wish.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);
         let plan = plan_name(
             &NameInput {
                 key: &self.key,
-                wish: input.intent.as_wish(),
+                orders: &input.orders,
                 known: self.records.incarnations(),
                 observed: &observed,
                 memory: &self.memory,
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
-                shutdown: input.shutdown.as_ref(),
-                hold: input.hold.as_ref().map(|held| (&held.uid, &*held.hold)),
-                waits: input.waits.as_deref(),
-                clear_dead: clears,
+                records_saved,
             },
             now,
         );
@@ -181,7 +181,7 @@ impl Worker {
             return Pass::Settled(None);
         }
         if plan.actions.is_empty() {
-            let again = (input.clear_dead && !clears).then(|| now.boot.saturating_add(SAVE_AGAIN));
+            let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
             return Pass::Settled(plan.wake_at.into_iter().chain(again).min());
         }
         // On the heap: it is as large as all the rest, and a pod that runs has nothing to do.
@@ -216,13 +216,8 @@ impl Worker {
                 );
             }
             self.picture.record(outcome, now);
-            let overtaken = self.input.has_changed().is_err() || {
-                let latest = self.input.borrow();
-                latest.intent != input.intent
-                    || latest.shutdown != input.shutdown
-                    || latest.hold != input.hold
-                    || latest.waits != input.waits
-            };
+            let overtaken =
+                self.input.has_changed().is_err() || self.input.borrow().orders != input.orders;
             if failed && ends_pass || overtaken {
                 return;
             }
@@ -269,8 +264,10 @@ impl Worker {
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
                     let latest = self.input.borrow().clone();
-                    let wished = latest.intent.desired(&uid);
-                    let wished = wished.filter(|pod| !latest.ends(pod) && !latest.holds(&uid));
+                    let orders = &latest.orders;
+                    let wished = orders.wish.desired(&uid);
+                    let wished = wished
+                        .filter(|pod| !orders.ends(pod) && orders.hold_on(&uid).is_none());
                     // The same uid may be wished with another image: the manifest names the uid.
                     let pod = wished.as_deref().map(|wished| &*wished.pod);
                     if !listening || pod.is_none() || image_of(pod, &action) != image {
@@ -301,10 +298,10 @@ impl Worker {
     /// Kills what is to be killed at once, once: whatever call the worker is in, and however long
     /// the next one has to wait.
     fn kill_at_once(&mut self, input: &Input) {
-        if self.at_once.as_ref() == input.killed_at_once() {
+        if self.at_once.as_ref() == input.orders.killed_at_once() {
             return;
         }
-        self.at_once = input.killed_at_once().cloned();
+        self.at_once = input.orders.killed_at_once().cloned();
         let Some(held) = &self.at_once else { return };
         // The cgroup of a uid is that of everybody who runs it; the runtime knows what of it is
         // ours.

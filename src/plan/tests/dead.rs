@@ -16,7 +16,10 @@ fn what_ended_before_the_one_that_runs_goes_and_is_still_shown() {
     world.run();
     world.advance(60);
     assert_eq!((world.line().as_str(), dead(&world), world.plan.dead), ("Running 1/1 1", 2, 1));
-    world.clear_dead = true;
+    (world.clear_dead, world.records_saved) = (true, false);
+    world.run();
+    assert_eq!((dead(&world), world.plan.dead), (2, 1), "the records are not on disk yet");
+    world.records_saved = true;
     world.run();
     assert_eq!((dead(&world), world.plan.dead), (1, 0), "the init container tells that it has run");
     let shown = |world: &World| {

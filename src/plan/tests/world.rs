@@ -8,8 +8,9 @@ use crate::{
         SourceKind, k8s,
     },
     plan::{
-        Action, ContainerKind, Failure, Incarnation, KillPod, KillPurpose, NameInput, Outcome,
-        Picture, PlanSettings, PodMemory, PodPlan, StartContainer, Step, Taken, Wish, plan_name,
+        Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
+        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, StartContainer, Step, Taken,
+        Wish, plan_name,
     },
     podspec::container_hash,
     status::{
@@ -65,6 +66,7 @@ pub(super) enum Want {
     Undecided,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is an input that a test switches")]
 pub(super) struct World {
     pub(super) key: PodKey,
     pub(super) want: Want,
@@ -78,6 +80,7 @@ pub(super) struct World {
     pub(super) hold: Option<(PodUid, Hold)>,
     pub(super) waits: Option<&'static str>,
     pub(super) clear_dead: bool,
+    pub(super) records_saved: bool,
     /// With what containers end that are stopped.
     pub(super) on_term: i32,
     pub(super) programs: BTreeMap<String, VecDeque<Program>>,
@@ -146,6 +149,7 @@ impl World {
             hold: None,
             waits: None,
             clear_dead: false,
+            records_saved: true,
             on_term: 137,
             programs: BTreeMap::new(),
             faults: VecDeque::new(),
@@ -218,23 +222,28 @@ impl World {
             Want::Gone | Want::Undecided => None,
         };
         self.memory.look(wished, &known, &observed, self.now);
-        let input = NameInput {
-            key: &self.key,
+        let shared = |pod: &DesiredPod| Arc::new(pod.clone());
+        let orders = PodOrders {
             wish: match &self.want {
-                Want::Run(pod) if self.keep => Wish::Keep { pod, why: "kept" },
-                Want::Run(pod) => Wish::Run(pod),
+                Want::Run(pod) if self.keep => Wish::Keep { pod: shared(pod), why: "kept" },
+                Want::Run(pod) => Wish::Run(shared(pod)),
                 Want::Gone => Wish::Gone,
                 Want::Undecided => Wish::Undecided,
             },
+            shutdown: self.shutdown.clone(),
+            hold: self.hold.clone().map(|(uid, hold)| HeldPod { uid, hold: Arc::new(hold) }),
+            waits: self.waits.map(Arc::from),
+            clear_dead: self.clear_dead,
+        };
+        let input = NameInput {
+            key: &self.key,
+            orders: &orders,
             known: &known,
             observed: &observed,
             memory: &self.memory,
             settings: &self.settings,
             runtime: &self.runtime,
-            shutdown: self.shutdown.as_ref(),
-            hold: self.hold.as_ref().map(|(uid, hold)| (uid, hold)),
-            waits: self.waits,
-            clear_dead: self.clear_dead,
+            records_saved: self.records_saved,
         };
         let plan = plan_name(&input, self.now);
         if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)

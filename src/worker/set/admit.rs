@@ -6,8 +6,7 @@ use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
     model::{DesiredPod, PodKey, PodUid, k8s},
-    plan::foreign_use,
-    worker::Held,
+    plan::{HeldPod, PodOrders, foreign_use},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,15 +19,6 @@ use std::{
 pub(super) struct Admitted {
     decisions: Admissions,
     since: BTreeMap<PodUid, Duration>,
-}
-
-/// What keeps the incarnations of a name from running.
-#[derive(Default)]
-pub(super) struct HeldBack {
-    /// One of them is stopped, and why.
-    pub hold: Option<Held>,
-    /// The wished one has to wait, and why.
-    pub waits: Option<Arc<str>>,
 }
 
 impl WorkerSet {
@@ -153,7 +143,7 @@ impl State {
                 || ours.any(|s| s.uid == *uid && s.owner.as_deref() == Some(owner))
         };
         if let Some(other) = others().find(|name| is_ours(name)) {
-            let goes = self.intent(other).is_without(uid);
+            let goes = self.wish(other).is_without(uid);
             let end = if goes { ", which is being removed" } else { "" };
             return Some(format!("uid {uid} is still used by pod {other}{end}"));
         }
@@ -185,15 +175,15 @@ impl State {
         let unwished = handled.chain(recorded).filter(|(key, uid, _)| !wished(key, uid));
         unwished
             .map(|(key, uid, pod)| {
-                let undecided = !self.intent(&key).is_without(&uid);
+                let undecided = !self.wish(&key).is_without(&uid);
                 Leaving { key, pod, undecided }
             })
             .collect()
     }
 
-    /// What keeps the incarnations of a name from running: the eviction of one that is not wished
-    /// any more goes first, and the wished one waits for its end.
-    pub(super) fn kept_back(&self, key: &PodKey) -> HeldBack {
+    /// What a worker has to know that is decided outside of it. The eviction of an incarnation that
+    /// is not wished any more goes first, and the wished one waits for its end.
+    pub(super) fn orders(&self, key: &PodKey) -> PodOrders {
         let wished = self.desired.pods.get(key);
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));
         let old = self.pressure.evicted.get(key);
@@ -204,12 +194,20 @@ impl State {
             Some(Decision::Admitted | Decision::Held(_)) | None => None,
         };
         let hold = match (old, wished, decision) {
-            (Some(old), _, _) => Some(Held { uid: old.uid.clone(), hold: Arc::clone(&old.hold) }),
+            (Some(old), _, _) => {
+                Some(HeldPod { uid: old.uid.clone(), hold: Arc::clone(&old.hold) })
+            }
             (None, Some(pod), Some(Decision::Held(hold))) => {
-                Some(Held { uid: pod.uid.clone(), hold: Arc::clone(hold) })
+                Some(HeldPod { uid: pod.uid.clone(), hold: Arc::clone(hold) })
             }
             (None, _, _) => None,
         };
-        HeldBack { hold, waits }
+        PodOrders {
+            wish: self.wish(key),
+            shutdown: self.machine.shutdown().cloned(),
+            hold,
+            waits,
+            clear_dead: self.pressure.clear_dead,
+        }
     }
 }

@@ -1,0 +1,96 @@
+//! The orders for one pod name: everything that is decided outside of its worker.
+//!
+//! The set of workers makes one [`PodOrders`] value from its whole state and publishes it when it
+//! differs from the last one. The worker and its plans read that value. A new order is a field of
+//! this type, and nothing else has to pass it on or compare it.
+
+use crate::model::{DesiredPod, Hold, HoldStop, PodUid, Shutdown, priority_of};
+use std::sync::Arc;
+
+/// Everything that the set of workers tells one worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodOrders {
+    /// What the sources want of the name.
+    pub wish: Wish,
+    /// The machine goes down.
+    pub shutdown: Option<Shutdown>,
+    /// This incarnation must not run for now.
+    pub hold: Option<HeldPod>,
+    /// Why the wished incarnation must wait before it begins; one sentence.
+    pub waits: Option<Arc<str>>,
+    /// A disk is short: dead containers that are only there for people to look at go.
+    pub clear_dead: bool,
+}
+
+/// What the sources want of a name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    Run(Arc<DesiredPod>),
+    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a
+    /// kill already begun is finished, and that the pod ends when the machine goes down.
+    Keep {
+        pod: Arc<DesiredPod>,
+        /// What has to be known before more is done.
+        why: &'static str,
+    },
+    /// Nothing of this name is to run, and every source that could say otherwise has spoken.
+    Gone,
+    /// Some source has not spoken yet and none wants the name: what runs goes on, nothing is done,
+    /// except that a kill already begun is finished.
+    Undecided,
+}
+
+/// An incarnation that must not run for now, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldPod {
+    pub uid: PodUid,
+    pub hold: Arc<Hold>,
+}
+
+impl PodOrders {
+    /// The incarnation that is to be killed without asking the runtime.
+    #[must_use]
+    pub fn killed_at_once(&self) -> Option<&HeldPod> {
+        self.hold.as_ref().filter(|held| held.hold.stop == HoldStop::AtOnce)
+    }
+
+    /// The hold on this incarnation, whether or not it has ended already.
+    #[must_use]
+    pub fn hold_on(&self, uid: &PodUid) -> Option<&Hold> {
+        self.hold.as_ref().filter(|held| held.uid == *uid).map(|held| &*held.hold)
+    }
+
+    /// Whether the wished pod is to end because the machine goes down.
+    #[must_use]
+    pub fn ends(&self, pod: &DesiredPod) -> bool {
+        let priority = priority_of(&pod.pod);
+        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.seconds_for(priority).is_some())
+    }
+}
+
+impl Wish {
+    /// Whether the sources are known not to want this incarnation.
+    #[must_use]
+    pub fn is_without(&self, uid: &PodUid) -> bool {
+        match self {
+            Self::Run(pod) => pod.uid != *uid,
+            Self::Gone => true,
+            Self::Keep { .. } | Self::Undecided => false,
+        }
+    }
+
+    /// The pod that may run or go on.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Arc<DesiredPod>> {
+        match self {
+            Self::Run(pod) | Self::Keep { pod, .. } => Some(pod),
+            Self::Gone | Self::Undecided => None,
+        }
+    }
+
+    /// The wished pod, when it is this incarnation.
+    #[must_use]
+    pub fn desired(&self, uid: &PodUid) -> Option<Arc<DesiredPod>> {
+        self.pod().filter(|pod| pod.uid == *uid).cloned()
+    }
+}
