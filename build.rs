@@ -1,17 +1,7 @@
 //! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed.
-//! Has the binary linked with packed relocations, and the release without unwind tables.
+//! Has the binary linked with packed relocations, and the release by the scripts in `link/`.
 
-use std::{fs, path::Path};
-
-/// Leaves the unwind tables out, a tenth of the binary. In a release a panic ends the process, and
-/// there are no symbols that a backtrace could show. (`-C force-unwind-tables=no` keeps those of
-/// all functions that once had something to clean up.)
-const NO_UNWIND_TABLES: &str = "
-SECTIONS {
-  /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table .gcc_except_table.*) }
-}
-INSERT AFTER .text;
-";
+use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const PROTOS: [&str; 5] = [
@@ -38,9 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // understands them since 2.36.
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
         if told("PROFILE")? == "release" {
-            let script = Path::new(&told("OUT_DIR")?).join("no-unwind-tables.ld");
-            fs::write(&script, NO_UNWIND_TABLES)?;
-            println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
+            for script in ["no-unwind-tables.ld", "text-order.ld"] {
+                let script = Path::new(&told("CARGO_MANIFEST_DIR")?).join("link").join(script);
+                println!("cargo:rerun-if-changed={}", script.display());
+                println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
+            }
         }
     }
     Ok(())
