@@ -278,7 +278,7 @@ fn enforce(r: &mut Reader<'_>, per_qos: bool, notices: &mut Vec<Mistake>) -> Enf
             | "system-reserved-compressible"
             | "kube-reserved-compressible" => notices.push(place.mistake(
                 &at,
-                format!("{value:?} is not acted on: only the pods' own cgroups are managed"),
+                format!("{value:?} is not acted on: the agent manages only the cgroups of pods"),
             )),
             other => {
                 let must = "must be pods, none, or system-reserved or kube-reserved, the latter two \

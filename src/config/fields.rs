@@ -4,13 +4,14 @@
 use crate::document::{Field, Support, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
-const API: &str = "pods, volumes and certificates of an API server are not handled by this version";
-const SERVER: &str = "this version serves no kubelet API on TCP";
+const API: &str =
+    "this version does not run pods, mount volumes or request certificates from an API server";
+const SERVER: &str = "this version does not serve the kubelet API over TCP";
 const ROTATION: &str = "this version does not rotate container logs";
-const PINNING: &str = "no CPUs, memory nodes or devices are set apart for containers";
-const CGROUP_OTHERS: &str = "only the pods' own cgroups are managed";
-const IPTABLES: &str = "nothing in the kubelet uses it any more";
-const KERNEL_MEMORY: &str = "memory.high and memory.min are left alone";
+const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
+const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
+const IPTABLES: &str = "the kubelet no longer uses it";
+const KERNEL_MEMORY: &str = "the agent does not set memory.high and memory.min";
 
 /// A field that is acted on, with its effect.
 const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
@@ -31,29 +32,29 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "staticPodPath",
         String,
-        "directory with manifests, or one manifest; the kubelet has no default for it; `\"\"` means none",
+        "directory of manifests, or one manifest file; `\"\"` means that no directory is read. The kubelet has no default",
     ),
-    yes("podLogsDir", String, "directory of the containers' logs"),
+    yes("podLogsDir", String, "directory of the container logs"),
     differs(
         "syncFrequency",
         Duration,
-        "`/healthz` fails when the main loop did not come round for twice this long, at least 5m; pods need no resync, they are looked at whenever something changes",
+        "`/healthz` fails when the main loop completes no pass within twice this time, or within 5m if that is longer. Pods need no resync: the agent checks a pod whenever something changes",
     ),
     yes(
         "fileCheckFrequency",
         Duration,
-        "how often staticPodPath is listed again; changes are seen at once through inotify as well",
+        "how often the agent reads staticPodPath again; inotify also reports changes at once",
     ),
-    yes("httpCheckFrequency", Duration, "how often staticPodURL is asked"),
+    yes("httpCheckFrequency", Duration, "how often the agent requests staticPodURL"),
     yes(
         "staticPodURL",
         String,
-        "URL (http or https) of a manifest, a PodList or several documents; up to 10 redirects are followed",
+        "URL (http or https) of a manifest, a PodList or several documents; the agent follows up to 10 redirects",
     ),
     differs(
         "staticPodURLHeader",
         Map(&List(&String)),
-        "headers of the requests to staticPodURL; a redirect to another host or port does not get them",
+        "headers of the requests to staticPodURL; they are not sent to another host or port after a redirect",
     ),
     ignored("address", String, SERVER),
     ignored("port", Int32, SERVER),
@@ -67,8 +68,8 @@ pub(super) const KUBELET: &[Field] = &[
     ignored("serverTLSBootstrap", Bool, SERVER),
     ignored("authentication", Object(AUTHENTICATION), SERVER),
     ignored("authorization", Object(AUTHORIZATION), SERVER),
-    yes("registryPullQPS", Int32, "pulls per second, 0 for no bound"),
-    yes("registryBurst", Int32, "pulls that may begin at once, above the rate"),
+    yes("registryPullQPS", Int32, "image pulls per second; `0`: no limit"),
+    yes("registryBurst", Int32, "largest burst of image pulls; on average registryPullQPS applies"),
     ignored(
         "imagePullCredentialsVerificationPolicy",
         String,
@@ -79,11 +80,11 @@ pub(super) const KUBELET: &[Field] = &[
         List(&String),
         "an image that is present may be used by every pod",
     ),
-    yes("eventRecordQPS", Int32, "events written to the API server a second; 0: no bound"),
-    yes("eventBurst", Int32, "events written at once while below eventRecordQPS on average"),
+    yes("eventRecordQPS", Int32, "events written to the API server per second; `0`: no limit"),
+    yes("eventBurst", Int32, "largest burst of events; on average eventRecordQPS applies"),
     ignored("enableDebuggingHandlers", Bool, SERVER),
     ignored("enableContentionProfiling", Bool, SERVER),
-    yes("healthzPort", Int32, "port of `/healthz`, 0 for none"),
+    yes("healthzPort", Int32, "port of `/healthz`; `0`: it is not served"),
     yes("healthzBindAddress", String, "IP address of `/healthz`"),
     yes("oomScoreAdj", Int32, "the agent's own /proc/self/oom_score_adj"),
     yes("clusterDomain", String, "DNS domain of pods with dnsPolicy ClusterFirst"),
@@ -92,44 +93,48 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "nodeStatusUpdateFrequency",
         Duration,
-        "how often the status of the Node is computed; a condition that changes is written at once",
+        "how often the agent computes the status of the Node; a changed condition is written at once",
     ),
     yes(
         "nodeStatusReportFrequency",
         Duration,
-        "how often it is written although nothing has changed; where only nodeStatusUpdateFrequency is set, that",
+        "how often the agent writes an unchanged status; if only nodeStatusUpdateFrequency is set, its value is used",
     ),
     yes(
         "nodeLeaseDurationSeconds",
         Int32,
-        "how long the lease of the node holds; it is renewed four times as often",
+        "how long the lease of the node is valid, in seconds; the agent renews it four times in this period",
     ),
-    yes("imageMinimumGCAge", Duration, "images that have not been there for this long stay"),
+    yes("imageMinimumGCAge", Duration, "minimum age of an unused image before it may be removed"),
     differs(
         "imageMaximumGCAge",
         Duration,
-        "images that nobody has used for longer go without any need; `0s`: they stay. When an image was last used is kept over restarts, which the kubelet forgets",
+        "an image that was unused for longer is removed even when the disk has room; `0s`: it is kept. The agent saves when each image was last used; the kubelet loses these times when it restarts",
     ),
     yes(
         "imageGCHighThresholdPercent",
         Int32,
-        "percent in use of the images' file system from which on unused images are removed; `100`: only under disk pressure",
+        "when this percentage of the image file system is in use, unused images are removed; `100`: they are removed only under disk pressure",
     ),
-    yes("imageGCLowThresholdPercent", Int32, "percent in use down to which they are removed"),
+    yes(
+        "imageGCLowThresholdPercent",
+        Int32,
+        "unused images are removed until usage is down to this percentage",
+    ),
     // Text, because a negative duration is allowed here.
     ignored(
         "volumeStatsAggPeriod",
         String,
-        "the use of volumes is measured when a decision needs it",
+        "the agent measures volume usage when a decision needs it",
     ),
     ignored("kubeletCgroups", String, CGROUP_OTHERS),
     ignored("systemCgroups", String, CGROUP_OTHERS),
-    yes("cgroupRoot", String, "existing cgroup under which `kubepods` is made"),
-    yes("cgroupsPerQOS", Bool, "make cgroups for QoS tiers and pods"),
+    yes("cgroupRoot", String, "existing cgroup under which the agent creates `kubepods`"),
+    yes("cgroupsPerQOS", Bool, "create cgroups for QoS classes and pods"),
     yes(
         "cgroupDriver",
         String,
-        "who makes cgroups, `cgroupfs` or `systemd`; a runtime that tells which one it uses (CRI RuntimeConfig: containerd 2, CRI-O) is believed instead",
+        "how cgroups are created: `cgroupfs` or `systemd`. The driver that the runtime reports (CRI RuntimeConfig: containerd 2, CRI-O) takes precedence",
     ),
     ignored("cpuManagerPolicy", String, PINNING),
     ignored("cpuManagerPolicyOptions", Map(&String), PINNING),
@@ -141,93 +146,101 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "singleProcessOOMKill",
         Bool,
-        "whether running out of memory kills one process instead of the whole container (cgroup v2)",
+        "when a container runs out of memory, kill one process instead of the whole container (cgroup v2)",
     ),
-    ignored("qosReserved", Map(&String), "requests of Guaranteed pods are not set apart"),
+    ignored(
+        "qosReserved",
+        Map(&String),
+        "this version does not reserve the requests of Guaranteed pods",
+    ),
     yes(
         "runtimeRequestTimeout",
         Duration,
-        "deadline of calls to the runtime that read; calls that change something are shown as hung after it",
+        "deadline of runtime calls that only read; a call that changes something is reported as hung after this time and goes on",
     ),
     ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
     yes(
         "maxPods",
         Int32,
-        "pods that the node takes; those that are too many wait until there is room",
+        "largest number of pods on the node; further pods wait until there is room",
     ),
     ignored("podCIDR", String, "the network belongs to the CNI plugin"),
     differs(
         "podPidsLimit",
         Int64,
-        "tasks in a pod; negative for no bound. Not set, the kubelet sets no bound",
+        "largest number of tasks (processes and threads) in a pod; negative: no limit. The kubelet's default is no limit",
     ),
-    yes("resolvConf", String, "the resolver configuration that pods start from; `\"\"` means none"),
+    yes(
+        "resolvConf",
+        String,
+        "file that the DNS configuration of pods is based on; `\"\"` means none",
+    ),
     Field {
         name: "runOnce",
         ty: Bool,
         support: Support::No,
-        note: "the kubelet refuses it too: run the agent as a service",
+        note: "the kubelet rejects it too: run the agent as a service",
     },
     yes("cpuCFSQuota", Bool, "enforce CPU limits"),
-    yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit is counted, 1ms to 1s"),
+    yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit applies, 1ms to 1s"),
     yes(
         "nodeStatusMaxImages",
         Int32,
-        "images listed in the status of the Node, the largest first; -1: all",
+        "number of images listed in the status of the Node, largest first; `-1`: all",
     ),
     yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
-    ignored("contentType", String, "JSON is spoken"),
+    ignored("contentType", String, "the agent always uses JSON"),
     yes(
         "kubeAPIQPS",
         Int32,
-        "requests about pods to the API server a second; the node's status and lease are not counted",
+        "requests about pods to the API server per second; requests for the node's status and lease are not counted",
     ),
-    yes("kubeAPIBurst", Int32, "requests at once while below kubeAPIQPS on average"),
-    yes("serializeImagePulls", Bool, "one pull at a time"),
+    yes("kubeAPIBurst", Int32, "largest burst of requests; on average kubeAPIQPS applies"),
+    yes("serializeImagePulls", Bool, "pull one image at a time"),
     yes(
         "maxParallelImagePulls",
         Int32,
-        "pulls at a time; more than 1 turns serializeImagePulls off where that is not set",
+        "number of images pulled at the same time; a value above 1 disables serializeImagePulls unless that field is set",
     ),
     differs(
         "evictionHard",
         Map(&String),
-        "thresholds by signal, a quantity or a percentage of the capacity (`0%`, `100%`: off), at which pods are evicted at once. A map replaces the default, `{}` switches all off. The kubelet has the default only with a file, and never evicts static pods",
+        "thresholds by signal, each a quantity or a percentage of the capacity (`0%` and `100%`: disabled). A pod is evicted as soon as one is met. A map replaces the whole default; `{}` disables all thresholds. The kubelet uses the default only with a configuration file, and never evicts static pods",
     ),
     yes(
         "evictionSoft",
         Map(&String),
-        "thresholds at which pods are evicted when they were met for the grace period; the node's condition shows it at once",
+        "thresholds by signal. A pod is evicted after a threshold has been met for its grace period; the node's condition changes at once",
     ),
     yes(
         "evictionSoftGracePeriod",
         Map(&String),
-        "how long each threshold of evictionSoft has to be met: each one needs an entry",
+        "grace period of each evictionSoft threshold; every threshold needs an entry",
     ),
     yes(
         "evictionPressureTransitionPeriod",
         Duration,
-        "how long a condition of pressure holds after it was last seen, and evicted pods stay away",
+        "how long a pressure condition stays true after the pressure was last observed; evicted pods do not return during this time",
     ),
     differs(
         "evictionMaxPodGracePeriod",
         Int32,
-        "seconds that a pod has to end when a soft threshold is met, at most, one at least; negative: its own grace period, which the kubelet says and does not do",
+        "longest grace period of a pod that is evicted for a soft threshold, in seconds; the pod always gets at least 1. Negative: the pod's own grace period, which the kubelet documents but does not implement",
     ),
     yes(
         "evictionMinimumReclaim",
         Map(&String),
-        "how much more than the threshold has to be free, by signal, before evicting stops",
+        "by signal, how much more than the threshold must be free before eviction stops",
     ),
     yes(
         "mergeDefaultEvictionSettings",
         Bool,
-        "the signals that evictionHard does not name keep their default",
+        "signals that evictionHard does not name keep their default threshold",
     ),
     yes(
         "podsPerCore",
         Int32,
-        "pods that the node takes for each of its CPUs, up to maxPods; 0: no matter",
+        "largest number of pods for each CPU of the node, up to maxPods; `0`: only maxPods applies",
     ),
     yes(
         "enableControllerAttachDetach",
@@ -237,17 +250,17 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "protectKernelDefaults",
         Bool,
-        "refuse to start where a kernel setting is not what the kubelet expects; without it settings are left as they are",
+        "refuse to start if a kernel setting differs from what the kubelet expects; when false, the agent does not check or change kernel settings",
     ),
     ignored("makeIPTablesUtilChains", Bool, IPTABLES),
     ignored("iptablesMasqueradeBit", Int32, IPTABLES),
     ignored("iptablesDropBit", Int32, IPTABLES),
-    ignored("featureGates", Map(&Bool), "nothing here is behind a feature gate"),
+    ignored("featureGates", Map(&Bool), "nodelet has no feature gates"),
     differs("failSwapOn", Bool, "refuse to start while swap is on; the kubelet's default is true"),
     ignored(
         "memorySwap",
         Object(&[ignored("swapBehavior", String, KERNEL_MEMORY)]),
-        "containers swap as the kernel lets them",
+        "the agent does not limit how containers use swap",
     ),
     ignored("containerLogMaxSize", String, ROTATION),
     ignored("containerLogMaxFiles", Int32, ROTATION),
@@ -257,9 +270,13 @@ pub(super) const KUBELET: &[Field] = &[
     yes(
         "systemReserved",
         Map(&String),
-        "what pods do not get of cpu, memory, ephemeral-storage and pid",
+        "cpu, memory, ephemeral-storage and pid reserved for the system, not available to pods",
     ),
-    yes("kubeReserved", Map(&String), "what pods do not get on top of systemReserved"),
+    yes(
+        "kubeReserved",
+        Map(&String),
+        "resources reserved for Kubernetes components, in addition to systemReserved",
+    ),
     ignored("reservedSystemCPUs", String, PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
     ignored("systemReservedCgroup", String, CGROUP_OTHERS),
@@ -267,19 +284,19 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "enforceNodeAllocatable",
         List(&String),
-        "`pods` bounds all pods together; `none` or an empty list does not; the other values are accepted and not acted on",
+        "`pods` limits the resources of all pods together; `none` or an empty list sets no limit; the other values are accepted and have no effect",
     ),
     yes(
         "allowedUnsafeSysctls",
         List(&String),
-        "sysctls that a pod may set besides the safe ones; a `*` at the end stands for any rest",
+        "sysctls that a pod may set in addition to the safe ones; a trailing `*` matches any suffix",
     ),
     ignored("volumePluginDir", String, "there are no volume plugins"),
-    yes("providerID", String, "`spec.providerID` of the Node when it is registered"),
+    yes("providerID", String, "`spec.providerID` of the Node when the agent registers it"),
     ignored(
         "kernelMemcgNotification",
         Bool,
-        "signals are read the more often the nearer they are to a threshold",
+        "the agent reads a signal more often the closer it is to its threshold",
     ),
     yes("logging", Object(LOGGING), "the agent's own log"),
     ignored("enableSystemLogHandler", Bool, SERVER),
@@ -287,50 +304,50 @@ pub(super) const KUBELET: &[Field] = &[
     differs(
         "shutdownGracePeriod",
         Duration,
-        "how long a shutdown of the machine waits for pods to end, at most; `0s`: it does not wait. Not set (nor the other two): 30s under systemd, where the kubelet waits for nothing",
+        "longest time that a shutdown of the machine waits for pods to end; `0s`: it does not wait. If none of the three shutdown fields is set, 30s under systemd; the kubelet does not wait then",
     ),
     differs(
         "shutdownGracePeriodCriticalPods",
         Duration,
-        "the part of shutdownGracePeriod that is kept for critical pods (`priority` of 2000000000 and more), which end last. Where none of the three is set: 10s under systemd",
+        "part of shutdownGracePeriod that is reserved for critical pods (`priority` of 2000000000 and more), which end last. If none of the three shutdown fields is set, 10s under systemd",
     ),
     yes(
         "shutdownGracePeriodByPodPriority",
         List(&Object(SHUTDOWN_BY_PRIORITY)),
-        "in place of the other two: the time of each group of pods, the lowest `priority` ends first",
+        "replaces the other two shutdown fields: the time of each group of pods; the group with the lowest `priority` ends first",
     ),
-    yes("crashLoopBackOff", Object(CRASH_LOOP), "waiting between restarts of a container"),
+    yes("crashLoopBackOff", Object(CRASH_LOOP), "wait between restarts of a container"),
     ignored("reservedMemory", List(&Object(RESERVED_MEMORY)), PINNING),
     ignored("enableProfilingHandler", Bool, SERVER),
     ignored("enableDebugFlagsHandler", Bool, SERVER),
     yes(
         "seccompDefault",
         Bool,
-        "containers without a seccomp profile get the runtime's default one",
+        "containers without a seccomp profile use the runtime's default profile",
     ),
     ignored("memoryThrottlingFactor", Float, KERNEL_MEMORY),
     ignored("memoryReservationPolicy", String, KERNEL_MEMORY),
     differs(
         "registerWithTaints",
         List(&Object(TAINT)),
-        "taints of the Node when it is registered, besides `nodelet.dev/static-only:NoSchedule`, which keeps pods away that this version would not run",
+        "taints of the Node when the agent registers it, in addition to `nodelet.dev/static-only:NoSchedule`. That taint keeps away scheduled pods, which this version does not run",
     ),
     yes(
         "registerNode",
         Bool,
-        "make the Node object; `false`: report into one that somebody else makes",
+        "create the Node object; `false`: update a Node that something else creates",
     ),
-    ignored("tracing", Object(TRACING), "no traces are sent"),
+    ignored("tracing", Object(TRACING), "the agent sends no traces"),
     yes(
         "localStorageCapacityIsolation",
         Bool,
-        "evict pods that use more local storage than they may: sizeLimit of emptyDir volumes, limits on ephemeral-storage",
+        "evict pods that exceed a local storage limit: the sizeLimit of an emptyDir volume or a limit on ephemeral-storage",
     ),
     yes("containerRuntimeEndpoint", String, "the runtime's socket, `unix:///...`"),
     yes(
         "imageServiceEndpoint",
         String,
-        "socket of the image service where it is another one, `unix:///...`",
+        "socket of the image service if it differs from the runtime's, `unix:///...`",
     ),
     differs(
         "failCgroupV1",
@@ -340,7 +357,7 @@ pub(super) const KUBELET: &[Field] = &[
     ignored(
         "userNamespaces",
         Object(&[ignored("idsPerPod", Int64, "")]),
-        "pods with hostUsers: false are refused",
+        "pods with hostUsers: false are rejected",
     ),
 ];
 
@@ -364,7 +381,7 @@ const AUTHORIZATION: &[Field] = &[
         SERVER,
     ),
 ];
-const LOG_FLUSH: &str = "every line is written at once";
+const LOG_FLUSH: &str = "the agent writes every line at once";
 const INFO_BUFFER: &[Field] =
     &[ignored("splitStream", Bool, LOG_FLUSH), ignored("infoBufferSize", Quantity, LOG_FLUSH)];
 const LOGGING: &[Field] = &[
@@ -374,7 +391,7 @@ const LOGGING: &[Field] = &[
     yes(
         "verbosity",
         Int64,
-        "how much is logged: 0-1 what changes, 2-3 what the agent does, 4-5 what its libraries do, from 6 on everything",
+        "level of detail: 0-1 changes, 2-3 what the agent does, 4-5 what its libraries do, 6 and above everything",
     ),
     ignored(
         "vmodule",
@@ -382,7 +399,7 @@ const LOGGING: &[Field] = &[
             ignored("filePattern", String, LOG_FLUSH),
             ignored("verbosity", Int64, LOG_FLUSH),
         ])),
-        "verbosity is one for the whole program",
+        "one verbosity applies to the whole program",
     ),
     ignored(
         "options",
@@ -398,7 +415,7 @@ const SHUTDOWN_BY_PRIORITY: &[Field] =
 const CRASH_LOOP: &[Field] = &[yes(
     "maxContainerRestartPeriod",
     Duration,
-    "longest wait between restarts of a crashing container, 1s to 5m",
+    "longest wait between restarts of a container that crashes, 1s to 5m",
 )];
 const RESERVED_MEMORY: &[Field] =
     &[ignored("numaNode", Int32, PINNING), ignored("limits", Map(&Quantity), PINNING)];
@@ -418,38 +435,42 @@ pub(super) const NODELET: &[Field] = &[
     yes(
         "runDir",
         String,
-        "directory of the socket that `nodelet status` asks, and of what may be lost at a reboot",
+        "directory of the agent's socket, which `nodelet status` uses, and of state that may be lost at a reboot",
     ),
     yes(
         "owner",
         String,
-        "what this agent's sandboxes are labelled with; pods with another label are left alone. Not set: made at the first start and kept in the root directory",
+        "value of the owner label on this agent's sandboxes; the agent does not touch pods with another owner. If not set, it is generated at the first start and saved in the root directory",
     ),
     yes(
         "containerLogLinksDir",
         String,
-        "directory of links to the containers' logs, named for pod and container, where log shippers look",
+        "directory of links to the container logs, for log shippers; each link is named after its pod and container",
     ),
     yes(
         "nodeLabels",
         Map(&String),
-        "labels of the node besides `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`: what the nodeSelector and the node affinity of a pod ask for",
+        "labels of the node in addition to `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`; the nodeSelector and node affinity of a pod must match them",
     ),
-    yes("startConcurrency", Int32, "pods that are started at a time; 0: chosen for the machine"),
+    yes(
+        "startConcurrency",
+        Int32,
+        "number of pods that start at the same time; `0`: the agent chooses it",
+    ),
     yes(
         "memorySignal",
         String,
-        "what memory.available goes by: `workingSet`, the kubelet's formula, or `memAvailable`, the kernel's estimate",
+        "how memory.available is computed: `workingSet`, the kubelet's formula, or `memAvailable`, the kernel's estimate",
     ),
     yes(
         "staticPodEviction",
         String,
-        "`ranked`: static pods are evicted in their turn like any pod; `never`: none is, as the kubelet does",
+        "`ranked`: static pods are ranked and evicted like other pods; `never`: they are never evicted, as in the kubelet",
     ),
     yes(
         "priorityClasses",
         Map(&Int32),
-        "priority of pods that have a priorityClassName and no priority, by class, at most 1000000000; the two of the system are known",
+        "priority of each priority class, at most 1000000000, for pods that set priorityClassName but no priority. The two system classes are built in",
     ),
     yes("imageGC", Object(IMAGE_GC), "which images may be removed"),
 ];
@@ -457,7 +478,7 @@ pub(super) const NODELET: &[Field] = &[
 const IMAGE_GC: &[Field] = &[yes(
     "includeForeign",
     Bool,
-    "also images that the agent did not pull itself, as the kubelet does; imported ones can't be had again on a machine without a registry",
+    "also remove images that the agent did not pull, as the kubelet does. On a machine without a registry, a removed image that was imported cannot be pulled again",
 )];
 
 /// Defaults of the fields that are acted on, as text for the documentation and `--help`; a field

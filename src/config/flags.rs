@@ -158,36 +158,36 @@ const fn refused(name: &'static str, why: &'static str) -> Flag {
     Flag { name, effect: Effect::Refused(Takes::Value, why) }
 }
 
-const BOOTSTRAP: &str = "this version makes no certificate signing requests: have the node's certificate made \
+const BOOTSTRAP: &str = "this version makes no certificate signing requests: create a certificate for the node \
      (system:node:NAME in group system:nodes), and name it in a kubeconfig with --kubeconfig";
-const STATS: &str = "there is no cAdvisor in here";
+const STATS: &str = "nodelet does not contain cAdvisor";
 const REMOVED_CRI: &str =
     "was removed from the kubelet: name the runtime's socket with --container-runtime-endpoint";
 const REMOVED_CNI: &str = "was removed from the kubelet: the container runtime calls the CNI \
      plugins, configure it there";
 const REMOVED: &str = "was removed from the kubelet: leave it out";
-const REMOVED_LOG: &str = "was removed from the kubelet: the log goes to standard error, send it \
-     elsewhere from there";
+const REMOVED_LOG: &str = "was removed from the kubelet: the log goes to standard error; redirect \
+     it from there";
 
 /// Every flag.
 pub static FLAGS: &[Flag] = &[
     own(
         "config",
         "FILE",
-        "configuration: kind KubeletConfiguration and, as a second document, NodeletConfiguration",
+        "configuration file: a KubeletConfiguration and, as a second document, a NodeletConfiguration",
     ),
     own(
         "config-dir",
         "DIR",
         "directory of drop-ins (*.conf), merged over --config in lexical order",
     ),
-    own("root-dir", "DIR", "state that outlives a reboot"),
+    own("root-dir", "DIR", "directory of state that must survive a reboot"),
     Flag { name: "run-dir", effect: Effect::Nodelet("runDir") },
-    own("hostname-override", "NAME", "the node's name, with which pod names end"),
+    own("hostname-override", "NAME", "the node's name, which is the suffix of static pod names"),
     own(
         "kubeconfig",
         "FILE",
-        "how the API server is reached; without it the agent lives alone and sends no packet",
+        "how to reach the API server; without it the agent runs standalone and connects to no API server",
     ),
     own("node-ip", "IP[,IP]", "the node's address, or one of each family"),
     own(
@@ -312,38 +312,38 @@ pub static FLAGS: &[Flag] = &[
     field("volume-plugin-dir", "volumePluginDir"),
     field("volume-stats-agg-period", "volumeStatsAggPeriod"),
     // The kubelet's flags that no field mirrors.
-    ignored("cert-dir", "this version serves no kubelet API on TCP"),
+    ignored("cert-dir", "this version does not serve the kubelet API over TCP"),
     ignored(
         "image-credential-provider-bin-dir",
-        "credentials come from docker's configuration files only",
+        "registry credentials come from docker's configuration files only",
     ),
     ignored(
         "image-credential-provider-config",
-        "credentials come from docker's configuration files only",
+        "registry credentials come from docker's configuration files only",
     ),
-    ignored("lock-file", "one agent to a root directory is enforced by a lock of its own"),
+    ignored("lock-file", "the agent locks its root directory, so that only one agent uses it"),
     ignored_switch(
         "exit-on-lock-contention",
-        "one agent to a root directory is enforced by a lock of its own",
+        "the agent locks its root directory, so that only one agent uses it",
     ),
-    ignored("runtime-cgroups", "only the pods' own cgroups are managed"),
+    ignored("runtime-cgroups", "the agent manages only the cgroups of pods"),
     ignored(
         "minimum-container-ttl-duration",
-        "dead containers are collected by the kubelet's default rules",
+        "the agent removes dead containers by the kubelet's default rules",
     ),
     ignored(
         "maximum-dead-containers",
-        "dead containers are collected by the kubelet's default rules",
+        "the agent removes dead containers by the kubelet's default rules",
     ),
     ignored(
         "maximum-dead-containers-per-container",
-        "dead containers are collected by the kubelet's default rules",
+        "the agent removes dead containers by the kubelet's default rules",
     ),
     ignored_switch(
         "experimental-allocatable-ignore-eviction",
-        "what hard thresholds keep free is never for pods to request",
+        "hard eviction thresholds always reduce the resources that pods may request",
     ),
-    ignored("experimental-mounter-path", "no volume plugin mounts with a program"),
+    ignored("experimental-mounter-path", "no volume is mounted by an external program"),
     ignored("housekeeping-interval", STATS),
     ignored("max-housekeeping-interval", STATS),
     ignored("global-housekeeping-interval", STATS),

@@ -136,7 +136,7 @@ pub struct Rate {
 /// Where things lie on the host. All absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathsConfig {
-    /// `--root-dir`: state that outlives a reboot. Default `/var/lib/nodelet`.
+    /// `--root-dir`: directory of state that must survive a reboot. Default `/var/lib/nodelet`.
     pub root_dir: PathBuf,
     /// `runDir`: the socket, and what may be lost at a reboot. Default `/run/nodelet`.
     pub run_dir: PathBuf,
@@ -383,7 +383,7 @@ pub struct ImagesConfig {
     /// `serializeImagePulls` and `maxParallelImagePulls` together: how many pulls run at a time,
     /// `None` for no bound. Default 1.
     pub parallel: Option<u32>,
-    /// `registryPullQPS`: pulls per second, 0 for no bound. Default 5.
+    /// `registryPullQPS`: image pulls per second, 0 for no limit. Default 5.
     pub qps: u32,
     /// `registryBurst`: pulls that may begin at once while below `qps` on average. Default 10.
     pub burst: u32,

@@ -285,7 +285,7 @@ startConcurrency: -1
             "main.yaml: line 11, column 22: serializeImagePulls: Invalid value: true: must be false where maxParallelImagePulls is 2",
             "main.yaml: line 12, column 20: cpuCFSQuotaPeriod: Invalid value: \"2s\": must be between 1ms and 1s",
             "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must stand alone",
-            "main.yaml: line 14, column 1: runOnce: Unsupported: the kubelet refuses it too: run the agent as a service",
+            "main.yaml: line 14, column 1: runOnce: Unsupported: the kubelet rejects it too: run the agent as a service",
             "main.yaml: line 15, column 24: allowedUnsafeSysctls[0]: Invalid value: \"vm.swappiness\": must be the name of a sysctl that each pod has its own of (kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*, net.*), with a `*` at the end at most",
             "main.yaml: line 16, column 15: staticPodURL: Invalid value: must be an http or https URL",
             "main.yaml: line 17, column 27: containerRuntimeEndpoint: Invalid value: \"tcp://1.2.3.4:5\": must be a Unix socket, like unix:///run/containerd/containerd.sock",
@@ -339,8 +339,8 @@ fn what_is_known_and_not_acted_on_is_told() {
     assert_eq!(
         config.notices,
         [
-            "main.yaml: line 4, column 1: contentType: not acted on: JSON is spoken",
-            "main.yaml: line 5, column 1: qosReserved: not acted on: requests of Guaranteed pods are not set apart",
+            "main.yaml: line 4, column 1: contentType: not acted on: the agent always uses JSON",
+            "main.yaml: line 5, column 1: qosReserved: not acted on: this version does not reserve the requests of Guaranteed pods",
         ]
     );
 }
@@ -452,9 +452,9 @@ fn the_kubelets_other_flags_have_an_answer() {
             ("experimental-mounter-path", &["/usr/bin/mounter"]),
         ]),
         [
-            "--cert-dir: not acted on: this version serves no kubelet API on TCP",
-            "--read-only-port: not acted on: this version serves no kubelet API on TCP",
-            "--experimental-mounter-path: not acted on: no volume plugin mounts with a program",
+            "--cert-dir: not acted on: this version does not serve the kubelet API over TCP",
+            "--read-only-port: not acted on: this version does not serve the kubelet API over TCP",
+            "--experimental-mounter-path: not acted on: no volume is mounted by an external program",
         ]
     );
     for (name, part) in [

@@ -33,49 +33,52 @@ const INTRODUCTION: &str = "\
 <!-- Made from the field table in src/manifest/fields. Change it there, then: UPDATE_DOCS=1 cargo test --test manifests -->
 # Manifests
 
-nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON: one or more
-documents in a file, or a `List` or `PodList`. YAML is read as Kubernetes' tools read it: `0644` is octal, `yes` and `on`
-are true, whatever is in quotes is text, and a key that is written twice is an error.
+nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON. A file holds one or more
+documents; a document can be a `Pod`, a `List` or a `PodList`. nodelet reads YAML as Kubernetes' tools do: `0644` is octal,
+`yes` and `on` are true, and a quoted value is text. A duplicate key is an error.
 
-Manifests are strict. An unknown field, a value of the wrong type, or a field that can't be honoured gets the manifest
-rejected with a verdict that names file, line, column and field; `nodelet check FILE` says beforehand exactly what the agent
-would say. Fields that are left out get Kubernetes' defaults.
+nodelet checks manifests strictly. It rejects a manifest that has an unknown field, a value of the wrong type, or a field that
+nodelet does not support. The error message names file, line, column and field. `nodelet check FILE` reports the same errors
+without running the pod. Fields that are left out get Kubernetes' defaults.
 
-A static pod's name gets the node's name as suffix, and the pod can't refer to objects of an API server: no Secrets, ConfigMaps,
+nodelet appends the node's name to the name of a static pod. A static pod cannot refer to API objects: Secrets, ConfigMaps,
 ServiceAccounts, PersistentVolumeClaims or ResourceClaims.
+
+The second column of the tables below has one of these values:
 
 | | meaning |
 |---|---|
-| yes | honoured as Kubernetes does |
-| differs | honoured, with the difference that the note tells |
-| ignored | known and harmless to ignore; reported by `check` and `status` |
+| yes | works as in Kubernetes |
+| differs | works, with the difference that the note describes |
+| ignored | accepted and has no effect, which does no harm; `check` and `status` report it |
 | no | a manifest that sets it is rejected |
 
-What is below a field marked \"no\" or \"ignored\" is not listed: it shares its fate. The values of fields about
-scheduling, readiness gates and resizing are checked although they are ignored: a manifest with a wrong value is rejected.
+The tables do not list the fields inside a field marked \"no\" or \"ignored\"; they are treated the same. The values of ignored
+fields about scheduling, readiness gates and resizing are still checked: a manifest with an invalid value is rejected.
 
 ## Limits
 
-The kubelet has none of these limits but the first one, which is 10 MiB there. They lie far above what the pods of one node need,
-and keep a wrong or hostile manifest from taking the agent's memory or time. What exceeds one is rejected with a verdict that names
-the limit; last good revisions go on running.
+These limits are far above what the pods of one node need. They keep a wrong or hostile manifest from using too much of the
+agent's memory or time. Input that exceeds a limit is rejected with an error that names the limit, and the last valid version of
+each pod keeps running. The kubelet has only the first of these limits, and its value there is 10 MiB.
 
-| what | at most |
+| limit on | maximum |
 |---|---|
-| text of a file, of all files of the directory together, or of the answer of a URL | 4 MiB |
-| values in a file (scalars, lists and mappings, with aliases followed) | 50,000 |
-| documents of a source, items of lists counted as documents | 500 |
-| memory that the pods of a source take (a usual pod takes about 20 KiB) | 16 MiB |
-| entries of the directory; with more, nothing of it is read | 1,000 |
-| `containers` and `initContainers` of a pod, each | 100 |
+| text of a file, of all files of the directory together, or of the response from a URL | 4 MiB |
+| values in a file (scalars, lists and mappings, after aliases are expanded) | 50,000 |
+| documents of a source, where each item of a list counts as a document | 500 |
+| memory that the pods of a source use (a typical pod uses about 20 KiB) | 16 MiB |
+| entries of the directory; if there are more, none of them is read | 1,000 |
+| `containers` of a pod, and `initContainers` of a pod | 100 each |
 | `volumes` of a pod | 250 |
 | an argument, or an environment variable with its name, after `$(VAR)` expansion (the kernel's limit) | 128 KiB |
 | command, arguments and environment of a container together, after `$(VAR)` expansion | 1 MiB |
 | a `subPathExpr` after expansion | 4 KiB |
 | `NAMESPACE_NAME-NODE_UID`, the name of the pod's log directory | 255 bytes |
-| problems that are shown of a document, and of a source | 100, 200 |
+| problems that are reported for one document | 100 |
+| problems that are reported for one source | 200 |
 
-Of a directory that exceeds a limit as a whole, files are read in the order of their names until there is no room.
+If the files of a directory together exceed a limit, nodelet reads them in the order of their names until the limit is reached.
 ";
 
 struct Row {

@@ -3,7 +3,7 @@
 use super::{QUANTITIES, STRINGS};
 use crate::document::{Field, Type};
 
-const NO_PROBES: &str = "probes are not run by this version; remove the field";
+const NO_PROBES: &str = "this version does not run probes; remove the field";
 
 pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
@@ -12,18 +12,18 @@ pub(super) static CONTAINER: &[Field] = &[
     Field::differs(
         "envFrom",
         Type::List(&Type::Object(ENV_FROM)),
-        "everything it could take variables from is an object of an API server",
+        "every source that it can refer to is an API object, which a static pod may not reference",
     ),
     Field::yes("image", Type::String),
     Field::differs(
         "imagePullPolicy",
         Type::String,
-        "`Always` with the registry out of reach runs the image that is present, with a warning",
+        "`Always`: if the registry is unreachable and the image is present, the container runs with a warning",
     ),
     Field::no(
         "lifecycle",
         Type::Any,
-        "lifecycle hooks are not run by this version; remove the field",
+        "this version does not run lifecycle hooks; remove the field",
     ),
     Field::no("livenessProbe", Type::Any, NO_PROBES),
     Field::yes("name", Type::String),
@@ -62,7 +62,7 @@ static ENV_VAR: &[Field] = &[
 static ENV_SOURCE: &[Field] = &[
     Field::no("configMapKeyRef", Type::Any, "static pods may not reference configmaps"),
     Field::yes("fieldRef", Type::Object(FIELD_REF)),
-    Field::no("fileKeyRef", Type::Any, "environment files are not read by this version"),
+    Field::no("fileKeyRef", Type::Any, "this version does not read environment files"),
     Field::yes("resourceFieldRef", Type::Object(RESOURCE_FIELD_REF)),
     Field::no("secretKeyRef", Type::Any, "static pods may not reference secrets"),
 ];
@@ -99,12 +99,12 @@ pub(super) static RESOURCES: &[Field] = &[
         "limits",
         QUANTITIES,
         "`cpu`, `memory` and `hugepages-*`; a pod that uses more `ephemeral-storage` is evicted within seconds; \
-         extended resources are rejected, there are no device plugins",
+         extended resources are rejected, because this version has no device plugins",
     ),
     Field::differs(
         "requests",
         QUANTITIES,
-        "as for limits; a request that is left out is the limit",
+        "the same as limits; a request that is left out equals the limit",
     ),
 ];
 
@@ -124,7 +124,7 @@ static SECURITY_CONTEXT: &[Field] = &[
     Field::differs(
         "procMount",
         Type::String,
-        "`Default` only: `Unmasked` needs a user namespace, and this version makes none",
+        "`Default` only: `Unmasked` needs a user namespace, and this version does not create user namespaces",
     ),
     Field::yes("readOnlyRootFilesystem", Type::Bool),
     Field::yes("runAsGroup", Type::Int64),
@@ -156,7 +156,7 @@ static VOLUME_MOUNT: &[Field] = &[
     Field::differs(
         "recursiveReadOnly",
         Type::String,
-        "`Disabled`, or `IfPossible`, which is never possible in this version",
+        "`Disabled` or `IfPossible` only; in this version `IfPossible` has the effect of `Disabled`",
     ),
     Field::yes("subPath", Type::String),
     Field::yes("subPathExpr", Type::String),

@@ -7,20 +7,20 @@ pub(super) static OBJECT_META: &[Field] = &[
     Field::differs(
         "annotations",
         STRING_MAP,
-        "`kubernetes.io/config.*` and `nodelet.dev/*` are written by the agent",
+        "the agent sets `kubernetes.io/config.*` and `nodelet.dev/*`",
     ),
     Field::ignored("creationTimestamp", Type::Time, BOOKKEEPING),
     Field::ignored("deletionGracePeriodSeconds", Type::Int64, BOOKKEEPING),
     Field::ignored("deletionTimestamp", Type::Time, BOOKKEEPING),
     Field::ignored("finalizers", STRINGS, BOOKKEEPING),
-    Field::ignored("generateName", Type::String, "a manifest needs a name of its own"),
+    Field::ignored("generateName", Type::String, "a manifest must set `name`"),
     Field::ignored("generation", Type::Int64, BOOKKEEPING),
     Field::yes("labels", STRING_MAP),
     Field::ignored("managedFields", Type::List(&Type::Object(MANAGED_FIELDS)), BOOKKEEPING),
     Field::differs(
         "name",
         Type::String,
-        "the node's name is appended: `web` runs as `web-mynode`, as under the kubelet",
+        "the agent appends the node's name, as the kubelet does: `web` runs as `web-mynode`",
     ),
     Field::yes("namespace", Type::String),
     Field::ignored("ownerReferences", Type::List(&Type::Object(OWNER_REFERENCE)), BOOKKEEPING),
@@ -29,7 +29,7 @@ pub(super) static OBJECT_META: &[Field] = &[
     Field::differs(
         "uid",
         Type::String,
-        "used as it is; left out, it is a hash of what the manifest says, so that an edit replaces the pod",
+        "used unchanged if set; otherwise it is a hash of the manifest's content, so that an edit replaces the pod",
     ),
 ];
 

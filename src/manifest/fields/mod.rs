@@ -18,7 +18,7 @@ pub static POD: &[Field] = &[
     Field::yes("kind", Type::String),
     Field::yes("metadata", Type::Object(metadata::OBJECT_META)),
     Field::yes("spec", Type::Object(pod::POD_SPEC)),
-    Field::ignored("status", Type::Any, "the agent reports the status, it reads none"),
+    Field::ignored("status", Type::Any, "the agent reports the status and does not read it"),
 ];
 
 const STRINGS: Type = Type::List(&Type::String);
@@ -26,9 +26,9 @@ const STRING_MAP: Type = Type::Map(&Type::String);
 const QUANTITIES: Type = Type::Map(&Type::Quantity);
 
 /// Of the API server's bookkeeping nothing matters for a manifest.
-const BOOKKEEPING: &str = "written by an API server, of no meaning in a manifest";
+const BOOKKEEPING: &str = "set by an API server; has no meaning in a manifest";
 const NOT_SCHEDULED: &str =
-    "nothing is scheduled: the pod runs on the node that its manifest is on";
+    "static pods are not scheduled: a pod runs on the node that has its manifest";
 
 #[cfg(test)]
 mod tests;

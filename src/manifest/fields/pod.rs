@@ -17,7 +17,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::ignored(
         "automountServiceAccountToken",
         Type::Bool,
-        "a static pod has no service account, no token is mounted",
+        "a static pod has no service account, so no token is mounted",
     ),
     Field::yes("containers", Type::List(&Type::Object(CONTAINER))),
     Field::yes("dnsConfig", Type::Object(DNS_CONFIG)),
@@ -32,7 +32,11 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::yes("hostIPC", Type::Bool),
     Field::yes("hostNetwork", Type::Bool),
     Field::yes("hostPID", Type::Bool),
-    Field::differs("hostUsers", Type::Bool, "`true` only: this version makes no user namespaces"),
+    Field::differs(
+        "hostUsers",
+        Type::Bool,
+        "`true` only: this version does not create user namespaces",
+    ),
     Field::yes("hostname", Type::String),
     Field::yes("hostnameOverride", Type::String),
     Field::no(
@@ -50,12 +54,12 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::differs(
         "priorityClassName",
         Type::String,
-        "gives the pod its priority where none is written: one of the system's two classes, or one of `priorityClasses` in NodeletConfiguration",
+        "sets the priority of a pod that has no `priority`: one of the two system classes, or one of `priorityClasses` in NodeletConfiguration",
     ),
     Field::differs(
         "readinessGates",
         Type::List(&Type::Object(READINESS_GATE)),
-        "without an API server nobody sets the conditions: the pod runs and is never Ready",
+        "without an API server nothing sets the conditions: the pod runs and is never Ready",
     ),
     Field::no(
         "resourceClaims",
@@ -73,7 +77,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::no(
         "schedulingGates",
         Type::List(&Type::Any),
-        "a static pod is never scheduled, nothing would open the gate",
+        "a static pod is never scheduled, so nothing would remove the gate",
     ),
     Field::ignored("schedulingGroup", Type::Object(SCHEDULING_GROUP), NOT_SCHEDULED),
     Field::yes("securityContext", Type::Object(POD_SECURITY_CONTEXT)),
@@ -86,7 +90,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::differs(
         "tolerations",
         Type::List(&Type::Object(TOLERATION)),
-        "a static pod runs whatever the node's taints are; one for `node.kubernetes.io/memory-pressure` lets a pod that requests nothing start while memory is short",
+        "the node's taints do not keep a static pod away; a toleration of `node.kubernetes.io/memory-pressure` lets a BestEffort pod start under memory pressure",
     ),
     Field::ignored(
         "topologySpreadConstraints",
@@ -119,7 +123,7 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
     Field::ignored(
         "fsGroupChangePolicy",
         Type::String,
-        "it speeds up large persistent volumes, of which there are none",
+        "it speeds up large persistent volumes, and this version has none",
     ),
     Field::yes("runAsGroup", Type::Int64),
     Field::yes("runAsNonRoot", Type::Bool),
@@ -127,7 +131,7 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
     Field::ignored(
         "seLinuxChangePolicy",
         Type::String,
-        "it concerns persistent volumes, of which there are none",
+        "it applies to persistent volumes, and this version has none",
     ),
     Field::yes("seLinuxOptions", Type::Object(SELINUX)),
     Field::yes("seccompProfile", Type::Object(PROFILE)),
@@ -136,7 +140,7 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
     Field::differs(
         "sysctls",
         Type::List(&Type::Object(SYSCTL)),
-        "the safe ones, and those that `allowedUnsafeSysctls` names",
+        "safe sysctls, and those that `allowedUnsafeSysctls` allows",
     ),
     Field::no("windowsOptions", Type::Any, NO_WINDOWS),
 ];

@@ -83,7 +83,7 @@ fn metadata_is_dressed_as_the_kubelets() {
     assert_eq!(document.warnings.len(), 1);
     assert_eq!(
         document.warnings[0].to_string(),
-        "line 5, column 3: metadata.deletionTimestamp: ignored: written by an API server, of no meaning in a manifest"
+        "line 5, column 3: metadata.deletionTimestamp: ignored: set by an API server; has no meaning in a manifest"
     );
     let expected = json!({
         "name": "web-node1",
