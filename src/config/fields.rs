@@ -105,7 +105,11 @@ pub(super) const KUBELET: &[Field] = &[
         Int32,
         "how long the lease of the node is valid, in seconds; the agent renews it four times in this period",
     ),
-    yes("imageMinimumGCAge", Duration, "minimum age of an unused image before it may be removed"),
+    yes(
+        "imageMinimumGCAge",
+        Duration,
+        "an unused image that the agent first saw more recently is kept",
+    ),
     differs(
         "imageMaximumGCAge",
         Duration,
@@ -452,11 +456,7 @@ pub(super) const NODELET: &[Field] = &[
         Map(&String),
         "labels of the node in addition to `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`; the nodeSelector and node affinity of a pod must match them",
     ),
-    yes(
-        "startConcurrency",
-        Int32,
-        "number of pods that start at the same time; `0`: the agent chooses it",
-    ),
+    yes("startConcurrency", Int32, "number of pods that start at the same time; `0`: 4"),
     yes(
         "memorySignal",
         String,

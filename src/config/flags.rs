@@ -187,7 +187,7 @@ pub static FLAGS: &[Flag] = &[
     own(
         "kubeconfig",
         "FILE",
-        "how to reach the API server; without it the agent runs standalone and connects to no API server",
+        "how to reach the API server; without it the agent runs standalone and sends no packet",
     ),
     own("node-ip", "IP[,IP]", "the node's address, or one of each family"),
     own(
