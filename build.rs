@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Half a MiB that is read at every start, and so resident, comes down to some KiB. glibc
         // understands them since 2.36.
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+        // lld, which rustc brings, and GNU ld understand these scripts; mold does not.
         if told("PROFILE")? == "release" {
             for script in ["no-unwind-tables.ld", "text-order.ld"] {
                 let script = Path::new(&told("CARGO_MANIFEST_DIR")?).join("link").join(script);
