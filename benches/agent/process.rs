@@ -58,7 +58,7 @@ impl Process {
         number(&fs::read_to_string(format!("/proc/{}/io", self.pid)).unwrap(), "write_bytes")
     }
 
-    /// Resident memory in MiB; `field` is one of those.
+    /// Resident memory in MiB; `field` is a size of [`Self::status`].
     pub fn memory_mib(self, field: &str) -> f64 {
         f64::from(self.status(field)) / 1024.0
     }
