@@ -367,6 +367,10 @@ fn dress(
                 ..k8s::Toleration::default()
             });
         }
+        // Decoding makes room for four elements, and pods are kept: half of a small pod's memory.
+        spec.containers.shrink_to_fit();
+        spec.init_containers.iter_mut().for_each(Vec::shrink_to_fit);
+        spec.tolerations.iter_mut().for_each(Vec::shrink_to_fit);
     }
     pod.status = Some(k8s::PodStatus { phase: Some("Pending".to_owned()), ..Default::default() });
     DesiredPod { key, uid, revision, pod: Arc::new(pod), origin: origin.clone() }

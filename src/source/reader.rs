@@ -30,7 +30,8 @@ impl Reader {
         seen: Timestamp,
     ) -> Result<ParsedFile, Problem> {
         let decoded = manifest::decode(text, &self.context(location, seen))?;
-        let documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
+        let mut documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
+        documents.shrink_to_fit();
         // Nothing came out of it: a text without documents, or a document that is an empty list.
         let empty_list = documents.is_empty() && !document::parse(text)?.is_empty();
         let mut reading = ParsedFile { documents, empty_list };

@@ -82,6 +82,11 @@ pub(super) fn by_pod(listing: Listing) -> BTreeMap<PodKey, ObservedPod> {
     for (key, container) in listing.containers {
         pods.entry(key).or_default().containers.push(container);
     }
+    // The first push makes room for four, and these lists are kept for as long as the pod is.
+    for pod in pods.values_mut() {
+        pod.sandboxes.shrink_to_fit();
+        pod.containers.shrink_to_fit();
+    }
     pods
 }
 
