@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-all test-attacks test-fast test-build test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo test test-all test-attacks test-fast test-build test-release test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -36,7 +36,12 @@ test: test-fast ## all of that and the same on private containerds; as root, a q
 	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 
-test-all: test ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
+# What the release build must pass on a real containerd, besides all component tests and the demo.
+RELEASE_CORE = a_crashing_container_backs_off a_hog_dies_while_the_runtime_hangs a_memory_hog_goes_alone_and_comes_back_later \
+	an_edit_replaces_the_pod_after_the_old_one_is_gone jobs_run_to_their_end killed_around_every_mutating_call \
+	killed_around_every_state_file_write logs_are_printed many_pods_at_once security_context termination_messages volumes
+
+test-all: test test-release ## and attacks, the upstream kubelet, clusters, every containerd, whole machines; an hour
 	scripts/tier attacks 720 $(CARGO) test --locked --test attacks -- --test-threads=2
 	scripts/tier long-attacks 420 $(CARGO) test --locked --test attacks -- --test-threads=2 --ignored
 	@# Not on the tier's time: minutes the first time, nothing after. Without Go (3) the tier says that it is skipped.
@@ -51,6 +56,15 @@ test-all: test ## and attacks, the upstream kubelet, clusters, every containerd,
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
 	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
 	scripts/tier machine 2100 $(CARGO) test --locked --test machine -- --test-threads=2
+
+test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
+	scripts/prerequisites test
+	$(CARGO) build --release --locked
+	@[ "$$($(CARGO) test --quiet --locked --test node -- --list --exact $(RELEASE_CORE) | grep -c ': test$$')" = $(words $(RELEASE_CORE)) ] \
+	  || { echo "RELEASE_CORE in the Makefile names a test that tests/node.rs does not have" >&2; exit 1; }
+	scripts/tier release-component 240 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test component -- --test-threads=6
+	scripts/tier release-node 240 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test node -- --test-threads=3 --exact $(RELEASE_CORE)
+	scripts/tier release-demo 120 env NODELET=$(TARGET)/release/nodelet scripts/demo
 
 test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver and the rest; as root
 	scripts/prerequisites test
