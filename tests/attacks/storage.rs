@@ -123,7 +123,7 @@ fn a_forged_root_does_not_hide_the_writable_layer() {
 
 /// On a small disk a pod hides what it has in many deep directories, beside an honest pod.
 #[test]
-fn who_makes_itself_hard_to_measure_goes_before_an_honest_pod() {
+fn a_pod_that_hides_its_use_goes_before_an_honest_pod() {
     let settings = |settings: Settings| {
         settings.kubelet(
             "evictionHard: { nodefs.available: 300Mi }\nevictionPressureTransitionPeriod: 2s\n\

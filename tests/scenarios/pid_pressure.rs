@@ -79,7 +79,7 @@ impl Drop for Confined {
 
 /// A bomb that its pod's limit keeps, one that would take the machine's process ids, and an agent
 /// that finds none left.
-pub fn a_fork_bomb_takes_nobody_with_it(kind: Kind) {
+pub fn a_fork_bomb_affects_no_other_pod(kind: Kind) {
     let settings = Settings::for_kind(kind)
         .kubelet("evictionHard: {}\npodPidsLimit: 60\nevictionPressureTransitionPeriod: 1s\n");
     let world = World::start_with(kind, &settings);

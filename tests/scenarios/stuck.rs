@@ -98,7 +98,7 @@ pub fn a_container_that_died_under_a_stopped_shim_is_restarted_once(kind: Kind) 
     world.finish();
 }
 
-pub fn a_dead_file_system_holds_up_only_who_uses_it(kind: Kind) {
+pub fn a_dead_file_system_delays_only_pods_that_use_it(kind: Kind) {
     const STUCK: usize = 20;
     let world = World::start(kind);
     let dead = DeadFileSystem::mount(&world.slot.dir().join("dead"));
