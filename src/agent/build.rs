@@ -3,6 +3,7 @@
 use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
+    host_events::{HostState, host_warnings},
     node_facts::{self, node_facts},
     node_view::{NodeViewTask, restored_conditions, save_conditions},
     settings::{
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     admission,
-    cgroup::{Cgroups, node_limits},
+    cgroup::{CgroupVersion, Cgroups, node_limits},
     clock,
     config::Config,
     cri::RuntimeClient,
@@ -99,6 +100,7 @@ pub(super) fn spawn_all(
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
     let host = Arc::new(host(config, &facts, &capacity, links)?);
     mark_pod_dirs(&host, &loaded);
+    report_host(&host, facts.kernel);
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
@@ -214,6 +216,27 @@ pub(super) fn spawn_all(
     tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
     serve(config, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
+}
+
+/// Emits the warnings about the host.
+fn report_host(host: &Host, kernel: Option<(u32, u32)>) {
+    let state = HostState {
+        cgroup_v1: host.cgroups.version() == CgroupVersion::V1,
+        swap_on: machine::swap_is_on(Path::new("/")),
+        kernel,
+    };
+    let noswap_works = || match host.volumes.noswap_works() {
+        Ok(works) => works,
+        Err(error) => {
+            let err = error_chain(&error);
+            tracing::warn!(err, "cannot find out whether tmpfs supports the option noswap");
+            false
+        }
+    };
+    for event in host_warnings(&state, noswap_works) {
+        tracing::warn!("{}", event.message);
+        host.events.record(event);
+    }
 }
 
 /// What a cluster hears first of a node agent.

@@ -131,6 +131,22 @@ fn is_tmpfs(mount: &MountEntry) -> bool {
     mount.fs_type == "tmpfs"
 }
 
+/// Mounts a tmpfs with the option `noswap` on a new directory at `directory`, and removes both
+/// again. False when the kernel does not know the option.
+pub(super) fn noswap_works(directory: &Path) -> Result<bool, VolumeError> {
+    make_directory(directory)?;
+    let mounted = mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), Some("noswap"));
+    if mounted.is_ok() {
+        unmount(directory)?;
+    }
+    super::root::remove_empty(directory).map_err(|source| io_error("remove", directory, source))?;
+    match mounted {
+        Ok(()) => Ok(true),
+        Err(Errno::EINVAL) => Ok(false),
+        Err(errno) => Err(io_error("mount a tmpfs at", directory, errno.into())),
+    }
+}
+
 /// Without swap where the kernel can do it (6.4): what a pod puts into memory may be a secret.
 fn mount_tmpfs(directory: &Path, size: Option<i64>) -> Result<(), VolumeError> {
     let size = size.map(|bytes| format!("size={bytes}"));

@@ -1,6 +1,6 @@
 //! The root directory, and what is mounted below a path.
 
-use super::{VolumeError, Volumes, io_error};
+use super::{VolumeError, Volumes, empty_dir, io_error};
 use crate::model::{MountEntry, parse_mountinfo};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
@@ -9,12 +9,23 @@ use std::{
     path::Path,
 };
 
-/// Mode of the directories that are nobody's business but the agent's.
+/// Mode of directories that only the agent uses.
 const DIRECTORY_MODE: u32 = 0o750;
+/// Directory below the root directory on which a tmpfs is mounted to test an option.
+const NOSWAP_TEST: &str = "tmpfs-noswap-test";
 /// How often one path is unmounted: mounts can be stacked.
 const MAX_STACKED: usize = 100;
 
 impl Volumes {
+    /// Whether tmpfs supports the option `noswap`, which keeps memory volumes out of swap. Mounts a
+    /// tmpfs below the root directory for a moment. Blocks.
+    ///
+    /// # Errors
+    /// When no tmpfs can be mounted there.
+    pub fn noswap_works(&self) -> Result<bool, VolumeError> {
+        empty_dir::noswap_works(&self.inner.root.join(NOSWAP_TEST))
+    }
+
     /// Makes the root directory a shared mount, unless it lies on one already, so that mounts made
     /// below it and mounts made by containers (`Bidirectional`) reach each other. The bind mount
     /// of the root on itself that this may take is left in place: running containers depend on it.

@@ -193,6 +193,23 @@ fn fs_group_owns_the_volume() {
 }
 
 #[test]
+fn the_test_of_tmpfs_noswap_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let elsewhere = root.host("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let tmpfs = Some("tmpfs");
+    let expected = mount(tmpfs, &elsewhere, tmpfs, MsFlags::empty(), Some("noswap")).is_ok();
+    let mounts = root.mounts();
+    assert_eq!(root.volumes.noswap_works().unwrap(), expected);
+    assert_eq!(root.mounts(), mounts);
+    let left: Vec<_> = fs::read_dir(root.host("root")).unwrap().map(|e| e.unwrap()).collect();
+    assert_eq!(left.len(), 1, "only pods: {left:?}");
+}
+
+#[test]
 fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     if !can_mount() {
         return;
