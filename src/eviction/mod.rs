@@ -32,8 +32,9 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        EvictionRecord, EvictionSettings, Evictions, ImagesFreed, MeasurePurpose, Outcome,
-        ReclaimOutcome, Relief, ReliefAction, ReliefPlan, Seen, threshold_met_message,
+        EXCEEDED_GRACE_PERIOD, EvictionRecord, EvictionSettings, Evictions, ImagesFreed,
+        MeasurePurpose, Outcome, ReclaimOutcome, Relief, ReliefAction, ReliefPlan, Seen,
+        threshold_met_message,
     },
     publish::PublishIfChanged as _,
     signals::{self, DiskReadings, Reclaimed, Reclaiming},
@@ -280,6 +281,13 @@ impl EvictionTask {
                 let event = Event { target, kind, reason: "Evicted", message };
                 let annotations: Annotations = annotations.clone();
                 self.parts.events.record_annotated(event, annotations);
+            }
+            ReliefAction::ReportLate { key, uid } => {
+                let (key, uid) = (key.clone(), uid.clone());
+                let target = EventTarget::Pod { key, uid, field_path: None };
+                let message = EXCEEDED_GRACE_PERIOD.to_owned();
+                let (kind, reason) = (EventKind::Warning, "ExceededGracePeriod");
+                self.parts.events.record(Event { target, kind, reason, message });
             }
             ReliefAction::ReportHurried(pod) => {
                 tracing::info!(%pod, "an evicted pod is killed now; its grace period is cut short");

@@ -133,6 +133,10 @@ fn container_use(container: &ContainerUse, signal: Signal) -> Option<u64> {
     }
 }
 
+/// Message of the event `ExceededGracePeriod` of an evicted pod, as the kubelet words it.
+pub const EXCEEDED_GRACE_PERIOD: &str =
+    "Container runtime did not kill the pod within specified grace period.";
+
 /// Message of the node's event `EvictionThresholdMet`.
 #[must_use]
 pub fn threshold_met_message(signal: Signal) -> String {

@@ -23,7 +23,7 @@ mod threshold;
 
 pub use amount::{Amount, measured};
 pub use comeback::{EvictionRecord, Evictions, Waiting};
-pub use message::threshold_met_message;
+pub use message::{EXCEEDED_GRACE_PERIOD, threshold_met_message};
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
     ReliefPlan, Seen,

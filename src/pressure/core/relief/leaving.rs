@@ -1,6 +1,6 @@
 //! A pod that was told to stop, and the room that a step has to bring.
 
-use super::{Effects, Seen, has_memory_volume};
+use super::{Effects, ReliefAction, Seen, has_memory_volume};
 use crate::{
     model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
     pressure::core::{comeback::patience, rank::Victim, state::Acting},
@@ -83,8 +83,13 @@ impl Leaving {
     pub(super) fn observe(&mut self, seen: &Seen<'_>, effects: &mut Effects) -> Option<Left> {
         let late = seen.now.boot.saturating_sub(self.since) > self.patience;
         if self.ended.is_none() {
-            if !late && !self.is_gone(seen) {
+            let gone = self.is_gone(seen);
+            if !late && !gone {
                 return None;
+            }
+            if !gone {
+                let (key, uid) = (self.key.clone(), self.uid.clone());
+                effects.actions.push(ReliefAction::ReportLate { key, uid });
             }
             effects.read_disks = true;
         }

@@ -129,6 +129,13 @@ pub enum ReliefAction {
         /// Annotations of the event.
         annotations: BTreeMap<&'static str, String>,
     },
+    /// Emit the pod's event `ExceededGracePeriod`.
+    ReportLate {
+        /// Full name.
+        key: PodKey,
+        /// Incarnation.
+        uid: PodUid,
+    },
     /// Log that an evicted pod has no time left to stop.
     ReportHurried(PodKey),
     /// Log that an evicted pod may start again.

@@ -173,6 +173,7 @@ impl World {
 fn shown(action: &ReliefAction) -> Option<String> {
     Some(match action {
         ReliefAction::ReportEviction { key, .. } => format!("evict {}", key.name),
+        ReliefAction::ReportLate { key, .. } => format!("{} is late", key.name),
         ReliefAction::ReportHurried(key) => format!("hurry {}", key.name),
         ReliefAction::ReportComeback(key) => format!("let {} back", key.name),
         ReliefAction::ReportStep(step) => step.what.clone(),
