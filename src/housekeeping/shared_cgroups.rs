@@ -1,6 +1,6 @@
 //! The loop that keeps the cgroups that all pods share, and sweeps leftovers.
 
-use super::sweep::Sweeper;
+use super::sweep::{Sweeper, Swept};
 use crate::{
     cgroup::{Cgroups, Limits},
     event::Recorder,
@@ -18,6 +18,9 @@ const RETRY: Duration = Duration::from_secs(60);
 /// The time between two sweeps. Leftovers come from crashes, so the first sweep finds them; later
 /// ones are for those that could not be removed.
 const LOOK: Duration = Duration::from_secs(600);
+
+/// A sweep that runs.
+type Sweep = Pin<Box<dyn Future<Output = Swept> + Send>>;
 
 /// What [`Housekeeping`] works with.
 pub struct HousekeepingParts {
@@ -61,7 +64,7 @@ impl Housekeeping {
         let mut next_look = Instant::now();
         let (mut enforcing, mut leftovers) = (None, Vec::new());
         // A removal may take long: the cgroups that all pods share don't wait for it.
-        let mut sweep: Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>> = None;
+        let mut sweep: Option<Sweep> = None;
         loop {
             let known = Arc::clone(&self.parts.known.borrow_and_update());
             let told = self.parts.health.borrow().cgroup_driver;
@@ -100,7 +103,10 @@ impl Housekeeping {
                 biased;
                 () = shutdown.cancelled() => return,
                 found = ended(&mut sweep) => {
-                    leftovers = found;
+                    if let Some(event) = found.event() {
+                        self.parts.events.record(event);
+                    }
+                    leftovers = found.sentences();
                     sweep = None;
                     next_look = Instant::now() + LOOK;
                 }
@@ -150,9 +156,7 @@ impl Housekeeping {
 }
 
 /// Waits for the end of a sweep; for ever when there is none.
-async fn ended(
-    sweep: &mut Option<Pin<Box<dyn Future<Output = Vec<String>> + Send>>>,
-) -> Vec<String> {
+async fn ended(sweep: &mut Option<Sweep>) -> Swept {
     match sweep {
         Some(sweep) => sweep.await,
         None => std::future::pending().await,

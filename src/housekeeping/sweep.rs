@@ -8,7 +8,7 @@
 use crate::{
     blocking::LOOKS,
     hostfiles::HostFiles,
-    model::{Known, PodUid},
+    model::{Event, EventKind, EventTarget, Known, PodUid},
     volume::{DirOwner, Volumes},
     worker::Leftovers,
 };
@@ -34,25 +34,31 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Removes what is left of pods that are no more; returns what could not be removed.
+    /// Removes what is left of pods that are gone.
     ///
     /// The directories are listed before the known pods are read, so a pod that is being prepared
     /// meanwhile is either not in the listing or known.
-    pub(super) async fn sweep(self) -> Vec<String> {
-        let mut trouble = Vec::new();
+    pub(super) async fn sweep(self) -> Swept {
+        let mut swept = Swept::default();
         let volumes = self.volumes.clone();
         let listed = match LOOKS.run(move || volumes.list_pods()).await {
             Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => return vec![format!("cannot look for leftover pods: {error}")],
-            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
+            Ok(Err(error)) => {
+                return Swept::failed(format!("cannot look for leftover pods: {error}"));
+            }
+            Err(error) => {
+                return Swept::failed(format!("looking for leftover pods has crashed: {error}"));
+            }
         };
         let (volumes, owner) = (self.volumes.clone(), self.owner.clone());
         let looked = LOOKS.run(move || by_owner(&volumes, listed, &owner)).await;
         let PodDirs { ours, others } = match looked {
             Ok(looked) => looked,
-            Err(error) => return vec![format!("looking for leftover pods has crashed: {error}")],
+            Err(error) => {
+                return Swept::failed(format!("looking for leftover pods has crashed: {error}"));
+            }
         };
-        trouble.extend(self.name_others(others));
+        swept.foreign = self.name_others(others);
         for uid in &ours {
             // The turn is taken before the known pods are read: a pod that becomes known now waits
             // until the turn ends.
@@ -61,10 +67,10 @@ impl Sweeper {
             if self.known.borrow().uids.contains(uid) {
                 continue;
             }
-            tracing::info!(%uid, "removing what is left of a pod that is no more");
+            tracing::info!(%uid, "removing what is left of a pod that is gone");
             if let Err(sentence) = self.leftovers.remove(uid).await {
                 tracing::warn!(%uid, "{sentence}");
-                trouble.push(format!("leftovers of pod {uid}: {sentence}"));
+                swept.failures.push(format!("leftovers of pod {uid}: {sentence}"));
             }
         }
         let files = self.files.clone();
@@ -73,9 +79,9 @@ impl Sweeper {
             files.remove_dead_links(|uid| ours.contains(uid), |id| known.containers.contains(id))
         });
         if let Ok(Err(error)) = links.await {
-            trouble.push(format!("cannot remove dead log links: {error}"));
+            swept.failures.push(format!("cannot remove dead log links: {error}"));
         }
-        trouble
+        swept
     }
 
     /// What a person should know about pod directories that another program made.
@@ -85,6 +91,36 @@ impl Sweeper {
         let sentence = foreign_sentence(&others)?;
         tracing::warn!("{sentence}");
         Some(sentence)
+    }
+}
+
+/// The result of a sweep.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// What could not be listed or removed, one sentence each.
+    failures: Vec<String>,
+    /// Names the pod directories of other programs.
+    foreign: Option<String>,
+}
+
+impl Swept {
+    fn failed(sentence: String) -> Self {
+        Self { failures: vec![sentence], foreign: None }
+    }
+
+    /// The kubelet's event of a garbage collection that failed.
+    pub(super) fn event(&self) -> Option<Event> {
+        (!self.failures.is_empty()).then(|| Event {
+            target: EventTarget::Node,
+            kind: EventKind::Warning,
+            reason: "ContainerGCFailed",
+            message: self.failures.join("; "),
+        })
+    }
+
+    /// Sentences for the node's status.
+    pub(super) fn sentences(self) -> Vec<String> {
+        self.foreign.into_iter().chain(self.failures).collect()
     }
 }
 
@@ -130,6 +166,21 @@ fn foreign_sentence(others: &[PodUid]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_failures_of_a_sweep_are_an_event() {
+        let foreign = || Some("1 directory in pods/".to_owned());
+        let swept = Swept { failures: Vec::new(), foreign: foreign() };
+        assert_eq!(swept.event(), None);
+        let failures = vec!["leftovers of pod a: busy".to_owned(), "b".to_owned()];
+        let swept = Swept { failures, foreign: foreign() };
+        let event = swept.event().unwrap();
+        assert_eq!((&event.target, event.kind), (&EventTarget::Node, EventKind::Warning));
+        assert_eq!(event.reason, "ContainerGCFailed");
+        assert_eq!(event.message, "leftovers of pod a: busy; b");
+        let sentences = ["1 directory in pods/", "leftovers of pod a: busy", "b"];
+        assert_eq!(swept.sentences(), sentences);
+    }
 
     #[test]
     fn foreign_directories_are_named_up_to_a_bound() {
