@@ -70,7 +70,7 @@ impl ShutdownWatch<'_> {
             return;
         }
         let time = self.config.shutdown.as_ref().map(|periods| periods.total()).unwrap_or_default();
-        tracing::info!("the machine goes down: stopping when pods had their time");
+        tracing::info!("the machine shuts down: stopping when the time for pods is over");
         if let Some(socket) = &self.config.process.notify_socket {
             let micros = (time + STOP_PATIENCE).as_micros();
             if let Err(err) = notify::send(socket, &format!("EXTEND_TIMEOUT_USEC={micros}\n")) {
@@ -122,7 +122,7 @@ async fn supervise(
         _ = signals.stop() => false,
     };
     if !stopped {
-        tracing::warn!("not every call to the runtime came to its end");
+        tracing::warn!("some calls to the runtime have not returned");
     }
     match unexpected {
         None => Ok(()),

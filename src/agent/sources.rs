@@ -103,7 +103,7 @@ pub(super) async fn obey(
             }
         }
         if reply.send(answer).is_err() {
-            tracing::debug!(pod = %key, "whoever asked to forget it has gone");
+            tracing::debug!(pod = %key, "the client that asked to forget it has disconnected");
         }
     }
 }

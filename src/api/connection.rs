@@ -193,7 +193,7 @@ impl Connections {
         };
         let (authorization, shown) = watch::channel(issued.header);
         let clients = Clients::new(&connector, &shown);
-        tracing::info!(server = %clients.server, "credentials for the API server are taken up");
+        tracing::info!(server = %clients.server, "using new credentials for the API server");
         self.published.send_replace(Some(Arc::new(clients)));
         self.in_use = Some(InUse { digest, authorization, expires: issued.expires });
         self.tell(None);
@@ -298,7 +298,7 @@ fn asynchronous(inotify: Inotify) -> Option<AsyncFd<Inotify>> {
 }
 
 fn no_hints(error: &std::io::Error) {
-    tracing::warn!(err = %error, "inotify: changes of credentials are seen by the clock");
+    tracing::warn!(err = %error, "inotify: credentials are read periodically");
 }
 
 /// Returns when credentials are to be read again; never when nobody can ask any more.

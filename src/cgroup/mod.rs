@@ -57,7 +57,7 @@ pub enum CgroupVersion {
 #[derive(Debug, Error)]
 pub enum CgroupError {
     /// The runtime does not answer.
-    #[error("the container runtime has not told its cgroup driver yet")]
+    #[error("the container runtime has not reported its cgroup driver yet")]
     DriverUnknown,
     /// What systemd has or does not.
     #[error("cannot {what} {unit} (cgroup driver systemd)")]

@@ -94,7 +94,7 @@ pub enum SystemdError {
         message: String,
     },
     /// The job ended and the unit is not what was asked for.
-    #[error("systemd was told to {what} it, and it is {state}")]
+    #[error("systemd did not {what} it: its state is {state}")]
     Failed {
         /// `start` or `stop`.
         what: &'static str,

@@ -23,7 +23,7 @@ impl AgentArgs {
 /// Which pod is meant.
 #[derive(Clone, Debug, Args)]
 pub struct NamespaceArgs {
-    /// Namespace of the pod, where POD does not name it [default: the one namespace that has such a
+    /// Namespace of the pod, if POD does not contain it [default: the only namespace with such a
     /// pod]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
@@ -73,16 +73,16 @@ pub struct LogsArgs {
     /// The container [default: the pod's first]
     #[arg(short, long, value_name = "CONTAINER")]
     pub container: Option<String>,
-    /// Go on printing what is being written
+    /// Keep printing new lines as they are written
     #[arg(short, long)]
     pub follow: bool,
-    /// The container's previous run
+    /// The container's previous instance
     #[arg(short, long)]
     pub previous: bool,
     /// Only the last N lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Only lines not older than this (5s, 2m, 3h)
+    /// Only lines that are at most this old (5s, 2m, 3h)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub since: Option<std::time::Duration>,
     /// Begin each line with its time
@@ -117,13 +117,13 @@ pub struct CheckArgs {
     /// Manifests, directories of manifests, and configuration files
     #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// The agent's configuration file, which bears on what a manifest may ask for
+    /// The agent's configuration file, which affects which manifests are valid
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// Directory of drop-ins to that file
+    /// Directory of drop-in files for that file
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub config_dir: Option<PathBuf>,
-    /// The node's name, with which pod names end [default: as the agent would choose it]
+    /// The node's name, which is appended to pod names [default: the agent's choice]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
 }

@@ -62,7 +62,7 @@ fn told(key: &PodKey, answer: &ForgetAnswer) -> (ExitCode, String) {
             ExitCode::from(EXIT_FAILURE),
             format!(
                 "{key} is not kept from an earlier revision: its manifest {location} is valid. To stop \
-                 the pod, take the manifest away."
+                 the pod, remove the manifest."
             ),
         ),
         ForgetAnswer::Unknown => (
@@ -85,7 +85,7 @@ mod tests {
         let location = || "/m/web.yaml".to_owned();
         for (answer, worked, part) in [
             (ForgetAnswer::Forgotten { location: location() }, true, "is being stopped"),
-            (ForgetAnswer::NotKept { location: location() }, false, "take the manifest away"),
+            (ForgetAnswer::NotKept { location: location() }, false, "remove the manifest"),
             (ForgetAnswer::Unknown, false, "No manifest is known"),
             (ForgetAnswer::Failed { message: "x".into() }, false, "not forgotten: x."),
         ] {

@@ -25,7 +25,7 @@ use std::{
 
 /// It did not work, or `check` found something wrong.
 pub const EXIT_FAILURE: u8 = 1;
-/// The command line or the configuration is wrong; nothing was touched.
+/// The command line or the configuration is wrong; nothing was changed.
 pub const EXIT_USAGE: u8 = 2;
 /// No agent answers.
 pub const EXIT_NO_AGENT: u8 = 3;
@@ -34,23 +34,23 @@ const ABOUT: &str = "Runs Kubernetes pods from manifests in a directory, on cont
 const LONG_ABOUT: &str = "\
 Runs Kubernetes pods from manifests in a directory, on containerd.
 
-Put a Pod manifest (*.yaml, *.yml, *.json) into /etc/nodelet/static-pods and its containers run, and \
-go on running: through crashes of theirs and of this agent, through bad edits and reboots. Take the \
-manifest away and the pod is stopped.";
+Put a Pod manifest (*.yaml, *.yml, *.json) into /etc/nodelet/static-pods and its containers run. They \
+survive crashes of containers and of the agent, invalid edits and reboots. Remove \
+the manifest, and the pod is stopped.";
 const EXAMPLES: &str = "\
 Examples:
-  nodelet check web.yaml          what the agent would say about a manifest
+  nodelet check web.yaml          check a manifest as the agent would
   nodelet                         run the agent (usually: systemctl start nodelet)
-  nodelet status                  what runs, and why something does not
+  nodelet status                  what runs, and why a pod does not run
   nodelet status web              one pod in detail, with its events
   nodelet logs web -f             follow its log
   nodelet run --help              every flag of the agent
 
 Exit codes:
-  0  done
-  1  it failed, or check found something wrong
-  2  the command line or the configuration is wrong; nothing was touched
-  3  no agent answers (status, logs, forget)";
+  0  success
+  1  the command failed, or check found a problem
+  2  the command line or the configuration is wrong; nothing was changed
+  3  no agent answered (status, logs, forget)";
 
 #[derive(Debug, Parser)]
 #[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
@@ -62,10 +62,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the agent (what happens when no command is named)
+    /// Run the agent (the default command)
     #[command(after_help = RUN_HELP)]
     Run(RunArgs),
-    /// Say what the agent would say about manifests and configuration files
+    /// Check manifests and configuration files without running anything
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Show pods, manifests and the node, or one pod in detail
@@ -84,19 +84,19 @@ enum Command {
 }
 
 const RUN_HELP: &str = "\
-Flags have the kubelet's names; '_' and '-' in them are the same. They win over the files of \
---config-dir, those over --config, and that over the defaults. Flags of the kubelet that are not \
-listed are reported and not acted on. docs/configuration.md has every flag and every field.
+Flags have the kubelet's names; '_' and '-' in them are equivalent. Flags override the files of \
+--config-dir, those override --config, and --config overrides the defaults. Other flags of the \
+kubelet are reported and have no effect. docs/configuration.md has every flag and every field.
 
-The agent stops at SIGTERM and SIGINT; the containers go on running. At SIGHUP it reads manifests and \
+The agent stops on SIGTERM and SIGINT; the containers keep running. On SIGHUP it reads manifests and \
 the credentials of the API server again.";
 
 const CHECK_HELP: &str = "\
-Nothing is run and no agent is asked. What is wrong is printed as FILE:LINE:COLUMN: field: what, and the exit \
-code is 1 then.
+No pod is started, and no agent needs to run. Problems are printed as FILE:LINE:COLUMN: field: message, and the \
+exit code is then 1.
 
 Examples:
-  nodelet check web.yaml                          a manifest, before it is put into place
+  nodelet check web.yaml                          a manifest, before you put it into place
   nodelet check /etc/nodelet/static-pods          all of them, duplicate names included
   nodelet check /etc/nodelet/config.d/10-my.conf  a configuration file";
 
@@ -109,13 +109,13 @@ Examples:
 
 #[derive(Debug, Args)]
 struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 
 #[derive(Debug, Args)]
 struct ManArgs {
-    /// Where to write nodelet.1, nodelet-run.1, ... [default: nodelet.1 to standard output]
+    /// The directory for nodelet.1, nodelet-run.1, ... [default: nodelet.1 to standard output]
     #[arg(value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 }

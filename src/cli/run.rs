@@ -39,7 +39,7 @@ where
     // Each is among the notices, which the agent logs.
     if !unknown.is_empty() {
         let count = unknown.len();
-        tracing::error!(count, "the configuration has unknown fields; going on without them");
+        tracing::error!(count, "the configuration has unknown fields, which have no effect");
     }
     // One thread: the agent waits nearly always, and a second one costs half a megabyte. File work
     // goes to threads that come and go; enough of them that some may hang on a dead file system.

@@ -272,7 +272,7 @@ fn enforce(r: &mut Reader<'_>, per_qos: bool, notices: &mut Vec<Mistake>) -> Enf
             }
             "pods" => enforce = Enforce::Pods,
             "none" | "" if values.len() == 1 => {}
-            "none" => r.invalid(place, &at, Json::from("none"), "must stand alone"),
+            "none" => r.invalid(place, &at, Json::from("none"), "must be the only item"),
             "system-reserved"
             | "kube-reserved"
             | "system-reserved-compressible"

@@ -27,7 +27,7 @@ pub(super) fn periods(r: &mut Reader<'_>) -> Option<ShutdownPeriods> {
     if let Some(groups) = groups.filter(|groups| !groups.is_empty()) {
         for (path, time) in [(TOTAL, total), (CRITICAL, critical)] {
             if let (true, Some(time)) = (positive(time), time) {
-                let must = format!("must not be set beside {BY_PRIORITY}");
+                let must = format!("must not be set together with {BY_PRIORITY}");
                 invalid(r, path, time, &must);
             }
         }
@@ -72,7 +72,7 @@ fn by_priority(r: &mut Reader<'_>) -> Option<Vec<ShutdownPeriod>> {
         let (priority, at) = number("priority");
         if !seen.insert(priority) {
             let path = format!("{BY_PRIORITY}[{index}].priority");
-            r.invalid(at, &path, priority, "must not stand in the list twice");
+            r.invalid(at, &path, priority, "must be unique");
         }
         let (seconds, at) = number("shutdownGracePeriodSeconds");
         match (i32::try_from(priority), u32::try_from(seconds)) {
@@ -146,11 +146,11 @@ mod tests {
             ),
             (
                 format!("shutdownGracePeriod: 5s\n{entry}]\n"),
-                "shutdownGracePeriod: Invalid value: \"5s\": must not be set beside shutdownGracePeriodByPodPriority",
+                "shutdownGracePeriod: Invalid value: \"5s\": must not be set together with shutdownGracePeriodByPodPriority",
             ),
             (
                 format!("{entry}, {{priority: 1}}]\n"),
-                "shutdownGracePeriodByPodPriority[1].priority: Invalid value: 1: must not stand in the list twice",
+                "shutdownGracePeriodByPodPriority[1].priority: Invalid value: 1: must be unique",
             ),
             (
                 format!("{entry}, {{shutdownGracePeriodSeconds: -1}}]\n"),

@@ -284,7 +284,7 @@ startConcurrency: -1
             "main.yaml: line 9, column 1: registryBurst: Duplicate value: \"registryBurst\": this key was written before, at line 3",
             "main.yaml: line 11, column 22: serializeImagePulls: Invalid value: true: must be false where maxParallelImagePulls is 2",
             "main.yaml: line 12, column 20: cpuCFSQuotaPeriod: Invalid value: \"2s\": must be between 1ms and 1s",
-            "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must stand alone",
+            "main.yaml: line 13, column 26: enforceNodeAllocatable[0]: Invalid value: \"none\": must be the only item",
             "main.yaml: line 14, column 1: runOnce: Unsupported: the kubelet rejects it too: run the agent as a service",
             "main.yaml: line 15, column 24: allowedUnsafeSysctls[0]: Invalid value: \"vm.swappiness\": must be the name of a sysctl that each pod has its own of (kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*, net.*), with a `*` at the end at most",
             "main.yaml: line 16, column 15: staticPodURL: Invalid value: must be an http or https URL",

@@ -79,7 +79,7 @@ impl OutsideSearch {
         self.searches.spawn(async move {
             let users = tokio::time::timeout(patience, users).await.unwrap_or_default();
             let users = match users.is_empty() {
-                true => "nobody that can be seen".to_owned(),
+                true => "none found".to_owned(),
                 false => users.join(", "),
             };
             let message = format!(
@@ -177,7 +177,7 @@ mod tests {
         let found = search.next().await;
         assert!(found.ends_with("outside pods: yes (pid 7, 900)"), "{found}");
         let late = search.next().await;
-        assert!(late.ends_with("outside pods: nobody that can be seen"), "{late}");
+        assert!(late.ends_with("outside pods: none found"), "{late}");
         let both = BTreeSet::from([memory, disk]);
         assert_eq!(search.messages(&both).collect::<Vec<_>>(), [found.clone(), late]);
         assert_eq!(search.messages(&BTreeSet::from([memory])).collect::<Vec<_>>(), [found]);

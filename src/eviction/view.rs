@@ -58,7 +58,7 @@ impl ViewHistory {
     /// One sentence for each pod that was measured in part.
     fn suspects(&self) -> impl Iterator<Item = String> {
         self.partly.iter().map(|(pod, what)| {
-            format!("pod {pod} could not be measured whole ({what}): it is a suspect when a disk is short")
+            format!("pod {pod} could not be measured completely ({what}): it is a suspect while a disk is short")
         })
     }
 

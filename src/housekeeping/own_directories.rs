@@ -69,7 +69,7 @@ impl Keeper {
     /// When another agent has taken one of the directories: this one must not go on.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut events = Events::open()
-            .inspect_err(|err| tracing::warn!(%err, "no inotify: deleted directories of the agent are found by the clock"))
+            .inspect_err(|err| tracing::warn!(%err, "no inotify: the agent checks its directories periodically"))
             .ok();
         // Something was lost, and no look since has found everything in place.
         let mut unsettled = false;
@@ -93,7 +93,9 @@ impl Keeper {
                 Err(error @ StoreError::Io { .. }) => {
                     if !std::mem::replace(&mut failing, true) {
                         let error = anyhow::Error::new(error);
-                        tracing::warn!("own directories were deleted and can't be made: {error:#}");
+                        tracing::warn!(
+                            "the agent's directories were deleted and can't be created: {error:#}"
+                        );
                     }
                     pause = AGAIN;
                 }
@@ -124,7 +126,7 @@ impl Keeper {
         }
         if !repaired.missing.is_empty() {
             self.store.warn(format!(
-                "deleted while the agent ran, and made again: {:?}",
+                "deleted while the agent ran, and created again: {:?}",
                 repaired.missing
             ));
         }
@@ -135,7 +137,7 @@ impl Keeper {
 async fn next(events: &mut Option<Events>) {
     let Some(watching) = events else { return std::future::pending().await };
     if let Err(err) = watching.next().await {
-        tracing::warn!(%err, "inotify broke: deleted directories of the agent are found by the clock");
+        tracing::warn!(%err, "inotify failed: the agent checks its directories periodically");
         *events = None;
     }
 }

@@ -75,7 +75,7 @@ impl Housekeeping {
                 let due = !self.enforced && Instant::now() >= next_try;
                 let removed = self.enforced && self.parts.cgroups.kubepods_inode() != self.made;
                 if removed {
-                    tracing::warn!("the cgroup of all pods was removed, and is made again");
+                    tracing::warn!("the cgroup of all pods was removed and is created again");
                 }
                 if due || removed || done != wanted {
                     enforcing = self.enforce(known.burstable_shares).await;

@@ -63,7 +63,7 @@ impl AddressTask {
         let mut changes = Changes::open()
             .inspect_err(|err| {
                 let every = RESYNC.as_secs();
-                tracing::warn!(%err, "the kernel does not tell changes of addresses: the node's are read every {every} s");
+                tracing::warn!(%err, "the kernel does not report changes of addresses; they are read every {every} s");
             })
             .ok();
         while !shutdown.is_cancelled() {
@@ -91,7 +91,7 @@ async fn next_change(changes: &mut Option<Changes>) {
     if let Some(open) = changes {
         match open.next().await {
             Ok(()) => return,
-            Err(err) => tracing::warn!(%err, "the kernel no longer tells changes of addresses"),
+            Err(err) => tracing::warn!(%err, "the kernel no longer reports changes of addresses"),
         }
         *changes = None;
     }

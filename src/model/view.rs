@@ -179,7 +179,7 @@ pub struct ReliefView {
 /// The relist loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlegView {
-    /// When the last whole listing began; `None` before the first.
+    /// When the last full listing began; `None` before the first.
     pub last_relist_at: Option<Timestamp>,
     /// `None` when healthy; else the kubelet's message.
     pub unhealthy: Option<String>,

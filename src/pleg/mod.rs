@@ -45,7 +45,7 @@ pub struct PlegUpdate {
 /// How seeing goes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Health {
-    /// Boot time at which the last whole listing began.
+    /// Boot time at which the last full listing began.
     pub last_relist: Option<Duration>,
     /// `None` when healthy, else the kubelet's message.
     pub unhealthy: Option<String>,

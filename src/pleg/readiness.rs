@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Age of the last good answer from which on the runtime counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
-/// Age of the last whole listing from which on the loop counts as unhealthy.
+/// Age of the last full listing from which on the loop counts as unhealthy.
 const LISTED_WITHIN: Duration = Duration::from_secs(180);
 
 /// Conditions, with what does not change while the runtime runs where it was asked for.

@@ -353,15 +353,15 @@ impl Loop {
     fn readiness(&mut self, answer: Result<readiness::Answer, CriError>) {
         if let Err(err) = &answer {
             if !self.status.fails {
-                warn!(%err, "the runtime does not tell its status");
+                warn!(%err, "the runtime does not report its status");
             }
             self.status.fails = true;
             self.status.about = true;
         } else if mem::take(&mut self.status.fails) {
-            info!("the runtime tells its status again");
+            info!("the runtime reports its status again");
         }
         if let Some(err) = answer.as_ref().ok().and_then(readiness::Answer::driver_error) {
-            warn!(%err, "the runtime does not tell its cgroup driver");
+            warn!(%err, "the runtime does not report its cgroup driver");
             self.status.about = true;
         }
         let now = (self.settings.clock)();

@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// There is no socket, or nobody behind it.
-    #[error("the agent isn't running: nobody answers on {}", socket.display())]
+    #[error("the agent isn't running: no answer on {}", socket.display())]
     NotRunning { socket: PathBuf, source: io::Error },
     /// The socket is for root.
     #[error("no permission to use {}: run this as root (sudo nodelet ...)", socket.display())]
@@ -30,9 +30,9 @@ pub enum ClientError {
     #[error("can't connect to {}", socket.display())]
     Connect { socket: PathBuf, source: io::Error },
     /// The connection broke, or what came is no HTTP.
-    #[error("the agent behind {} broke off", socket.display())]
+    #[error("the agent at {} closed the connection", socket.display())]
     Http { socket: PathBuf, source: hyper::Error },
-    #[error("the agent behind {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
+    #[error("the agent at {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
     TimedOut { socket: PathBuf },
     /// It answered with an error.
     #[error("the agent refused {path}: {status} {message}")]

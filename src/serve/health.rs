@@ -161,7 +161,7 @@ pub(super) async fn serve(
                 return connections::serve(&listener, router, POLICY, shutdown).await;
             }
             Err(err) if !told => {
-                tracing::warn!(%address, %err, "the health port can't be served yet, trying on");
+                tracing::warn!(%address, %err, "the health port can't be served yet; trying again");
                 told = true;
             }
             Err(_) => {}

@@ -77,7 +77,7 @@ pub enum ServeError {
     #[error("another agent answers on {}", .0.display())]
     InUse(PathBuf),
     /// Something that is no socket is in the way.
-    #[error("{} is in the way: it is no socket", .0.display())]
+    #[error("{} exists and is not a socket", .0.display())]
     InTheWay(PathBuf),
     /// The directory or the socket can't be made.
     #[error("can't {operation} {}", path.display())]
@@ -138,12 +138,12 @@ async fn serve_local(
         }
         match local.path.bind_again() {
             Ok(bound) => {
-                tracing::warn!("the local socket was deleted, and is made again");
+                tracing::warn!("the local socket was deleted and is created again");
                 local = bound;
             }
             // The next look tries again.
             Err(err) => {
-                tracing::warn!(%err, "the local socket was deleted, and can't be made again");
+                tracing::warn!(%err, "the local socket was deleted and can't be created again");
             }
         }
     }

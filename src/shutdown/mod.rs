@@ -151,7 +151,7 @@ impl Listener {
             if std::mem::replace(&mut lost, true) {
                 tracing::debug!(err = %error, "logind is not heard");
             } else {
-                tracing::info!(err = %error, "logind is not heard any more, trying again");
+                tracing::info!(err = %error, "the connection to logind was lost; trying again");
             }
             sleep(AGAIN).await;
         }
@@ -189,7 +189,7 @@ impl Listener {
     async fn tell(&self, what: Told) {
         // The conductor lives as long as this.
         if self.tell.send(what).await.is_err() {
-            tracing::debug!("nobody conducts a shutdown any more");
+            tracing::debug!("the conductor of shutdowns has ended");
         }
     }
 
@@ -227,7 +227,7 @@ impl Listener {
         let path = self.places.drop_in.clone();
         let written = LOOKS.run(move || write_drop_in(&path, wanted)).await;
         let mut why = match written {
-            Ok(Ok(())) => "another of its settings is stronger".to_owned(),
+            Ok(Ok(())) => "another setting overrides it".to_owned(),
             Ok(Err(error)) => format!("{}: {error}", self.places.drop_in.display()),
             Err(error) => error.to_string(),
         };
@@ -241,7 +241,7 @@ impl Listener {
         }
         let (wanted, delay) = (format_duration(wanted), format_duration(delay));
         Ok(Err(format!(
-            "pods are to have {wanted} when the machine goes down, and logind's InhibitDelayMaxSec is {delay}: {why}"
+            "pods need {wanted} when the machine shuts down, but logind's InhibitDelayMaxSec is {delay}: {why}"
         )))
     }
 }
@@ -336,7 +336,10 @@ impl Conductor {
         }
         if !ended && !ending.left.is_empty() {
             let left: Vec<String> = ending.left.iter().map(ToString::to_string).collect();
-            tracing::warn!(pods = left.join(", "), "not ended within the time of their priority");
+            tracing::warn!(
+                pods = left.join(", "),
+                "pods did not end within the time of their group"
+            );
         }
         let next = shutdown.map_or(0, |shutdown| shutdown.turn + 1);
         if next < self.periods.groups().len() {
@@ -345,7 +348,7 @@ impl Conductor {
         }
         self.deadline = None;
         self.stage.send_replace(Stage::Over);
-        tracing::info!("pods had their time, the machine may go down");
+        tracing::info!("the time for pods is over; the machine may shut down");
         self.lock = None;
     }
 

@@ -168,8 +168,8 @@ async fn nothing_is_written_where_logind_waits_long_enough() {
 #[tokio::test]
 async fn a_delay_that_stays_too_short_is_told_and_used() {
     let bench = bench(&[30], |logind| logind.set(|state| state.drop_in = None));
-    let told = "pods are to have 30s when the machine goes down, and logind's InhibitDelayMaxSec is 5s: \
-                another of its settings is stronger";
+    let told = "pods need 30s when the machine shuts down, but logind's InhibitDelayMaxSec is 5s: \
+                another setting overrides it";
     // Published after logind has given the lock.
     bench.until(vec![told.to_owned()], |bench| bench.trouble.borrow().clone()).await;
     assert_eq!(bench.logind.locks(), (1, 1));

@@ -63,7 +63,7 @@ impl DirectorySource {
         loop {
             if let Err(error) = hints.revive() {
                 if !told {
-                    tracing::warn!(err = %error, "no inotify: changes are seen by the clock");
+                    tracing::warn!(err = %error, "no inotify: manifests are read periodically");
                 }
                 told = true;
             }

@@ -109,7 +109,7 @@ impl Hints {
             }
             Err(error) => error,
         };
-        tracing::warn!(err = %error, "inotify broke: changes of manifests are seen by the clock");
+        tracing::warn!(err = %error, "inotify failed: manifests are read periodically");
         self.inotify = None;
         Hint::Now
     }

@@ -34,7 +34,7 @@ use std::{
 /// Largest manifest, in bytes.
 const MAX_FILE_BYTES: u64 = MAX_TEXT_BYTES as u64;
 /// Most entries of a directory, of any kind. One with more is not taken for a directory of
-/// manifests (`/tmp`, a spool): what ran goes on running, and nothing of it is read.
+/// manifests (`/tmp`, a spool): pods that run keep running, and nothing of it is read.
 const MAX_ENTRIES: usize = 1000;
 /// A file that did not change for this long is written, without a second look. By its ctime, which
 /// can't be set, on the wall clock; where that runs backwards, a second look decides.

@@ -187,7 +187,7 @@ fn tell(before: &SourceSnapshot, after: &SourceSnapshot) {
     let location = &after.view.location;
     match (&before.view.error, &after.view.error) {
         (old, Some(error)) if old.as_ref() != Some(error) => tracing::warn!(%location, "{error}"),
-        (Some(_), None) => tracing::info!(%location, "all is well with the manifests again"),
+        (Some(_), None) => tracing::info!(%location, "the manifests have no problems any more"),
         (_, _) => {}
     }
     let mut old = before.view.files.iter().peekable();

@@ -72,7 +72,7 @@ enum UrlError {
     Downgrade,
     #[error("redirects to another place: {0}")]
     Redirect(Box<UrlError>),
-    #[error("the answer broke off: {0}")]
+    #[error("the response ended early: {0}")]
     Body(String),
     #[error("the answer is larger than {} MiB", MAX_BODY_BYTES >> 20)]
     TooLarge,

@@ -140,7 +140,7 @@ impl Reporter {
         self.last = Some(report.clone());
         // The set outlives its workers; when it is gone there is nobody left to tell.
         if self.reports.send(report).await.is_err() {
-            tracing::debug!(pod = %self.key, "nobody listens to reports any more");
+            tracing::debug!(pod = %self.key, "no receiver for reports any more");
         }
     }
 

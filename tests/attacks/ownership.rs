@@ -248,7 +248,7 @@ fn a_deleted_run_directory_is_made_again() {
     let ids = world.running_ids("innocent");
     delete(&world.agent.run_dir());
     let named = |status: &crate::support::status::Status| {
-        status.node.warnings.iter().any(|warning| warning.contains("made again"))
+        status.node.warnings.iter().any(|warning| warning.contains("created again"))
     };
     world.wait_for(Duration::from_secs(20), "it answers again, and says so", named);
     let dog = Watchdog::watch(&world);
@@ -287,7 +287,7 @@ fn no_second_agent_starts_on_a_deleted_state_directory() {
         assert_refused(&second, &world, &world.agent.root_dir());
     }
     world.wait("the loss is named", |status| {
-        status.node.warnings.iter().any(|warning| warning.contains("made again"))
+        status.node.warnings.iter().any(|warning| warning.contains("created again"))
     });
     dog.finish(&world);
     world.agent.kill();

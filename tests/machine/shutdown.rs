@@ -59,7 +59,7 @@ pub fn a_reboot_waits_for_pods() {
     assert_eq!(lines, "ordinary told\nordinary done\ncritical told\ncritical done\n");
     let log = node.sh("journalctl -b -1 -u nodelet -o cat --no-pager");
     assert!(log.contains("Shutdown manager detected shutdown event"), "{log}");
-    assert!(log.contains("pods had their time, the machine may go down"), "{log}");
+    assert!(log.contains("the time for pods is over; the machine may shut down"), "{log}");
     let status = node.wait_for(SOON, "the pods run again", |status| {
         status.runs("ordinary") && status.runs("critical")
     });

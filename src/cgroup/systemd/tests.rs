@@ -80,7 +80,7 @@ async fn a_job_that_does_not_do_it_is_an_error() {
     let (_dir, fake, systemd) = bench().await;
     fake.jobs_end_in("failed");
     let error = systemd.ensure(&[slice("a.slice")]).await.unwrap_err();
-    assert_eq!(error.to_string(), "systemd was told to start it, and it is failed");
+    assert_eq!(error.to_string(), "systemd did not start it: its state is failed");
     fake.refuse("StartTransientUnit", "org.freedesktop.DBus.Error.InvalidArgs", "no such thing");
     let error = systemd.ensure(&[slice("b.slice")]).await.unwrap_err();
     assert_eq!(

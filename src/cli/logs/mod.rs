@@ -41,7 +41,7 @@ pub(super) enum LogsError {
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error(
-        "{error}. Only logs in {DEFAULT_DIR} were looked at, because no agent told where they lie ({why}); name another directory with --pod-logs-dir"
+        "{error}. Only {DEFAULT_DIR} was searched, because no agent reported its log directory ({why}); use --pod-logs-dir for another directory"
     )]
     SelectAlone { error: SelectError, why: String },
     #[error("can't read the logs in {}", path.display())]

@@ -23,7 +23,7 @@ pub(super) fn render(page: &mut Page, view: &ClusterView, node: &str, now: Times
     page.field(INDENT, "Status posted", &ago(view.status_posted));
     page.field(INDENT, "Lease renewed", &ago(view.lease_renewed));
     let watching =
-        if view.watching { "its changes arrive" } else { "NO: its changes do not arrive" };
+        if view.watching { "changes are received" } else { "NO: changes are not received" };
     page.field(INDENT, "Watching", watching);
     let waiting = match (view.pods_waiting, view.events_waiting) {
         (0, 0) => String::new(),

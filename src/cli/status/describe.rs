@@ -58,7 +58,7 @@ fn head(
     page.field(0, "UID", view.uid.as_str());
     page.field(0, "Node", &document.node.name);
     if view.pod.is_none() {
-        page.field(0, "Note", "its specification is lost; what remains of it is being removed");
+        page.field(0, "Note", "its specification is lost; the rest of the pod is being removed");
     }
     page.field(0, "Manifest", &pods::manifest(view));
     if pods::last_good(&document.node.sources).contains(&view.key) {
@@ -125,7 +125,7 @@ fn container(
     page.optional(4, "Command", Some(&words(spec.command.as_deref())));
     page.optional(4, "Args", Some(&words(spec.args.as_deref())));
     match status {
-        None => page.field(4, "State", "not made yet"),
+        None => page.field(4, "State", "not created yet"),
         Some(status) => {
             page.field(4, "State", &state(status.state.as_ref(), now));
             let last = status.last_state.as_ref().filter(|last| **last != Default::default());

@@ -66,10 +66,10 @@ pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, C
         ClientError::NotRunning { .. } => {
             "Start it with:         systemctl start nodelet   (or, by hand: nodelet run)\n\
              Why it ended:          journalctl -u nodelet -e\n\
-             It has another runDir: say which with --run-dir DIR"
+             It has another runDir: use --run-dir DIR"
         }
         ClientError::TimedOut { .. } => {
-            "It accepts connections and answers nothing: it is stopped (SIGSTOP), or the machine is \
+            "It accepts connections but does not answer: it is stopped (SIGSTOP), or the machine is \
              overloaded.\nWhat it did last: journalctl -u nodelet -e"
         }
         ClientError::Denied { .. }

@@ -36,7 +36,7 @@ pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> S
 fn manifests(page: &mut Page, source: &SourceView) {
     page.line(&format!("Manifests from {}", source.location));
     if let Some(error) = &source.error {
-        page.block(INDENT, &format!("{}; what ran goes on running", text::one_line(error)));
+        page.block(INDENT, &format!("{}; pods that run keep running", text::one_line(error)));
     }
     if source.files.is_empty() && source.error.is_none() {
         page.block(INDENT, "none");
@@ -155,7 +155,7 @@ fn runtime(node: &NodeView) -> String {
 fn pleg(node: &NodeView, now: Timestamp) -> String {
     let pleg = &node.pleg;
     let last = match pleg.last_relist_at {
-        Some(at) => format!("last whole listing {} ago", text::age_at(at, now)),
+        Some(at) => format!("last full listing {} ago", text::age_at(at, now)),
         None => "nothing listed yet".to_owned(),
     };
     let events = if pleg.events_connected {
@@ -212,7 +212,7 @@ fn foreign(page: &mut Page, node: &NodeView) {
         return;
     }
     page.line("");
-    page.line("Pods of others on the same runtime, left alone");
+    page.line("Pods of other programs on the same runtime, left alone");
     let rows: Vec<Vec<String>> = node
         .foreign
         .iter()
@@ -220,7 +220,7 @@ fn foreign(page: &mut Page, node: &NodeView) {
             let state = if pod.running { "running" } else { "stopped" };
             let owner = match &pod.owner {
                 Some(owner) => format!("of the nodelet with owner id {owner}"),
-                None => "of no nodelet".to_owned(),
+                None => "not of a nodelet".to_owned(),
             };
             vec![pod.key.to_string(), state.to_owned(), owner]
         })

@@ -13,13 +13,13 @@ pub(crate) struct Wanted {
 /// Why no pod is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SelectError {
-    #[error("{0:?} names no pod: write NAME or NAMESPACE/NAME")]
+    #[error("{0:?} is not the name of a pod: expected NAME or NAMESPACE/NAME")]
     Malformed(String),
-    #[error("{pod:?} names the namespace {in_name:?}, --namespace names {in_flag:?}")]
+    #[error("{pod:?} has the namespace {in_name:?}, but --namespace is {in_flag:?}")]
     TwoNamespaces { pod: String, in_name: String, in_flag: String },
     #[error("no pod {wanted}{}", others(.known))]
     NotFound { wanted: String, known: Vec<PodKey> },
-    #[error("{wanted} may be any of {}: write one of them in full", joined(.found))]
+    #[error("{wanted} matches more than one pod: {}. Use a full name", joined(.found))]
     Ambiguous { wanted: String, found: Vec<PodKey> },
 }
 
@@ -140,16 +140,19 @@ mod tests {
         };
         assert_eq!(
             said("web", None),
-            "web may be any of default/web-n1, shop/web-n1: write one of them in full"
+            "web matches more than one pod: default/web-n1, shop/web-n1. Use a full name"
         );
         assert_eq!(
             said("mail", Some("shop")),
             "no pod shop/mail; there are default/web-n1, default/web-n1-n1, shop/db-n1, shop/web-n1"
         );
-        assert_eq!(said("a/b/c", None), "\"a/b/c\" names no pod: write NAME or NAMESPACE/NAME");
+        assert_eq!(
+            said("a/b/c", None),
+            "\"a/b/c\" is not the name of a pod: expected NAME or NAMESPACE/NAME"
+        );
         assert_eq!(
             said("a/b", Some("c")),
-            "\"a/b\" names the namespace \"a\", --namespace names \"c\""
+            "\"a/b\" has the namespace \"a\", but --namespace is \"c\""
         );
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::
     let proc_mount = context.proc_mount.as_deref();
     report.one_of(&format!("{path}.procMount"), proc_mount, &["Default", "Unmasked"]);
     if proc_mount == Some("Unmasked") {
-        let detail = "`hostUsers` must be false to use `Unmasked`, which this version can't do";
+        let detail = "`Unmasked` needs `hostUsers: false`, which this version does not support";
         report.not_honoured(&format!("{path}.procMount"), detail);
     }
     if let Some(profile) = &context.seccomp_profile {
@@ -151,7 +151,7 @@ fn sysctls(
         }
         let allowed = allowed_unsafe.iter().any(|pattern| is_allowed_sysctl(pattern, &name));
         if namespace.is_none() {
-            let detail = format!("sysctl {name:?} is not a pod's own, it would change the node");
+            let detail = format!("sysctl {name:?} is not namespaced: it would change the node");
             report.forbidden(&path, &detail);
         } else if !is_safe_sysctl(&name, None) && !allowed {
             let detail = format!("sysctl {name:?} not allowlisted; see allowedUnsafeSysctls");

@@ -23,7 +23,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
     scheduling::check(report, spec);
     if spec.readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
         let message =
-            "without an API server nobody sets these conditions: the pod runs and is never Ready";
+            "without an API server nothing sets these conditions: the pod runs and is never Ready";
         report.warn("spec.readinessGates", message);
     }
     priority(report, spec, &cx.settings.priority_classes);
@@ -48,12 +48,12 @@ fn priority(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<String,
     report.name(path, class, names::dns_subdomain);
     match (priority_of_class(class, classes), spec.priority) {
         (Some(meant), Some(written)) if meant != written => {
-            let message = format!("the class has priority {meant}: `priority: {written}` counts");
+            let message = format!("the class has priority {meant}, but `priority: {written}` applies");
             report.warn(path, &message);
         }
         (None, None) => report.warn(
             path,
-            "unknown, the pod has priority 0: name it in priorityClasses of NodeletConfiguration, or write `priority` beside it",
+            "unknown class, the pod has priority 0: add the class to priorityClasses of NodeletConfiguration, or set `priority`",
         ),
         (Some(_) | None, Some(_)) | (Some(_), None) => {}
     }
@@ -85,7 +85,7 @@ fn namespaces(report: &mut Report, spec: &k8s::PodSpec) {
     if spec.host_users == Some(false) {
         report.not_honoured(
             "spec.hostUsers",
-            "user namespaces are not made by this version; remove the field",
+            "must be true: this version does not create user namespaces",
         );
     }
 }

@@ -63,7 +63,7 @@ pub enum NoReading {
     #[error("all pods together have no memory limit")]
     NoLimit,
     /// Nobody has told where it is.
-    #[error("the container runtime has not told where its images and containers lie")]
+    #[error("the container runtime has not reported where it stores images and containers")]
     NotTold,
     /// Images and writable layers lie where no signal counts them.
     #[error(

@@ -136,8 +136,8 @@ async fn asks_with_headers_and_keeps_what_it_had_when_that_fails() {
     for (answer, error) in [
         (response("503 Service Unavailable", "x"), "503 Service Unavailable"),
         (ok(""), "the answer is empty"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nkind".to_vec(), "broke off"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 11000000\r\n\r\n".to_vec(), "broke off"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nkind".to_vec(), "ended early"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 11000000\r\n\r\n".to_vec(), "ended early"),
         (b"what\r\n\r\n".to_vec(), "error"),
     ] {
         web.answer.send_replace(Arc::new(answer));

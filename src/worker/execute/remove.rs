@@ -178,7 +178,7 @@ async fn may_remove(host: &Host, request: &Request) -> Result<bool, String> {
     let ours = blocking(&REMOVALS, move || volumes.may_remove(&uid, &owner));
     let ours = ours.await?.map_err(|error| error_chain(&error))?;
     if !ours {
-        tracing::warn!(pod = %request.key, uid = %request.uid, "its directory was not made by this agent; the directory, logs and cgroup of this uid are left alone");
+        tracing::warn!(pod = %request.key, uid = %request.uid, "its directory was not created by this agent; the directory, logs and cgroup of this uid are left alone");
     }
     Ok(ours)
 }

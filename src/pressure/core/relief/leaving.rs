@@ -97,7 +97,7 @@ impl Leaving {
         let freed = self.room.freed(ended, seen)?;
         // The next decision needs a newer reading.
         effects.read_disks = true;
-        let late = if late { ", which has not stopped in time" } else { "" };
+        let late = if late { ", which did not stop in time" } else { "" };
         let report = ReliefView {
             at: seen.now.wall,
             signal: self.room.signal,

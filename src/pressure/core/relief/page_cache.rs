@@ -134,14 +134,14 @@ impl Relief {
         self.state.acted(seen.now.boot);
         let more = match outcome {
             ReclaimOutcome::Complete | ReclaimOutcome::Unsupported => "",
-            ReclaimOutcome::Partial => ", which had not so much",
-            ReclaimOutcome::Failed => ", which failed",
+            ReclaimOutcome::Partial => ", but it reclaimed less",
+            ReclaimOutcome::Failed => ", but that failed",
         };
         let reading = seen.readings.get(&request.signal);
         effects.actions.push(ReliefAction::ReportStep(ReliefView {
             at: seen.now.wall,
             signal: request.signal,
-            what: format!("asked the kernel for page cache of pods{more}"),
+            what: format!("asked the kernel to reclaim page cache of pods{more}"),
             freed: reading.map(|reading| reading.available.saturating_sub(request.before)),
             expected: Some(request.expected),
         }));

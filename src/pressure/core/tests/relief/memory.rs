@@ -11,7 +11,7 @@ fn page_cache_is_reclaimed_before_a_pod_is_evicted() {
     assert!(world.round(50).is_empty(), "the kernel has time");
     world.relief.fold(Outcome::Reclaimed(ReclaimOutcome::Complete));
     world.read(Signal::MemoryAvailable, 140 * MI);
-    assert_eq!(world.round(50), ["asked the kernel for page cache of pods"]);
+    assert_eq!(world.round(50), ["asked the kernel to reclaim page cache of pods"]);
     assert!(world.round(50).is_empty() && world.orders().evicted.is_empty());
 }
 
@@ -66,7 +66,7 @@ fn a_pod_that_does_not_stop_delays_the_next_within_limits() {
     world.round(29_000);
     assert!(world.round(500).is_empty());
     assert_eq!(world.round(1000), ["hog is late"]);
-    assert_eq!(world.round(50), ["evicted default/hog, which has not stopped in time"]);
+    assert_eq!(world.round(50), ["evicted default/hog, which did not stop in time"]);
     assert_eq!(world.round(50), ["measure cgroups of second"]);
 }
 
@@ -94,7 +94,10 @@ fn page_cache_reclaim_is_retried_after_a_minute() {
     world.read(Signal::MemoryAvailable, 60 * MI);
     assert_eq!(world.round(50), ["reclaim page cache"]);
     world.relief.fold(Outcome::Reclaimed(ReclaimOutcome::Partial));
-    assert_eq!(world.round(50), ["asked the kernel for page cache of pods, which had not so much"]);
+    assert_eq!(
+        world.round(50),
+        ["asked the kernel to reclaim page cache of pods, but it reclaimed less"]
+    );
     assert_eq!(world.round(1000), ["measure cgroups of "]);
     world.answer();
     assert_eq!(world.round(1), ["no pod helps"]);
