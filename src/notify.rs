@@ -18,7 +18,7 @@ use std::{
 /// an abstract socket.
 ///
 /// # Errors
-/// When there is no such socket, or nobody takes the message off it.
+/// When there is no such socket, or its receiver does not accept the message.
 pub fn send(socket: &OsStr, assignments: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

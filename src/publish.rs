@@ -1,10 +1,10 @@
-//! Publishing through a watch channel without waking anybody for nothing.
+//! Publishing through a watch channel without waking receivers when nothing has changed.
 
 use tokio::sync::watch;
 
 /// What [`watch::Sender`] lacks.
 pub trait PublishIfChanged<T> {
-    /// Publishes `value` unless it equals what is published. Whether it was published.
+    /// Publishes `value` unless it equals the published one. Returns true when it was published.
     fn publish_if_changed(&self, value: T) -> bool;
 }
 

@@ -1,12 +1,12 @@
-//! What systemd is told: that the agent is up, how it is (`STATUS=`), and, where the service has a
-//! watchdog, that its loops come round.
+//! Notifications to systemd: the agent is ready, its status line (`STATUS=`), and, if the service
+//! has a watchdog, that its loops make progress.
 //!
-//! READY=1 is sent once everything was made, which takes a good configuration, the lock and the
-//! sources, but not the runtime: an agent whose runtime is away is up and says so in its status.
-//! Nor do the signs of life depend on the runtime: to start an agent again because containerd hangs
-//! would help nobody. A manifest directory or a volume on a file system that does not answer is
-//! shown in the status for the same reason. A write of state files that does not end counts as a
-//! loop that hangs.
+//! READY=1 is sent when all parts exist. This needs a valid configuration, the lock and the
+//! sources, but not the runtime: an agent without a runtime is ready and reports the problem in its
+//! status. The watchdog does not depend on the runtime either, because restarting the agent would
+//! not help when containerd hangs. For the same reason, a manifest directory or a volume on a file
+//! system that does not answer only appears in the status. A write of state files that does not end
+//! counts as a loop that hangs.
 
 use crate::{
     model::{NodeView, PodViews},
@@ -19,29 +19,29 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Changes that come within this time are told together.
+/// Changes within this time are sent together.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A loop that has not come round for so long hangs: three times what it takes at most.
+/// A loop without a heartbeat for this time hangs: three times its longest period.
 const LATE: Duration = Duration::from_secs(180);
-/// Longer than any process lives.
+/// Longer than any process runs.
 const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
 
 /// The task.
 #[derive(Debug)]
 pub struct SystemdTask {
-    /// Where systemd listens.
+    /// The notification socket of systemd.
     pub socket: OsString,
-    /// It wants a sign of life this often.
+    /// The watchdog interval; `None` without a watchdog.
     pub watchdog: Option<Duration>,
     /// The node's view, for `STATUS=`.
     pub node: watch::Receiver<Arc<NodeView>>,
     /// The pods' views, for `STATUS=`.
     pub pods: watch::Receiver<Arc<PodViews>>,
-    /// The loops that have to come round.
+    /// The loops that the watchdog supervises.
     pub loops: Vec<Pulse>,
 }
 
-/// When a loop came round, as far as it was noticed.
+/// The heartbeat of a loop, and when it was last seen to change.
 #[derive(Debug)]
 pub struct Pulse {
     name: &'static str,
@@ -56,10 +56,10 @@ impl Pulse {
         Self { name, beats, seen: Instant::now() }
     }
 
-    /// Whether the loop hangs. By the clock that timers go by, which stands still while the machine
-    /// sleeps: nobody is late because of that.
+    /// True when the loop hangs. Uses the clock of the timers, which stops while the machine is
+    /// suspended, so a suspended machine makes no loop late.
     fn is_late(&mut self, now: Instant) -> bool {
-        // The sender is gone when the loop has ended; the agent ends then.
+        // The sender is gone when the loop has ended. The agent ends then, too.
         if self.beats.has_changed().unwrap_or(false) {
             self.beats.mark_unchanged();
             self.seen = now;
@@ -78,7 +78,7 @@ impl SystemdTask {
         let mut next_status = None;
         loop {
             let far = Instant::now() + NEVER;
-            // Every arm only waits, and what it waited for is looked at anew after it.
+            // Cancel-safe: every arm only waits, and the state is read again afterwards.
             tokio::select! {
                 () = shutdown.cancelled() => {
                     let down = self.node.borrow().shutdown.is_some();
@@ -142,7 +142,7 @@ impl SystemdTask {
         if !node.warnings.is_empty() {
             line.push_str(&format!("; {} warnings, see nodelet status", node.warnings.len()));
         }
-        // A line end would begin another assignment.
+        // A line break would begin another assignment.
         line.replace(|c: char| c.is_control(), " ")
     }
 

@@ -1,4 +1,4 @@
-//! Who has which room: what stays, what is going, and what that leaves.
+//! The resources of the node: which pods keep them, which pods are stopping, and what is left.
 
 use super::{
     Allocatable,
@@ -14,7 +14,7 @@ pub(super) struct Occupant<'a> {
     pub(super) key: &'a PodKey,
     pub(super) pod: &'a k8s::Pod,
     pub(super) needs: Needs,
-    /// It is not known yet whether it goes.
+    /// It is not known yet whether it is stopped.
     pub(super) undecided: bool,
     ports: Vec<HostPort<'a>>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Board<'a> {
     allocatable: &'a Allocatable,
     staying: Vec<Occupant<'a>>,
     going: Vec<Occupant<'a>>,
-    /// What those that stay take together.
+    /// The resources of all pods that stay.
     taken: Needs,
     preempted: Vec<(&'a PodKey, &'a k8s::Pod)>,
 }
@@ -46,7 +46,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Gives a pod its room.
+    /// Reserves the resources of a pod.
     pub(super) fn stays(&mut self, occupant: Occupant<'a>) {
         self.taken.add(&occupant.needs);
         self.staying.push(occupant);
@@ -101,7 +101,7 @@ impl<'a> Board<'a> {
         Some(format!("it needs what others have {}", told.join("; or ")))
     }
 
-    /// Chooses who has to make room, among those that may go.
+    /// Chooses the victims among the pods that may be preempted.
     pub(super) fn victims(
         &self,
         shortages: &[Shortage],
@@ -112,7 +112,7 @@ impl<'a> Board<'a> {
         preempt::victims(&missing, others).map_err(|missing| Refusal::no_victims(&missing))
     }
 
-    /// Has them stopped.
+    /// Moves the victims from the pods that stay to the pods that are stopped.
     pub(super) fn preempt(&mut self, victims: &[PodKey]) {
         let (going, staying): (Vec<_>, Vec<_>) = std::mem::take(&mut self.staying)
             .into_iter()
@@ -125,7 +125,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Who was told to make room.
+    /// The pods that are preempted.
     pub(super) fn preempted(self) -> Vec<(&'a PodKey, &'a k8s::Pod)> {
         self.preempted
     }

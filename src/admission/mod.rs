@@ -10,11 +10,11 @@
 //!
 //! The rules, their order, reasons and messages are the kubelet's. Three things are not:
 //!
-//! - What runs, or ran before the agent or the machine was started again, has its place: neither
-//!   pressure nor a rule nor other pods take it away, except for a critical pod that preempts it.
-//! - A pod that was refused is not lost: the next call considers it again, the most important one
+//! - A pod that runs, or ran before the agent or the machine restarted, keeps its place. Only a
+//!   critical pod can preempt it; pressure, rules and other pods can't.
+//! - A refused pod is not lost: the next call considers it again, the pod with the highest priority
 //!   first.
-//! - Room that pods still take while they stop is waited for; it is no reason to refuse anybody.
+//! - Resources of pods that are stopping are waited for; they are no reason to refuse a pod.
 //!
 //! Critical is what has a priority of 2000000000 and more, static or not (see
 //! [`NodeFacts::spares_static_pods`]). The module keeps nothing and starts nothing: the caller
@@ -87,14 +87,14 @@ pub struct Input<'a> {
     pub node: &'a NodeFacts,
     /// What the runtime can do. It has no name until it has answered for the first time.
     pub runtime: &'a RuntimeView,
-    /// What runs short, and who was evicted.
+    /// The conditions that hold, and the evicted pods.
     pub pressure: &'a PressureOrders,
-    /// What the last call said; empty at the first.
+    /// The result of the last call; empty for the first call.
     pub before: &'a Admissions,
 }
 
 impl Input<'_> {
-    /// The hold of an incarnation that was evicted; its event is told by who evicts.
+    /// The hold of an incarnation that was evicted. The eviction loop emits its event.
     fn evicted(&self, pod: &DesiredPod) -> Option<&Arc<Hold>> {
         let evicted = self.pressure.evicted.get(&pod.key)?;
         (evicted.uid == pod.uid).then_some(&evicted.hold)
@@ -139,7 +139,7 @@ impl Admissions {
     }
 }
 
-/// Decides about every wished pod, and tells what is new since the last time.
+/// Decides about every wished pod, and returns the events of new refusals.
 #[must_use]
 pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
     let mut board = Board::new(&input.node.allocatable);
@@ -153,7 +153,7 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
     for subject in input.pods {
         let pod = &subject.pod;
         let evicted = input.evicted(pod);
-        // What is being stopped is stopped to the end: it can't run on, and its room is counted on.
+        // A pod that is being stopped can't continue: other pods already count on its resources.
         let hold = evicted.or_else(|| input.before.hold(pod));
         let decision = match (subject.standing, hold) {
             (Standing::Ended, _) => Decision::Admitted,
@@ -188,8 +188,7 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
         }
     }
     for (candidate, refusal) in refused {
-        // Told is what stands in its way now that everybody has found room, not what did when its
-        // turn came.
+        // The reason is computed again, because pods that came later may have taken more resources.
         let refusal = candidate.check(input, &board).err().unwrap_or(refusal);
         decisions.insert(&candidate.pod.key, refusal.into_decision(&candidate.pod.pod));
     }
@@ -199,7 +198,7 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
     finish(input, decisions)
 }
 
-/// Puts the decisions together with the uids, and makes the events.
+/// Adds the uids to the decisions, and makes the events.
 fn finish(
     input: &Input<'_>,
     mut decisions: BTreeMap<&PodKey, Decision>,
@@ -221,12 +220,12 @@ fn finish(
     (admissions, events)
 }
 
-/// A pod that is not there and wants to run.
+/// A pod that does not run yet.
 struct Candidate<'a> {
     pod: &'a Arc<DesiredPod>,
     since: Option<Duration>,
     critical: bool,
-    /// It was admitted before and has not begun, or follows on what runs under its name.
+    /// It was admitted before and has not started, or replaces a pod of the same name that runs.
     has_place: bool,
 }
 
@@ -242,15 +241,15 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Who is considered first: critical pods, then those that have a place; the most important,
-    /// who waits longest.
+    /// The order of candidates: critical pods first, then pods that have a place, then by priority,
+    /// then the pod that has waited longest.
     fn rank(&self) -> (bool, bool, Reverse<i32>, Duration, PodKey) {
         let since = self.since.unwrap_or(Duration::MAX);
         let priority = Reverse(priority_of(&self.pod.pod));
         (!self.critical, !self.critical && !self.has_place, priority, since, self.pod.key.clone())
     }
 
-    /// Gives it its room, if need be that of others.
+    /// Reserves its resources, and preempts other pods if necessary.
     fn take_room(&self, input: &Input<'_>, board: &mut Board<'a>) -> Result<Decision, Refusal> {
         if !self.critical && !self.has_place && !input.pressure.known {
             let message = "the node was not looked at yet for pressure";
@@ -268,8 +267,8 @@ impl<'a> Candidate<'a> {
         Ok(waits.map_or(Decision::Admitted, Decision::Waits))
     }
 
-    /// The rules, in the kubelet's order. Gives those that have to make room for a critical pod,
-    /// where only that is missing.
+    /// Checks the rules in the kubelet's order. Returns the pods that must be preempted for a
+    /// critical pod when only resources are missing.
     fn check(&self, input: &Input<'_>, board: &Board<'_>) -> Result<Vec<PodKey>, Refusal> {
         let (pod, node) = (&self.pod.pod, input.node);
         if !self.critical && !self.has_place {
@@ -295,7 +294,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Whether a pod goes before all others, and is never refused for pressure.
+/// True for a pod that is considered before all others and is never refused for pressure.
 fn is_critical(pod: &k8s::Pod, node: &NodeFacts) -> bool {
     priority_of(pod) >= crate::model::SYSTEM_CRITICAL_PRIORITY
         || node.spares_static_pods && is_static(pod)

@@ -1,5 +1,5 @@
-//! Who makes room for a critical pod: as few as possible, guaranteed pods only where the others
-//! don't suffice.
+//! Chooses the pods that a critical pod preempts: as few as possible, and Guaranteed pods only if
+//! the other pods are not enough.
 
 use super::{
     board::Occupant,
@@ -17,10 +17,10 @@ struct Candidate<'a> {
     priority: i32,
 }
 
-/// Chooses among `pods`, any of which may be stopped.
+/// Chooses among `pods`, all of which may be stopped.
 ///
 /// # Errors
-/// What would still be missing if all of them were.
+/// The amounts that would still be missing if all pods were stopped.
 pub(super) fn victims<'a>(
     missing: &Needs,
     pods: impl Iterator<Item = &'a Occupant<'a>>,
@@ -39,13 +39,13 @@ pub(super) fn victims<'a>(
     }
     let mut chosen: Vec<&Candidate<'_>> = Vec::new();
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-        // Of a class only what all lesser ones together can't give.
+        // Pods of a class are chosen only for the amount that all pods of lower classes can't free.
         let lesser = pods.iter().filter(|pod| pod.class > class);
         let rest = after(missing, chosen.iter().copied().chain(lesser));
         let own = pods.iter().filter(|pod| pod.class == class).collect();
         chosen.extend(nearest(rest, own));
     }
-    // Where several resources are missing, a later choice can make an earlier one needless.
+    // If several resources are missing, a later choice can make an earlier one unnecessary.
     let mut at = 0;
     while at < chosen.len() {
         let others = chosen.iter().enumerate().filter(|(other, _)| *other != at);
@@ -63,7 +63,8 @@ fn after<'a>(missing: &Needs, pods: impl Iterator<Item = &'a Candidate<'a>>) -> 
     pods.fold(missing.clone(), |rest, pod| rest.without(pod.needs))
 }
 
-/// Takes pod by pod the one that comes nearest to what is missing; of equals the one that has less.
+/// Repeatedly chooses the pod whose requests are nearest to the missing amounts; of equal pods, the
+/// smaller one.
 fn nearest<'a>(mut missing: Needs, mut pods: Vec<&'a Candidate<'a>>) -> Vec<&'a Candidate<'a>> {
     let mut chosen = Vec::new();
     while !missing.is_empty() {

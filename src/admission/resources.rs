@@ -4,7 +4,7 @@ use super::Allocatable;
 use crate::{model::k8s, podspec::effective_requests};
 use std::{collections::BTreeMap, fmt};
 
-/// What pods take of a node. The order is the one in which shortages are told.
+/// A resource of the node. The order is the one in which shortages are reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Resource {
     Pods,
@@ -19,8 +19,8 @@ pub(super) enum Resource {
 }
 
 impl Resource {
-    /// The resource of that name. Others (extended ones) no node here has, and the kubelet drops
-    /// them.
+    /// The resource of that name; `None` for extended resources, which this node does not have and
+    /// the kubelet ignores.
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "cpu" => Some(Self::Cpu),
@@ -99,7 +99,7 @@ impl Needs {
         self.0.iter().map(|(resource, amount)| (resource, *amount))
     }
 
-    /// What of it a node does not have left, in the order in which it is told.
+    /// The resources that the node does not have, in the order in which they are reported.
     pub(super) fn shortages(&self, allocatable: &Allocatable, used: &Self) -> Vec<Shortage> {
         let short = |(resource, requested): (&Resource, i64)| {
             let capacity = capacity(allocatable, resource)?;

@@ -46,20 +46,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two readings of file systems, before anybody has said otherwise.
+/// The time between two readings of file systems until the eviction loop sets another one.
 const DISK_PERIOD: Duration = Duration::from_secs(10);
-/// Commands of people that may wait.
+/// The number of commands from the local socket that may wait.
 const COMMANDS: usize = 8;
 
 pub(super) type Tasks = JoinSet<Ended>;
 
-/// What the rest of the agent has to know of what was made.
+/// What the rest of the agent needs from the parts.
 pub(super) struct Built {
     pub node_name: String,
     pub shutdown_stage: watch::Receiver<Stage>,
 }
 
-/// Makes everything and spawns its tasks. Whenever `reload` changes, manifests and credentials are
+/// Makes all parts and spawns their tasks. Whenever `reload` changes, manifests and credentials are
 /// read again.
 #[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
 pub(super) fn spawn_all(
@@ -239,13 +239,13 @@ fn report_host(host: &Host, kernel: Option<(u32, u32)>) {
     }
 }
 
-/// What a cluster hears first of a node agent.
+/// The first event of a node agent in a cluster.
 fn starting() -> Event {
     let message = "Starting kubelet.".to_owned();
     Event { target: EventTarget::Node, kind: EventKind::Normal, reason: "Starting", message }
 }
 
-/// What those are told who ask how the agent is.
+/// What the socket, the health port and systemd report about the agent.
 struct Served {
     views: Views,
     commands: mpsc::Sender<serve::Command>,
@@ -254,7 +254,8 @@ struct Served {
     looks: watch::Receiver<u64>,
 }
 
-/// Who asks how the agent is: the local socket, the health port, systemd. The last that can fail.
+/// Starts the parts that report how the agent is: the local socket, the health port, systemd. This
+/// is the last step that can fail.
 fn serve(
     config: &Config,
     Served { views, commands, loops, looks }: Served,
@@ -269,7 +270,7 @@ fn serve(
     });
     let server = Server::bind(serve_settings(config), views, commands)?;
     spawn(tasks, "server", server.run(looks, shutdown.clone()));
-    // Everything was made that can fail.
+    // No later step can fail, so the agent can report that it is ready.
     if let Some(systemd) = systemd {
         spawn(tasks, "systemd", systemd.run(shutdown.clone()));
     }
@@ -365,13 +366,13 @@ fn housekeeping(
     })
 }
 
-/// Where the workers are told of a shutdown of the machine, and where they answer.
+/// The channels between the shutdown task and the workers.
 struct Conducted {
     machine: watch::Sender<MachineState>,
     ending: watch::Receiver<Ending>,
 }
 
-/// Gives how far a shutdown of the machine is, and what is wrong about waiting for pods.
+/// Returns the stage of a shutdown of the machine, and the problems with waiting for pods.
 fn spawn_shutdown(
     config: &Config,
     conducted: Conducted,

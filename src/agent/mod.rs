@@ -1,14 +1,14 @@
-//! The composition root: makes every part, connects them, runs them until one ends or somebody
-//! asks to stop. The only module that knows all others.
+//! The composition root: makes and connects all parts, and runs them until one of them ends or the
+//! agent is asked to stop. It is the only module that knows all others.
 //!
 //! ```text
 //! start: process limits, lock, node name, cgroups ─► tasks: sources, pleg, workers, events, server, node view
 //! stop:  sources and workers finish the call they are in; containers keep running
 //! ```
 //!
-//! Nothing here waits for the runtime: an agent whose runtime is away is up, says so, and goes on
-//! when it comes. A task that ends unexpectedly ends the agent with an error; being started again
-//! is the best tested path that there is.
+//! Nothing here waits for the runtime: an agent without a runtime runs, reports the problem, and
+//! continues when the runtime is there. A task that ends unexpectedly ends the agent with an error.
+//! systemd restarts the agent, which is the best tested path.
 
 mod build;
 mod cluster;
@@ -27,11 +27,11 @@ use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long workers may take to finish the calls that they are in when the agent is asked to stop.
-/// A call cut off after that is what a crash would leave, which the next start copes with.
+/// How long workers may take to finish their calls when the agent is asked to stop. A call that is
+/// cut off after that has the effect of a crash, which the next start handles.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a task of the agent comes to.
+/// The name and the result of a task.
 type Ended = (&'static str, anyhow::Result<()>);
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -56,7 +56,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     supervise(tasks, signals, shutdown, machine).await
 }
 
-/// What is known of a shutdown of the machine.
+/// The stage of a shutdown of the machine.
 struct ShutdownWatch<'a> {
     stage: watch::Receiver<Stage>,
     config: &'a Config,

@@ -1,5 +1,5 @@
-//! Keeps the node's view up to date: what the relist loop, the sources and the workers publish,
-//! put together whenever one of them changes.
+//! Keeps the node's view up to date. The view combines what the relist loop, the sources and the
+//! workers publish, and is assembled again whenever one of them changes.
 
 use crate::{
     cgroup::DriverState,
@@ -22,15 +22,15 @@ use tokio_util::sync::CancellationToken;
 const SETTLE: Duration = Duration::from_millis(50);
 
 pub(super) struct NodeViewTask {
-    /// What never changes: name, version, pid, start, notices.
+    /// The fields that never change: name, version, pid, start, notices.
     pub base: NodeView,
     pub health: watch::Receiver<Arc<Health>>,
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     pub set: watch::Receiver<Arc<SetView>>,
-    /// Node-wide trouble of the parts that run in the background.
+    /// Node-wide problems that housekeeping reports.
     pub trouble: watch::Receiver<Vec<String>>,
     pub trouble_of_shutdown: watch::Receiver<Vec<String>>,
-    /// How far a shutdown of the machine is.
+    /// The progress of a shutdown of the machine.
     pub ending: watch::Receiver<Ending>,
     pub cgroup_driver: watch::Receiver<DriverState>,
     pub store_warnings: watch::Receiver<Arc<Vec<String>>>,
@@ -39,7 +39,7 @@ pub(super) struct NodeViewTask {
     pub orders: watch::Receiver<Arc<PressureOrders>>,
     /// The node's conditions, with the times of an earlier run.
     pub conditions: NodeConditions,
-    /// The cluster; `None` where the agent lives alone.
+    /// The view of the cluster; `None` without `--kubeconfig`.
     pub cluster: Option<watch::Receiver<Option<Arc<ClusterView>>>>,
     pub published: watch::Sender<Arc<NodeView>>,
     pub published_conditions: watch::Sender<Arc<NodeConditions>>,
@@ -53,7 +53,8 @@ pub(super) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeCondi
 impl NodeViewTask {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
-            // Every arm only waits for a change, and the next view reads all of them anew.
+            // Cancel-safe: every arm only waits for a change, and the next view reads all channels
+            // again.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
@@ -74,8 +75,8 @@ impl NodeViewTask {
         }
     }
 
-    /// Publishes the conditions and the view as they are now. It waits for nothing, so that the
-    /// first view can be there before anybody reads it.
+    /// Publishes the current conditions and the current view. It does not wait, so the first view
+    /// can be published before the server starts.
     pub(super) fn publish(&mut self) {
         let pressure = self.orders.borrow_and_update().conditions.clone();
         let runtime = not_ready(&self.health.borrow());
@@ -149,7 +150,7 @@ pub(super) async fn save_conditions(
     }
 }
 
-/// Waits for a change; for ever where there is nothing that changes.
+/// Waits for a change; waits for ever without a channel.
 async fn changed_if_there<T>(
     receiver: &mut Option<watch::Receiver<T>>,
 ) -> Result<(), watch::error::RecvError> {
@@ -167,7 +168,7 @@ fn not_ready(health: &Health) -> Vec<String> {
     all.into_iter().flatten().collect()
 }
 
-/// What a shutdown of the machine is waiting for.
+/// Describes what a shutdown of the machine waits for.
 fn going_down(ending: &Ending) -> Option<String> {
     let shutdown = ending.shutdown.as_ref()?;
     let rest = match (shutdown.turn + 1 < shutdown.periods.groups().len(), ending.left.len()) {
@@ -178,8 +179,7 @@ fn going_down(ending: &Ending) -> Option<String> {
     Some(format!("the machine is going down; {rest}"))
 }
 
-/// A manifest that is fine by itself but gives way to another of the same name is shown as
-/// rejected, with the reason.
+/// Shows a valid manifest as rejected when another manifest has the same pod name, with the reason.
 fn mark_duplicates(sources: &mut [SourceView], set: &SetView) {
     for duplicate in &set.duplicates {
         let dropped = &duplicate.dropped;

@@ -1,4 +1,4 @@
-//! The sources of manifests, and what people ask of them.
+//! Starts the sources of manifests, and passes requests of users on to them.
 
 use super::{
     build::{Tasks, named, spawn},
@@ -54,7 +54,7 @@ pub(super) fn spawn_sources(
     handles.into_iter().map(|(_, handle)| handle).collect()
 }
 
-/// Has every source read again whenever `reload` changes.
+/// Makes every source read its manifests again whenever `reload` changes.
 pub(super) async fn look_again(
     mut reload: watch::Receiver<u64>,
     sources: Vec<SourceHandle>,
@@ -75,14 +75,14 @@ pub(super) async fn look_again(
     }
 }
 
-/// Does what people ask for through the local socket.
+/// Executes the commands that arrive through the local socket.
 pub(super) async fn obey(
     mut commands: mpsc::Receiver<serve::Command>,
     sources: Vec<SourceHandle>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     loop {
-        // Cancel-safe: recv loses nothing when shutdown comes first.
+        // Cancel-safe: `recv` loses no command when shutdown comes first.
         let command = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             command = commands.recv() => command,
@@ -108,7 +108,7 @@ pub(super) async fn obey(
     }
 }
 
-/// Waits until one of the sources publishes something new; for ever when there is none.
+/// Waits until one of the sources publishes a new snapshot; waits for ever without sources.
 pub(super) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
     crate::worker::any_changed(receivers).await;
 }

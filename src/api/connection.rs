@@ -301,7 +301,7 @@ fn no_hints(error: &std::io::Error) {
     tracing::warn!(err = %error, "inotify: credentials are read periodically");
 }
 
-/// Returns when credentials are to be read again; never when nobody can ask any more.
+/// Returns when credentials must be read again; never returns when the sender is gone.
 async fn asked(reload: &mut watch::Receiver<u64>) {
     if reload.changed().await.is_err() {
         std::future::pending::<()>().await;

@@ -263,7 +263,7 @@ fn login(user: &Field<'_>, directory: &Path) -> Outcome<Login> {
     }
 }
 
-/// The token of an OpenID Connect provider. It is used as it is: the agent asks nobody for a new
+/// The token of an OpenID Connect provider. It is used as it is: the agent does not request a new
 /// one.
 fn oidc(provider: &Field<'_>) -> Outcome<HeaderValue> {
     if provider.text("name")?.as_deref() != Some("oidc") {

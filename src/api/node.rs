@@ -26,9 +26,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const NODES: &str = "/api/v1/nodes";
-/// Between two answers to somebody who writes something else into our status.
+/// The time between two corrections of a status that another writer keeps changing.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long another agent of the same name is told of after it was last heard.
+/// How long another agent of the same name is reported after its last write.
 const RIVAL_FOR: Duration = Duration::from_secs(60);
 /// How long what was written counts while the watch does not show it.
 const ECHO_PATIENCE: Duration = Duration::from_secs(5);
@@ -123,8 +123,8 @@ impl Unkept {
         Self { ours: fields, kept }
     }
 
-    /// Whether this is to be written only because the server did not keep it, and not because
-    /// somebody changed it since.
+    /// True when the field differs only because the server did not keep it, and not because another
+    /// writer has changed it.
     fn explains(&self, field: &str, ours: &Value, theirs: &Value) -> bool {
         self.ours.get(field) == Some(ours) && theirs.get(field) == self.kept.get(field)
     }
@@ -227,7 +227,7 @@ impl NodeTask {
         Ok(())
     }
 
-    /// Takes in who the Node is and what others say of it.
+    /// Publishes the identity of the Node, and emits the event when `unschedulable` changes.
     fn know(&self, node: &k8s::Node, memory: &mut NodeMemory) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let reference = NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() };
@@ -262,7 +262,7 @@ impl NodeTask {
         if !memory.posting.is_due(differs, now) {
             return Ok(());
         }
-        // Somebody who writes something else again and again is answered once in a while.
+        // A writer that keeps changing the status is corrected only from time to time.
         let just_said = memory.reported.as_ref().is_some_and(|(said, at)| {
             said == report && now.boot < *at + self.periods.update.min(PATIENCE)
         });

@@ -201,7 +201,7 @@ impl Cgroups {
         for path in self.all_paths(place) {
             collect_processes(&path, &mut pids)?;
         }
-        // Nobody puts the agent there, but if somebody did, it would be the end of it.
+        // The agent is not expected in such a cgroup. If it is, it must not kill itself.
         pids.remove(&Pid::this().as_raw());
         Ok(pids)
     }

@@ -1,10 +1,10 @@
 //! Slices through systemd's D-Bus interface.
 //!
-//! Every piece of work has a connection of its own, closed when it is done. systemd sends every
-//! change of every unit to whoever is connected to its private socket: an idle connection would
-//! wake the agent all day. And nothing has to be noticed when systemd executes itself anew, or the
-//! bus is restarted: work that a broken connection cut short is done again from its beginning,
-//! which looks at what is there first.
+//! Each operation uses its own connection and closes it afterwards. systemd sends every change of
+//! every unit to all connections on its private socket, so an idle connection would wake the agent
+//! all day. Another advantage: the agent need not notice when systemd re-executes itself or the bus
+//! restarts. An operation whose connection breaks is repeated from the beginning, and first reads
+//! the current state.
 //!
 //! ```text
 //! ensure: what is it? ─ runs ──────────────────────────► SetUnitProperties
@@ -13,8 +13,7 @@
 //! stop:   what is it? ─ runs ─► StopUnit ─► wait until it does not ─► ResetFailedUnit where it failed
 //! ```
 //!
-//! Jobs are waited for by asking again and not by signals, which get lost with the connection that
-//! they were to come over.
+//! The end of a job is found by polling. Signals would be lost with the connection.
 
 #[cfg(test)]
 pub(super) mod fake;
@@ -67,7 +66,7 @@ impl Default for SystemdSockets {
 /// What went wrong with systemd.
 #[derive(Debug, Error)]
 pub enum SystemdError {
-    /// Nobody listens.
+    /// No connection could be made.
     #[error("systemd can't be reached: {private}; {bus}")]
     Unreachable {
         /// What became of the private socket.
@@ -205,7 +204,7 @@ impl Manager {
         };
         let told = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
         let (private, bus) = (told(&sockets.private, &private), told(&sockets.bus, &bus));
-        // A socket that is there has somebody behind it who will listen again.
+        // If a socket exists, its owner will listen again.
         if sockets.private.exists() || sockets.bus.exists() {
             return Err(SystemdError::Broken { message: format!("{private}; {bus}") });
         }

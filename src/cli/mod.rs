@@ -1,5 +1,5 @@
-//! The command line: what can be asked, in words that `--help`, the manual pages and the
-//! completions share, and who answers.
+//! The command line: the definitions that `--help`, the manual pages and the completions share, and
+//! the dispatch to the commands.
 
 pub mod args;
 mod check;
@@ -23,11 +23,11 @@ use std::{
     process::ExitCode,
 };
 
-/// It did not work, or `check` found something wrong.
+/// The command failed, or `check` found a problem.
 pub const EXIT_FAILURE: u8 = 1;
 /// The command line or the configuration is wrong; nothing was changed.
 pub const EXIT_USAGE: u8 = 2;
-/// No agent answers.
+/// No agent answered.
 pub const EXIT_NO_AGENT: u8 = 3;
 
 const ABOUT: &str = "Runs Kubernetes pods from manifests in a directory, on containerd.";
@@ -120,7 +120,8 @@ struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Does what the arguments say, the program's name first; `agent` is what `run` runs.
+/// Executes the command in `args`, which begin with the program's name. `agent` is the future that
+/// `run` runs.
 #[must_use]
 pub fn main<F>(
     args: impl IntoIterator<Item = OsString>,
@@ -160,7 +161,7 @@ where
     }
 }
 
-/// `--help`, `--version`, and mistakes, as clap words them.
+/// Prints `--help`, `--version` and usage errors in clap's words.
 fn usage(error: &clap::Error) -> ExitCode {
     let shown = error.print();
     if error.use_stderr() || shown.is_err() {
@@ -185,7 +186,7 @@ fn finish<E: Error + 'static>(result: Result<ExitCode, E>) -> ExitCode {
     }
 }
 
-/// Says what went wrong, with every cause.
+/// Prints an error with all its causes.
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     if broken_pipe(error) {
         return ExitCode::SUCCESS;
@@ -217,7 +218,7 @@ fn broken_pipe(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Writes a line to standard error; where that is closed there is nobody to tell.
+/// Writes a line to standard error. A closed standard error is ignored.
 fn complain(text: &str) {
     let written = writeln!(io::stderr().lock(), "{}", printable_lines(text));
     debug_assert!(written.is_ok() || cfg!(not(test)));

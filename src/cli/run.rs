@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{process::ExitCode, time::Duration};
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it receives a signal to stop.
 pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<()>>,

@@ -63,7 +63,7 @@ impl GivenFlag {
 pub struct Loaded {
     /// What to do. Its notices contain what is unknown as well.
     pub config: Config,
-    /// Fields of KubeletConfiguration that nobody knows: `check` fails on them, a start does not.
+    /// Unknown fields of KubeletConfiguration: `check` fails because of them, but the agent starts.
     pub unknown: Vec<Mistake>,
     /// What is known and not acted on.
     pub notices: Vec<Mistake>,
@@ -75,7 +75,7 @@ pub struct Loaded {
 pub struct ConfigError {
     /// At least one.
     pub mistakes: Vec<Mistake>,
-    /// Fields of KubeletConfiguration that nobody knows, which alone would stop nothing.
+    /// Unknown fields of KubeletConfiguration, which alone would not stop the agent from starting.
     pub unknown: Vec<Mistake>,
 }
 

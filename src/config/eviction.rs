@@ -1,4 +1,4 @@
-//! What is said about pressure and eviction.
+//! The settings about pressure and eviction.
 
 use super::{
     names,
@@ -50,7 +50,7 @@ pub(super) fn settings(
                 Duration::ZERO..=Duration::MAX,
             )
             .unwrap_or(default.transition),
-        // Below zero: nothing is taken off the pod's own.
+        // Below zero: the pod's own grace period applies.
         max_pod_grace: grace
             .map_or(default.max_pod_grace, |seconds| u32::try_from(seconds).unwrap_or(u32::MAX)),
         static_pods: choice(

@@ -1,5 +1,5 @@
-//! What the agent is told to do: one sub-struct per subsystem. `Default` is what an agent does
-//! that is started on a fresh machine with no file and no flag.
+//! The agent's configuration: one sub-struct per subsystem. `Default` is what an agent does that is
+//! started on a fresh machine with no file and no flag.
 
 use crate::{
     model::{CgroupDriver, CloudProvider, ShutdownPeriods},
@@ -39,7 +39,7 @@ pub struct Config {
     pub logging: LoggingConfig,
     /// The agent's own process.
     pub process: ProcessConfig,
-    /// How long pods have when the machine goes down: `shutdownGracePeriod`,
+    /// How long pods have when the machine shuts down: `shutdownGracePeriod`,
     /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`. Default: no time;
     /// under systemd 30 s, the last 10 of them for critical pods.
     pub shutdown: Option<ShutdownPeriods>,
@@ -65,7 +65,8 @@ pub struct NodeConfig {
 /// The cluster that the node is part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// `--kubeconfig`: how the API server is reached. Default `None`: the agent lives alone.
+    /// `--kubeconfig`: how the API server is reached. Default `None`: the agent contacts no API
+    /// server.
     pub kubeconfig: Option<PathBuf>,
     /// `registerNode`: make the Node object. Default true.
     pub register: bool,
@@ -331,7 +332,7 @@ pub struct CgroupConfig {
     /// `cgroupsPerQOS`: without it no cgroup is made and the runtime gets an empty parent. Default
     /// true.
     pub per_qos: bool,
-    /// `cgroupDriver`, for a runtime that does not tell which one it uses. Default cgroupfs.
+    /// `cgroupDriver`, for a runtime that does not report its driver. Default cgroupfs.
     pub driver: CgroupDriver,
     /// `enforceNodeAllocatable`. Default: pods.
     pub enforce: Enforce,

@@ -1,4 +1,4 @@
-//! How long pods have when the machine goes down.
+//! How long pods have when the machine shuts down.
 
 use super::{
     read::{Reader, Zero},
@@ -18,7 +18,8 @@ pub(super) fn under_systemd() -> ShutdownPeriods {
     ShutdownPeriods::of_total(Duration::from_secs(30), Duration::from_secs(10))
 }
 
-/// The groups with their times; `None` when nothing is said about them, which a zero is not.
+/// The groups with their times; `None` when the configuration has no such field. A zero counts as
+/// set.
 pub(super) fn periods(r: &mut Reader<'_>) -> Option<ShutdownPeriods> {
     let total = seconds(r, TOTAL);
     let critical = seconds(r, CRITICAL);

@@ -13,7 +13,8 @@ pub enum CriError {
         /// The runtime's words.
         message: String,
     },
-    /// The runtime can't be reached: no socket, nobody listening, or it went away during the call.
+    /// The runtime can't be reached: there is no socket, no process listens on it, or the
+    /// connection was lost during the call.
     #[error("the container runtime at {endpoint} can't be reached: {message}")]
     Unavailable {
         /// Its socket.
@@ -64,7 +65,7 @@ impl CriError {
     /// Sorts what a call returned.
     pub(super) fn from_status(status: &Status, call: &'static str, endpoint: &str) -> Self {
         let message = status.message().to_owned();
-        // Only what this side of the connection made carries a source: nobody answered.
+        // Only errors of this side of the connection have a source: there was no response.
         if status.source().is_some() || status.code() == Code::Unavailable {
             let message = innermost(status).unwrap_or(message);
             return Self::Unavailable { endpoint: endpoint.to_owned(), message };

@@ -66,7 +66,7 @@ impl RuntimeClient {
     /// may take as long as until something happens. A runtime that can't serve it says so at once.
     ///
     /// # Errors
-    /// `Unimplemented` when the runtime is no containerd; `Unavailable` when nobody answers.
+    /// `Unimplemented` when the runtime is no containerd; `Unavailable` when there is no response.
     ///
     /// # Cancel safety
     /// Dropping it ends the subscription, nothing else.
@@ -87,7 +87,7 @@ impl RuntimeClient {
     /// holds here too.
     ///
     /// # Errors
-    /// `Unimplemented` when the runtime has none; `Unavailable` when nobody answers.
+    /// `Unimplemented` when the runtime has none; `Unavailable` when there is no response.
     pub async fn subscribe_cri(&self) -> Result<EventStream, CriError> {
         Ok(EventStream(Source::Cri(self.cri_events().await?)))
     }

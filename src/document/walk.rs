@@ -339,7 +339,7 @@ fn subscript(path: &str, key: &str) -> String {
     format!("{path}[{}]", cut(key, MAX_KEY))
 }
 
-/// A key that nobody can have meant is not repeated at its full length.
+/// A very long unknown key is shortened in the message.
 pub(crate) fn cut(name: &str, limit: usize) -> &str {
     name.char_indices().nth(limit).map_or(name, |(end, _)| &name[..end])
 }

@@ -34,7 +34,7 @@ struct Told {
     at: Now,
 }
 
-/// Takes events from everybody. Cheap to clone.
+/// Takes events from all parts of the agent. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: mpsc::Sender<Told>,
@@ -115,7 +115,7 @@ impl Events {
     }
 }
 
-/// The first of its kind is told, a repeat is only of interest to somebody who debugs.
+/// The first event of a kind is logged; repeats are logged only at debug level.
 fn write_to_log(event: &Event, verdict: Verdict) {
     let reason = event.reason;
     let message = event.message.as_str();

@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a file system may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the runtime may take to report where its images lie.
+/// How long the runtime may take to report where it stores images.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
-/// The pause after the runtime did not report it.
+/// The pause before the runtime is asked again after it did not report it.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// The longest time between two questions to the runtime: its configuration may change.
+/// The runtime is asked again after this time at the latest, because its configuration may change.
 const ASK_ANYWAY: Duration = Duration::from_secs(60);
 
 /// The task that reads file systems.
@@ -37,7 +37,7 @@ pub struct DiskTask {
     wanted: Arc<Notify>,
 }
 
-/// A question to the runtime where its images lie; `None` when it gives no answer in time.
+/// A request to the runtime for the location of its images; `None` when it does not answer in time.
 type Asked = Pin<Box<dyn Future<Output = Option<ImageFilesystems>> + Send>>;
 
 impl DiskTask {
@@ -118,7 +118,7 @@ impl DiskTask {
         })
     }
 
-    /// Notes where the images lie. Returns true when that is known now.
+    /// Stores the location of the images. Returns true when it is known now.
     async fn locate(&mut self, found: Option<ImageFilesystems>) -> bool {
         let Some(found) = found else { return false };
         self.runtime_dirs = found.images.iter().chain(&found.containers).cloned().collect();
@@ -142,8 +142,8 @@ async fn answer(asked: &mut Option<Asked>) -> Option<ImageFilesystems> {
     }
 }
 
-/// The time after which the runtime is asked again where its images lie; `None` when it need not be
-/// asked. `ago` is the time since its last answer.
+/// The time after which the runtime is asked again for the location of its images; `None` when this
+/// is not necessary. `ago` is the time since its last answer.
 fn asks_again(sample: &Sample, ago: Duration) -> Option<Duration> {
     let missing = || sample.missing.values();
     if missing().any(|why| matches!(why, NoReading::Moved { .. })) || ago >= ASK_ANYWAY {

@@ -1,5 +1,5 @@
-//! What the kernel reports by itself: stalls on memory (PSI) and kills because the machine is out
-//! of memory.
+//! Reports of the kernel: stalls on memory (PSI), and processes that the kernel killed because the
+//! machine is out of memory.
 
 use crate::signals::{KernelLog, PsiTrigger, SystemOom};
 use std::{io, path::Path};

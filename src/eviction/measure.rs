@@ -31,7 +31,7 @@ pub(super) type WritePlacesById = BTreeMap<ContainerId, WritePlaces>;
 pub(super) struct PodMeasurement {
     pub purpose: MeasurePurpose,
     pub pods: Vec<MeasuredPod>,
-    /// Where containers write for which that was not known before.
+    /// The paths of containers whose paths were not known before.
     pub write_places: WritePlacesById,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct PodMeasurer {
 }
 
 impl PodMeasurer {
-    /// Keeps where containers write, so that it is known while the runtime hangs.
+    /// Keeps the paths that containers write to, so that they are known while the runtime hangs.
     pub(super) fn remember(&mut self, mut found: WritePlacesById) {
         self.write_places.append(&mut found);
     }

@@ -80,7 +80,7 @@ pub struct EvictionParts {
     pub files: HostFiles,
 }
 
-/// What the loop reads and writes.
+/// The channels that the loop reads and writes.
 pub struct EvictionChannels {
     /// Readings of the disks.
     pub disks: DiskReadings,
@@ -110,9 +110,9 @@ pub struct EvictionTask {
     readings: SignalReadings,
     measurer: PodMeasurer,
     measurements: JoinSet<PodMeasurement>,
-    /// The kernel reclaims page cache.
+    /// A request to reclaim page cache that is under way.
     reclaiming: Option<Reclaiming>,
-    /// Images are being removed.
+    /// A request to remove images that is under way.
     freeing: Option<oneshot::Receiver<Freed>>,
     outside: OutsideSearch,
     history: ViewHistory,

@@ -175,7 +175,7 @@ fn waits_for(waiting: &Waiting) -> String {
         parts.push("every signal was read".to_owned());
     }
     if !waiting.pause.is_zero() {
-        // In whole tens: the view does not change all the time.
+        // Rounded up to ten seconds, so that the view does not change every second.
         let seconds = waiting.pause.as_secs().div_ceil(10) * 10;
         let pause = format_duration(Duration::from_secs(seconds));
         parts.push(format!("its pause is over (about {pause} more)"));
@@ -183,8 +183,8 @@ fn waits_for(waiting: &Waiting) -> String {
     format!("comes back when {}", parts.join(" and "))
 }
 
-/// Numbers that change all the time are published when a person could see it: by a hundredth of the
-/// capacity.
+/// True when two views differ by less than a reader would notice: an available amount counts as
+/// changed from a hundredth of the capacity on.
 fn looks_same(shown: &PressureView, view: &PressureView) -> bool {
     let near = |shown: &SignalView, new: &SignalView| {
         let step = new.capacity.unwrap_or_default() / 100;

@@ -35,8 +35,8 @@ pub enum HostFileError {
         /// Why. Part of the text: it becomes an event's message.
         source: io::Error,
     },
-    /// Something else is where a directory or link of ours should be. Somebody who can write there
-    /// may be after a file of the host.
+    /// Something else is where a directory or link of ours should be. It may be an attempt to make
+    /// the agent write to another file of the host.
     #[error("{path:?} is not {expected}: refused")]
     Suspicious {
         path: PathBuf,

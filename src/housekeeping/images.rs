@@ -115,7 +115,7 @@ impl ImageGcTask {
         }
     }
 
-    /// Notes which images there are. Returns false when the runtime did not list them.
+    /// Records the images that exist. Returns false when the runtime did not list them.
     async fn look(&mut self) -> bool {
         let seen = self.plan().await.is_some();
         // A runtime that is still starting is not counted as a failure.

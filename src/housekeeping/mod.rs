@@ -1,5 +1,5 @@
-//! Keeps the machine in order: the cgroups that all pods share, what crashes have left of pods,
-//! unused images, and the agent's own directories.
+//! Maintains the cgroups that all pods share and the agent's own directories, and removes leftovers
+//! of crashes and unused images.
 
 mod images;
 mod own_directories;

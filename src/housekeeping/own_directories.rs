@@ -1,7 +1,7 @@
 //! Keeps the agent's own directories. Parts of the root and run directories that are deleted while
-//! the agent runs are made again, locked again and named in the status.
+//! the agent runs are created again, locked again and named in the status.
 //!
-//! inotify reports deletions. A slow resync finds the others: mounts over a directory, and all
+//! inotify reports deletions. A slow resync finds the rest: mounts over a directory, and all
 //! deletions on a machine without a free inotify instance. [`Store::repair`] makes the directories,
 //! [`Store::losses`] has every part of the agent save its state again, and the server checks its
 //! socket whenever [`Keeper::looks`] changes.
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The time between two looks without an event.
 const RESYNC: Duration = Duration::from_secs(60);
-/// The same where inotify does not work.
+/// The time between two looks without inotify.
 const RESYNC_BLIND: Duration = Duration::from_secs(5);
 /// The pause before a look, in which all events of one deletion arrive.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -46,7 +46,7 @@ pub struct Keeper {
 struct Events {
     inotify: AsyncFd<Inotify>,
     buffer: Vec<u8>,
-    /// Directories in which only one name matters.
+    /// Watched parent directories, each with the one name that matters.
     parents: Vec<(WatchDescriptor, OsString)>,
 }
 
@@ -57,7 +57,7 @@ impl Keeper {
         Self { store, node_name, root, run, looks: watch::Sender::default() }
     }
 
-    /// Changes after every look at the directories.
+    /// A counter that changes after every look at the directories.
     #[must_use]
     pub fn looks(&self) -> watch::Receiver<u64> {
         self.looks.subscribe()
@@ -66,12 +66,12 @@ impl Keeper {
     /// Runs until shutdown.
     ///
     /// # Errors
-    /// When another agent has taken one of the directories: this one must not go on.
+    /// When another agent has taken one of the directories. This agent must stop then.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut events = Events::open()
             .inspect_err(|err| tracing::warn!(%err, "no inotify: the agent checks its directories periodically"))
             .ok();
-        // Something was lost, and no look since has found everything in place.
+        // A directory was lost, and no look has found all directories in place since.
         let mut unsettled = false;
         let mut failing = false;
         loop {
@@ -102,7 +102,8 @@ impl Keeper {
                 Err(error) => return Err(error.into()),
             }
             self.looks.send_modify(|looks| *looks += 1);
-            // Every arm only waits: an event that is lost is found by the next look.
+            // Cancel-safe: every arm only waits, and the next look finds what a lost event
+            // reported.
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 () = next(&mut events) => {}
@@ -133,7 +134,7 @@ impl Keeper {
     }
 }
 
-/// Waits for an event; for ever without inotify.
+/// Waits for an event; waits for ever without inotify.
 async fn next(events: &mut Option<Events>) {
     let Some(watching) = events else { return std::future::pending().await };
     if let Err(err) = watching.next().await {
@@ -152,7 +153,7 @@ impl Events {
         Ok(Self { inotify, buffer: vec![0; BUFFER], parents: Vec::new() })
     }
 
-    /// Watches the directories that are there now.
+    /// Watches the directories that exist now.
     async fn arm(&mut self, root: &Path, run: &Path) {
         let watches = self.inotify.get_ref().watches();
         let (root, run) = (root.to_owned(), run.to_owned());

@@ -58,7 +58,7 @@ impl Housekeeping {
 
     /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        // What was enforced last.
+        // The settings that were written last.
         let mut done: Option<(CgroupDriver, u64)> = None;
         let mut next_try = Instant::now();
         let mut next_look = Instant::now();
@@ -97,8 +97,9 @@ impl Housekeeping {
                 (Some(_), true) => look.min(Instant::now() + RETRY),
                 (Some(_), false) => look.min(next_try),
             };
-            // Every arm only waits, and the next round reads everything anew. The sweep outlives
-            // the select. A shutdown drops it, and the next run of the agent sweeps again.
+            // Cancel-safe: every arm only waits, and the next round reads everything again. The
+            // sweep outlives the select. A shutdown drops it, and the next run of the agent sweeps
+            // again.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
@@ -155,7 +156,7 @@ impl Housekeeping {
     }
 }
 
-/// Waits for the end of a sweep; for ever when there is none.
+/// Waits for the end of a sweep; waits for ever when there is none.
 async fn ended(sweep: &mut Option<Sweep>) -> Swept {
     match sweep {
         Some(sweep) => sweep.await,

@@ -127,8 +127,8 @@ pub(super) fn pull_failed(image: &str, error: &str) -> ImageFailure {
     ImageFailure { reason, message, pull_tried: true }
 }
 
-/// Whether a pull failed because nobody who could decide answered: the machine is offline, or the
-/// registry or its name server is down or overwhelmed. "No such image" and "no access" are answers.
+/// Whether a pull failed because no registry answered: the machine is offline, or the registry or
+/// its name server is down or overwhelmed. "No such image" and "no access" are answers.
 ///
 /// The runtime has one gRPC code for all of it, so its words (Go's network errors, the same in
 /// every runtime) are all there is.

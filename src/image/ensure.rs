@@ -26,8 +26,8 @@ pub struct PullRequest<'a> {
     pub policy: PullPolicy,
     /// False during back-off: only look.
     pub pull_allowed: bool,
-    /// Whether an image that is present will do when policy `Always` finds nobody to ask: for
-    /// static pods, whose machine may be offline.
+    /// Whether an image that is present may be used when policy `Always` can't reach the registry:
+    /// for static pods, whose machine may be offline.
     pub accept_present: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `reference` (names), `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
 //! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
-//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that nobody
+//! attempts is not kept here: `plan` decides when to try again. `gc` removes images that are not
 //! uses.
 
 mod core;

@@ -1,7 +1,7 @@
-//! The node's addresses: as configured, else the one that the default route leaves by.
+//! The node's addresses: the configured ones, or the address of the interface of the default route.
 //!
-//! The kubelet's order of choice without its DNS look-up: a look-up could hang at start, and an
-//! agent that lives alone sends no packet.
+//! The order of choice is the kubelet's, without its DNS lookup: a lookup could hang when the agent
+//! starts, and an agent without an API server sends no packets.
 
 use nix::ifaddrs::getifaddrs;
 use std::{

@@ -28,7 +28,7 @@ const MAX_PATH: usize = 500;
 /// Reads the pods of a file or of the body of a URL.
 ///
 /// # Errors
-/// When the text does not parse as a whole. Everything else that is wrong is told per document.
+/// When the text can't be parsed. All other problems are reported for each document.
 pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
     let mut file = Decoder { cx, documents: Vec::new(), memory_bytes: 0 };
     for document in document::parse(text)? {

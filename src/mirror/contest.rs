@@ -1,21 +1,23 @@
-//! Somebody else who writes what is ours: another agent of the same name, a controller gone astray.
+//! Limits how often the agent corrects what another writer changes in its objects: another agent of
+//! the same name, or a faulty controller.
 
 use std::time::Duration;
 
-/// So often within a [`ROUND`] what somebody else wrote is put right at once.
+/// The number of corrections at once within a [`ROUND`].
 const ANSWERS: u32 = 3;
-/// After that, not before it is over: two who do not agree must not keep the API server busy.
+/// After [`ANSWERS`] corrections the agent waits for the end of this time: two writers that
+/// disagree must not keep the API server busy.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// How often somebody else was answered.
+/// Counts the corrections.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Contest {
-    /// Since when, by boot time, and how often.
+    /// Boot time of the first correction of the round, and the number of corrections.
     round: Option<(Duration, u32)>,
 }
 
 impl Contest {
-    /// What somebody else wrote was put right.
+    /// Counts a correction.
     pub(super) fn answered(&mut self, now: Duration) {
         match &mut self.round {
             Some((_, answers)) => *answers += 1,
@@ -23,12 +25,12 @@ impl Contest {
         }
     }
 
-    /// Whether he is to wait for the next answer.
+    /// True when the next correction must wait.
     pub(super) fn must_wait(&mut self, now: Duration) -> bool {
         !self.is_over(now) && self.round.is_some_and(|(_, answers)| answers >= ANSWERS)
     }
 
-    /// Whether nothing has to be remembered.
+    /// True when the round is over and the value can be dropped.
     pub(super) fn is_over(&mut self, now: Duration) -> bool {
         self.round = self.round.take_if(|(begun, _)| now < *begun + ROUND);
         self.round.is_none()

@@ -1,4 +1,4 @@
-//! The node's conditions, as they are before anybody words them.
+//! The node's conditions, without the wording of their reasons and messages.
 
 use super::{Now, Pressure};
 use jiff::Timestamp;

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 /// What must not be taken for a leftover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The runtime was listed, and every source has told something, be it the last good manifests:
-    /// every pod that runs is known. For good, as long as the agent lives.
+    /// The runtime was listed, and every source has published something, for example its last good
+    /// manifests: every pod that runs is known. It stays true until the agent ends.
     pub listed: bool,
-    /// Every source has said everything besides: who is not known is not wanted. With a manifest
-    /// that is refused this may never come.
+    /// In addition, every source was read completely: an unknown pod is not wanted. A refused
+    /// manifest may prevent this for ever.
     pub complete: bool,
-    /// Pods that are wished, recorded or found in the runtime, whoever made them.
+    /// Pods that are wished, recorded or found in the runtime, including pods of other programs.
     pub uids: BTreeSet<PodUid>,
     /// Containers found in the runtime.
     pub containers: BTreeSet<ContainerId>,
@@ -21,7 +21,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether nothing of a pod is left, and nobody wants it.
+    /// True when nothing of a pod is left and no source wishes it.
     #[must_use]
     pub fn is_gone(&self, uid: &PodUid) -> bool {
         self.complete && !self.uids.contains(uid)

@@ -222,7 +222,8 @@ pub struct Hold {
     pub message: String,
     /// How what runs of it is stopped.
     pub stop: HoldStop,
-    /// Condition `DisruptionTarget` of its status: reason and message, where one is told.
+    /// Reason and message of the condition `DisruptionTarget` in its status; `None` without this
+    /// condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<(String, String)>,
 }
@@ -246,7 +247,7 @@ pub struct Evicted {
     pub hold: Arc<Hold>,
 }
 
-/// What runs short, and who has to go because of it: from the pressure loop to the workers.
+/// The conditions that hold and the evicted pods: from the eviction loop to the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PressureOrders {
     /// The signals were read at least once.

@@ -75,7 +75,7 @@ pub struct NodeView {
     /// What may run short.
     #[serde(default)]
     pub pressure: PressureView,
-    /// The cluster that the node is part of; `None`: it lives alone.
+    /// The cluster that the node is part of; `None` without `--kubeconfig`.
     #[serde(default)]
     pub cluster: Option<Arc<super::ClusterView>>,
     /// The relist loop.
@@ -249,7 +249,7 @@ pub enum FileVerdict {
     },
 }
 
-/// A pod on the same runtime that belongs to somebody else.
+/// A pod on the same runtime that this agent did not create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForeignPod {
     /// Full name.

@@ -16,7 +16,7 @@ const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Tells a cloud controller manager the addresses of `--node-ip`, joined by commas. Present only
 /// with an external cloud provider.
 const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
-/// Labels that are put right on a Node that exists; all others belong to whoever set them.
+/// Labels that are corrected on an existing Node. The agent does not change other labels.
 const LABELS_KEPT: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",

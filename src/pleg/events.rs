@@ -1,5 +1,5 @@
 //! Follows the runtime's events, for ever: a broken stream is opened again, with growing pauses
-//! while nobody answers.
+//! while there is no response.
 
 use crate::cri::{CriError, EventStream, RuntimeClient, RuntimeEvent};
 use std::{future::Future, pin::pin, time::Duration};
@@ -19,7 +19,7 @@ const UNSUPPORTED_PAUSE: Duration = Duration::from_secs(60);
 /// A stream that lived this long was a good one: pauses start anew after it.
 const GOOD_STREAM: Duration = Duration::from_secs(30);
 
-/// What the loop is told.
+/// Messages to the relist loop.
 #[derive(Debug)]
 pub(super) enum Hint {
     /// Events arrive from here on; what happened before is unknown.

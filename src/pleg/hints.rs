@@ -54,7 +54,7 @@ impl Loop {
             Hint::Connected => {
                 debug!("runtime events arrive");
                 self.health.events_connected = true;
-                // What happened while nobody listened is seen by listing.
+                // A listing finds the changes of the time without a connection.
                 self.listing.due = now;
                 self.status.about = true;
                 self.status.due = self.status.due.map(|_| now);

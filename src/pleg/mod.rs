@@ -1,10 +1,10 @@
-//! Sees what the runtime runs: lists it, follows its events, and hands on what changed.
+//! Observes the pods of the runtime: lists them, follows its events, and publishes the changes.
 //!
-//! Lists are the truth, events are hints that say when to look. With events everything is listed
-//! every 10 s, without them every second, and at once when somebody asks for a pod. What changed
-//! against the last look is inspected, object by object and several at a time; an inspection that
-//! hangs marks its pod and is waited for while everything else goes on. Only a listing that keeps
-//! failing makes the node unhealthy.
+//! Only listings count; events are hints that say when to list. With events everything is listed
+//! every 10 s, without them every second, and at once when a worker asks for its pod. Objects that
+//! have changed since the last listing are inspected, several at a time. An inspection that hangs
+//! marks its pod and delays nothing else. Only a listing that keeps failing makes the node
+//! unhealthy.
 //!
 //! ```text
 //! events ─► hint ─┐            ┌─► unchanged ─────────────────────────┐
@@ -177,8 +177,8 @@ impl Pleg {
         (Self { client, settings, looks, updates, health, heartbeat }, handle, updates_out)
     }
 
-    /// Sees until `shutdown`, or until nobody takes updates any more. Reads that are under way are
-    /// dropped then.
+    /// Runs until `shutdown`, or until the receiver of the updates is gone. Reads that are under
+    /// way are dropped then.
     pub async fn run(self, shutdown: CancellationToken) {
         let (this, updates) = run::Loop::new(self);
         this.run(updates, shutdown).await;

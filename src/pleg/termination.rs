@@ -76,7 +76,7 @@ pub(super) fn joined(runtime: &str, told: &str) -> String {
 
 /// The last bytes of a regular file.
 fn tail(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+    // O_NONBLOCK: opening a pipe without a writer must not block.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let metadata = file.metadata()?;

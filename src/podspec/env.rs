@@ -30,7 +30,8 @@ pub struct EnvContext<'a> {
     pub host_ips: &'a [IpAddr],
     /// The pod's addresses, primary first (on the host's network: the node's).
     pub pod_ips: &'a [IpAddr],
-    /// Allocatable resources of the node: what a container without a limit is told as its limit.
+    /// Allocatable resources of the node: the limit that `resourceFieldRef` returns for a container
+    /// without a limit.
     pub allocatable: &'a Amounts,
 }
 

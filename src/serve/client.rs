@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// There is no socket, or nobody behind it.
+    /// There is no socket, or no process listens on it.
     #[error("the agent isn't running: no answer on {}", socket.display())]
     NotRunning { socket: PathBuf, source: io::Error },
     /// The socket is for root.

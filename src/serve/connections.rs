@@ -9,8 +9,8 @@
 //!
 //! A connection carries one request. A new connection always gets in: when all places are taken,
 //! the oldest connection without a complete request is dropped for it. A client that sends nothing,
-//! sends slowly or never reads its answer therefore holds a place only as long as nobody else wants
-//! it.
+//! sends slowly or never reads its answer therefore keeps its place only as long as no other client
+//! needs it.
 //!
 //! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other

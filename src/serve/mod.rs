@@ -1,11 +1,11 @@
-//! What the outside can ask a running agent: the local socket and the health port.
+//! The interfaces of a running agent: the local socket and the health port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, and `POST /forget`. The health port answers `/healthz` and what is below
-//! it to anybody who can reach it. Every answer is made from published views, so it comes also
-//! while the runtime hangs. The only request that reaches further is a [`Command`]; its answer is
-//! waited for up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections
-//! and their lifetimes. [`Client`] is the other end.
+//! `/events`, `/healthz`, and `POST /forget`. The health port serves `/healthz` and the paths below
+//! it to every client that can reach it. Every answer is made from published views, so it does not
+//! depend on the runtime. The only request that is passed on is a [`Command`]; its answer is
+//! awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
+//! their lifetimes. [`Client`] is the other end.
 
 mod client;
 mod connections;
@@ -93,7 +93,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the local socket; a stale one is replaced when nobody answers on it. To be called
+    /// Binds the local socket; a stale one is replaced when no agent answers on it. To be called
     /// inside a tokio runtime.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ async fn serve_local(
     shutdown: CancellationToken,
 ) {
     loop {
-        // Cancel-safe: connections that are cut off belong to a socket that nobody can reach any
+        // Cancel-safe: connections that are closed belong to a socket that clients can't reach any
         // more.
         tokio::select! {
             biased;

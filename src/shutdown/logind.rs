@@ -1,5 +1,5 @@
-//! logind over the system bus: how long a shutdown may be held up, the lock that holds it up, and
-//! the signal that it is about to begin.
+//! logind over the system bus: the longest delay of a shutdown, the delay lock, and the signal that
+//! announces a shutdown.
 
 use crate::dbus::{self, CallError};
 use std::{
@@ -16,10 +16,10 @@ use zbus::{
     message::Type,
 };
 
-/// For each call.
+/// The deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Looks at the delay after logind was told to read its configuration, and the pause before the
-/// first of them, which doubles.
+/// How often the delay is read after logind was told to reload its configuration, and the pause
+/// before the first reading. The pause doubles.
 const LOOKS: u32 = 5;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
@@ -27,14 +27,14 @@ const LOGIND: &str = "org.freedesktop.login1";
 const OBJECT: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 const BUS: &str = "org.freedesktop.DBus";
-/// What is listened for, as the bus wants it.
+/// The match rules of the signals.
 const SIGNALS: [&str; 2] = [
     "type='signal',sender='org.freedesktop.login1',path='/org/freedesktop/login1',\
      interface='org.freedesktop.login1.Manager',member='PrepareForShutdown'",
     "type='signal',sender='org.freedesktop.DBus',interface='org.freedesktop.DBus',\
      member='NameOwnerChanged',arg0='org.freedesktop.login1'",
 ];
-/// What the bus answers when nobody has a name and nobody can be started for it.
+/// Errors of the bus when no process owns a name and no service can be started for it.
 const NOBODY: [&str; 3] = [
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -49,35 +49,35 @@ pub(super) enum LogindError {
     /// The bus is there and logind is not.
     #[error("no logind on the system bus")]
     NoLogind,
-    /// It says no.
+    /// logind refused a call.
     #[error("logind refuses {call}: {message}")]
     Refused { call: &'static str, message: String },
-    /// The connection broke, or what came over it was no answer.
+    /// The connection broke, or the response was not valid.
     #[error("the connection to logind broke: {0}")]
     Broken(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The machine is about to go down.
+    /// The machine is about to shut down.
     GoingDown,
-    /// The shutdown was called off.
+    /// The shutdown was cancelled.
     StaysUp,
-    /// Another logind answers from now on, which knows of no lock.
+    /// Another logind process has taken over, which knows of no lock.
     NewLogind,
 }
 
-/// A connection to the bus on which logind is listened to.
+/// A connection to the bus that receives the signals of logind.
 pub(super) struct Logind {
     connection: Connection,
     messages: MessageStream,
-    /// The connection that logind has. Anybody may send a signal of any name to somebody whose
-    /// address is known; only those from here count.
+    /// The bus name of logind's connection. Any process can send a signal of any name to a known
+    /// address; only signals from this connection count.
     owner: Option<String>,
 }
 
 impl Logind {
-    /// Connects and listens; whether there is a logind is not known yet.
+    /// Connects and subscribes to the signals. Does not check whether logind exists.
     pub(super) async fn connect(bus: &Path) -> Result<Self, LogindError> {
         let no_bus = |error| LogindError::NoBus { path: bus.to_owned(), error };
         let stream = UnixStream::connect(bus).await.map_err(no_bus)?;
@@ -93,8 +93,8 @@ impl Logind {
         Ok(logind)
     }
 
-    /// Finds logind, which the bus starts where it does not run; `true` when the machine is going
-    /// down already.
+    /// Finds logind, which the bus starts if it does not run. Returns true when the machine is
+    /// already shutting down.
     pub(super) async fn find(&mut self) -> Result<bool, LogindError> {
         self.owner = None;
         let preparing = self.property("PreparingForShutdown").await?;
@@ -105,7 +105,7 @@ impl Logind {
         Err(LogindError::Broken("PreparingForShutdown is no truth value".to_owned()))
     }
 
-    /// `InhibitDelayMaxSec`: how long logind lets itself be held up.
+    /// `InhibitDelayMaxSec`: the longest time that logind delays a shutdown.
     pub(super) async fn longest_delay(&self) -> Result<Duration, LogindError> {
         let delay = self.property("InhibitDelayMaxUSec").await?;
         if let Variant::U64(micros) = &*delay {
@@ -114,8 +114,8 @@ impl Logind {
         Err(LogindError::Broken("InhibitDelayMaxUSec is no number".to_owned()))
     }
 
-    /// Has logind read its configuration again, and waits until it lets itself be held up for as
-    /// long as is wanted. Gives how long it does in the end.
+    /// Makes logind read its configuration again, and waits until its longest delay is at least
+    /// `wanted`. Returns the longest delay in the end.
     pub(super) async fn reload(&self, wanted: Duration) -> Result<Duration, LogindError> {
         const HANGUP: i32 = 1;
         let to = "org.freedesktop.systemd1";
@@ -135,17 +135,17 @@ impl Logind {
         self.longest_delay().await
     }
 
-    /// Takes the lock: until it is closed, or the longest delay is over, the machine does not go
-    /// down.
+    /// Takes the delay lock: the machine does not shut down until it is closed or the longest delay
+    /// is over.
     pub(super) async fn lock(&self) -> Result<OwnedFd, LogindError> {
         let arguments = ("shutdown", "nodelet", "Pods are given time to end", "delay");
         self.call((LOGIND, OBJECT, MANAGER), "Inhibit", &arguments).await
     }
 
-    /// Waits until something is heard.
+    /// Waits for the next relevant signal.
     ///
     /// # Cancel safety
-    /// Cancel safe: what was not heard yet is kept for the next call.
+    /// Cancel safe: signals that were not received yet are kept for the next call.
     pub(super) async fn hear(&mut self) -> Result<Heard, LogindError> {
         loop {
             let message = match self.messages.next().await {
@@ -170,7 +170,7 @@ impl Logind {
                 let down: bool = message.body().deserialize().ok()?;
                 Some(if down { Heard::GoingDown } else { Heard::StaysUp })
             }
-            // Nobody else can sign with the bus's own name.
+            // Only the bus itself can send under its own name.
             (BUS, "NameOwnerChanged") if sender == BUS => {
                 let (name, _, new): (String, String, String) = message.body().deserialize().ok()?;
                 let other = name == LOGIND && !new.is_empty() && self.owner.as_ref() != Some(&new);
@@ -213,7 +213,7 @@ fn broken(error: &(impl std::error::Error + ?Sized)) -> LogindError {
 }
 
 fn refused(call: &'static str, error: CallError) -> LogindError {
-    // The bus about a logind that is just being started anew.
+    // Errors of the bus while logind restarts.
     match error.broken_if(&["Disconnected", "NoReply", "TimedOut", "Timeout"]) {
         CallError::Refused { name, .. } if NOBODY.contains(&name.as_str()) => LogindError::NoLogind,
         CallError::Refused { name, message } => {
@@ -223,7 +223,7 @@ fn refused(call: &'static str, error: CallError) -> LogindError {
     }
 }
 
-/// Writes the drop-in with which logind lets itself be held up so long: whole or not at all.
+/// Writes the drop-in that sets logind's longest delay, atomically.
 pub(super) fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     let text = format!(
@@ -235,7 +235,7 @@ pub(super) fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     fs::create_dir_all(dir)?;
-    // Nothing that does not end in .conf is read.
+    // logind reads only files that end in .conf.
     let beside = dir.join(format!(".{}.new", name.to_string_lossy()));
     let mut file = fs::File::create(&beside)?;
     file.write_all(text.as_bytes())?;

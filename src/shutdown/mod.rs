@@ -1,5 +1,5 @@
-//! A shutdown of the machine waits for pods to end: logind is told to wait, and asked to say when
-//! it is about to begin.
+//! Makes a shutdown of the machine wait for pods: takes a delay lock of logind, and listens for the
+//! signal that announces a shutdown.
 //!
 //! ```text
 //! listen:  connect ─► find logind ─► long enough a delay? ─► lock ─► hear ─┬─► the bus is lost: once more, after 1 s
@@ -9,13 +9,12 @@
 //!          stays up   ─► tell the workers, take a new lock
 //! ```
 //!
-//! Until logind has answered for the first time nothing is started: an agent that is started again
-//! while the machine goes down must not start pods. The wait is short, and there is none where
-//! there is no logind to ask.
+//! No pod starts before logind has answered for the first time: an agent that restarts while the
+//! machine shuts down must not start pods. The wait is short, and there is none without logind.
 //!
-//! Only logind's word begins a shutdown: that the agent itself is told to stop says nothing about
-//! the machine, and leaves pods alone. Nothing of a shutdown is kept, and the lock is a file
-//! descriptor: both are gone with the agent.
+//! Only logind begins a shutdown. A signal that stops the agent says nothing about the machine, and
+//! does not stop pods. The state of a shutdown is not saved, and the lock is a file descriptor:
+//! both end with the agent.
 
 mod logind;
 #[cfg(test)]
@@ -39,18 +38,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use zbus::OwnedFd;
 
-/// Before a lost bus is connected to again.
+/// The pause before the next connection to a bus that was lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// What the listener may have to say at a time.
+/// The length of the queue from the listener to the conductor.
 const TOLD: usize = 4;
-/// Pods start this long after the agent at the latest, although logind has not answered yet.
+/// Pods start at the latest this long after the agent, even if logind has not answered.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Longer than any shutdown.
 const NEVER: Duration = Duration::from_secs(3600 * 24 * 365);
-/// Read by logind after its own configuration.
+/// The drop-in file, which logind reads after its own configuration.
 const DROP_IN: &str = "/etc/systemd/logind.conf.d/99-nodelet.conf";
 
-/// Where logind is reached and configured.
+/// The paths of the system bus and of logind's drop-in file.
 pub struct Places {
     pub bus: PathBuf,
     pub drop_in: PathBuf,
@@ -64,13 +63,13 @@ impl Places {
     }
 }
 
-/// How far a shutdown of the machine is.
+/// The stage of a shutdown of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     #[default]
     Up,
     Ending,
-    /// They had their time.
+    /// All pods have ended, or their time is over.
     Over,
 }
 
@@ -78,28 +77,27 @@ pub enum Stage {
 pub struct ShutdownTask {
     pub places: Places,
     pub periods: ShutdownPeriods,
-    /// Tells the workers.
+    /// The state of the machine, for the workers.
     pub machine: watch::Sender<MachineState>,
-    /// Their answer.
+    /// The pods that the workers still have to end.
     pub ending: watch::Receiver<Ending>,
     pub stage: watch::Sender<Stage>,
-    /// What people should know.
+    /// Sentences for the node's status.
     pub trouble: watch::Sender<Vec<String>>,
     pub events: Recorder,
 }
 
-/// What the listener tells the conductor.
+/// Messages from the listener to the conductor.
 enum Told {
     Lock(OwnedFd),
     GoingDown,
     StaysUp,
-    /// There is nobody to ask.
+    /// There is no logind.
     NoLogind,
 }
 
 impl ShutdownTask {
-    /// Runs until the agent stops. Without any time for pods it does nothing.
-    /// Runs until `stop`.
+    /// Runs until `stop`. Does nothing when the configuration gives pods no time.
     pub async fn run(self, stop: CancellationToken) {
         if self.periods.total().is_zero() {
             self.machine.send_replace(MachineState::Up);
@@ -111,7 +109,7 @@ impl ShutdownTask {
         let listener = Listener { places, wanted: periods.total(), tell, trouble };
         let conductor =
             Conductor { periods, machine, ending, stage, events, told, lock: None, deadline: None };
-        // Nothing in either has to come to its end: a lock is released by dropping it.
+        // Both may be dropped at any point: dropping the lock releases it.
         tokio::select! {
             () = stop.cancelled() => {}
             _ = Box::pin(listener.run()) => {}
@@ -120,7 +118,7 @@ impl ShutdownTask {
     }
 }
 
-/// Speaks to logind.
+/// Communicates with logind.
 struct Listener {
     places: Places,
     wanted: Duration,
@@ -147,7 +145,8 @@ impl Listener {
                 self.tell(Told::NoLogind).await;
                 std::future::pending::<()>().await;
             }
-            // A lock that is held stays held. A bus that comes and goes is told of once.
+            // A lock that is held stays held. Only the first of several losses in a row is logged
+            // as info.
             if std::mem::replace(&mut lost, true) {
                 tracing::debug!(err = %error, "logind is not heard");
             } else {
@@ -160,13 +159,13 @@ impl Listener {
     async fn listen(&self, mut logind: Logind) -> Result<Infallible, LogindError> {
         loop {
             match logind.find().await {
-                // Its lock is not to be had any more.
+                // logind gives no lock any more.
                 Ok(true) => self.tell(Told::GoingDown).await,
                 Ok(false) => {
                     self.tell(Told::StaysUp).await;
                     self.lock(&logind).await?;
                 }
-                // Looked for again when it comes.
+                // The signal that logind has appeared starts another try.
                 Err(error @ (LogindError::NoLogind | LogindError::Refused { .. })) => {
                     tracing::info!("a shutdown of the machine will not wait for pods: {error}");
                     self.tell(Told::NoLogind).await;
@@ -187,13 +186,13 @@ impl Listener {
     }
 
     async fn tell(&self, what: Told) {
-        // The conductor lives as long as this.
+        // The conductor runs as long as the listener.
         if self.tell.send(what).await.is_err() {
             tracing::debug!("the conductor of shutdowns has ended");
         }
     }
 
-    /// Takes the lock. A logind that does not wait long enough is better than none.
+    /// Takes the lock, even if logind does not wait long enough.
     async fn lock(&self, logind: &Logind) -> Result<(), LogindError> {
         let mut trouble = Vec::new();
         if let Err(why) = self.lengthen(logind).await? {
@@ -217,7 +216,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Sees to it that logind waits long enough; says why it does not in the end.
+    /// Makes logind wait long enough. Returns the reason if it does not.
     async fn lengthen(&self, logind: &Logind) -> Result<Result<(), String>, LogindError> {
         let wanted = self.wanted;
         let mut delay = logind.longest_delay().await?;
@@ -246,7 +245,7 @@ impl Listener {
     }
 }
 
-/// Ends the pods of one group after the other.
+/// Ends the groups of pods one after the other.
 struct Conductor {
     periods: ShutdownPeriods,
     machine: watch::Sender<MachineState>,
@@ -255,7 +254,7 @@ struct Conductor {
     events: Recorder,
     told: mpsc::Receiver<Told>,
     lock: Option<OwnedFd>,
-    /// When the time of the present group is over; `None` when no group has its turn.
+    /// The end of the time of the current group; `None` when no group is being ended.
     deadline: Option<Instant>,
 }
 
@@ -265,11 +264,10 @@ impl Conductor {
         loop {
             let far = Instant::now() + NEVER;
             let is_unknown = *self.machine.borrow() == MachineState::Unknown;
-            // Every arm only waits or receives (cancel-safe); what there is to do is done
-            // afterwards.
+            // Cancel-safe: every arm only waits or receives.
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
-                    // The new one before the old one goes.
+                    // The new lock is taken before the old one is released.
                     Told::Lock(lock) => self.lock = Some(lock),
                     Told::GoingDown => self.go_down(),
                     Told::StaysUp => self.stay_up(),
@@ -306,7 +304,7 @@ impl Conductor {
         self.stage.send_replace(Stage::Up);
     }
 
-    /// Lets pods start while nobody has said that the machine goes down.
+    /// Lets pods start unless a shutdown was announced.
     fn assume_up(&self) {
         self.machine.send_if_modified(|machine| {
             let unknown = *machine == MachineState::Unknown;
@@ -324,8 +322,8 @@ impl Conductor {
         self.machine.send_replace(MachineState::GoingDown(shutdown));
     }
 
-    /// The next group, when the present one has ended or its time is over; the end, when it was the
-    /// last one.
+    /// Begins the next group when the current one has ended or its time is over. After the last
+    /// group, releases the lock.
     fn go_on(&mut self) {
         let Some(deadline) = self.deadline else { return };
         let shutdown = self.machine.borrow().shutdown().cloned();

@@ -1,7 +1,8 @@
-//! Measuring: what the machine has left, what pods and others use, what the kernel tells unasked.
+//! Measurements: the available resources of the machine, the usage of pods and other processes, and
+//! reports of the kernel.
 //!
-//! Reads `/proc`, cgroup files and file systems, and decides nothing: what is short, and who has to
-//! go for it, is decided elsewhere from what is returned here. `core` (pure) understands the texts.
+//! Reads `/proc`, cgroup files and file systems, and decides nothing: `pressure::core` decides from
+//! these measurements what is short and which pod is evicted. `core` (pure) parses the texts.
 //!
 //! ```text
 //! MachineReader memory and pids              files of the kernel, no thread; cheap ones first
@@ -11,8 +12,8 @@
 //! PsiTrigger, KernelLog   hints and news from the kernel
 //! ```
 //!
-//! What can't be read, or makes no sense, is no reading and has its reason: it never looks like a
-//! shortage.
+//! A value that can't be read or makes no sense is reported with a reason instead of a reading, so
+//! it never looks like a shortage.
 
 mod core;
 mod disk;

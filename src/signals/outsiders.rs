@@ -1,6 +1,6 @@
 //! Who uses what is short when no pod does: the largest processes outside the pods' cgroups, the
-//! largest directories and files of the usual places. For people to read: nobody is ever stopped
-//! and nothing removed because of it.
+//! largest directories and files of the usual places. For people to read: no process is ever
+//! stopped and nothing removed because of it.
 
 use super::{
     core::{Process, is_below, process, tops},

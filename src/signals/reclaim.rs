@@ -1,5 +1,5 @@
-//! Asking the kernel to give page cache back (cgroup v2, Linux 5.19), before anybody is evicted for
-//! it.
+//! Asking the kernel to reclaim page cache (cgroup v2, Linux 5.19) before a pod is evicted for
+//! memory.
 //!
 //! A working set counts the cache that was used lately (`active_file`) and leaves out the rest. The
 //! kernel takes from the rest first, which changes no working set: so it is asked again, a step at
@@ -15,19 +15,20 @@ use std::{
 use tokio::sync::oneshot;
 
 const STACK: usize = 64 << 10;
-/// Asked for at a time, at least: enough that looking in between costs next to nothing.
+/// The minimum of one request: large enough that reading the counters between two requests is
+/// cheap.
 const STEP: u64 = 8 << 20;
 
-/// What came of it. How much was freed shows in the next reading.
+/// The result. The next reading shows how much was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
     /// The working set is smaller by what was asked for, as far as page cache is concerned.
     All,
-    /// Less: the kernel found no more.
+    /// Less was reclaimed: the kernel found no more.
     Part,
 }
 
-/// Goes on in the kernel until it is done; ends soon after the value is dropped.
+/// A request that is under way. It ends soon after this value is dropped.
 #[derive(Debug)]
 pub struct Reclaiming {
     path: PathBuf,
@@ -67,10 +68,10 @@ pub fn reclaim(directory: &Path, bytes: u64, spare: u64) -> Result<Option<Reclai
     let here = path.clone();
     let work = move || {
         let done = shrink(&here, &stat, before, bytes, || sender.is_closed());
-        // Whoever asked may have stopped waiting.
+        // The receiver may be gone.
         drop(sender.send(done));
     };
-    // Of its own: it lasts as long as writing pages back does.
+    // A separate thread, because the request lasts as long as pages are written back.
     let thread = thread::Builder::new().name("reclaim".to_owned()).stack_size(STACK);
     thread.spawn(work).map_err(|error| unreadable(&path, &error))?;
     Ok(Some(Reclaiming { path, answer }))
@@ -94,7 +95,7 @@ impl Cache {
     }
 }
 
-/// At most all of the cache that does not count, and then `bytes` of what does.
+/// Reclaims at most the whole inactive page cache, and then `bytes` of the active one.
 fn shrink(
     path: &Path,
     stat: &Path,

@@ -160,7 +160,7 @@ pub(super) async fn mounted(
 }
 
 /// Works on a thread of its own, which may hang for as long as the file system does: its turn is
-/// taken for that long, and nobody else waits for it.
+/// taken for that long, and no other measurement waits for it.
 pub(super) async fn on_thread<T: Send + 'static>(
     turn: &Turn,
     directory: &Path,
@@ -186,7 +186,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
     }
 }
 
-/// Takes the result, and tells when nobody waits for it any more.
+/// Takes the result, and knows when its receiver is gone.
 pub(super) type Asker<T> = oneshot::Sender<Result<T, WalkError>>;
 
 /// One walk.
@@ -421,7 +421,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the time is over, or nobody waits for the result.
+    /// True when the time is over or the receiver of the result is gone.
     fn is_over(&self) -> bool {
         Instant::now() >= self.until || self.asker.is_closed()
     }

@@ -114,7 +114,7 @@ impl Output {
         }
     }
 
-    /// The next request; `None` when nobody can send one any more.
+    /// The next request; `None` when all senders are gone.
     ///
     /// # Cancel safety
     /// A request is taken whole or stays queued.

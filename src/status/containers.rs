@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 /// All termination messages of a pod together, in bytes.
 const MESSAGES_LIMIT: usize = 12 * 1024;
-/// Exit code of a container whose end nobody saw.
+/// Exit code of a container whose end was not observed.
 const UNKNOWN_EXIT: i32 = 137;
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 

@@ -20,8 +20,8 @@ pub(super) struct Owner {
 
 /// The owner id: given, else as kept, else made up and kept.
 ///
-/// Without it everything that runs is somebody else's, so there are two copies: one that is damaged
-/// or lost is made anew from the other.
+/// Without it the agent would take all running pods for pods of another agent. So there are two
+/// copies, and a damaged or lost copy is written again from the other.
 pub(super) fn owner(state_dir: &Path, given: Option<&str>) -> Result<Owner, StoreError> {
     if let Some(given) = given {
         let id = given.to_owned();

@@ -129,7 +129,7 @@ impl DirLock {
         }
     }
 
-    /// Writes who holds the lock into the locked file. The lock holds without its text.
+    /// Writes the holder of the lock into the locked file. The lock does not depend on this text.
     pub(super) fn write(&mut self, text: &str) {
         let mut file = self.held.file();
         if let Err(err) = file.set_len(0).and_then(|()| file.write_all(text.as_bytes())) {

@@ -15,14 +15,13 @@
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
 //! ```
 //!
-//! A file is replaced, never changed: temporary file, fsync, rename, fsync of the directory. What
-//! is damaged or of an unknown version is set aside under another name and reported. What can't be
-//! written stays in memory, is reported and tried again: nothing stops because a disk is full.
-//! Agents may have shared the run directory, so its files name their owner; those of another one
-//! are set aside. Both directories are locked while the agent runs. Where they are deleted
-//! meanwhile, [`Store::repair`] makes them again, and [`Store::losses`] tells everybody who has
-//! state to save it again. [`Store`] is a handle; the file work is done by [`Writer::run`], away
-//! from the event loop.
+//! A file is replaced, never changed: temporary file, fsync, rename, fsync of the directory. A file
+//! that is damaged or of an unknown version is renamed and reported. Content that can't be written
+//! stays in memory, is reported and tried again: a full disk stops nothing. Agents may have shared
+//! the run directory, so its files name their owner, and files of another owner are renamed. Both
+//! directories are locked while the agent runs. If they are deleted meanwhile, [`Store::repair`]
+//! creates them again, and [`Store::losses`] makes all tasks with state save it again. [`Store`] is
+//! a handle; the file work is done by [`Writer::run`], away from the event loop.
 
 mod files;
 mod identity;

@@ -25,8 +25,7 @@ pub struct Repaired {
 }
 
 impl Store {
-    /// Counts the times at which directories were lost. Every change asks those who have state to
-    /// save it again.
+    /// Counts losses of directories. After every change, tasks with state must save it again.
     #[must_use]
     pub fn losses(&self) -> watch::Receiver<u64> {
         self.inner.losses.subscribe()
@@ -67,7 +66,7 @@ impl Store {
         Ok(Repaired { missing, root_lost })
     }
 
-    /// Makes everybody who has state save it again. Once more after a loss, when nothing is deleted
+    /// Makes all tasks with state save it again. Once more after a loss, when nothing is deleted
     /// any more: a deletion that is under way may take what was just written.
     pub fn ask_to_save_again(&self) {
         self.inner.losses.send_modify(|losses| *losses += 1);

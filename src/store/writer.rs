@@ -1,5 +1,6 @@
-//! The writer: takes what waits, writes it in one go, tells who waits for it. What fails is kept
-//! and tried again with the next write or after a pause, the latest content of each file only.
+//! The writer: takes the waiting writes, executes them as one batch, and reports the results. A
+//! failed write is kept and tried again with the next batch or after a pause. Only the latest
+//! content of each file is kept.
 
 use super::files;
 use crate::{blocking::STATE, clock};
@@ -18,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 const BATCH: usize = 128;
 /// Files of a batch that are written and synced at the same time.
 const SYNCS: usize = 4;
-/// Pauses between tries while the disk takes nothing.
+/// Pauses between tries while writes fail.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// A queue comes round at least this often, so that a health check can tell it from one that hangs.

@@ -1,4 +1,4 @@
-//! Taking volumes down, and removing what remains of pods.
+//! Unmounts and deletes volumes, and removes the directories of pods.
 
 use super::{
     VolumeError, Volumes,
@@ -20,14 +20,14 @@ use std::{
 };
 
 impl Volumes {
-    /// Unmounts the pod's subPaths and tmpfs. Works from what is on disk, without the
-    /// specification. Call when no container runs any more; to be repeated until it succeeds.
+    /// Unmounts the pod's subPaths and tmpfs. Uses only what is on disk, not the specification.
+    /// Call it when no container runs any more, and repeat it until it succeeds.
     ///
     /// # Errors
     /// The first failure, after trying everything.
     pub fn unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
-        // SubPaths hold volumes: if they can't go, the volumes stay too.
+        // SubPaths keep volumes busy: if they can't be unmounted, the volumes can't either.
         remove_sub_paths(&pod_dir.join(sub_path::DIRECTORY))?;
         let mut result = Ok(());
         for place in empty_dirs(&pod_dir)? {
@@ -36,10 +36,10 @@ impl Volumes {
         result
     }
 
-    /// Deletes the pod's emptyDirs once they are unmounted. To be repeated until it succeeds.
+    /// Deletes the pod's emptyDirs after they were unmounted. Repeat it until it succeeds.
     ///
     /// # Errors
-    /// The first failure, after trying everything. Data behind a mount that is not ours stay.
+    /// The first failure, after trying everything. Data below a foreign mount are not deleted.
     pub(crate) fn delete(&self, uid: &PodUid, slice: &mut Slice) -> Result<Removal, VolumeError> {
         let mut result = Ok(Removal::Complete);
         for place in empty_dirs(&self.pod_dir(uid)?)? {
@@ -52,9 +52,10 @@ impl Volumes {
         result
     }
 
-    /// Removes what is left of a pod whose volumes were taken down. Directories of volumes are only
-    /// removed empty (there may be somebody's data behind a mount that is gone), everything else
-    /// with its content, never across a mount. Nothing to do when there is none.
+    /// Removes the directory of a pod whose volumes were deleted. Directories of volumes are
+    /// removed only if they are empty, because they may hold foreign data below a former mount.
+    /// Everything else is removed with its content, but never across a mount. Does nothing when the
+    /// directory does not exist.
     ///
     /// # Errors
     /// When something is still mounted, a volume's directory is not empty, or a removal fails.
@@ -81,7 +82,8 @@ impl Volumes {
         for child in children(&pod_dir)? {
             let name = child.file_name().unwrap_or_default();
             if child == volumes {
-                // Only empty directories are left in it; a race with something else fails here.
+                // Only empty directories should be left in it. If another process has added files,
+                // this fails.
                 remove_nested_empty(&volumes)?;
             } else if !is_marker(&child) {
                 let removal = beneath::remove_tree(&pod_dir, name, slice)
@@ -95,7 +97,7 @@ impl Volumes {
         Ok(Removal::Complete)
     }
 
-    /// Pods that have a directory, whoever made it.
+    /// The uids of all pod directories, including directories of other programs.
     ///
     /// # Errors
     /// When `<root>/pods` can't be listed.
@@ -106,13 +108,13 @@ impl Volumes {
     }
 }
 
-/// The emptyDirs that are on disk.
+/// The emptyDirs that exist on disk.
 fn empty_dirs(pod_dir: &Path) -> Result<Vec<VolumePaths>, VolumeError> {
     let paths = children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))?;
     Ok(paths.iter().filter_map(|path| Some(VolumePaths::new(pod_dir, path.file_name()?))).collect())
 }
 
-/// Unmounts every subPath and removes the mount points, which lie exactly three levels down.
+/// Unmounts every subPath and removes the mount points, which are exactly three levels below.
 fn remove_sub_paths(directory: &Path) -> Result<(), VolumeError> {
     let mounts = mounts_at_or_below(directory)?;
     for mount in mounts.iter().rev() {
@@ -133,7 +135,7 @@ fn remove_sub_paths(directory: &Path) -> Result<(), VolumeError> {
     remove_nested_empty(directory)
 }
 
-/// Removes a directory that holds nothing but directories.
+/// Removes a directory that contains only empty directories.
 fn remove_nested_empty(directory: &Path) -> Result<(), VolumeError> {
     for child in children(directory)? {
         for grandchild in children(&child)? {
@@ -144,7 +146,7 @@ fn remove_nested_empty(directory: &Path) -> Result<(), VolumeError> {
     remove_empty(directory).map_err(|source| io_error("remove", directory, source))
 }
 
-/// What is in a directory, sorted; nothing when it doesn't exist.
+/// The entries of a directory, sorted; empty when it does not exist.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, VolumeError> {
     let failed = |source| io_error("list", directory, source);
     let entries = match fs::read_dir(directory) {

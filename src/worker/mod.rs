@@ -31,10 +31,10 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a worker is told and shown; the latest wins.
+/// The input of a worker; only the latest value counts.
 #[derive(Clone, Debug)]
 struct Input {
-    /// What is decided outside of the worker.
+    /// Decisions of other parts about this pod name.
     orders: Arc<PodOrders>,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,

@@ -1,4 +1,4 @@
-//! What a worker reports to the set after each pass: its pod as people see it.
+//! The report of a worker to the set after each pass: the view of its pod.
 
 use super::{Input, execute::Host, records::Records};
 use crate::{
@@ -12,31 +12,31 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
 
-/// A worker's view, and whether it still has a reason to be.
+/// The view of a worker, and whether the worker is still needed.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     pub key: PodKey,
-    /// `None` once nothing of the name is left.
+    /// `None` when nothing of the name is left.
     pub view: Option<Arc<PodView>>,
     /// The incarnation that runs or is recorded.
     pub running: Option<PodUid>,
     pub recorded: Vec<PodUid>,
-    /// The incarnation that is shown, when it has ended for good.
+    /// The incarnation in the view if it has ended for good.
     pub ended: Option<PodUid>,
-    /// Something of ours runs under the name: a sandbox, a container.
+    /// A sandbox or a container of this agent runs under the name.
     pub alive: bool,
     /// Nothing wished, recorded or observed.
     pub nothing_left: bool,
-    /// Dead containers that are only there for people to look at.
+    /// The number of dead containers that are kept only for people to read.
     pub dead: usize,
-    /// The input that it answers; `None` while something is done, or was done that no listing has
-    /// confirmed.
+    /// The sequence number of the input that the report answers; `None` during an action, and until
+    /// a listing has confirmed it.
     pub answers: Option<u64>,
 }
 
 impl Report {
-    /// Whether another one has nothing new. One without a view is always news: the worker may have
-    /// to go.
+    /// True when the other report is equal. A report without a view never counts as equal, because
+    /// the worker may have to end.
     fn says_the_same(&self, other: &Self) -> bool {
         let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
         same(view, last)
@@ -45,7 +45,7 @@ impl Report {
     }
 }
 
-/// Makes reports, and sends those that differ from the last.
+/// Makes reports, and sends a report if it differs from the last one.
 pub(super) struct Reporter {
     key: PodKey,
     host: Arc<Host>,
@@ -53,9 +53,9 @@ pub(super) struct Reporter {
     /// The last statuses by incarnation: transition times are taken over from them.
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
     last: Option<Report>,
-    /// Which call on the pod is past its soft deadline.
+    /// The call that is past its soft deadline.
     pub hung: Option<String>,
-    /// What is done on the host for the pod, when that takes a while.
+    /// The work on the host for the pod, if it takes long.
     pub doing: Option<String>,
 }
 
@@ -64,7 +64,7 @@ struct Subject {
     uid: PodUid,
     pod: Option<Arc<k8s::Pod>>,
     origin: Option<Origin>,
-    /// The wished one: the plan speaks about it.
+    /// It is the wished incarnation, to which the plan applies.
     wished: bool,
     terminating: bool,
 }
@@ -74,7 +74,7 @@ impl Reporter {
         Self { key, host, reports, statuses: BTreeMap::new(), last: None, hung: None, doing: None }
     }
 
-    /// Takes over the statuses that an earlier run of the agent reported last.
+    /// Restores the last statuses of an earlier run of the agent.
     pub(super) fn resume(
         &mut self,
         records: &Records,
@@ -91,7 +91,8 @@ impl Reporter {
         }
     }
 
-    /// Forgets an incarnation: one that starts again under the same uid starts with a clean status.
+    /// Forgets the status of an incarnation. If it starts again under the same uid, it starts with
+    /// a new status.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.statuses.remove(uid);
     }
@@ -105,8 +106,7 @@ impl Reporter {
         self.statuses.get(uid)
     }
 
-    /// Reports what there is to see now; nothing when it is what was reported last. `answers` is
-    /// for [`Report::answers`].
+    /// Sends a report if it differs from the last one. `answers` is for [`Report::answers`].
     pub(super) async fn report(
         &mut self,
         input: &Input,
@@ -138,7 +138,7 @@ impl Reporter {
             return;
         }
         self.last = Some(report.clone());
-        // The set outlives its workers; when it is gone there is nobody left to tell.
+        // The set outlives its workers, so a failure means that the agent ends.
         if self.reports.send(report).await.is_err() {
             tracing::debug!(pod = %self.key, "no receiver for reports any more");
         }
@@ -212,8 +212,8 @@ impl Reporter {
     }
 }
 
-/// What is to be shown under the name: an earlier incarnation as long as anything of it is left,
-/// else the wished one.
+/// The incarnation that the view shows: an earlier one while anything of it is left, otherwise the
+/// wished one.
 fn subject(
     input: &Input,
     observed: &ObservedPod,
@@ -252,7 +252,8 @@ fn subject(
     })
 }
 
-/// Whether a sandbox of this owner is up, or a container may run that is not in somebody else's.
+/// True when a sandbox of this owner is ready, or a container may run that is not in a sandbox of
+/// another owner.
 fn is_alive(observed: &ObservedPod, owner: &str) -> bool {
     let foreign = |id: &SandboxId| {
         observed.sandboxes.iter().any(|s| s.id == *id && s.owner.as_deref() != Some(owner))
@@ -270,7 +271,7 @@ fn is_alive(observed: &ObservedPod, owner: &str) -> bool {
         })
 }
 
-/// Whether two views look the same.
+/// True when two views are equal.
 fn same(a: &PodView, b: &PodView) -> bool {
     a.uid == b.uid
         && a.terminating == b.terminating

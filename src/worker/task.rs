@@ -22,10 +22,11 @@ use tokio_util::sync::CancellationToken;
 /// A sleep that outlasts any plan.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A plan's moment is looked at again after this long: it is of boot time, and sleeps stand still
-/// while the machine does.
+/// The longest sleep. `wake_at` is boot time, which continues while the machine is suspended, but
+/// timers stop then.
 const RESYNC: Duration = Duration::from_secs(60);
-/// Between two tries to save what has to be on disk before a dead container may go.
+/// The time between two tries to save the records that must be on disk before a dead container is
+/// removed.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) struct WorkerStart {
@@ -35,13 +36,13 @@ pub(super) struct WorkerStart {
     pub reports: mpsc::Sender<Report>,
     /// Records that an earlier run of the agent left under this name.
     pub records: Vec<PodRecord>,
-    /// What it kept for its next life.
+    /// The memory that the earlier run has saved.
     pub kept: SavedMemory,
     pub shutdown: CancellationToken,
 }
 
-/// What outlives the agent, but not the machine: back-offs, and the statuses with their transition
-/// times.
+/// State that outlives the agent but not a reboot: back-offs, and the statuses with their
+/// transition times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct SavedMemory {
@@ -58,25 +59,24 @@ pub(super) struct Worker {
     records: Records,
     picture: Picture,
     memory: PodMemory,
-    /// What was kept last for the agent's next life: the memory as JSON, a tenth of its size, and
-    /// the statuses.
+    /// The memory that was saved last, as JSON (a tenth of its size), and the statuses.
     kept_memory: Box<[u8]>,
     kept_statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
     reporter: Reporter,
-    /// Something was done since the relist loop was last asked to look.
+    /// An action was executed since the relist loop was last asked for a listing.
     acted: bool,
     /// The incarnation that was held at the last pass.
     held: Option<PodUid>,
-    /// The hold for which everything was killed last.
+    /// The hold for which the pod's processes were killed last.
     at_once: Option<HeldPod>,
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
 }
 
 enum Pass {
-    /// There may be more to do at once.
+    /// There may be more actions now.
     Again,
-    /// Nothing to do until the input changes or this boot time comes.
+    /// There is nothing to do until the input changes or until this boot time.
     Settled(Option<Duration>),
 }
 
@@ -114,9 +114,9 @@ impl Worker {
             }
             let Pass::Settled(wake_at) = pass else { continue };
             if std::mem::take(&mut self.acted) {
-                // The outcomes are believed only until a listing confirms them.
+                // The outcomes are used only until a listing confirms them.
                 if self.host.pleg.look_now(self.key.clone()).await.is_err() {
-                    // The relist loop ends only with the agent.
+                    // The relist loop ends only when the agent ends.
                     return;
                 }
             }
@@ -126,7 +126,7 @@ impl Worker {
         }
     }
 
-    /// One round: plan from the latest, publish, and execute what is planned.
+    /// One round: plans from the latest input, publishes, and executes the plan.
     async fn pass(&mut self, input: &Input) -> Pass {
         self.kill_at_once(input);
         self.picture.observe(Arc::clone(&input.observed));
@@ -141,12 +141,12 @@ impl Worker {
         if held != self.held
             && let Some(uid) = std::mem::replace(&mut self.held, held)
         {
-            // It begins anew, unless it had ended before it was held.
+            // The pod starts with a new status, unless it had ended before it was held.
             if self.records.of(&uid).is_none_or(|record| record.terminal.is_none()) {
                 self.reporter.forget(&uid);
             }
         }
-        // What has ended must not run again for want of a record.
+        // Without a saved record, a container that has ended would run again.
         let clear_dead = input.orders.clear_dead;
         let records_saved = !clear_dead || self.records.are_saved(&self.host.store).await;
         let now = clock::now();
@@ -168,8 +168,7 @@ impl Worker {
         for event in self.memory.announce(&plan) {
             self.host.events.record(event);
         }
-        // A worker that left before a listing has shown its pod gone would leave one behind that
-        // shows it.
+        // A worker must not end before a listing has shown that its pod is gone.
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
         self.reporter.report(input, &observed, &self.records, &plan, answers).await;
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
@@ -184,13 +183,13 @@ impl Worker {
             let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
             return Pass::Settled(plan.wake_at.into_iter().chain(again).min());
         }
-        // On the heap: it is as large as all the rest, and a pod that runs has nothing to do.
+        // On the heap: the future is as large as the rest of the worker, and most pods have nothing
+        // to do.
         Box::pin(self.act(input, plan)).await;
         Pass::Again
     }
 
-    /// Executes a plan's actions in order, as far as they succeed and the wish stays what it was
-    /// (and the machine up).
+    /// Executes the actions of a plan in order, until one fails or the orders change.
     async fn act(&mut self, input: &Input, mut plan: PodPlan) {
         let actions = std::mem::take(&mut plan.actions);
         for action in actions {
@@ -224,12 +223,12 @@ impl Worker {
         }
     }
 
-    /// Executes one action while still listening: a changed wish cancels a pull, a listing shows
-    /// in the view, and a call past its soft deadline is named. `None` when the agent stops
-    /// while the action may be dropped: the next start of the agent plans it again.
+    /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
+    /// appears in the view, and a call past its soft deadline is shown. Returns `None` when the
+    /// agent stops while the action may be dropped. The next start of the agent plans it again.
     async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
         if matches!(action, Action::KillPod(_)) {
-            // Something may have been started since.
+            // A process may have been started since.
             self.at_once = None;
             self.kill_at_once(input);
         }
@@ -295,16 +294,16 @@ impl Worker {
         }
     }
 
-    /// Kills what is to be killed at once, once: whatever call the worker is in, and however long
-    /// the next one has to wait.
+    /// Kills the processes of a pod that must be killed at once. Does so once for each hold,
+    /// without waiting for the call that is under way.
     fn kill_at_once(&mut self, input: &Input) {
         if self.at_once.as_ref() == input.orders.killed_at_once() {
             return;
         }
         self.at_once = input.orders.killed_at_once().cloned();
         let Some(held) = &self.at_once else { return };
-        // The cgroup of a uid is that of everybody who runs it; the runtime knows what of it is
-        // ours.
+        // All agents that run a uid share its cgroup. So a pod of another agent would be killed,
+        // too; the runtime knows the owner of each container.
         if foreign_use(&input.observed, &self.host.settings.owner, &held.uid).is_some() {
             return;
         }

@@ -94,7 +94,7 @@ pub(super) async fn run(args: LogsArgs) -> Result<ExitCode, LogsError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells something on standard error; where that is closed there is nobody to tell.
+/// Writes to standard error. A closed standard error is ignored.
 fn hint(text: &str) {
     match writeln!(io::stderr().lock(), "{text}") {
         Ok(()) | Err(_) => {}

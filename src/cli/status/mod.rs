@@ -1,7 +1,7 @@
-//! `nodelet status [POD]`: what runs, what does not and why, as text or as objects.
+//! `nodelet status [POD]`: the pods, and why a pod does not run, as text or as objects.
 //!
-//! Everything comes from one answer of the running agent; what is printed is a pure function of it
-//! and the time.
+//! Everything comes from one response of the running agent. The output is a pure function of this
+//! response and the time.
 
 mod cluster;
 mod describe;
@@ -32,7 +32,7 @@ use std::{
 };
 use thiserror::Error;
 
-/// Why there is nothing to show.
+/// Why the status can't be shown.
 #[derive(Debug, Error)]
 pub(super) enum StatusError {
     #[error(transparent)]
@@ -60,7 +60,8 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells what to do when no agent answers, with its own exit code; other errors are handed back.
+/// Prints advice when no agent answers, and returns the exit code for that. Other errors are
+/// returned.
 pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, ClientError> {
     let advice = match error {
         ClientError::NotRunning { .. } => {
@@ -82,7 +83,7 @@ pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, C
     if !run_dir.is_dir() {
         text.push_str(&format!("{} does not exist.\n", run_dir.display()));
     }
-    // Where standard error is closed there is nobody to tell; the exit code says it too.
+    // A closed standard error is ignored: the exit code reports the failure, too.
     match io::stderr().lock().write_all(printable_lines(&text).as_bytes()) {
         Ok(()) | Err(_) => Ok(ExitCode::from(EXIT_NO_AGENT)),
     }
@@ -138,7 +139,7 @@ fn one<'a>(document: &'a StatusDocument, wanted: &Wanted) -> Result<&'a PodView,
     }
 }
 
-/// What is wrong with the manifest of a pod that does not run because of it.
+/// The problems of a rejected manifest, for a pod that does not run because of them.
 fn rejected(document: &StatusDocument, wanted: &Wanted) -> Option<StatusError> {
     let files = || document.node.sources.iter().flat_map(|source| &source.files);
     let verdicts = || files().flat_map(|file| file.verdicts.iter().map(move |v| (file, v)));

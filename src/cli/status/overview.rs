@@ -1,4 +1,4 @@
-//! The whole picture: pods, manifests with verdicts, the node.
+//! The overview: pods, manifests with verdicts, the node.
 
 use super::{
     cluster, pods, pressure,
@@ -41,8 +41,8 @@ fn manifests(page: &mut Page, source: &SourceView) {
     if source.files.is_empty() && source.error.is_none() {
         page.block(INDENT, "none");
     }
-    // One table, so that columns are aligned over all files; the lines below a file come between
-    // its rows.
+    // One table, so that columns are aligned over all files. The findings of a file are inserted
+    // below its row.
     let mut rows = Vec::new();
     let mut below = Vec::new();
     for file in &source.files {
@@ -81,7 +81,7 @@ fn row(source: &SourceView, file: &FileReport, verdict: &FileVerdict) -> Vec<Str
     vec![text::one_line(&name), key, said]
 }
 
-/// What there is to say about a document, one line each.
+/// The findings about a document, one line each.
 pub(in crate::cli) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<String> {
     let line = |problem: &Problem, what: &str| finding(&file.location, problem, what);
     match verdict {
@@ -95,7 +95,7 @@ pub(in crate::cli) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<
     }
 }
 
-/// `FILE:LINE:COLUMN: path: message`, which editors and terminals make a link of.
+/// `FILE:LINE:COLUMN: path: message`, which editors and terminals turn into a link.
 pub(in crate::cli) fn finding(location: &str, problem: &Problem, what: &str) -> String {
     let Problem { position, path, message } = problem;
     let place = if position.line > 0 {

@@ -1,4 +1,4 @@
-//! Which pod a person means: `web`, `web-node1`, `shop/web`, `-n shop web`.
+//! Finds the pod that an argument names: `web`, `web-node1`, `shop/web`, `-n shop web`.
 
 use crate::model::PodKey;
 use thiserror::Error;
@@ -10,7 +10,7 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
 }
 
-/// Why no pod is meant.
+/// Why an argument names no pod.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SelectError {
     #[error("{0:?} is not the name of a pod: expected NAME or NAMESPACE/NAME")]
@@ -59,8 +59,8 @@ impl Wanted {
         Ok(Self { namespace, name: name.to_owned() })
     }
 
-    /// The one pod that is meant. The name as written wins over the name with the node's name
-    /// behind it.
+    /// Returns the pod that the argument names. The name as written takes precedence over the name
+    /// with the node's name appended.
     pub(crate) fn select<'a>(
         &self,
         node_name: &str,

@@ -34,7 +34,7 @@ pub(super) fn container(
     resources
 }
 
-/// Resources of the pod as a whole, which the sandbox is told for information.
+/// Resources of the pod as a whole, which the sandbox gets for information.
 pub(super) fn sandbox(spec: &k8s::PodSpec, node: &NodeFacts) -> v1::LinuxContainerResources {
     let (requests, limits) = (pod_requests(spec), pod_limits(spec));
     amounts(requests.get("cpu"), limits.get("cpu"), limits.get("memory"), node)
@@ -68,7 +68,8 @@ fn amounts(
             resources.cpu_quota = cpu_quota_micros(cpu_limit.milli_value(), node.cpu_period_micros);
         }
     }
-    // With it the kernel kills all of a container, or nothing: half a container helps nobody.
+    // With it the kernel kills all processes of a container or none: a container without some of
+    // its processes may not work.
     if node.cgroup_v2 && node.single_process_oom_kill != Some(true) {
         resources.unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
     }

@@ -38,7 +38,7 @@ pub(super) fn sandbox(spec: &k8s::PodSpec) -> v1::LinuxSandboxSecurityContext {
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: groups_policy(pod).into(),
         privileged: containers.any(is_privileged),
-        // Whatever the containers use: nobody runs programs of their own in a sandbox.
+        // Independent of the containers: a sandbox runs no program of the user.
         seccomp: Some(profile(v1::security_profile::ProfileType::RuntimeDefault, "")),
         readonly_rootfs: false,
         apparmor: None,

@@ -82,7 +82,7 @@ impl InUse {
     }
 }
 
-/// A time by both clocks: boot time while it is the same boot, which nobody sets.
+/// A time by both clocks: boot time, which can't be set, is used within the same boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Moment {
@@ -113,8 +113,8 @@ struct Seen {
     pulled: bool,
 }
 
-/// What is remembered of the images, over restarts and reboots. An image that it knows nothing of
-/// is new and somebody else's, so that nothing goes because this was lost.
+/// What is remembered of the images, over restarts and reboots. An unknown image counts as new and
+/// as not pulled by the agent, so that the loss of this history removes no image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageHistory {
@@ -224,7 +224,8 @@ pub struct GcPlan {
 }
 
 impl GcPlan {
-    /// Those that go without any need because nobody has used them for so long.
+    /// The images that are removed even without a shortage because they have not been used for
+    /// long.
     #[must_use]
     pub fn too_old(&self, settings: &GcSettings) -> Vec<Removable> {
         let old = |image: &&Removable| settings.maximum_age.is_some_and(|most| image.idle > most);
@@ -303,7 +304,7 @@ fn used_percent(available: u64, capacity: u64) -> u64 {
     100 - u64::try_from(available).unwrap_or(100)
 }
 
-/// What is told when less than needed could be freed.
+/// The event when less than needed could be freed.
 #[must_use]
 pub fn not_enough(available: u64, capacity: u64, freed: u64) -> Event {
     let message = format!(
@@ -314,7 +315,7 @@ pub fn not_enough(available: u64, capacity: u64, freed: u64) -> Event {
     node_event("FreeDiskSpaceFailed", message)
 }
 
-/// What is told when it has failed twice in a row.
+/// The event when the collection has failed twice in a row.
 #[must_use]
 pub fn failed(message: String) -> Event {
     node_event("ImageGCFailed", message)

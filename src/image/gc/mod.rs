@@ -1,5 +1,5 @@
-//! Removing images that nobody uses: to keep their file system below a threshold, because nobody
-//! has used them for very long, or because the disk is short.
+//! Removing unused images: to keep their file system below a threshold, because they were not used
+//! for very long, or because the disk is short.
 //!
 //! `core` (pure) decides which and in what order, and knows what is remembered ([`ImageHistory`],
 //! which the caller keeps on disk). Here the runtime is asked and told. When to do it is the

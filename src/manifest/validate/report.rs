@@ -6,8 +6,7 @@ use serde_json::Value;
 /// A mistake before its place in the text is known: field path and message.
 pub(in crate::manifest) type Mistake = (String, String);
 
-/// After so many mistakes the rest is not told: nobody reads more, and a hostile text could hold
-/// millions.
+/// The maximum number of mistakes that are reported: a hostile text could contain millions.
 const MAX_MISTAKES: usize = 100;
 
 /// What was found so far.

@@ -100,8 +100,8 @@ fn check(report: &mut Report, path: &str, resources: &k8s::ResourceRequirements)
     }
 }
 
-/// Resources that this node has. Extended resources need device plugins, which nobody runs here:
-/// a pod that asks for one could never start.
+/// Resources that this node has. Extended resources need device plugins, which this version does
+/// not support: a pod that asks for one could never start.
 fn is_known(report: &mut Report, path: &str, name: &str) -> bool {
     let known = matches!(name, "cpu" | "memory" | "ephemeral-storage")
         || name.strip_prefix("hugepages-").is_some_and(|size| Quantity::parse(size).is_ok());

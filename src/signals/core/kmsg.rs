@@ -24,7 +24,7 @@ impl SystemOom {
 #[must_use]
 pub(in crate::signals) fn system_oom(record: &str) -> Option<SystemOom> {
     let (head, message) = record.split_once(';')?;
-    // Only the kernel's own words: facility 0 is what nobody else can write with.
+    // Only messages of the kernel: no other program can write with facility 0.
     let priority: u32 = head.split(',').next()?.parse().ok()?;
     if priority >= 8 {
         return None;

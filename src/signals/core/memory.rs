@@ -92,7 +92,7 @@ fn idle_file(inactive: u64, file: u64, elsewhere: Option<u64>) -> u64 {
 pub(in crate::signals) struct CgroupMemory {
     /// Page cache that does not count, see [`idle_file`].
     pub idle_file: u64,
-    /// Anonymous memory, caches, and the kernel's as far as it is told (v2).
+    /// Anonymous memory, caches, and the kernel's own as far as it is reported (v2).
     accounted: u64,
 }
 

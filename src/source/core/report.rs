@@ -1,4 +1,4 @@
-//! What a person is told about each file.
+//! The report about each file in the status.
 
 use super::{AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, saved::Refused};
 use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};

@@ -1,8 +1,8 @@
-//! Whose the object is that holds a name which the runtime has refused.
+//! Finds the owner of the object that has a name which the runtime has refused.
 //!
-//! Mostly it is what an interrupted call of this agent left, and goes. Two agents on one runtime
-//! with the same node name and the same manifest want the same names, though: what has another
-//! owner's label stays.
+//! Usually an interrupted call of this agent has left the object, and the agent removes it. But two
+//! agents on one runtime with the same node name and the same manifest use the same names: an
+//! object with the label of another owner is not removed.
 
 use super::{Host, Request};
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
     plan::Taken,
 };
 
-/// Who holds a name.
+/// The owner of an object that has a name.
 pub(super) struct Holder {
     pub(super) taken: Taken,
-    /// What to add to the runtime's own words.
+    /// Text that is appended to the message of the runtime.
     pub(super) note: String,
 }
 
@@ -27,8 +27,8 @@ impl Holder {
         Self { taken: Taken::ByOthers, note }
     }
 
-    /// Who holds the sandbox name that a call was refused; `None` when it failed for another
-    /// reason.
+    /// The holder of the sandbox name that the runtime refused; `None` when the call failed for
+    /// another reason.
     pub(super) async fn of_sandbox(host: &Host, error: &CriError) -> Option<Self> {
         let id = reserved_for(error)?;
         Some(Self::by_label(host, &id.as_str().into(), id).await)
@@ -51,12 +51,13 @@ impl Holder {
         })
     }
 
-    /// By the owner label of a sandbox; `id` is what is to be removed when it is ours.
+    /// Decides by the owner label of a sandbox. `id` is the object to remove if it belongs to this
+    /// agent.
     async fn by_label(host: &Host, sandbox: &SandboxId, id: String) -> Self {
         let owner = match host.runtime.sandbox_status(sandbox).await {
             Ok(status) => status.labels.get(OWNER_LABEL).cloned(),
-            // Half-made, or its sandbox is gone already: what the runtime does not know, nobody
-            // runs in.
+            // The object is incomplete, or its sandbox is already gone. No pod runs in a sandbox
+            // that the runtime does not know.
             Err(CriError::NotFound { .. }) => return Self::ours(id),
             Err(error) => return Self::unknown(&error),
         };

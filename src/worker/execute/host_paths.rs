@@ -1,17 +1,18 @@
-//! Looks at host paths, which may lie on a file system that does not answer: a dead NFS server,
-//! say.
+//! Checks host paths, which may be on a file system that does not answer, for example an NFS server
+//! that is down.
 
 use super::{Host, Request, TURN, blocking};
 use crate::blocking::PODS;
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Pods that may look at their host paths at a time; more wait, and give up after [`TURN`].
+/// The number of pods that may check their host paths at the same time. Further pods wait, and fail
+/// after [`TURN`].
 const TURNS: usize = 16;
-/// When a look counts as hung.
+/// When a check counts as hung.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Turns for looking at host paths.
+/// Turns for checking host paths.
 #[derive(Debug)]
 pub struct HostPaths(Arc<Semaphore>);
 
@@ -21,8 +22,8 @@ impl Default for HostPaths {
     }
 }
 
-/// Runs work on the pod's volumes off the event loop. Where there are host paths it has a thread of
-/// its own: it may hang for as long as the file system does, and nobody else waits for that thread.
+/// Runs work on the pod's volumes outside of the event loop. For a pod with host paths it uses a
+/// separate thread, because it may hang as long as the file system does.
 pub(super) async fn with_volumes<T: Send + 'static>(
     host: &Host,
     request: &Request,
@@ -42,7 +43,8 @@ pub(super) async fn with_volumes<T: Send + 'static>(
     thread::Builder::new()
         .name("host-paths".to_owned())
         .spawn(move || {
-            // Given back when the thread is done, whoever still waits for it.
+            // The turn is released when the thread ends, even if its result is not awaited any
+            // more.
             let _turn = turn;
             sender.send(work()).ok();
         })

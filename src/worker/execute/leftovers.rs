@@ -1,4 +1,4 @@
-//! What is left of pods that have no record, no worker and no sandbox any more.
+//! Leftovers of pods that have no record, no worker and no sandbox any more.
 
 use super::{
     blocking, error_chain,
@@ -52,7 +52,7 @@ impl Drop for Turn {
 }
 
 impl Leftovers {
-    /// Removes what pods have left in these places.
+    /// Removes leftovers of pods in these places.
     #[must_use]
     pub fn new(cgroups: Cgroups, volumes: Volumes, files: HostFiles) -> Self {
         Self { cgroups, volumes, files, turns: Turns::default() }
@@ -70,7 +70,7 @@ impl Leftovers {
     /// directories of other agents' pods carry uids, too. So the directory goes last.
     ///
     /// # Cancel safety
-    /// Dropping it leaves a part of them; the next call goes on.
+    /// If it is dropped, some of the leftovers remain, and the next call continues.
     pub(crate) async fn remove(&self, uid: &PodUid) -> Result<(), String> {
         let (cgroups, wanted) = (self.cgroups.clone(), uid.clone());
         let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;

@@ -1,5 +1,6 @@
-//! Carries out one action of a plan: no policy, no retry. What the action does not carry (the
-//! messages for the runtime, paths, the environment) is made here from the pod and the host.
+//! Executes one action of a plan, without policy and without retries. This module makes everything
+//! that the action does not contain (requests to the runtime, paths, the environment) from the pod
+//! and the host.
 
 mod holder;
 mod host_paths;
@@ -38,14 +39,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a start may keep others waiting for its turn: a call that takes longer than this hangs
-/// rather than works, and gives its turn up.
+/// How long a start may keep its turn. A longer call probably hangs, so it gives its turn to the
+/// next pod.
 const TURN: Duration = Duration::from_secs(3);
-/// Work on the host that takes longer than this is shown, and its time is brought up to date this
-/// often.
+/// Work on the host that takes longer than this is shown in the status. Its duration is updated at
+/// this interval.
 const SHOWN: Duration = Duration::from_secs(3);
 
-/// Everything of the host that actions work on; shared by all workers.
+/// The parts of the host that actions use; shared by all workers.
 pub struct Host {
     pub runtime: RuntimeClient,
     pub store: Store,
@@ -66,7 +67,7 @@ pub struct Host {
     pub settings: HostSettings,
 }
 
-/// What does not change while the agent runs.
+/// Settings that do not change while the agent runs.
 #[derive(Clone, Debug)]
 pub struct HostSettings {
     pub node_name: Box<str>,
@@ -91,17 +92,17 @@ pub struct HostSettings {
     pub request_timeout: Duration,
 }
 
-/// Something under way. On the heap: a call to the runtime is large (10 KiB and more), and there
-/// only while it lasts.
+/// A call that is under way. It is on the heap because it is large (10 KiB and more) and
+/// short-lived.
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) struct Request {
     pub key: PodKey,
     pub uid: PodUid,
-    /// The pod as it runs or is wished; `None` when only the runtime knows of it.
+    /// The pod as it runs or is wished; `None` when only the runtime knows it.
     pub pod: Option<Arc<k8s::Pod>>,
     pub observed: Arc<ObservedPod>,
-    /// Drops a pull that runs.
+    /// Cancels a running image pull.
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
 }
@@ -110,14 +111,14 @@ pub(super) struct Request {
 pub(super) struct Progress {
     /// Which call is past its soft deadline.
     pub overdue: Option<String>,
-    /// What the action does on the host, and for how long; shown once it takes a while.
+    /// The work of the action on the host, and for how long; set only if it takes long.
     pub doing: Option<String>,
     /// No call is under way: nothing is lost when the action is dropped now.
     pub may_be_dropped: bool,
 }
 
-/// Carries out `action`. Each on the heap by itself: they differ in size, and there are as many as
-/// pods.
+/// Executes `action`. Each future is boxed separately: they differ in size, and there is one for
+/// each pod.
 ///
 /// # Cancel safety
 /// None: it awaits calls that must not be dropped.
@@ -144,12 +145,12 @@ impl Host {
         self.events.record(Event { target: request.target(None), kind, reason, message });
     }
 
-    /// Tells what a sandbox that was just made lacks of its DNS, as the kubelet does.
+    /// Emits the events about the DNS configuration of a new sandbox, as the kubelet does.
     fn record_dns(&self, request: &Request, warning: &DnsWarning) {
         let (kind, reason) = (EventKind::Warning, warning.reason());
         if *warning == DnsWarning::MissingClusterDns {
-            // Without a cluster there is no DNS of one, and ClusterFirst is the default of every
-            // manifest: it would be a warning for each pod.
+            // Without a cluster there is no cluster DNS. ClusterFirst is the default of every
+            // manifest, so there would be a warning for each pod.
             if !self.settings.in_cluster {
                 return;
             }
@@ -159,8 +160,8 @@ impl Host {
         self.record(request, kind, reason, warning.to_string());
     }
 
-    /// The words with which the runtime refused to make something, after what they mean where the
-    /// cgroup drivers do not agree.
+    /// The error message of the runtime. If the cgroup drivers do not match, an explanation is put
+    /// before it.
     fn explained(&self, message: String) -> String {
         match self.cgroups.runtime_refused(&message) {
             Some(meaning) => format!("{meaning}: {message}"),
@@ -168,7 +169,8 @@ impl Host {
         }
     }
 
-    /// A turn for a start, in the order of asking.
+    /// Waits for the turn to start a sandbox or a container. Turns are given in the order of
+    /// requests.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed; without a turn the start goes ahead.
         self.starts.acquire().await.ok()

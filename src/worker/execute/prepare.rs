@@ -1,4 +1,4 @@
-//! `PreparePod`: the record on disk first, then what the pod needs on the host.
+//! `PreparePod`: saves the record first, then prepares what the pod needs on the host.
 
 use super::{Host, Request, blocking, error_chain, host_paths::with_volumes};
 use crate::{

@@ -12,17 +12,17 @@ use crate::{
 };
 use std::{error::Error, time::Duration};
 
-/// A removal gives its thread back after this time and asks for it again behind all others: one
-/// with a million entries delays a small one by this much.
+/// A removal gives its thread back after this time and queues again. So a removal of a million
+/// entries delays a small one by at most this time.
 const SLICE: Duration = Duration::from_millis(250);
 
 pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveContainer) -> Outcome {
-    // Before the container: on a disk that is full, of these logs perhaps, the runtime can't write
-    // down that it is gone.
+    // The logs are removed before the container: on a full disk, the runtime can't record the
+    // removal of the container. These logs may be the reason why the disk is full.
     if !remove.keep_logs && !remove.name.is_empty() {
         let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
         let (name, id, count) = (remove.name.clone(), remove.id.clone(), remove.restart_count);
-        // Not with the removals: a container that starts again waits for it.
+        // Not in the pool of removals, because the restart of the container waits for this.
         let removed =
             blocking(&PODS, move || files.remove_container_logs((&key, &uid), &name, &id, count))
                 .await;
@@ -32,7 +32,7 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
             Err(error) => Some(error),
         };
         if let Some(error) = error {
-            // The pod's log directory goes with the pod, whatever is left in it.
+            // The pod's log directory is removed with the pod, including these files.
             tracing::warn!(pod = %request.key, container = %remove.name, err = %error, "cannot remove its logs");
         }
     }
@@ -91,7 +91,7 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     Outcome::CleanedUp { uid: request.uid.clone() }
 }
 
-/// Volumes first: a mount that is busy keeps the rest for the next try.
+/// Volumes first: if a mount is busy, the rest stays for the next try.
 async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
     if !may_remove(host, request).await? {
         return Ok(());

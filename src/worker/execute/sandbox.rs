@@ -23,7 +23,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
-    // On the heap what is large and over before, or comes after, a turn is waited for.
+    // On the heap: large futures that do not overlap with the wait for a turn.
     let (config, warnings) = match Box::pin(config(host, request, pod, create.attempt)).await {
         Ok(made) => made,
         Err(message) => return failed(message, None),
@@ -48,7 +48,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     }
     match Box::pin(host.runtime.sandbox_status(&id)).await {
         Ok(status) => Outcome::SandboxCreated(observed(host, request, create, id, &status)),
-        // It runs; the next listing shows it.
+        // The sandbox runs, and the next listing shows it.
         Err(error) => {
             let message = format!("Unable to get pod sandbox status: {error}");
             host.record(request, EventKind::Warning, "FailedPodSandBoxStatus", message.clone());
@@ -57,7 +57,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     }
 }
 
-/// The sandbox as it was made, with what only the runtime knows.
+/// The new sandbox, with the fields that only the runtime knows.
 fn observed(
     host: &Host,
     request: &Request,
@@ -79,8 +79,8 @@ fn observed(
     sandbox
 }
 
-/// The sandbox's configuration, and what could not be had for its DNS. Containers are created with
-/// the same configuration.
+/// The sandbox's configuration, and the problems with its DNS configuration. Containers are created
+/// with the same configuration.
 pub(super) async fn config(
     host: &Host,
     request: &Request,

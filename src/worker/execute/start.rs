@@ -21,7 +21,7 @@ use crate::{
 };
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
-/// Where a start stands: what each step adds to what is known.
+/// The progress of a start; each step adds to it.
 struct Start<'a> {
     host: &'a Host,
     request: &'a Request,
@@ -64,7 +64,7 @@ async fn try_start(
     let made = match &action.created {
         Some(id) => start.already_created(id)?,
         None => {
-            // On the heap, as below, what is large and over before a turn is waited for.
+            // On the heap, as below: a large future that ends before the wait for a turn.
             let image = Box::pin(start.image()).await?;
             start.create(&image).await?
         }
@@ -167,7 +167,7 @@ impl Start<'_> {
         Ok(made)
     }
 
-    /// The link by which log shippers find the log; a container runs without it as well.
+    /// The symbolic link by which log collectors find the log. A container also runs without it.
     async fn link_log(&self, made: &ObservedContainer) {
         let (files, key, name) =
             (self.host.files.clone(), self.request.key.clone(), self.action.name.clone());
@@ -313,16 +313,16 @@ impl Start<'_> {
         .await?
     }
 
-    /// Whether the agent provides the hosts file: not when the container mounts its own, or when no
-    /// address is known that could stand in it.
+    /// True when the agent provides the hosts file: not if the container mounts its own, or if no
+    /// address for it is known.
     fn wants_etc_hosts(&self, pod_ips: &[IpAddr]) -> bool {
         let mut own = self.container.volume_mounts.iter().flatten();
         !own.any(|mount| mount.mount_path.trim_end_matches('/') == ETC_HOSTS)
             && (!pod_ips.is_empty() || is_host_network(&self.pod))
     }
 
-    /// Makes the image present by its policy. The only step that is dropped when its pod is no
-    /// longer wanted: a pull may take for ever.
+    /// Makes the image present according to its pull policy. This is the only step that is
+    /// cancelled when its pod is no longer wanted, because a pull may take for ever.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
         let sandbox = self.sandbox()?;
         let (config, _) = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
@@ -359,7 +359,7 @@ impl Start<'_> {
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
-/// `recursive`: whether the runtime can make what lies below a mount read-only too.
+/// `recursive`: whether the runtime can also make submounts read-only.
 fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, String> {
     use crate::{cri, volume};
     let access = match (mount.readonly, mount.recursive_read_only) {

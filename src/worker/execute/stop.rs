@@ -44,9 +44,9 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
 }
 
 impl Host {
-    /// Every process of the pod gets SIGKILL, without asking the runtime. What can't be killed so
-    /// is left to whoever asks the runtime next. On the event loop, which waits for the kernel's
-    /// answers: a fork bomb leaves no thread to be made.
+    /// Sends SIGKILL to every process of the pod, without the runtime. Processes that survive are
+    /// stopped by the next request to the runtime. This runs on the event loop and blocks it,
+    /// because a fork bomb may leave no free thread.
     pub(in crate::worker) fn kill_at_once(&self, key: &PodKey, pod: &k8s::Pod) {
         if let Err(error) = self.cgroups.kill_pod(&pod_cgroup_name(pod)) {
             let err = error_chain(&error);
@@ -55,8 +55,8 @@ impl Host {
     }
 }
 
-/// Every container and sandbox is asked to stop, also when one of them fails, as the kubelet does:
-/// the end of the sandbox ends what is left in it. A runtime that is away ends the action.
+/// Stops every container and sandbox, even if one of them fails, as the kubelet does: stopping the
+/// sandbox ends its remaining containers. If the runtime can't be reached, the action ends.
 async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
     let begun = Instant::now();
     let mut result = Ok(());
@@ -77,8 +77,8 @@ async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<
 }
 
 impl Host {
-    /// Stops a sandbox. Where a loss of power has damaged what CNI remembers of its network, no try
-    /// would ever succeed: that is removed, and the next try goes without.
+    /// Stops a sandbox. If a power loss has damaged CNI's cached result for its network, no try
+    /// would ever succeed. So the cached result is removed, and the next try does not need it.
     pub(super) async fn stop_sandbox(
         &self,
         request: &Request,
@@ -105,7 +105,8 @@ impl Host {
     }
 }
 
-/// An error that says that the runtime is away ends an action, every other one is an answer.
+/// An error that says that the runtime can't be reached ends an action. Every other error is a
+/// result.
 fn present(answer: Result<(), CriError>) -> Result<Result<(), CriError>, CriError> {
     match answer {
         Err(CriError::Unavailable { .. }) => answer.map(Ok),
