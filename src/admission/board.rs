@@ -92,13 +92,11 @@ impl<'a> Board<'a> {
             let those = others.iter().filter(|going| going.undecided == undecided);
             those.map(|going| going.key.to_string()).collect::<Vec<String>>().join(", ")
         };
-        let parts = [
-            ("that are being stopped", names(false)),
-            ("of which is not known yet whether they are wished", names(true)),
-        ];
+        let parts =
+            [("that are being stopped", names(false)), ("that may still be removed", names(true))];
         let told = parts.iter().filter(|(_, names)| !names.is_empty());
         let told: Vec<String> = told.map(|(how, names)| format!("{how}: {names}")).collect();
-        Some(format!("it needs what others have {}", told.join("; or ")))
+        Some(format!("it needs resources of pods {}", told.join("; or ")))
     }
 
     /// Chooses the victims among the pods that may be preempted.

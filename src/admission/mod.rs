@@ -252,11 +252,12 @@ impl<'a> Candidate<'a> {
     /// Reserves its resources, and preempts other pods if necessary.
     fn take_room(&self, input: &Input<'_>, board: &mut Board<'a>) -> Result<Decision, Refusal> {
         if !self.critical && !self.has_place && !input.pressure.known {
-            let message = "the node was not looked at yet for pressure";
+            let message = "the resources of the node have not been read yet";
             return Ok(Decision::Waits(message.to_owned()));
         }
         if input.runtime.name.is_empty() && rules::asks_for_strict_groups(&self.pod.pod) {
-            let message = "the runtime has not said yet which supplementalGroupsPolicy it supports";
+            let message =
+                "the runtime has not reported yet which supplementalGroupsPolicy it supports";
             return Ok(Decision::Waits(message.to_owned()));
         }
         let victims = self.check(input, board)?;

@@ -275,10 +275,10 @@ impl ClusterViewTask {
 /// What the API server said of single pods, one sentence each.
 fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
     let refused =
-        pods.refused.iter().map(|(key, why)| format!("{key} is not shown as it should be: {why}"));
+        pods.refused.iter().map(|(key, why)| format!("{key} has no up-to-date mirror pod: {why}"));
     let declined = pods.declined.iter().map(|key| {
         format!(
-            "{key} was bound to this node by the API server and is not run: only static pods are"
+            "{key} was bound to this node by the API server and does not run: this version runs only static pods"
         )
     });
     refused.chain(declined)

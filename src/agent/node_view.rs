@@ -172,11 +172,13 @@ fn not_ready(health: &Health) -> Vec<String> {
 fn going_down(ending: &Ending) -> Option<String> {
     let shutdown = ending.shutdown.as_ref()?;
     let rest = match (shutdown.turn + 1 < shutdown.periods.groups().len(), ending.left.len()) {
-        (true, left) => format!("pods end in the order of their priority, waiting for {left}"),
+        (true, left) => {
+            format!("pods are stopped in the order of their priority, waiting for {left}")
+        }
         (false, 0) => "all pods have ended".to_owned(),
         (false, left) => format!("waiting for {left} more pods to end"),
     };
-    Some(format!("the machine is going down; {rest}"))
+    Some(format!("the machine is shutting down; {rest}"))
 }
 
 /// Shows a valid manifest as rejected when another manifest has the same pod name, with the reason.

@@ -290,7 +290,7 @@ impl EvictionTask {
                 self.parts.events.record(Event { target, kind, reason, message });
             }
             ReliefAction::ReportHurried(pod) => {
-                tracing::info!(%pod, "an evicted pod is killed now; its grace period is cut short");
+                tracing::info!(%pod, "an evicted pod is killed now, before the end of its grace period");
             }
             ReliefAction::ReportComeback(pod) => {
                 tracing::info!(%pod, "an evicted pod may start again");

@@ -50,7 +50,7 @@ impl OutsideSearch {
         kubepods: Vec<String>,
         images: Option<PathBuf>,
     ) {
-        let pods = if all_measured { "no pod" } else { "none of the pods that could be measured" };
+        let pods = if all_measured { "a pod" } else { "one of the measured pods" };
         match acting.threshold.signal.condition() {
             Pressure::Memory => {
                 let users = self.largest_processes(kubepods, |process| process.resident);
@@ -83,7 +83,7 @@ impl OutsideSearch {
                 false => users.join(", "),
             };
             let message = format!(
-                "{signal} is below its threshold of {threshold}, and ending {pods} would change that. The largest users outside pods: {users}"
+                "{signal} is below its threshold of {threshold}, and evicting {pods} would not help. Largest users outside pods: {users}"
             );
             Found { signal, message }
         });
@@ -170,8 +170,8 @@ mod tests {
         let mut search = OutsideSearch::new(Path::new("/proc"), PathBuf::from("/"));
         let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
         let soon = Duration::from_millis(100);
-        search.spawn(&acting(disk), "no pod", soon, std::future::pending());
-        search.spawn(&acting(memory), "no pod", PATIENCE, async {
+        search.spawn(&acting(disk), "a pod", soon, std::future::pending());
+        search.spawn(&acting(memory), "a pod", PATIENCE, async {
             vec!["yes (pid 7, 900)".to_owned()]
         });
         let found = search.next().await;

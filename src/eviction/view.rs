@@ -178,7 +178,7 @@ fn waits_for(waiting: &Waiting) -> String {
         // Rounded up to ten seconds, so that the view does not change every second.
         let seconds = waiting.pause.as_secs().div_ceil(10) * 10;
         let pause = format_duration(Duration::from_secs(seconds));
-        parts.push(format!("its pause is over (about {pause} more)"));
+        parts.push(format!("its back-off is over (about {pause} more)"));
     }
     format!("comes back when {}", parts.join(" and "))
 }

@@ -184,9 +184,7 @@ impl MirrorMemory {
             | MirrorStep::Decline { .. } => false,
         };
         if self.answers && self.contest.must_wait(now) {
-            return MirrorStep::Wait(
-                "somebody else writes its mirror pod again and again".to_owned(),
-            );
+            return MirrorStep::Wait("another client keeps changing its mirror pod".to_owned());
         }
         step
     }

@@ -102,7 +102,7 @@ pub fn plan(case: &Case<'_>) -> MirrorStep {
         };
     };
     if seen.deleting {
-        return delete("it was deleted by somebody else");
+        return delete("another client deleted it");
     }
     // Of a pod whose spec is lost only the name is known.
     let Some(pod) = &view.pod else { return MirrorStep::Nothing };

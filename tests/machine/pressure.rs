@@ -180,7 +180,7 @@ fn a_loss_of_power_under_pressure(node: &Node) {
     node.wait("nothing new begins", |status| reason(status, "late") == "Evicted");
     let status = node.wait("people are told who has the memory", |status| {
         let trouble = status.node["pressure"]["trouble"].to_string();
-        trouble.contains("ending no pod would change that") && trouble.contains("containerd (pid ")
+        trouble.contains("evicting a pod would not help") && trouble.contains("containerd (pid ")
     });
     assert!(evictions(&status).is_empty(), "nobody goes for it: {:?}", steps(&status));
     assert_eq!(kernel_kills(node), 0, "the kernel kills nobody");

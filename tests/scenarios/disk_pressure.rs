@@ -467,8 +467,7 @@ pub fn a_disk_that_no_pod_fills_evicts_nobody(kind: Kind) {
     let told = |status: &Status| {
         let mut trouble = status.node.pressure.trouble.iter();
         let named = format!("{} (", outside.display());
-        trouble
-            .any(|line| line.contains("ending no pod would change that") && line.contains(&named))
+        trouble.any(|line| line.contains("evicting a pod would not help") && line.contains(&named))
     };
     let status = world.wait("people are told who uses the disk", told);
     assert!(holds(&status) && status.has_event("EvictionFoundNoPod", "outside"), "{status:?}");

@@ -637,7 +637,7 @@ pub fn a_process_outside_pods_costs_no_pod_its_life(kind: Kind) {
     let eater = Eater::start(2 * MARGIN);
     let told = |status: &Status| -> Option<String> {
         let mut trouble = status.node.pressure.trouble.iter();
-        trouble.find(|line| line.contains("ending no pod would change that")).cloned()
+        trouble.find(|line| line.contains("evicting a pod would not help")).cloned()
     };
     let status = world.wait("people are told", |status| told(status).is_some());
     assert!(holds(&status, Pressure::Memory));

@@ -193,7 +193,7 @@ pub fn a_shortage_that_no_pod_causes_evicts_nobody(kind: Kind) {
     assert!(message.contains("The node had condition: [MemoryPressure]. "), "{message}");
     world.wait("people are told who uses the memory", |status| {
         let trouble = &status.node.pressure.trouble;
-        trouble.iter().any(|line| line.contains("ending no pod would change that"))
+        trouble.iter().any(|line| line.contains("evicting a pod would not help"))
     });
     let id = world.running_id("web", "main");
     let same = || world.running_ids("web");

@@ -95,7 +95,7 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
     });
     let shown = world.agent.cli(&["status"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("Shutdown:       the machine is going down"), "{shown}");
+    assert!(shown.contains("Shutdown:       the machine is shutting down"), "{shown}");
     assert_eq!(logind.fake().locks(), (1, 1), "the machine waits");
     let locks = || logind.fake().locks();
     world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));

@@ -43,7 +43,7 @@ fn an_evicted_pod_is_held_as_its_record_says() {
     // While it runs, what it has is not free; another pod waits for it.
     node.set("a", Standing::Running);
     node = node.wants([asks("x", 0, "1", "1Gi"), pod("y", json!({}))]);
-    let waits = "x waits: it needs what others have that are being stopped: default/a";
+    let waits = "x waits: it needs resources of pods that are being stopped: default/a";
     assert_eq!(node.admits(), [record, waits, "y admitted"]);
     node.set("a", Standing::New { since: None });
     assert_eq!(node.admits(), [record, "x admitted", "y admitted"]);
@@ -146,7 +146,7 @@ fn who_was_admitted_and_has_not_begun_keeps_the_place() {
 fn room_of_pods_that_stop_is_waited_for() {
     let gone = asks("gone", 0, "3", "1Gi");
     let mut node = node().leaves(&gone).wants([asks("x", 0, "2", "1Gi"), asks("y", 0, "9", "0")]);
-    let waits = "x waits: it needs what others have that are being stopped: default/gone";
+    let waits = "x waits: it needs resources of pods that are being stopped: default/gone";
     let found = node.admits();
     starts(&found, &[waits, &format!("y {NO_CPU}"), "event y"]);
     assert_eq!(found[0], waits);
@@ -165,16 +165,16 @@ fn room_of_pods_that_stop_is_waited_for() {
 fn what_is_not_known_to_be_unwished_is_not_told_to_be_stopped() {
     let (perhaps, gone) = (asks("perhaps", 0, "2", "1Gi"), asks("gone", 0, "2", "1Gi"));
     let node = node().may_leave(&perhaps).wants([asks("x", 0, "4", "1Gi")]);
-    let unknown = "of which is not known yet whether they are wished: default/perhaps";
-    assert_eq!(node.admits(), [format!("x waits: it needs what others have {unknown}")]);
-    let waits = "x waits: it needs what others have that are being stopped: default/gone; or";
+    let unknown = "that may still be removed: default/perhaps";
+    assert_eq!(node.admits(), [format!("x waits: it needs resources of pods {unknown}")]);
+    let waits = "x waits: it needs resources of pods that are being stopped: default/gone; or";
     assert_eq!(node.leaves(&gone).admits(), [format!("{waits} {unknown}")]);
 }
 
 #[test]
 fn a_port_of_a_pod_that_stops_is_waited_for() {
     let node = node().leaves(&port("gone", 0, 80)).wants([port("x", 0, 80), port("y", 0, 81)]);
-    let waits = "x waits: it needs what others have that are being stopped: default/gone";
+    let waits = "x waits: it needs resources of pods that are being stopped: default/gone";
     assert_eq!(node.admits(), [waits, "y admitted"]);
 }
 
@@ -197,7 +197,7 @@ fn an_edited_pod_takes_over_its_own_room() {
     node.remove("b");
     starts(&node.admits(), &["a", "c admitted", "x admitted", "event a OutOfcpu"]);
     node = node.wants([asks("d", 0, "500m", "1Gi")]);
-    let waits = "d waits: it needs what others have that are being stopped: default/x";
+    let waits = "d waits: it needs resources of pods that are being stopped: default/x";
     starts(&node.admits(), &["a", "c admitted", waits, "x admitted", "event a"]);
     // More than there is, it does not get; its room then goes to others.
     node.remove("x");
@@ -211,7 +211,7 @@ fn nothing_new_begins_before_the_node_was_looked_at() {
     let mut node = node().runs([pod("a", json!({}))]);
     node = node.wants([pod("x", json!({})), pod("y", json!({"priority": CRITICAL}))]);
     node.pressure = PressureOrders::default();
-    let waits = "x waits: the node was not looked at yet for pressure";
+    let waits = "x waits: the resources of the node have not been read yet";
     assert_eq!(node.admits(), ["a admitted", waits, "y admitted"]);
     node.pressure.known = true;
     assert_eq!(node.again(), ["a admitted", "x admitted", "y admitted"]);

@@ -15,12 +15,12 @@ fn victims(node: Node, cpu: &str, memory: &str) -> Vec<String> {
 fn a_critical_pod_waits_for_those_that_make_room() {
     let mut node = node().runs([asks("a", 0, "3", "1Gi"), asks("b", 0, "1", "1Gi")]);
     node = node.wants([asks("x", CRITICAL, "2", "1Gi"), asks("y", 0, "1", "1Gi")]);
-    let waits = "x waits: it needs what others have that are being stopped: default/a";
+    let waits = "x waits: it needs resources of pods that are being stopped: default/a";
     let stopping = [
         format!("a {GONE}"),
         "b admitted".to_owned(),
         waits.to_owned(),
-        "y waits: it needs what others have that are being stopped: default/a".to_owned(),
+        "y waits: it needs resources of pods that are being stopped: default/a".to_owned(),
         format!("event a {GONE}"),
     ];
     assert_eq!(node.again(), stopping);

@@ -239,7 +239,8 @@ fn strict_groups_need_a_runtime_that_supports_them() {
     let mut silent = on(None);
     silent.runtime.name.clear();
     let waits = silent.wants([pod("x", critical()), pod("y", policy("Merge"))]).admits();
-    let told = "x waits: the runtime has not said yet which supplementalGroupsPolicy it supports";
+    let told =
+        "x waits: the runtime has not reported yet which supplementalGroupsPolicy it supports";
     assert_eq!(waits, [told, "y admitted"]);
     // What runs keeps its place.
     assert_eq!(on(None).runs([pod("x", policy("Strict"))]).admits(), FINE);

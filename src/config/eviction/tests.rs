@@ -156,7 +156,7 @@ fn entries_without_effect_are_told() {
     assert_eq!(
         load(Some(text), &[], &[]).unwrap().config.notices,
         [
-            "main: line 3, column 39: evictionHard[containerfs.available]: containerfs.available: not acted on: containerfs goes by the thresholds of the file system that it lies on",
+            "main: line 3, column 39: evictionHard[containerfs.available]: containerfs.available: not acted on: containerfs uses the thresholds of its file system",
             "main: line 4, column 45: evictionSoftGracePeriod[memory.available]: memory.available: not acted on: evictionSoft has no threshold for it",
             "main: line 5, column 41: evictionMinimumReclaim[pid.available]: pid.available: not acted on: there is no threshold for it",
         ]

@@ -121,7 +121,7 @@ fn a_mirror_that_cannot_become_what_it_should_be_is_replaced() {
         ("delete m1: it belongs to an earlier registration of the node", |pod| {
             pod.owner = Some("node-0".to_owned());
         }),
-        ("delete m1: it was deleted by somebody else", |pod| pod.deleting = true),
+        ("delete m1: another client deleted it", |pod| pod.deleting = true),
         ("delete m1: the pod runs again", |pod| pod.status.phase = Some("Failed".to_owned())),
         ("wait: the mirror pod is deleted and waits for its finalizers", |pod| {
             pod.deleting = true;
@@ -157,7 +157,7 @@ fn a_mirror_goes_when_the_pod_is_known_to_be_gone() {
     later.mirrors = Some("b".into());
     assert_eq!(decide(Some(&leaving), Some(&later), Some("node-1"), false), "nothing");
     let deleted = SeenPod { deleting: true, ..seen };
-    let expected = "delete m1: it was deleted by somebody else";
+    let expected = "delete m1: another client deleted it";
     assert_eq!(decide(Some(&leaving), Some(&deleted), Some("node-1"), false), expected);
 }
 

@@ -236,10 +236,10 @@ impl Spare {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Critical => "it is critical to the system",
+            Self::Critical => "its priority is system-critical",
             Self::Static => "it is static, and staticPodEviction is never",
-            Self::TooLittle => "it uses too little for its end to help",
-            Self::NotMeasured => "what it uses could not be measured",
+            Self::TooLittle => "it uses too little for an eviction to help",
+            Self::NotMeasured => "its usage could not be measured",
         }
     }
 }

@@ -219,7 +219,7 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
     let mut thresholds = Vec::new();
     let mut add = |setting: Setting, signal: Signal, value: Amount, grace: Option<Duration>| {
         if containerfs(signal) {
-            let why = "containerfs goes by the thresholds of the file system that it lies on";
+            let why = "containerfs uses the thresholds of its file system";
             notices.push(Notice { setting, signal, why });
             return;
         }

@@ -89,7 +89,7 @@ fn critical_pods_are_never_evicted() {
     assert_eq!(victims, ["high"]);
     let critical = |name: &str| (name.to_owned(), Spare::Critical);
     assert_eq!(spared, [critical("api"), critical("critical"), critical("node")]);
-    assert_eq!(Spare::Critical.as_str(), "it is critical to the system");
+    assert_eq!(Spare::Critical.as_str(), "its priority is system-critical");
 }
 
 #[test]
