@@ -1,4 +1,4 @@
-//! Which pod is this? Two hashes of what was written.
+//! The identity of a pod: two hashes of its manifest.
 //!
 //! - The **uid** says when a pod must be replaced. It is made of the parsed document and the node's
 //!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are
@@ -38,8 +38,8 @@ pub(super) fn revision(as_written: &Value) -> Box<str> {
     hash(as_written).into_boxed_str()
 }
 
-/// Takes cpu and memory out of the `resources` of a container or of the pod. What is empty then
-/// goes as well: whether somebody wrote `resources: {}` says nothing.
+/// Removes cpu and memory from the `resources` of a container or of the pod, and then empty
+/// objects: `resources: {}` has no meaning.
 fn without_amounts(owner: &mut Value) {
     let Some(owner) = owner.as_object_mut() else { return };
     let Some(resources) = owner.get_mut("resources").and_then(Value::as_object_mut) else {

@@ -1,4 +1,4 @@
-//! How long pods have to end when the machine goes down, by their priority.
+//! The time that pods have to end when the machine shuts down, by their priority.
 
 use super::{PodKey, k8s};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -76,7 +76,7 @@ pub struct Shutdown {
     pub turn: usize,
 }
 
-/// Whether the machine goes down, as far as known.
+/// The known state of a shutdown of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MachineState {
     /// logind has not answered yet: nothing is started.
@@ -84,7 +84,7 @@ pub enum MachineState {
     Unknown,
     /// It stays up.
     Up,
-    /// It goes down.
+    /// The machine is shutting down.
     GoingDown(Shutdown),
 }
 

@@ -42,7 +42,7 @@ pub struct PlegUpdate {
     pub pods: Vec<(PodKey, Arc<ObservedPod>)>,
 }
 
-/// How seeing goes.
+/// The health of the relist loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Health {
     /// Boot time at which the last full listing began.
@@ -117,7 +117,7 @@ impl PlegHandle {
         self.looks.send(key).await.map_err(|_| PlegStopped)
     }
 
-    /// How seeing goes, the latest.
+    /// The latest health of the relist loop.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Arc<Health>> {
         self.health.clone()

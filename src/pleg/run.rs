@@ -377,7 +377,7 @@ impl Loop {
         self.publish();
     }
 
-    /// Publishes how seeing goes, if that changed.
+    /// Publishes the health of the relist loop if it has changed.
     pub(super) fn publish(&mut self) {
         let now = (self.settings.clock)();
         self.health.unhealthy = readiness::unhealthy(self.health.last_relist, now);

@@ -99,7 +99,7 @@ impl Writer {
     /// more.
     pub async fn run(self) {
         let [synced, mut cached] = self.lanes;
-        // Who is evicted goes this way.
+        // Eviction records are written this way.
         cached.standing = Some(Standing::make());
         // One that crashes ends the other: the agent ends with the task, and is started again.
         drop(tokio::try_join!(synced.run(), cached.run()));

@@ -8,7 +8,7 @@ const WHOLE: u32 = 100_000_000;
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 
-/// How much of a signal: a number (bytes, inodes, process ids) or a part of its capacity.
+/// An amount of a signal: a number (bytes, inodes, process ids) or a part of its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Amount {
     /// Bytes, inodes or process ids.
@@ -62,7 +62,7 @@ impl Amount {
         part.map(Self::Percent).ok_or(AmountError::Syntax)
     }
 
-    /// Whether it is nothing, or everything there is: such a threshold is switched off.
+    /// True for 0 % and 100 %, which disable a threshold.
     pub(super) fn is_off(self) -> bool {
         matches!(self, Self::Percent(0 | WHOLE))
     }
@@ -79,8 +79,8 @@ impl Amount {
         }
     }
 
-    /// The number for a capacity as messages show it: a number as it was written, a part in binary
-    /// units.
+    /// The number for a capacity as messages show it: a number in its original form, a part in
+    /// binary units.
     #[must_use]
     pub fn shown(self, capacity: u64) -> String {
         match self {
@@ -116,14 +116,14 @@ fn scaled(number: u64, base: u64, units: [&'static str; 7]) -> String {
     format!("{number}{}", units[unit])
 }
 
-/// The number in the largest binary unit in which it is whole: `64Mi`, `61248Ki`, `1000`. What is
-/// measured in bytes.
+/// The number in the largest binary unit in which it is whole: `64Mi`, `61248Ki`, `1000`. For
+/// amounts in bytes.
 #[must_use]
 pub fn binary(number: u64) -> String {
     scaled(number, 1024, BINARY)
 }
 
-/// The number in the largest decimal unit in which it is whole: `50k`. What is counted.
+/// The number in the largest decimal unit in which it is whole: `50k`. For counts.
 #[must_use]
 pub fn decimal(number: u64) -> String {
     scaled(number, 1000, DECIMAL)
@@ -136,7 +136,7 @@ pub fn shortest(number: u64) -> String {
     if decimal.len() < binary.len() { decimal } else { binary }
 }
 
-/// What was measured of a signal: bytes in binary units, the rest as a count.
+/// A measured value of a signal: bytes in binary units, other values as a count.
 #[must_use]
 pub fn measured(signal: Signal, number: u64) -> String {
     match signal {

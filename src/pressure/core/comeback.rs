@@ -39,13 +39,13 @@ pub fn patience(stop: HoldStop) -> Duration {
     }
 }
 
-/// What a pod was evicted for.
+/// The cause of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
-    /// The node was short of something.
+    /// A resource of the node was short.
     Signal(Signal),
-    /// It was above a limit of its own.
+    /// It exceeded one of its own limits.
     Limit(LocalLimit),
 }
 
@@ -101,7 +101,7 @@ pub struct Waiting {
     pub condition: Option<Pressure>,
     /// Some signals were not read since the start of the agent.
     pub unknown: bool,
-    /// What is left of its own pause.
+    /// The rest of its back-off.
     pub pause: Duration,
 }
 
@@ -119,7 +119,7 @@ pub struct Looked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     record: EvictionRecord,
-    /// Boot time at which it was told to stop.
+    /// Boot time at which it was ordered to stop.
     told: Duration,
     /// Boot time up to which it stays away, or from which it is forgotten.
     until: Duration,

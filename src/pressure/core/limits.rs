@@ -1,7 +1,8 @@
-//! Pods that use more local storage than they may: an emptyDir's `sizeLimit`, and the limits of
-//! containers on `ephemeral-storage`. The kubelet's checks in its order, the first one that
-//! applies. What could not be measured counts as nothing, and what was counted in part as that
-//! part: a pod above a limit without the rest is above it in any case.
+//! Pods that exceed their own limits on local storage: the `sizeLimit` of an emptyDir, and the
+//! limits of containers on `ephemeral-storage`. The checks and their order are the kubelet's; the
+//! first one that applies is reported. An amount that could not be measured counts as nothing, and
+//! a partly measured amount counts with the measured part: a pod whose measured part exceeds a
+//! limit exceeds it in any case.
 
 use super::{
     amount::shortest,
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 const STORAGE: &str = "ephemeral-storage";
 
-/// Which limit. The names are those of the kubelet's metrics.
+/// A kind of limit. The names are those of the kubelet's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LocalLimit {
     /// `sizeLimit` of an emptyDir.
@@ -31,18 +32,18 @@ pub enum LocalLimit {
     Container,
 }
 
-/// A pod to be evicted because of a limit of its own.
+/// A pod that is evicted because of its own limit.
 #[derive(Clone, Debug)]
 pub struct LimitEviction<'a> {
     /// Which.
     pub candidate: Candidate<'a>,
-    /// What it is above of.
+    /// The limit that it exceeds.
     pub limit: LocalLimit,
-    /// For its worker and its status.
+    /// The hold for its worker and its status.
     pub hold: Hold,
 }
 
-/// Every pod that is above a limit of its own.
+/// Returns every pod that exceeds one of its own limits.
 #[must_use]
 pub fn over_limits<'a>(
     candidates: &[Candidate<'a>],
@@ -90,8 +91,7 @@ fn pod(candidate: &Candidate<'_>) -> Option<String> {
 }
 
 fn container(candidate: &Candidate<'_>, layout: DiskLayout) -> Option<String> {
-    // With images on a file system of their own, layers don't take anything of the one that is
-    // limited.
+    // With a separate file system for images, layers use no space on the limited file system.
     let layers = match layout {
         DiskLayout::Single | DiskLayout::Split => true,
         DiskLayout::DedicatedImages => false,

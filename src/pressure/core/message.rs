@@ -1,5 +1,5 @@
-//! What is told about pressure and about an eviction, in the field's words: dashboards and alerts
-//! read them.
+//! The texts about pressure and evictions. They are the kubelet's, because dashboards and alerts
+//! match them.
 
 use super::{
     amount::{binary, measured, shortest},
@@ -16,24 +16,24 @@ use std::collections::BTreeMap;
 pub(super) const EVICTED: &str = "Evicted";
 /// Reason of the condition `DisruptionTarget`.
 const DISRUPTION: &str = "TerminationByKubelet";
-/// Seconds of a pod that names none.
+/// The default grace period of a pod, in seconds.
 const DEFAULT_GRACE: i64 = 30;
 
-/// How a pod is evicted, and what is told about it.
+/// How a pod is evicted, and the texts about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// For its worker and its status.
+    /// The hold for its worker and its status.
     pub hold: Hold,
     /// Annotations of its event.
     pub annotations: BTreeMap<&'static str, String>,
 }
 
 impl Eviction {
-    /// The eviction of a victim for what is acted on; soft thresholds leave it `max_pod_grace`
-    /// seconds at most.
+    /// The eviction of a victim for a threshold. For a soft threshold, the grace period is at most
+    /// `max_pod_grace` seconds.
     ///
-    /// Hard memory and process ids leave no time to ask for anything: the kubelet gives a second
-    /// and goes through the runtime, here the pod's cgroup is killed.
+    /// For a hard threshold of memory or process ids, the pod's cgroup is killed at once. The
+    /// kubelet gives the pod one second and uses the runtime.
     #[must_use]
     pub fn of(victim: &Victim<'_>, acting: &Acting, max_pod_grace: u32) -> Self {
         let signal = acting.threshold.signal;
@@ -41,8 +41,7 @@ impl Eviction {
         let stop = match (acting.threshold.is_hard(), signal.condition()) {
             (true, Pressure::Memory | Pressure::Pid) => HoldStop::AtOnce,
             (true, Pressure::Disk) => HoldStop::Within(1),
-            // A second at least, as the kubelet: a grace period of 0 is what a forced deletion
-            // means.
+            // At least one second, as in the kubelet: a grace period of 0 means a forced deletion.
             (false, _) => {
                 HoldStop::Within(grace_seconds(victim.candidate.pod).min(max_pod_grace).max(1))
             }
@@ -63,7 +62,7 @@ fn grace_seconds(pod: &k8s::Pod) -> u32 {
     u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
 }
 
-/// The message, each of its sentences with a space after it, and the annotations.
+/// The message, with a space after each sentence, and the annotations.
 fn told(victim: &Victim<'_>, acting: &Acting) -> (String, BTreeMap<&'static str, String>) {
     let signal = acting.threshold.signal;
     let resource = signal.resource();
@@ -115,13 +114,13 @@ fn containers(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Container> {
         .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
 }
 
-/// What the pod as a whole requests of memory, where that is written.
+/// The pod-level memory request; `None` if it is not set.
 fn pod_level_memory(pod: &k8s::Pod) -> Option<u64> {
     let resources = pod.spec.as_ref()?.resources.as_ref()?;
     Amounts::of(resources.requests.as_ref()).get("memory").map(unsigned)
 }
 
-/// What messages say that a container uses; only memory and bytes on disks are told.
+/// The usage of a container as messages show it; `None` for inodes and process ids.
 fn container_use(container: &ContainerUse, signal: Signal) -> Option<u64> {
     match signal.resource() {
         "memory" => container.memory,

@@ -1,5 +1,5 @@
-//! What there is to decide under pressure: whether the node is short of something, who has to go,
-//! what is told about it, and when an evicted pod may come back.
+//! The decisions about pressure: which resources are short, which pod is evicted, the texts about
+//! it, and when an evicted pod may come back.
 //!
 //! ```text
 //!  readings ─► state (thresholds) ─► conditions, next look
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Everything here is a function of its arguments: nothing reads a clock, a cgroup or a file
-//! system. The terms, the rules and the texts are the kubelet's; where the rules depart from them,
-//! the place says so.
+//! system. The terms, the rules and the texts are the kubelet's. Comments mark the rules that
+//! differ.
 
 mod amount;
 mod comeback;

@@ -1,9 +1,10 @@
-//! Which pod is evicted first: one above its request, of low priority, with the largest use.
+//! Ranks pods for eviction: pods above their request first, then by low priority, then by the
+//! largest usage.
 //!
 //! The order is the kubelet's, with three departures. A static pod is ranked like any other (after
-//! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod whose end would
-//! not relieve the signal is no candidate; the kubelet evicts it, and ranks a pod first that it could
-//! not measure. And where inodes are short, requests of bytes don't count.
+//! the pods of an API server) unless `staticPodEviction: never` says otherwise. A pod whose
+//! eviction would not relieve the signal is no candidate. The kubelet evicts such a pod, and ranks
+//! pods first that it could not measure. And where inodes are short, requests of bytes don't count.
 //!
 //! A pod is a candidate when one of these is true:
 //!
@@ -17,7 +18,7 @@
 //!
 //! A pod whose directories were counted in part counts with the counted part. While a hard
 //! threshold of a disk is crossed and no pod explains that, such a pod is a suspect: it is evicted
-//! before pods that were measured completely. Otherwise a pod would be spared for making itself
+//! before pods that were measured completely. Otherwise a pod could avoid its eviction by being
 //! hard to measure. A pod explains the shortage when it is known to use more than it requests, and
 //! at least half of what the threshold keeps free. A pod of which nothing was counted is no
 //! suspect: it did not cause that.
@@ -205,7 +206,8 @@ pub struct Victim<'a> {
     pub used: u64,
     /// What it requests of it; 0 where nothing can be requested.
     pub requested: u64,
-    /// It goes because it could not be measured whole and no other pod explains the shortage.
+    /// It is ranked first because it could not be measured completely and no other pod explains the
+    /// shortage.
     pub suspect: bool,
 }
 
@@ -232,7 +234,7 @@ pub enum Spare {
 }
 
 impl Spare {
-    /// For people: `pod web is spared: ...`.
+    /// The reason for logs: `pod web is spared: ...`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -341,7 +343,7 @@ impl Large {
         Self { kept_free: kept_free.max(1), shortfall, small, all, many }
     }
 
-    /// Whether a pod that uses and requests this much is the cause by itself.
+    /// True when a pod with this usage and request explains the shortage alone.
     fn explains(&self, used: u64, requested: u64) -> bool {
         used > requested && used.saturating_mul(2) >= self.kept_free
     }

@@ -1,45 +1,46 @@
-//! What is configured about pressure and eviction.
+//! The settings about pressure and eviction.
 
 use super::threshold::{self, Threshold, TooLarge, Written};
 use crate::model::{DiskLayout, Signal};
 use std::{collections::BTreeMap, time::Duration};
 
-/// What becomes of static pods under pressure: `staticPodEviction`.
+/// `staticPodEviction`: whether static pods are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StaticPods {
-    /// `ranked`: they go by their priority and use like any pod, in a cluster after the pods of the
+    /// `ranked`: they are ranked by priority and usage like any other pod, but after the pods of an
     /// API server.
     #[default]
     Ranked,
-    /// `never`: none is ever evicted, as the kubelet does.
+    /// `never`: static pods are never evicted, as in the kubelet.
     Never,
 }
 
-/// What `memory.available` goes by: `memorySignal`.
+/// `memorySignal`: how `memory.available` is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemorySignal {
-    /// `workingSet`: capacity less the working set of everything, as the kubelet computes it.
+    /// `workingSet`: the capacity minus the working set of all processes, as in the kubelet.
     #[default]
     WorkingSet,
     /// `memAvailable`: the kernel's estimate.
     MemAvailable,
 }
 
-/// Everything that is configured about pressure and eviction.
+/// All settings about pressure and eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionSettings {
-    /// By signal, hard ones first.
+    /// Sorted by signal, hard thresholds first.
     pub thresholds: Vec<Threshold>,
-    /// `evictionPressureTransitionPeriod`: how long a condition holds after it was last seen.
-    /// Default 5 min.
+    /// `evictionPressureTransitionPeriod`: how long a condition holds after its threshold was last
+    /// met. Default 5 min.
     pub transition: Duration,
-    /// `evictionMaxPodGracePeriod`: seconds that a soft eviction gives a pod, at most. Default 0.
+    /// `evictionMaxPodGracePeriod`: the maximum grace period of a soft eviction, in seconds.
+    /// Default 0.
     pub max_pod_grace: u32,
     /// `staticPodEviction`. Default ranked.
     pub static_pods: StaticPods,
     /// `memorySignal`. Default workingSet.
     pub memory_signal: MemorySignal,
-    /// `localStorageCapacityIsolation`: pods that use more local storage than they may are evicted.
+    /// `localStorageCapacityIsolation`: pods that exceed their limits on local storage are evicted.
     /// Default true.
     pub local_storage_limits: bool,
 }
@@ -59,9 +60,9 @@ impl Default for EvictionSettings {
 }
 
 impl EvictionSettings {
-    /// The settings as they are on a machine: thresholds of containerfs follow the file system that
-    /// it lies on, and without a limit on all pods together (`pods_limited`) there is no memory
-    /// that pods have left.
+    /// The settings as they apply to a machine: containerfs uses the thresholds of its file system.
+    /// Without a limit on all pods together (`pods_limited`), the signal
+    /// `allocatableMemory.available` does not exist.
     #[must_use]
     pub fn on_machine(&self, layout: DiskLayout, pods_limited: bool) -> Self {
         let mut thresholds = threshold::for_layout(&self.thresholds, layout);
@@ -72,7 +73,7 @@ impl EvictionSettings {
     /// Refuses thresholds that a machine with these capacities would always meet.
     ///
     /// # Errors
-    /// Each of them.
+    /// All such thresholds.
     pub fn check_against(&self, capacities: &BTreeMap<Signal, u64>) -> Result<(), Vec<TooLarge>> {
         threshold::check_against(&self.thresholds, capacities)
     }

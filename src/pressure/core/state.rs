@@ -1,4 +1,4 @@
-//! Which thresholds are met, which conditions hold because of it, and what is to be acted on.
+//! Decides which thresholds are met, which conditions hold, and for which thresholds to act.
 //!
 //! ```text
 //!            available < value                          since its grace period, on a new reading
@@ -9,9 +9,9 @@
 //!  a condition holds until nothing raised it for the transition period
 //! ```
 //!
-//! The rules are the kubelet's. On top of them: a reading that is missing, old or makes no sense is
-//! told and decides nothing; nothing is acted on before every signal of its kind was read once, nor
-//! on a reading from before the last thing that was done.
+//! The rules are the kubelet's, with two additions. A reading that is missing, too old or makes no
+//! sense is reported and decides nothing. nodelet acts on a threshold only after every signal of
+//! the same condition was read once, and only by a reading that is newer than its last action.
 
 use super::{settings::EvictionSettings, threshold::Threshold};
 use crate::model::{Pressure, Reading, Readings, Signal, rough_seconds};
@@ -21,33 +21,32 @@ use std::{
     time::Duration,
 };
 
-/// The longest time between two looks.
+/// The longest time between two readings.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
-/// A reading that is older says nothing about now.
+/// An older reading is not used.
 const TOO_OLD: Duration = Duration::from_secs(30);
-/// How long signals that can't be read keep the others of their kind from being acted on, after a
-/// start.
+/// How long, after a start, signals that can't be read delay actions for other signals of the same
+/// condition.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at something that is met, its time so far divided by this: first often, then
-/// less.
+/// The time between two readings of a signal whose threshold is met: the time since then, divided
+/// by this. So readings become less frequent.
 const MET_PART: u32 = 8;
 
-/// Why a signal decides nothing for now.
+/// Why a signal is not used for decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadingProblem {
     /// It could not be read.
     Missing,
     /// Its capacity is 0: nothing is mounted there, or the cgroup is gone.
     NoCapacity,
-    /// More is available than there is altogether.
+    /// More is available than the capacity.
     MoreThanAll(Reading),
-    /// One of its thresholds is a number that leaves nothing of this capacity: there was more at
-    /// the start. The others are kept.
+    /// One of its thresholds is not below this capacity, which was larger at the start. Its other
+    /// thresholds still apply.
     Shrunk(Reading),
-    /// It was taken after now, or before the last one: the clock that it was taken by is another
-    /// one.
+    /// It was taken in the future or before the last reading, so by another clock.
     OtherClock,
-    /// It was taken this long ago.
+    /// It is this old.
     TooOld(Duration),
 }
 
@@ -79,14 +78,14 @@ pub struct Met {
     pub since: Duration,
 }
 
-/// A threshold to be acted on.
+/// A threshold for which to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acting {
     /// Which.
     pub threshold: Threshold,
     /// The reading that shows it.
     pub reading: Reading,
-    /// How much has to be freed, the minimum reclaim included; at least 1.
+    /// The amount to free, including the minimum reclaim; at least 1.
     pub shortfall: u64,
 }
 
@@ -95,57 +94,57 @@ pub struct Acting {
 pub struct Change {
     /// Which.
     pub condition: Pressure,
-    /// Whether it holds now.
+    /// True when it holds now.
     pub holds: bool,
 }
 
-/// What follows from a look at the readings.
+/// The result of one evaluation of the readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PressureStep {
-    /// A whole sample was taken since the start: every signal was read, or could not be for long.
+    /// Every signal was read since the start, or could not be read for 30 s.
     pub known: bool,
-    /// Conditions that hold.
+    /// The conditions that hold.
     pub conditions: BTreeSet<Pressure>,
-    /// What changed about them.
+    /// The conditions that changed.
     pub changes: Vec<Change>,
     /// Every threshold that is met, by signal.
     pub met: Vec<Met>,
-    /// What to act on, in this order: memory first, hard before soft. One thing is done, and the
-    /// next step decides anew.
+    /// The thresholds for which to act, in this order: memory first, hard before soft. One action
+    /// is taken, and then the readings are evaluated again.
     pub acting: Vec<Acting>,
-    /// Signals with a threshold that decide nothing for now.
+    /// Signals with a threshold that are not used for decisions, with the reason.
     pub problems: BTreeMap<Signal, ReadingProblem>,
-    /// In what time each signal is to be read again.
+    /// The time until the next reading of each signal.
     pub looks: BTreeMap<Signal, Duration>,
-    /// In what time to look again: the first of them, or the end of a condition.
+    /// The time until the next evaluation: the earliest reading, or the end of a condition.
     pub next_look: Duration,
 }
 
-/// What has to be remembered between two steps.
+/// State between two evaluations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PressureState {
     /// Thresholds that are met, with the time of the reading that showed it first.
     met: BTreeMap<Threshold, Duration>,
-    /// Those of the last step that had to be acted on: they are met until their minimum reclaim is
-    /// there too.
+    /// The thresholds of the last evaluation for which to act. They are met until their minimum
+    /// reclaim is available, too.
     acted_on: BTreeSet<Threshold>,
-    /// When each condition was last seen.
+    /// When a threshold of each condition was last met.
     seen: BTreeMap<Pressure, Duration>,
-    /// What held at the last step.
+    /// The conditions that held at the last evaluation.
     held: BTreeSet<Pressure>,
     /// Time of the last reading of each signal.
     last: BTreeMap<Signal, Duration>,
     /// Time of the last reading of each signal that was acted on.
     used: BTreeMap<Signal, Duration>,
-    /// Readings up to here know nothing of what was done last.
+    /// Readings up to this time do not show the effect of the last action.
     done_at: Option<Duration>,
-    /// When the first step was.
+    /// The time of the first evaluation.
     started: Option<Duration>,
 }
 
 impl PressureState {
-    /// A start after which `held` conditions go on, as if they had been seen now: whether they
-    /// ended meanwhile is not known.
+    /// The state after a restart. The conditions in `held` continue as if they had just been seen,
+    /// because it is unknown whether they have ended.
     #[must_use]
     pub fn restored(held: impl IntoIterator<Item = Pressure>, now: Duration) -> Self {
         let held: BTreeSet<Pressure> = held.into_iter().collect();
@@ -153,19 +152,19 @@ impl PressureState {
         Self { held, seen, ..Self::default() }
     }
 
-    /// Something was freed or a pod was killed, which was finished at `at` (boot time): readings
-    /// from before don't show it and are not acted on.
+    /// Notes that an action (freeing a resource, or the end of a pod) was finished at `at` (boot
+    /// time). Earlier readings do not show its effect and are not used.
     pub fn acted(&mut self, at: Duration) {
         self.done_at = self.done_at.max(Some(at));
     }
 
-    /// Whether a reading from then knows nothing of what was done last.
+    /// True when a reading of this time does not show the effect of the last action.
     #[must_use]
     pub fn is_outdated(&self, at: Duration) -> bool {
         self.done_at.is_some_and(|done| at <= done)
     }
 
-    /// Takes in readings at boot time `now`.
+    /// Evaluates the readings at boot time `now`.
     pub fn step(
         &mut self,
         settings: &EvictionSettings,
@@ -206,7 +205,7 @@ impl PressureState {
         }
     }
 
-    /// Readings that may decide something, and what is wrong with the others.
+    /// Splits the readings into usable ones and problems.
     fn judge(
         &self,
         thresholds: &[Threshold],
@@ -224,7 +223,7 @@ impl PressureState {
                 Some(problem) => {
                     problems.insert(signal, problem);
                 }
-                // A file system that makes inodes as it needs them (btrfs) tells of none.
+                // A file system that creates inodes on demand (btrfs) reports a capacity of 0.
                 None if counts_inodes(signal) && reading.capacity == 0 => {}
                 None => {
                     usable.insert(signal, *reading);
@@ -237,7 +236,7 @@ impl PressureState {
         (usable, problems)
     }
 
-    /// What is wrong with a reading.
+    /// The problem of a reading, if any.
     fn problem(&self, signal: Signal, reading: &Reading, now: Duration) -> Option<ReadingProblem> {
         let age = now.saturating_sub(reading.at);
         if reading.at > now || self.last.get(&signal).is_some_and(|last| reading.at < *last) {
@@ -252,8 +251,8 @@ impl PressureState {
         (reading.capacity == 0 && !counts_inodes(signal)).then_some(ReadingProblem::NoCapacity)
     }
 
-    /// Which thresholds are met. One that was acted on is met until its minimum reclaim is there as
-    /// well.
+    /// Returns the thresholds that are met. A threshold that was acted on is met until its minimum
+    /// reclaim is available as well.
     fn meet(&mut self, thresholds: &[Threshold], usable: &Readings) -> Vec<Met> {
         let mut met = Vec::new();
         for threshold in thresholds {
@@ -272,7 +271,7 @@ impl PressureState {
         met
     }
 
-    /// Which conditions hold: those that were seen within the transition period.
+    /// Updates the conditions: those whose thresholds were met within the transition period hold.
     fn hold(&mut self, met: &[Met], transition: Duration, now: Duration) -> Vec<Change> {
         for met in met {
             self.seen.insert(met.threshold.signal.condition(), now);
@@ -291,7 +290,7 @@ impl PressureState {
         changes
     }
 
-    /// What to act on: only by readings that are newer than what was done before.
+    /// The thresholds for which to act. Only readings that are newer than the last action count.
     fn act(&mut self, due: &[Met], waiting: &BTreeSet<Pressure>) -> Vec<Acting> {
         let new = |met: &&Met| {
             let signal = met.threshold.signal;
@@ -320,7 +319,7 @@ impl PressureState {
         acting
     }
 
-    /// In what time each signal can have changed in a way that matters.
+    /// The time until each signal can reach a threshold.
     fn looks(
         &self,
         thresholds: &[Threshold],
@@ -352,7 +351,7 @@ impl PressureState {
         looks
     }
 
-    /// In what time each condition ends that nothing raises any more.
+    /// The time until the end of each condition that no threshold raises any more.
     fn release(&self, transition: Duration, now: Duration) -> impl Iterator<Item = Duration> {
         let raised = |condition: Pressure| {
             self.met.keys().any(|threshold| threshold.signal.condition() == condition)
@@ -364,12 +363,12 @@ impl PressureState {
     }
 }
 
-/// Whether a threshold was met for its grace period, by its readings.
+/// True when a threshold was met for its grace period, judged by the times of its readings.
 fn is_due(met: &Met) -> bool {
     met.reading.at.saturating_sub(met.since) >= met.threshold.grace.unwrap_or_default()
 }
 
-/// Whether a threshold can be kept at all; otherwise it would be met for ever, whoever goes.
+/// True when a threshold can be satisfied. Otherwise it would be met for ever, whatever is evicted.
 fn fits(threshold: &Threshold, reading: &Reading) -> bool {
     threshold.relieved_at(reading.capacity) < reading.capacity
 }
@@ -378,18 +377,18 @@ fn counts_inodes(signal: Signal) -> bool {
     signal.resource() == "inodes"
 }
 
-/// How fast a signal may fall, and how often it is worth a look.
+/// How fast a signal may decrease, and how often it is read.
 struct Pace {
     /// Units per second.
     per_second: u64,
     shortest: Duration,
-    /// While it can't be read, and at most while it is met.
+    /// The period while it can't be read, and the longest period while a threshold is met.
     watchful: Duration,
 }
 
 impl Pace {
-    /// The speeds are about what one machine can do: touching memory on several cores, writing to
-    /// the fastest disks, making files, forking.
+    /// The speeds are what one machine can reach: allocating memory on several cores, writing to
+    /// the fastest disks, creating files, forking.
     fn of(signal: Signal) -> Self {
         let quick = Duration::from_millis(50);
         let slow = Duration::from_millis(500);
@@ -406,7 +405,7 @@ impl Pace {
         Self { per_second, shortest, watchful: shortest * 20 }
     }
 
-    /// The soonest time at which `available` may be down to `bound`.
+    /// The earliest time at which `available` can have decreased to `bound`.
     fn reaches(&self, bound: u64, available: u64) -> Duration {
         let micros =
             u128::from(available.saturating_sub(bound)) * 1_000_000 / u128::from(self.per_second);

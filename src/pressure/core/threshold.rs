@@ -1,11 +1,11 @@
-//! Eviction thresholds, and how the maps of KubeletConfiguration are read: the kubelet's rules,
-//! everything that is wrong at once.
+//! Eviction thresholds, and how they are read from the maps of KubeletConfiguration: by the
+//! kubelet's rules, but with all mistakes at once.
 
 use super::amount::{Amount, AmountError, measured};
 use crate::model::{DiskLayout, Signal, format_duration, parse_duration};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// What the kubelet does unless `evictionHard` says something else.
+/// The kubelet's default of `evictionHard`.
 pub const DEFAULT_HARD: [(Signal, &str); 5] = [
     (Signal::MemoryAvailable, "100Mi"),
     (Signal::NodefsAvailable, "10%"),
@@ -14,27 +14,28 @@ pub const DEFAULT_HARD: [(Signal, &str); 5] = [
     (Signal::ImagefsInodesFree, "5%"),
 ];
 
-/// Met while less than `value` is available.
+/// A threshold, which is met while less than `value` is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threshold {
-    /// What is watched.
+    /// The signal.
     pub signal: Signal,
-    /// How long it has to be met before anything is done; `None`: hard, at once.
+    /// How long it must be met before nodelet acts; `None` for a hard threshold, which takes effect
+    /// at once.
     pub grace: Option<Duration>,
-    /// How much has to be available.
+    /// The amount that must be available.
     pub value: Amount,
-    /// How much more than `value` has to be available before it is no longer acted on.
+    /// How much more than `value` must be available before nodelet stops acting.
     pub min_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// Whether it is acted on at once.
+    /// True for a hard threshold.
     #[must_use]
     pub fn is_hard(&self) -> bool {
         self.grace.is_none()
     }
 
-    /// What has to be available before it is no longer acted on, for a capacity.
+    /// The amount, for a capacity, that must be available before nodelet stops acting.
     #[must_use]
     pub fn relieved_at(&self, capacity: u64) -> u64 {
         let more = self.min_reclaim.map_or(0, |reclaim| reclaim.resolve(capacity));
@@ -79,10 +80,10 @@ impl Setting {
     }
 }
 
-/// What was written: signal names and values.
+/// The maps of the configuration: signal names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written<'a> {
-    /// `evictionHard`, which is [`DEFAULT_HARD`] unless something else was said.
+    /// `evictionHard`, by default [`DEFAULT_HARD`].
     pub hard: BTreeMap<&'a str, &'a str>,
     /// `evictionSoft`
     pub soft: BTreeMap<&'a str, &'a str>,
@@ -96,12 +97,12 @@ pub struct Written<'a> {
     pub enforce_pods: bool,
 }
 
-/// An entry that is wrong.
+/// An invalid entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// In which field.
+    /// The field.
     pub setting: Setting,
-    /// Its key: the name of a signal, or what stands in its place.
+    /// Its key, which should be the name of a signal.
     pub key: String,
     /// Its value as written.
     pub value: String,
@@ -170,7 +171,7 @@ impl fmt::Display for Mistake {
 /// An entry without effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// In which field.
+    /// The field.
     pub setting: Setting,
     /// The signal.
     pub signal: Signal,
@@ -178,11 +179,11 @@ pub struct Notice {
     pub why: &'static str,
 }
 
-/// What the maps say.
+/// The thresholds of the maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedThresholds {
-    /// By signal, hard ones first. Those of containerfs are not among them: they follow the layout
-    /// of the disks (`EvictionSettings::on_machine`).
+    /// Sorted by signal, hard thresholds first. Thresholds of containerfs are not included: they
+    /// depend on the layout of the disks (`EvictionSettings::on_machine`).
     pub thresholds: Vec<Threshold>,
     /// Entries without effect.
     pub notices: Vec<Notice>,
@@ -191,7 +192,7 @@ pub struct ParsedThresholds {
 /// Reads the maps.
 ///
 /// # Errors
-/// Everything that is wrong with them.
+/// All mistakes in the maps.
 pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
     let mut reading = SettingsReader::default();
     let mut hard = written.hard.clone();
@@ -223,7 +224,7 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
             notices.push(Notice { setting, signal, why });
             return;
         }
-        // Without a grace period it is a hard one, whatever it is called.
+        // A soft threshold with a grace period of 0 is a hard one.
         let grace = grace.filter(|grace| !grace.is_zero());
         let min_reclaim = reclaim.get(&signal).copied().flatten();
         thresholds.push(Threshold { signal, grace, value, min_reclaim });
@@ -261,8 +262,8 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
     Ok(ParsedThresholds { thresholds, notices })
 }
 
-/// The thresholds as they are on a machine: those of containerfs are copies of those of the file
-/// system that it lies on.
+/// The thresholds of a machine: those of containerfs are copies of the thresholds of its file
+/// system.
 #[must_use]
 pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Threshold> {
     let copied = |signal: Signal| match (layout, signal) {
@@ -285,12 +286,12 @@ pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Th
     all
 }
 
-/// A threshold that can't be kept: on this machine it would always be met.
+/// A threshold that can't be satisfied: on this machine it would always be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     /// Which.
     pub threshold: Threshold,
-    /// What there is altogether.
+    /// The capacity.
     pub capacity: u64,
 }
 
@@ -305,8 +306,8 @@ impl fmt::Display for TooLarge {
     }
 }
 
-/// Finds thresholds that a machine with these capacities can't keep. A signal without a capacity is
-/// not looked at.
+/// Finds thresholds that a machine with these capacities can't satisfy. Signals without a capacity
+/// are not checked.
 ///
 /// # Errors
 /// Each of them.
@@ -329,7 +330,7 @@ fn containerfs(signal: Signal) -> bool {
     matches!(signal, Signal::ContainerfsAvailable | Signal::ContainerfsInodesFree)
 }
 
-/// What was read so far.
+/// Collects mistakes while the maps are read.
 #[derive(Default)]
 struct SettingsReader {
     mistakes: Vec<Mistake>,

@@ -1,4 +1,4 @@
-//! A pod that was told to stop, and the room that a step has to bring.
+//! An evicted pod that is stopping, and the amount that a step must free.
 
 use super::{Effects, ReliefAction, Seen, has_memory_volume};
 use crate::{
@@ -7,23 +7,23 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How long the room may take to show in a reading once everything is removed. A runtime frees
-/// writable layers some time after it has reported them removed.
+/// How long a reading may take to show the freed amount after everything was removed. A runtime
+/// frees writable layers some time after it has reported their removal.
 const ROOM_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The room that a step has to bring before the next step is decided.
+/// The amount that a step must free before the next step is decided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpectedRoom {
     pub signal: Signal,
-    /// What was available before the step.
+    /// The available amount before the step.
     pub before: u64,
     /// On a disk, the next step waits until this much more is available.
     pub enough: u64,
 }
 
 impl ExpectedRoom {
-    /// What has become available by a reading from after `ended`: `None` while it is waited for,
-    /// `Some(None)` when no reading came in time.
+    /// The amount that was freed, by a reading after `ended`: `None` while the reading is awaited,
+    /// `Some(None)` when it did not arrive in time.
     pub(super) fn freed(&self, ended: Duration, seen: &Seen<'_>) -> Option<Option<u64>> {
         let reading = seen.readings.get(&self.signal).filter(|reading| reading.at > ended);
         let freed = reading.map(|reading| reading.available.saturating_sub(self.before));
@@ -34,24 +34,24 @@ impl ExpectedRoom {
     }
 }
 
-/// A pod that was told to stop.
+/// An evicted pod that is stopping.
 #[derive(Clone, Debug)]
 pub(super) struct Leaving {
     key: PodKey,
     pub uid: PodUid,
     pub pod: Arc<k8s::Pod>,
-    /// It was evicted for a soft threshold, and has time.
+    /// It was evicted for a soft threshold and has a grace period.
     pub soft: bool,
     patience: Duration,
     room: ExpectedRoom,
-    /// What it used of the signal.
+    /// Its usage of the signal's resource.
     used: u64,
     since: Duration,
     /// Boot time at which it was seen to be gone, or the patience was over.
     ended: Option<Duration>,
 }
 
-/// The end of a pod that was waited for.
+/// The end of a pod that was awaited.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     /// Boot time of its end.

@@ -1,4 +1,4 @@
-//! Which step to take next about a shortage.
+//! Decides the next step against a shortage.
 //!
 //! [`Relief`] owns everything that outlives one round: the thresholds that are met, the evictions,
 //! and the step that is under way. [`Relief::plan`] reads what was observed and returns actions.
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Each track takes one step at a time, and takes the next one by a reading that began after the
-//! last step had ended. The record of an eviction is saved before the pod is told to stop
+//! last step had ended. The record of an eviction is saved before the pod is stopped
 //! ([`ReliefPlan::save`] comes before [`ReliefPlan::orders`]).
 
 mod disk;
@@ -50,7 +50,7 @@ const ACTIVE_PAUSE: Duration = Duration::from_millis(50);
 /// The time between two readings of the disks while a step is under way.
 const ACTIVE_DISK_PERIOD: Duration = Duration::from_millis(500);
 
-/// Everything that one round decides by.
+/// The inputs of one round.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The settings as they apply to this machine ([`EvictionSettings::on_machine`]).
@@ -100,7 +100,7 @@ impl MeasuredPod {
     }
 }
 
-/// What pods are measured for.
+/// The purpose of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasurePurpose {
     /// A threshold of memory or process ids is crossed: only cgroups are read.
@@ -321,7 +321,7 @@ impl Relief {
     pub fn plan(&mut self, seen: &Seen<'_>) -> ReliefPlan {
         let now = seen.now;
         let mut step = self.state.step(seen.settings, seen.readings, now.boot);
-        // A cgroup of all pods that goes away later has no users, and is made again.
+        // If the cgroup of all pods disappears later, it has no users and is created again.
         self.kubepods_known |= seen.kubepods_known;
         step.known &= self.kubepods_known;
         let mut effects = Effects::default();
@@ -366,8 +366,8 @@ impl Relief {
         seen.now.boot.saturating_sub(since) >= REPORTS_PATIENCE
     }
 
-    /// Lets evicted pods come back that may, and drops records of pods that are gone. Returns true
-    /// when an evicted pod has ended.
+    /// Lets evicted pods come back when they may, and drops records of pods that are gone. Returns
+    /// true when an evicted pod has ended.
     fn update_evictions(
         &mut self,
         step: &PressureStep,
@@ -436,10 +436,10 @@ impl Relief {
 
     /// True when a step for this threshold may begin now.
     ///
-    /// A pod that leaves for memory or process ids does so within a moment, and all other steps
-    /// wait for it. A step for a disk may take long, and memory does not wait for it. A pod with a
-    /// grace period that leaves for a soft threshold holds up no hard one, except on a disk, where
-    /// the pods that already leave are waited for.
+    /// A pod that is evicted for memory or process ids stops quickly, and all other steps wait for
+    /// it. A step for a disk may take long, and memory does not wait for it. A pod that stops
+    /// within a grace period for a soft threshold does not delay a step for a hard threshold,
+    /// except for disks: there, pods that are already stopping are awaited.
     fn may_act(&self, acting: &Acting, now: Now) -> bool {
         let condition = acting.threshold.signal.condition();
         let hard = acting.threshold.is_hard();

@@ -1,4 +1,4 @@
-//! Page cache of pods, which the kernel gives back before a pod is evicted.
+//! Reclaims page cache of pods before a pod is evicted.
 
 use super::{Effects, ReclaimOutcome, Relief, ReliefAction, Seen};
 use crate::{
@@ -7,15 +7,16 @@ use crate::{
 };
 use std::time::Duration;
 
-/// How long the kernel may take before a pod is evicted. It may hang, for example while it writes to
-/// a disk that does not answer.
+/// How long the kernel may take before a pod is evicted. The kernel may hang, for example while it
+/// writes to a disk that does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The time between two requests while memory is short without a break.
+/// The time between two requests while memory stays short.
 const PERIOD: Duration = Duration::from_secs(60);
-/// When this much less is available than at the beginning, memory is taken faster than the kernel
-/// gives it back; bytes.
+/// If the available memory has decreased by this much since the request, memory is used faster than
+/// the kernel reclaims it; bytes.
 const WORSE: u64 = 4 << 20;
-/// The spare amount, so that memory does not run short again at once: this part of the capacity.
+/// An additional amount is requested, so that memory does not run short again at once: the capacity
+/// divided by this.
 const SPARE_PART: u64 = 32;
 
 /// The request to the kernel since memory is short.
@@ -74,10 +75,10 @@ impl PageCache {
 }
 
 impl Relief {
-    /// Asks the kernel for page cache. Returns true while the result is worth waiting for.
+    /// Asks the kernel to reclaim page cache. Returns true while evictions wait for the result.
     ///
-    /// One request is made for a hard threshold, also after one for a soft threshold, and another
-    /// one every minute.
+    /// One request is made for a soft threshold, one for a hard threshold, and then one every
+    /// minute.
     pub(super) fn reclaim_page_cache(
         &mut self,
         acting: &Acting,
