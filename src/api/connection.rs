@@ -38,11 +38,11 @@ const RESYNC: Duration = Duration::from_secs(60);
 const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
 /// A plugin runs again this long before its credentials expire.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
-/// A reading or a plugin that takes longer is published as trouble while it goes on.
+/// A reading or a plugin that takes longer is published as trouble until it ends.
 const LATE: Duration = Duration::from_secs(3);
 
-/// The way to the API server: the clients of the last kubeconfig that was good; `None` while there
-/// was none. Changes when they are others, and whoever uses them begins anew then.
+/// The clients of the API server, made from the last valid kubeconfig; `None` until there is one.
+/// When it changes, all users start again with the new clients.
 pub type Link = Option<Arc<Clients>>;
 
 /// The task behind [`Link`].

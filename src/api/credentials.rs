@@ -92,7 +92,7 @@ pub struct Credentials {
 #[derive(Debug)]
 pub(super) enum Authorization {
     Header(Option<HeaderValue>),
-    /// A plugin, and what it is told of the cluster.
+    /// A plugin, and the information about the cluster that it gets.
     Plugin(Plugin, Value),
 }
 

@@ -100,7 +100,7 @@ struct Running {
     child: Child,
 }
 
-/// Runs a plugin and reads what it prints. `cluster` is told to a plugin that wants it.
+/// Runs a plugin and reads what it prints. `cluster` is passed to a plugin that asks for it.
 ///
 /// # Cancel safety
 /// Dropping it kills the plugin and its children.

@@ -80,7 +80,7 @@ pub(super) fn client_config(
     }
 }
 
-/// Takes any certificate, and does not check that its key is the server's: whoever is between the
+/// Accepts any certificate, and does not check that the server has its key: an attacker between the
 /// agent and the server could have made both.
 #[derive(Debug)]
 struct AnyServer(WebPkiSupportedAlgorithms);

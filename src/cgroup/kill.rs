@@ -107,7 +107,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Every pod cgroup below `cgroupRoot`, in any hierarchy, whoever made it.
+    /// Every pod cgroup below `cgroupRoot`, in any hierarchy, including those of other programs.
     ///
     /// # Errors
     /// When a directory can't be listed.

@@ -5,10 +5,10 @@
 //! hierarchy of its own. The mounts are an argument, so that tests use a tree of their own.
 //! Does not decide any value: those come from `podspec` and the configuration.
 //!
-//! The two drivers differ in where a cgroup lies (`names`) and in that systemd is told first, with
-//! the limits as properties of a slice (`slice`, `systemd`). All else is the same: systemd makes
-//! the directories, those that it did not make are made, and the same values are written to the
-//! files. Which driver it is turns out when the runtime answers (`driver`).
+//! The two drivers differ in the path of a cgroup (`names`). With the systemd driver, systemd also
+//! gets the limits as properties of a slice (`slice`, `systemd`) and makes the directories. The
+//! rest is the same: missing directories are made, and the same values are written to the files.
+//! The driver is known when the runtime has answered (`driver`).
 
 mod core;
 mod driver;

@@ -1,5 +1,5 @@
-//! What happens to containers, told by the runtime as it happens. The events are hints: they name
-//! a container, and whoever receives one looks again.
+//! Events of the runtime about containers. They are hints: an event names a container, and the
+//! relist loop then reads its state.
 //!
 //! containerd's own event service is asked first, since it exists in every containerd; a runtime
 //! without it is asked for CRI's events. CRI's view changes a little after containerd tells of an

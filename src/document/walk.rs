@@ -9,8 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value as Json;
 use std::collections::{HashMap, hash_map};
 
-/// After so many findings the walk stops: nobody reads more, and a hostile text could make
-/// millions.
+/// The walk stops after this number of findings, because a hostile text could produce millions.
 const MAX_FINDINGS: usize = 100;
 /// How much of a wrong value is repeated in a message, in characters.
 const MAX_SHOWN: usize = 60;

@@ -31,7 +31,7 @@ pub enum NameError {
     /// A path beyond 255 characters.
     #[error("repository name must not be more than 255 characters")]
     TooLong,
-    /// A digest with an algorithm that nobody can check.
+    /// A digest with an unsupported algorithm.
     #[error("unsupported digest algorithm")]
     DigestAlgorithm,
     /// A digest of the wrong length for its algorithm.

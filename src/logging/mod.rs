@@ -58,7 +58,7 @@ impl Log {
     /// process may be missing.
     pub fn finish(&self) {
         self.limit.finish();
-        // Where it takes longer nobody reads.
+        // If it takes longer, the log has no reader.
         _ = self.queue.flush(PATIENCE_AT_END);
     }
 }

@@ -6,7 +6,7 @@
 //!                                      └────────────────► "N log lines were lost ..."
 //! ```
 //!
-//! Standard error may be a pipe that nobody reads, a terminal that was stopped, or a file on a full
+//! Standard error may be a pipe without a reader, a terminal that was stopped, or a file on a full
 //! disk. It is not made non-blocking: that is a property of the open file, which the agent shares
 //! with other processes. The writer thread waits for it instead. It starts with the first line and
 //! ends with the process.

@@ -2,8 +2,8 @@
 //!
 //! There is no bus behind it that gives names, and systemd signs its messages with its well-known
 //! one, `org.freedesktop.systemd1`. zbus takes a sender for a unique name, which begins with a
-//! colon, and drops the connection over anything else. So a colon is put in front before zbus sees
-//! the message, and the last letter goes: the length stays, and nobody reads the name.
+//! colon, and drops the connection over anything else. So a colon is inserted before zbus sees the
+//! message, and the last letter is removed. The length stays the same, and the name is not used.
 
 use std::{
     io,

@@ -35,7 +35,7 @@ pub struct ImageListing {
     pub in_use: InUse,
 }
 
-/// Asks the runtime for its images and containers, all of them, whoever made them, and for the
+/// Asks the runtime for all images and containers, including those of other programs, and for the
 /// image of sandboxes. Containers are asked for last, so that no image is in use that was not
 /// listed.
 ///
