@@ -448,7 +448,7 @@ pub fn unused_images_go_before_pods(kind: Kind) {
 
 /// Makes an image of about 14 MiB, packed and unpacked, that shares nothing with others; gives its
 /// name.
-fn made_image(world: &World, name: &str) -> String {
+pub(super) fn made_image(world: &World, name: &str) -> String {
     let image = format!("nodelet.test/{name}:1");
     let archive = images::with_ballast(&world.slot.dir().join(format!("image-{name}")), &image, 5);
     world.runtime.containerd().ctr(&["images", "import", archive.to_str().unwrap()]);

@@ -23,6 +23,7 @@ pub mod edits;
 pub mod faults;
 pub mod fields;
 pub mod identity;
+pub mod image_collection;
 pub mod images;
 pub mod leftovers;
 pub mod lifecycle;
@@ -168,6 +169,8 @@ macro_rules! real_scenarios {
             disk_pressure::a_disk_that_no_pod_fills_evicts_nobody,
             disk_pressure::a_disk_that_is_short_at_the_start_costs_its_culprit_alone,
             disk_pressure::limits_of_local_storage,
+            image_collection::images_go_when_unused_for_the_maximum_age,
+            image_collection::images_go_from_the_high_threshold_on,
             usage::what_a_pod_uses_is_measured,
             usage::the_machine_and_its_images_are_read,
             usage::a_stopped_shim_leaves_one_layer_unmeasured,

@@ -43,6 +43,8 @@ pub struct Agent {
     /// Words before the program: commands that change its surroundings and become it.
     surroundings: RefCell<Vec<String>>,
     clock: OnceCell<PathBuf>,
+    /// Whether its other clocks go with its wall clock.
+    all_clocks: Cell<bool>,
     writes: OnceCell<StateWrites>,
 }
 
@@ -78,6 +80,7 @@ impl Agent {
             flags: RefCell::default(),
             surroundings: RefCell::default(),
             clock: OnceCell::new(),
+            all_clocks: Cell::default(),
             writes: OnceCell::new(),
         };
         let at = agent.dir.display();
@@ -123,8 +126,9 @@ impl Agent {
         if let Some(library) = self.clock.get() {
             command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", self.clock_file());
             command.env("FAKETIME_NO_CACHE", "1").env("NO_FAKE_STAT", "1");
-            // Only the wall clock: nobody can set the others.
-            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            // Without a time of its own, only the wall clock: nobody can set the others.
+            let only_wall = if self.all_clocks.get() { "0" } else { "1" };
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", only_wall);
         }
         if let Some(writes) = self.writes.get() {
             writes.watch(&mut command);
@@ -183,6 +187,14 @@ impl Agent {
         self.set_clock(0);
         self.clock.set(library).expect("once");
         true
+    }
+
+    /// From its next start on [`Self::set_clock`] sets all its clocks: time has passed for it, and a
+    /// pause that is over by then ends at the next thing that wakes it. `false` where there is no
+    /// libfaketime.
+    pub fn has_own_time(&self) -> bool {
+        self.all_clocks.set(true);
+        self.has_own_clock()
     }
 
     /// Sets its wall clock, so many seconds from what it is.
