@@ -303,10 +303,11 @@ impl EvictionTask {
                 tracing::info!(%signal, freed, expected, "{}", step.what);
                 self.history.push_step(step.clone());
             }
-            ReliefAction::ReportNoPod { acting, all_measured } => {
+            ReliefAction::ReportNoPod { acting, all_measured, exempt } => {
                 let kubepods = self.parts.cgroups.kubepods_names();
                 let images = self.channels.disks.latest.borrow().images.clone();
-                self.outside.begin(acting, *all_measured, kubepods, images);
+                let about_pods = outside::about_pods(*all_measured, exempt);
+                self.outside.begin(acting, about_pods, kubepods, images);
             }
             ReliefAction::ReclaimPageCache { bytes, spare } => return self.reclaim(*bytes, *spare),
             ReliefAction::FreeImages { bytes } => {

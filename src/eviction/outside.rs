@@ -2,8 +2,8 @@
 
 use crate::{
     blocking::LOOKS,
-    model::{Pressure, Signal, Space},
-    pressure::core::{Acting, measured as amount},
+    model::{PodKey, Pressure, Signal, Space},
+    pressure::core::{Acting, Spare, measured as amount},
     signals::{self, outsiders},
 };
 use std::{
@@ -35,34 +35,53 @@ struct Found {
     message: String,
 }
 
+/// Why no pod is evicted, as the end of a sentence. `exempt`: the pods whose eviction would help,
+/// and why they are never evicted.
+pub(super) fn about_pods(all_measured: bool, exempt: &[(PodKey, Spare)]) -> String {
+    if !exempt.is_empty() {
+        let named = exempt.iter().take(NAMED).map(|(key, why)| format!("{key} ({})", why.as_str()));
+        let mut named: Vec<String> = named.collect();
+        let more = exempt.len() - named.len();
+        if more > 0 {
+            named.push(format!("and {more} more"));
+        }
+        return format!(
+            "the pods whose eviction would help are never evicted: {}",
+            named.join(", ")
+        );
+    }
+    let pods = if all_measured { "a pod" } else { "one of the measured pods" };
+    format!("evicting {pods} would not help")
+}
+
 impl OutsideSearch {
     pub(super) fn new(proc: &Path, root_dir: PathBuf) -> Self {
         let (searches, messages) = (JoinSet::new(), BTreeMap::new());
         Self { proc: proc.to_owned(), root_dir, searches, messages }
     }
 
-    /// Begins a search for the users of what is short. `all_measured`: every pod could be measured.
-    /// Processes below `kubepods` are left out; `images` is a path on the file system of images.
+    /// Begins a search for the users of what is short. `about_pods` is what the message says about
+    /// pods, from [`about_pods`]. Processes below `kubepods` are left out; `images` is a path on the
+    /// file system of images.
     pub(super) fn begin(
         &mut self,
         acting: &Acting,
-        all_measured: bool,
+        about_pods: String,
         kubepods: Vec<String>,
         images: Option<PathBuf>,
     ) {
-        let pods = if all_measured { "a pod" } else { "one of the measured pods" };
         match acting.threshold.signal.condition() {
             Pressure::Memory => {
                 let users = self.largest_processes(kubepods, |process| process.resident);
-                self.spawn(acting, pods, PATIENCE, users);
+                self.spawn(acting, about_pods, PATIENCE, users);
             }
             Pressure::Pid => {
                 let users = self.largest_processes(kubepods, |process| process.threads);
-                self.spawn(acting, pods, PATIENCE, users);
+                self.spawn(acting, about_pods, PATIENCE, users);
             }
             Pressure::Disk => {
                 let users = self.largest_directories(acting.threshold.signal, images);
-                self.spawn(acting, pods, PATIENCE, users);
+                self.spawn(acting, about_pods, PATIENCE, users);
             }
         }
     }
@@ -71,7 +90,7 @@ impl OutsideSearch {
     fn spawn(
         &mut self,
         acting: &Acting,
-        pods: &'static str,
+        about_pods: String,
         patience: Duration,
         users: impl Future<Output = Vec<String>> + Send + 'static,
     ) {
@@ -83,7 +102,7 @@ impl OutsideSearch {
                 false => users.join(", "),
             };
             let message = format!(
-                "{signal} is below its threshold of {threshold}, and evicting {pods} would not help. Largest users outside pods: {users}"
+                "{signal} is below its threshold of {threshold}, and {about_pods}. Largest users outside pods: {users}"
             );
             Found { signal, message }
         });
@@ -170,8 +189,9 @@ mod tests {
         let mut search = OutsideSearch::new(Path::new("/proc"), PathBuf::from("/"));
         let (memory, disk) = (Signal::MemoryAvailable, Signal::NodefsAvailable);
         let soon = Duration::from_millis(100);
-        search.spawn(&acting(disk), "a pod", soon, std::future::pending());
-        search.spawn(&acting(memory), "a pod", PATIENCE, async {
+        let about_pods = || about_pods(true, &[]);
+        search.spawn(&acting(disk), about_pods(), soon, std::future::pending());
+        search.spawn(&acting(memory), about_pods(), PATIENCE, async {
             vec!["yes (pid 7, 900)".to_owned()]
         });
         let found = search.next().await;
@@ -181,5 +201,19 @@ mod tests {
         let both = BTreeSet::from([memory, disk]);
         assert_eq!(search.messages(&both).collect::<Vec<_>>(), [found.clone(), late]);
         assert_eq!(search.messages(&BTreeSet::from([memory])).collect::<Vec<_>>(), [found]);
+    }
+
+    #[test]
+    fn a_message_names_pods_whose_eviction_would_help() {
+        let pod = |name: &str| (PodKey::new("default", name), Spare::Static);
+        let pods = [pod("a"), pod("b"), pod("c"), pod("d")];
+        assert_eq!(about_pods(true, &[]), "evicting a pod would not help");
+        assert_eq!(about_pods(false, &[]), "evicting one of the measured pods would not help");
+        let named = "the pods whose eviction would help are never evicted: default/a (it is static, \
+                     and staticPodEviction is never)";
+        assert_eq!(about_pods(false, &pods[..1]), named);
+        let all = about_pods(true, &pods);
+        assert!(all.starts_with(&format!("{named}, default/b (")), "{all}");
+        assert!(all.ends_with(", and 1 more"), "{all}");
     }
 }

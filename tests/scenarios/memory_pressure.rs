@@ -660,3 +660,40 @@ pub fn a_process_outside_pods_costs_no_pod_its_life(kind: Kind) {
     innocents.are_untouched();
     world.finish();
 }
+
+/// With `staticPodEviction: never`, a static pod that eats memory stays, and a person is told which
+/// one it is. New static pods start under pressure, as they count as critical. With the default it
+/// is evicted.
+pub fn static_pods_stay_where_they_are_never_evicted(kind: Kind) {
+    const NEVER: &str = "staticPodEviction: never\n";
+    let mut settings = strict_node(kind);
+    settings.nodelet = NEVER.to_owned();
+    let world = World::start_with(kind, &settings);
+    let innocents = Innocents::start(&world, 3);
+    world.drop_pod(&Pod::with_main("hog", &keeps(500, "false")));
+    let named = |status: &Status| {
+        let mut trouble = status.node.pressure.trouble.iter();
+        trouble.any(|line| line.contains("default/hog-node1"))
+    };
+    let status = world.wait("the hog is named", named);
+    let trouble = status.node.pressure.trouble.join("\n");
+    let expected = "the pods whose eviction would help are never evicted: default/hog-node1 \
+        (it is static, and staticPodEviction is never). Largest users outside pods: ";
+    assert!(trouble.contains(expected), "{trouble}");
+    assert!(holds(&status, Pressure::Memory) && status.runs("hog"), "{status:?}");
+    world.drop_pod(&Pod::running("new"));
+    let status = world.wait_running("new");
+    assert!(holds(&status, Pressure::Memory), "{status:?}");
+    let hog = world.running_ids("hog");
+    stays("the hog stays", Duration::from_secs(3), || world.running_ids("hog"), |now| *now == hog);
+    let status = world.agent.status().unwrap();
+    assert!(!has_event(&status, "Evicted") && status.node.pressure.evicted.is_empty());
+
+    world.agent.kill();
+    restart_with(&world, NEVER, "");
+    wait_evicted(&world, "hog");
+    wait_over(&world, "hog");
+    innocents.are_untouched();
+    assert!(world.agent.status().unwrap().runs("new"));
+    world.finish();
+}

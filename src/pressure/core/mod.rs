@@ -24,6 +24,7 @@ mod threshold;
 pub use amount::{Amount, measured};
 pub use comeback::{EvictionRecord, Evictions, Waiting};
 pub use message::{EXCEEDED_GRACE_PERIOD, threshold_met_message};
+pub use rank::Spare;
 pub use relief::{
     ImagesFreed, MeasurePurpose, MeasuredPod, Outcome, ReclaimOutcome, Relief, ReliefAction,
     ReliefPlan, Seen,

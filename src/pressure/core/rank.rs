@@ -218,6 +218,8 @@ pub struct Spared<'a> {
     pub candidate: Candidate<'a>,
     /// Why.
     pub why: Spare,
+    /// It uses enough for its end to help.
+    pub large: bool,
 }
 
 /// Why a pod is not evicted.
@@ -280,9 +282,10 @@ pub fn rank<'a>(
         hard_disk && !uses.iter().any(|(used, requested)| large.explains(*used, *requested));
     for (candidate, used) in candidates.iter().zip(used) {
         let suspect = suspicious && used.partly;
+        let is_large = used.known.is_some_and(|used| large.is(used));
         let why = match (candidate.exempt(static_pods), used.known) {
             (Some(why), _) => why,
-            (None, Some(used)) if suspect || large.is(used) => {
+            (None, Some(used)) if suspect || is_large => {
                 let requested = requested(candidate);
                 ranking.victims.push(Victim { candidate: *candidate, used, requested, suspect });
                 continue;
@@ -290,7 +293,7 @@ pub fn rank<'a>(
             (None, Some(_)) if used.whole => Spare::TooLittle,
             (None, Some(_) | None) => Spare::NotMeasured,
         };
-        ranking.spared.push(Spared { candidate: *candidate, why });
+        ranking.spared.push(Spared { candidate: *candidate, why, large: is_large });
     }
     let by_request = signal != Signal::PidAvailable;
     ranking.victims.sort_by(|a, b| {

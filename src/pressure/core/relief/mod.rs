@@ -157,6 +157,8 @@ pub enum ReliefAction {
         acting: Acting,
         /// Every pod could be measured.
         all_measured: bool,
+        /// The pods whose eviction would help, and why they are never evicted.
+        exempt: Vec<(PodKey, Spare)>,
     },
     /// Ask the kernel to reclaim page cache of pods; results in [`Outcome::Reclaimed`].
     ReclaimPageCache {
@@ -530,7 +532,9 @@ impl Relief {
         }
         self.searched.insert(signal, now.boot);
         let all_measured = !spared.iter().any(|spared| spared.why == Spare::NotMeasured);
-        effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured });
+        let exempt = spared.iter().filter(|spared| spared.large);
+        let exempt = exempt.map(|spared| (spared.candidate.key.clone(), spared.why)).collect();
+        effects.actions.push(ReliefAction::ReportNoPod { acting: *acting, all_measured, exempt });
     }
 
     fn forget_relieved(&mut self, step: &PressureStep) {

@@ -77,6 +77,17 @@ fn static_pods_go_after_those_of_an_api_server() {
 }
 
 #[test]
+fn exempt_pods_are_marked_when_their_end_would_help() {
+    let pod = |name: &str, used| Pod::requesting(name, 2_000_000_000, "0").memory(used);
+    let pods = [pod("hog", GI), pod("idle", MI)];
+    let pods: Vec<Candidate<'_>> = pods.iter().map(Pod::candidate).collect();
+    let acting = acting(Signal::MemoryAvailable, MI);
+    let ranking = rank(&pods, &acting, DiskLayout::Single, StaticPods::Ranked);
+    let marked = ranking.spared.iter().map(|spared| (&*spared.candidate.key.name, spared.large));
+    assert_eq!(marked.collect::<Vec<_>>(), [("hog", true), ("idle", false)]);
+}
+
+#[test]
 fn critical_pods_are_never_evicted() {
     let pod = |name: &str, priority| Pod::requesting(name, priority, "0").memory(GI);
     let pods = [
