@@ -697,3 +697,58 @@ pub fn static_pods_stay_where_they_are_never_evicted(kind: Kind) {
     assert!(world.agent.status().unwrap().runs("new"));
     world.finish();
 }
+
+/// `memorySignal`: memory that the kernel can't give, although no process and no page cache has it,
+/// counts with `memAvailable` only.
+pub fn memory_goes_by_the_configured_signal(kind: Kind) {
+    const KERNELS: &str = "memorySignal: memAvailable\n";
+    const TOTAL_MIB: u64 = 4096;
+    let mut settings = Settings::for_kind(kind).kubelet(
+        "evictionHard: { memory.available: 100Mi }\nevictionPressureTransitionPeriod: 1s\n\
+         enforceNodeAllocatable: []\n",
+    );
+    settings.nodelet = KERNELS.to_owned();
+    let world = World::prepare(kind, &settings);
+    // 1 GiB is in use by processes, whatever the kernel says that is available.
+    let meminfo = |available_mib: u64| {
+        let line = |name: &str, mib: u64| format!("{name}: {} kB\n", mib * 1024);
+        let rest = ["Buffers", "Cached", "Active(file)", "Inactive(file)", "Shmem", "Mapped"];
+        let rest: String = rest.map(|name| line(name, 0)).concat();
+        let text = [
+            line("MemTotal", TOTAL_MIB),
+            line("MemFree", 40),
+            line("MemAvailable", available_mib),
+            line("AnonPages", 1024),
+            line("SwapTotal", 0),
+            rest,
+        ];
+        world.agent.set_meminfo(&text.concat());
+    };
+    let available = |status: &Status| {
+        let mut signals = status.node.pressure.signals.iter();
+        let memory = signals.find(|one| one.signal == Signal::MemoryAvailable)?;
+        memory.available.map(|bytes| bytes / MIB)
+    };
+    meminfo(2000);
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    let status = world.wait_running("web");
+    assert_eq!(available(&status), Some(2000));
+    let web = world.running_ids("web");
+
+    meminfo(50);
+    let short = |status: &Status| holds(status, Pressure::Memory);
+    let status = world.wait("the node is short of memory", short);
+    assert_eq!(available(&status), Some(50));
+    world.drop_pod(&Pod::running("new"));
+    world.wait("a new pod is refused", |status| reason(status, "new") == "Evicted");
+    assert_eq!(world.running_ids("web"), web, "it is not what a pod has done");
+
+    world.agent.kill();
+    restart_with(&world, KERNELS, "");
+    let status = world
+        .wait("by the working set there is enough", |status| !short(status) && status.runs("new"));
+    assert_eq!(available(&status), Some(TOTAL_MIB - 1024));
+    assert_eq!(world.running_ids("web"), web);
+    world.finish();
+}

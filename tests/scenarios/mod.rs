@@ -159,6 +159,7 @@ macro_rules! real_scenarios {
             memory_pressure::a_threshold_that_is_crossed_at_the_start_is_acted_on,
             memory_pressure::a_process_outside_pods_costs_no_pod_its_life,
             memory_pressure::static_pods_stay_where_they_are_never_evicted,
+            memory_pressure::memory_goes_by_the_configured_signal,
             pid_pressure::a_fork_bomb_affects_no_other_pod,
             disk_pressure::who_fills_the_disk_goes_alone_and_comes_back,
             disk_pressure::with_images_apart_each_disk_has_its_own_culprit,

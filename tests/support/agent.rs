@@ -162,10 +162,20 @@ impl Agent {
     pub fn on_another_boot(&self, id: &str) {
         let file = self.dir.join("boot_id");
         fs::write(&file, format!("{id}\n")).unwrap();
-        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
-        let file = file.display().to_string();
-        let words = ["unshare", "--mount", "sh", "-c", script, "sh", &file];
-        self.surroundings.borrow_mut().extend(words.map(str::to_owned));
+        let words = mounted_over(&file, "/proc/sys/kernel/random/boot_id");
+        self.surroundings.borrow_mut().extend(words);
+    }
+
+    /// Its `/proc/meminfo`, from the next start on or, when it is told again, at once; needs root.
+    pub fn set_meminfo(&self, text: &str) {
+        let file = self.dir.join("meminfo");
+        let again = file.exists();
+        // In place: the mount is of this file.
+        fs::write(&file, text).unwrap();
+        if again {
+            return;
+        }
+        self.surroundings.borrow_mut().extend(mounted_over(&file, "/proc/meminfo"));
     }
 
     /// From the next start on it is in this network namespace; needs root.
@@ -398,6 +408,14 @@ impl Agent {
         leaks.extend(below_root.map(|mount| format!("mount {}", mount.display())));
         leaks
     }
+}
+
+/// Words before a program that has it find a file at another path.
+fn mounted_over(file: &Path, at: &str) -> impl Iterator<Item = String> {
+    let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    let file = file.display().to_string();
+    let words = ["unshare", "--mount", "sh", "-c", script, "sh", &file, at];
+    words.map(str::to_owned).into_iter()
 }
 
 impl Drop for Agent {
