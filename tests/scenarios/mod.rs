@@ -35,6 +35,7 @@ pub mod registry;
 pub mod runtime;
 pub mod shutdown;
 pub mod stuck;
+pub mod url;
 pub mod usage;
 pub mod versions;
 pub mod writes;
@@ -59,6 +60,8 @@ macro_rules! shared_scenarios {
             edits::a_vanished_directory_keeps_its_pods,
             edits::of_two_manifests_with_one_name_the_running_one_stays,
             edits::what_is_no_manifest_is_listed_with_its_reason,
+            url::pods_of_a_url_stay_while_it_is_away,
+            url::redirects_of_a_url_take_headers_nowhere_else,
             identity::a_pod_removed_during_a_reboot_is_not_started_again,
             identity::a_removed_pod_with_a_dead_container_stays_ended,
             identity::last_good_pods_start_after_a_reboot_without_their_manifests,

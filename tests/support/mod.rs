@@ -36,6 +36,7 @@ pub mod serve;
 pub mod skips;
 pub mod slot;
 pub mod status;
+pub mod web;
 pub mod world;
 pub mod writes;
 
