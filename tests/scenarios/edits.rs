@@ -5,9 +5,11 @@ use crate::support::{
     images::BUSYBOX,
     manifest::{Pod, STUBBORN},
     proxy::Call,
+    status::Status,
     stays,
     world::{Kind, World},
 };
+use nix::mount::{MsFlags, mount, umount};
 use nodelet::{cri::v1, model::FileVerdict};
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -175,6 +177,63 @@ pub fn a_vanished_directory_keeps_its_pods(kind: Kind) {
     stays("the same manifest again changes nothing", span, || world.running_ids("web"), same);
     world.remove("web.yaml");
     world.wait_gone("web");
+    world.finish();
+}
+
+/// Another file system is mounted over the directory while the agent runs, as by somebody who mounts
+/// a disk at the wrong place, and goes again.
+pub fn a_mount_over_the_manifests_keeps_their_pods(kind: Kind) {
+    let settings = Settings::for_kind(kind)
+        .kubelet("fileCheckFrequency: 1s\ncrashLoopBackOff: { maxContainerRestartPeriod: 1s }\n");
+    let world = World::start_with(kind, &settings);
+    for name in ["web", "crashes"] {
+        world.drop_pod(&Pod::running(name));
+        world.wait_running(name);
+    }
+    let web = world.running_ids("web");
+    let directory = world.agent.manifests();
+    let error = |status: &Status| {
+        let source = status.node.sources.iter().find(|source| source.error.is_some());
+        source.and_then(|source| source.error.clone())
+    };
+
+    mount(Some("over"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let told = |status: &Status| error(status).is_some_and(|e| e.contains("another directory"));
+    world.wait("the source says that this is another directory", told);
+    let kept = |status: &Status| {
+        let verdicts = ["web.yaml", "crashes.yaml"].map(|file| status.verdicts(file));
+        verdicts.iter().flatten().all(|verdict| matches!(verdict, FileVerdict::Rejected { .. }))
+            && verdicts.iter().all(|verdicts| !verdicts.is_empty())
+    };
+    world.wait("each manifest is told to be kept", kept);
+    world.kill_container(&world.running_id("crashes", "main"));
+    world.wait("a dead container is restarted", |status| {
+        status.restarts("crashes", "main") == 1 && status.runs("crashes")
+    });
+    world.agent.kill();
+    world.proxy.forget_calls();
+    world.agent.start();
+    world.wait("an agent that starts now finds them", |status| {
+        told(status) && status.runs("web") && status.runs("crashes")
+    });
+    stays("nothing ends", Duration::from_secs(3), || world.running_ids("web"), |ids| *ids == web);
+    assert_eq!(world.proxy.count("StopContainer", ""), 0);
+
+    // Not while the agent lists it.
+    world.wait_until("it is unmounted", || umount(&directory), Result::is_ok).unwrap();
+    let accepted = |status: &Status| {
+        let verdicts = status.verdicts("web.yaml");
+        error(status).is_none()
+            && verdicts.iter().any(|verdict| matches!(verdict, FileVerdict::Accepted { .. }))
+    };
+    world.wait("all is as before", |status| {
+        accepted(status) && status.runs("web") && status.runs("crashes")
+    });
+    assert_eq!(world.running_ids("web"), web);
+    world.remove("web.yaml");
+    world.wait_gone("web");
+    world.drop_pod(&Pod::running("new"));
+    world.wait_running("new");
     world.finish();
 }
 

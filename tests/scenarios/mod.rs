@@ -129,6 +129,7 @@ macro_rules! real_scenarios {
             fields::volumes,
             fields::security_context,
             fields::images_with_users_and_non_root_checks,
+            edits::a_mount_over_the_manifests_keeps_their_pods,
             fields::resources_become_cgroups,
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
