@@ -32,6 +32,7 @@ pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
 pub mod registry;
+pub mod restart_rules;
 pub mod runtime;
 pub mod shutdown;
 pub mod stuck;
@@ -130,6 +131,8 @@ macro_rules! real_scenarios {
             fields::security_context,
             fields::images_with_users_and_non_root_checks,
             edits::a_mount_over_the_manifests_keeps_their_pods,
+            restart_rules::exit_codes_decide_about_restarts,
+            restart_rules::an_exit_code_restarts_all_containers,
             fields::resources_become_cgroups,
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
