@@ -31,6 +31,7 @@ pub mod memory_pressure;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
+pub mod propagation;
 pub mod registry;
 pub mod restart_rules;
 pub mod runtime;
@@ -131,6 +132,8 @@ macro_rules! real_scenarios {
             fields::security_context,
             fields::images_with_users_and_non_root_checks,
             edits::a_mount_over_the_manifests_keeps_their_pods,
+            propagation::a_mount_of_a_container_is_seen_where_it_is_to_be,
+            propagation::a_mount_in_a_host_path_outlives_its_pod,
             restart_rules::exit_codes_decide_about_restarts,
             restart_rules::an_exit_code_restarts_all_containers,
             fields::resources_become_cgroups,

@@ -1,0 +1,94 @@
+//! `mountPropagation`: who sees a mount that a container makes.
+
+use crate::support::{
+    manifest::{FOREVER, Pod},
+    process::Process,
+    world::{Kind, World},
+};
+use nix::mount::{MsFlags, mount, umount};
+use serde_json::json;
+use std::{fs, path::Path};
+
+/// Shell: makes a mount with a file in the volume, once it is told to.
+const MAKES: &str = "until [ -e /volume/go ]; do sleep 0.1; done; mkdir /volume/inner; \
+    mount -t tmpfs none /volume/inner; echo made >/volume/inner/file";
+const FILE: &str = "/volume/inner/file";
+
+/// Mounts the volume in a container, with this propagation.
+fn mounted(pod: Pod, container: usize, propagation: &str) -> Pod {
+    let mounts =
+        json!([{ "name": "volume", "mountPath": "/volume", "mountPropagation": propagation }]);
+    pod.set(&format!("containers/{container}/volumeMounts"), mounts)
+}
+
+fn maker(name: &str) -> Pod {
+    let pod = Pod::with_main(name, &format!("{MAKES}; {FOREVER}"))
+        .set("containers/0/securityContext", json!({ "privileged": true }));
+    mounted(pod, 0, "Bidirectional")
+}
+
+fn sees(world: &World, pod: &str, container: &str) -> bool {
+    Process::of(world, pod, container).path(FILE).exists()
+}
+
+/// What may be behind a mount that the agent has not made is not the pod's: the pod waits for its
+/// end, and says so.
+pub fn a_mount_of_a_container_is_seen_where_it_is_to_be(kind: Kind) {
+    let world = World::start(kind);
+    let pod = maker("web").container("told", FOREVER).container("apart", FOREVER);
+    let pod = mounted(mounted(pod, 1, "HostToContainer"), 2, "None");
+    world.drop_pod(&pod.set("volumes", json!([{ "name": "volume", "emptyDir": {} }])));
+    let uid = world.wait_running("web").pod("web").unwrap().uid.clone();
+    let volume = world.agent.root_dir().join("pods").join(uid.as_str());
+    let volume = volume.join("volumes/kubernetes.io~empty-dir/volume");
+    fs::write(volume.join("go"), "").unwrap();
+    let on_host = |volume: &Path| volume.join("inner/file").exists();
+    world.wait_until("the host sees the mount", || on_host(&volume), |seen| *seen);
+    assert!(sees(&world, "web", "main") && sees(&world, "web", "told"));
+    assert!(!sees(&world, "web", "apart"));
+    world.remove("web.yaml");
+    let inner = volume.join("inner");
+    let named = format!("{:?} is still mounted", inner.display().to_string());
+    world.wait("the pod that leaves names the mount", |status| {
+        let pod = status.pod("web");
+        pod.and_then(|pod| pod.waiting.as_ref()).is_some_and(|why| why.contains(&named))
+    });
+    assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "made\n");
+    umount(&inner).unwrap();
+    world.wait_gone("web");
+    world.wait_until("the volume is gone", || volume.exists(), |there| !there);
+    world.finish();
+}
+
+/// What a container mounts below a hostPath is the host's: other pods see it, and it outlives its
+/// pod, as with the kubelet.
+pub fn a_mount_in_a_host_path_outlives_its_pod(kind: Kind) {
+    let world = World::start(kind);
+    let shared = world.slot.dir().join("shared");
+    fs::create_dir(&shared).unwrap();
+    let none = None::<&str>;
+    mount(Some(&shared), &shared, none, MsFlags::MS_BIND, none).unwrap();
+    mount(none, &shared, none, MsFlags::MS_SHARED, none).unwrap();
+    let volumes = json!([{ "name": "volume", "hostPath": { "path": shared } }]);
+    let pods = [
+        maker("maker"),
+        mounted(Pod::running("told"), 0, "HostToContainer"),
+        mounted(Pod::running("apart"), 0, "None"),
+    ];
+    for pod in pods {
+        world.drop_pod(&pod.set("volumes", volumes.clone()));
+    }
+    for name in ["maker", "told", "apart"] {
+        world.wait_running(name);
+    }
+    fs::write(shared.join("go"), "").unwrap();
+    let on_host = || shared.join("inner/file").exists();
+    world.wait_until("the host sees the mount", on_host, |seen| *seen);
+    assert!(sees(&world, "told", "main") && !sees(&world, "apart", "main"));
+    world.remove("maker.yaml");
+    world.wait_gone("maker");
+    assert!(on_host() && sees(&world, "told", "main"), "it is the host's");
+    umount(&shared.join("inner")).unwrap();
+    assert!(!sees(&world, "told", "main"));
+    world.finish();
+}
