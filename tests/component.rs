@@ -19,6 +19,7 @@ macro_rules! on_fake {
 
 scenarios::shared_scenarios!(on_fake);
 on_fake! {
+    confinement::app_armor_profiles_are_asked_for_or_refused,
     drivers::the_runtimes_cgroup_driver_counts,
     runtime::strict_groups_wait_for_a_runtime_that_supports_them,
 }

@@ -14,6 +14,7 @@
 
 pub mod adoption;
 pub mod chaos;
+pub mod confinement;
 pub mod daemon;
 pub mod damage;
 pub mod disk;
@@ -131,6 +132,8 @@ macro_rules! real_scenarios {
             fields::volumes,
             fields::security_context,
             fields::images_with_users_and_non_root_checks,
+            confinement::seccomp_profiles_are_in_force,
+            confinement::seccomp_default_confines_what_names_no_profile,
             edits::a_mount_over_the_manifests_keeps_their_pods,
             propagation::a_mount_of_a_container_is_seen_where_it_is_to_be,
             propagation::a_mount_in_a_host_path_outlives_its_pod,

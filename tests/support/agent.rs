@@ -166,6 +166,15 @@ impl Agent {
         self.surroundings.borrow_mut().extend(words);
     }
 
+    /// From the next start on its kernel enforces AppArmor profiles, or does not; needs root.
+    pub fn on_kernel_with_app_armor(&self, enforces: bool) {
+        let script = "mount -t tmpfs none /sys/module && mkdir -p /sys/module/apparmor/parameters && \
+            echo \"$1\" >/sys/module/apparmor/parameters/enabled && shift && exec \"$@\"";
+        let enabled = if enforces { "Y" } else { "N" };
+        let words = ["unshare", "--mount", "sh", "-c", script, "sh", enabled];
+        self.surroundings.borrow_mut().extend(words.map(str::to_owned));
+    }
+
     /// Its `/proc/meminfo`, from the next start on or, when it is told again, at once; needs root.
     pub fn set_meminfo(&self, text: &str) {
         let file = self.dir.join("meminfo");
