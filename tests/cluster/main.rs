@@ -28,6 +28,7 @@ mod network;
 mod objects;
 mod planes;
 mod reference;
+mod refusals;
 mod rivals;
 
 use controlplane::{ControlPlane, Options};
