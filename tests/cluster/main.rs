@@ -20,6 +20,7 @@ mod agent;
 mod answers;
 mod clock;
 mod credentials;
+mod families;
 mod faults;
 mod identity;
 mod links;

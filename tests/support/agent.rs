@@ -158,6 +158,11 @@ impl Agent {
         self.flags.borrow_mut().push(flag);
     }
 
+    /// Without the flags that begin with this, from the next start on.
+    pub fn remove_flags(&self, start: &str) {
+        self.flags.borrow_mut().retain(|flag| !flag.starts_with(start));
+    }
+
     /// From the next start on it finds another boot id, as if on another machine; needs root.
     pub fn on_another_boot(&self, id: &str) {
         let file = self.dir.join("boot_id");

@@ -96,6 +96,11 @@ impl Fake {
         self.shared.state().network_ready = ready;
     }
 
+    /// From now on sandboxes have an IPv6 address as well.
+    pub fn add_second_family(&self) {
+        self.shared.state().second_family = Some("fd00::");
+    }
+
     /// What RuntimeConfig answers; `None` is not to have it, as containerd 1.x.
     pub fn set_cgroup_driver(&self, driver: Option<v1::CgroupDriver>) {
         self.shared.state().cgroup_driver = driver;

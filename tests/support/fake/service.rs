@@ -134,7 +134,7 @@ impl RuntimeService for CriService {
                 "an error occurred when try to find sandbox: {id:?}: not found"
             )));
         };
-        let status = Some(sandbox_status(&id, sandbox));
+        let status = Some(sandbox_status(&id, sandbox, state.second_family));
         ok(v1::PodSandboxStatusResponse { status, ..Default::default() })
     }
 
@@ -365,17 +365,24 @@ fn sandbox_state(sandbox: &Sandbox) -> v1::PodSandboxState {
     }
 }
 
-fn sandbox_status(id: &str, sandbox: &Sandbox) -> v1::PodSandboxStatus {
+fn sandbox_status(
+    id: &str,
+    sandbox: &Sandbox,
+    second_family: Option<&str>,
+) -> v1::PodSandboxStatus {
     let linux = sandbox.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let options = linux.and_then(|context| context.namespace_options.clone());
     // As in containerd, a dead sandbox has no addresses any more.
     let ip = if sandbox.ready { sandbox.ip.clone() } else { String::new() };
+    let second = second_family.filter(|_| !ip.is_empty());
+    let second = second.map(|prefix| ip.replacen("10.88.", prefix, 1).replace('.', ":"));
+    let additional_ips = second.map(|ip| v1::PodIp { ip }).into_iter().collect();
     v1::PodSandboxStatus {
         id: id.to_owned(),
         metadata: sandbox.config.metadata.clone(),
         state: sandbox_state(sandbox).into(),
         created_at: sandbox.created_at,
-        network: Some(v1::PodSandboxNetworkStatus { ip, ..Default::default() }),
+        network: Some(v1::PodSandboxNetworkStatus { ip, additional_ips }),
         linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options }) }),
         labels: sandbox.config.labels.clone(),
         annotations: sandbox.config.annotations.clone(),

@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) network_ready: bool,
     pub(super) cgroup_driver: Option<v1::CgroupDriver>,
     pub(super) strict_groups: bool,
+    /// What the second address of sandboxes begins with, where they have one.
+    pub(super) second_family: Option<&'static str>,
     /// What was removed from under a running container, one line each.
     violations: BTreeSet<String>,
     /// Reserved sandbox and container names, with the id that holds them.
@@ -83,6 +85,7 @@ impl State {
             network_ready: true,
             cgroup_driver: None,
             strict_groups: false,
+            second_family: None,
             violations: BTreeSet::new(),
             names: HashMap::new(),
             next: 0,
