@@ -77,7 +77,7 @@ fn page_cache_is_reclaimed(node: &Node, before: &BTreeMap<String, Running>) {
     let reclaimed = |status: &Status| {
         steps(status)
             .iter()
-            .filter(|step| step.starts_with("asked the kernel for page cache"))
+            .filter(|step| step.starts_with("asked the kernel to reclaim page cache"))
             .count()
     };
     let status =
