@@ -63,7 +63,7 @@ test-release: test-build ## the component tests, the demo and the core of the no
 	@[ "$$($(CARGO) test --quiet --locked --test node -- --list --exact $(RELEASE_CORE) | grep -c ': test$$')" = $(words $(RELEASE_CORE)) ] \
 	  || { echo "RELEASE_CORE in the Makefile names a test that tests/node.rs does not have" >&2; exit 1; }
 	scripts/tier release-component 240 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test component -- --test-threads=6
-	scripts/tier release-node 240 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test node -- --test-threads=3 --exact $(RELEASE_CORE)
+	scripts/tier release-node 360 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test node -- --test-threads=3 --exact $(RELEASE_CORE)
 	scripts/tier release-demo 120 env NODELET=$(TARGET)/release/nodelet scripts/demo
 
 test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver and the rest; as root
