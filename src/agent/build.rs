@@ -3,7 +3,6 @@
 use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
-    host_events::{HostState, host_warnings},
     node_facts::{self, node_facts},
     node_view::{NodeViewTask, restored_conditions, save_conditions},
     settings::{
@@ -29,6 +28,7 @@ use crate::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
         PressureOrders, PressureView, error_chain,
     },
+    node::{HostState, host_warnings},
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
     serve::{self, Server, Views},
@@ -234,7 +234,6 @@ fn report_host(host: &Host, kernel: Option<(u32, u32)>) {
         }
     };
     for event in host_warnings(&state, noswap_works) {
-        tracing::warn!("{}", event.message);
         host.events.record(event);
     }
 }

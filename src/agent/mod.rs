@@ -12,7 +12,6 @@
 
 mod build;
 mod cluster;
-mod host_events;
 mod node_facts;
 mod node_view;
 mod process;

@@ -12,12 +12,14 @@
 //! keeps the addresses it had.
 
 mod conditions;
+mod host;
 mod lease;
 mod object;
 mod posting;
 mod report;
 mod status;
 
+pub use host::{HostState, host_warnings};
 pub use lease::{lease, renewed};
 pub use object::{MISSING_TAINT, lacks_taint, new_node, reconciled};
 pub use posting::{Posting, ReportPeriods};

@@ -16,13 +16,13 @@ use nodelet::model::Signal;
 use std::{fs::File, io::Write as _, time::Duration};
 
 const MIB: u64 = 1 << 20;
-/// Of the file system of images.
+/// Size of the file system of images.
 const DISK_MIB: u64 = 128;
 /// Longer than the time between two collections, in seconds.
 const A_COLLECTION: i64 = 301;
 
-/// A world whose agent has a time of its own, and a registry. `None`, said loudly, where a program
-/// is missing.
+/// A world whose agent has its own clocks, and a registry. `None`, and `SKIPPED` is printed, if a
+/// program is missing.
 fn prepare(kind: Kind, kubelet: &str) -> Option<(World, Registry)> {
     let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(kubelet));
     let mut registry = Registry::prepare(&world.slot)?;
@@ -55,8 +55,8 @@ fn run_once(world: &World, name: &str, image: &str) {
     world.wait_gone(name);
 }
 
-/// Waits for the agent's first look at the images, which removes nothing. It takes images that it
-/// finds for somebody else's.
+/// Waits until the agent has listed the images for the first time, which removes nothing. It never
+/// removes images that it found then, because another program may need them.
 fn wait_first_look(world: &World) {
     let looks = || world.proxy.calls().iter().filter(|call| call.method == "ListImages").count();
     world.wait_until("the images are listed first", looks, |looks| *looks > 0);

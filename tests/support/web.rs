@@ -81,11 +81,6 @@ impl Web {
         let start = format!("get {path} ");
         asked.iter().filter(|head| head.starts_with(&start)).cloned().collect()
     }
-
-    /// How many requests there were.
-    pub fn count(&self) -> usize {
-        self.shared.asked.lock().unwrap().len()
-    }
 }
 
 impl Shared {

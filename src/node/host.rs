@@ -1,4 +1,4 @@
-//! Events about the host that the agent emits once when it starts.
+//! Warnings about the host, which the agent emits as events of the Node when it starts.
 
 use crate::model::{Event, EventKind, EventTarget};
 
@@ -14,16 +14,21 @@ const SWAPPABLE_VOLUMES: &str = "The tmpfs noswap option is not supported. Memor
 const NOSWAP_KERNEL: (u32, u32) = (6, 4);
 
 /// Properties of the host that the kubelet warns about.
-pub(super) struct HostState {
+#[derive(Clone, Copy, Debug)]
+pub struct HostState {
+    /// The host uses cgroup v1.
     pub cgroup_v1: bool,
+    /// The kernel swaps to a device or a file.
     pub swap_on: bool,
     /// Major and minor version; `None` when the release can't be parsed.
     pub kernel: Option<(u32, u32)>,
 }
 
-/// The warnings about a host, as the kubelet emits them. `noswap_works` mounts a tmpfs with the
-/// option `noswap`; it is called only if the kernel version does not decide.
-pub(super) fn host_warnings(host: &HostState, noswap_works: impl FnOnce() -> bool) -> Vec<Event> {
+/// The warnings about a host, with the reasons, messages and conditions of the kubelet 1.36.
+/// `noswap_works` tries the option `noswap` of tmpfs; it is called only if swap is on and the kernel
+/// version does not decide.
+#[must_use]
+pub fn host_warnings(host: &HostState, noswap_works: impl FnOnce() -> bool) -> Vec<Event> {
     let event = |reason, message: &str| Event {
         target: EventTarget::Node,
         kind: EventKind::Warning,
@@ -53,7 +58,9 @@ mod tests {
         let [event] = &events[..] else { panic!("{events:?}") };
         assert_eq!((&event.target, event.kind), (&EventTarget::Node, EventKind::Warning));
         assert_eq!(event.reason, "CgroupV1");
-        assert!(event.message.contains("detected. cgroup v1 support is deprecated and will be removed in a future release. "), "{}", event.message);
+        let start = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \
+                     future release. ";
+        assert!(event.message.starts_with(start), "{}", event.message);
     }
 
     #[test]
