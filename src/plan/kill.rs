@@ -2,11 +2,11 @@
 
 use super::{
     Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
-    PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, name::Own,
+    PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, occupancy::Own,
 };
 use crate::model::{
     ContainerState, Event, EventKind, EventTarget, HoldStop, Now, ObservedContainer, PodKey,
-    PodUid, SandboxState, k8s,
+    PodUid, k8s,
 };
 use crate::podspec::is_sidecar;
 use std::time::Duration;
@@ -135,7 +135,7 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
         let (uid, id) = (uid.clone(), sandbox.id.clone());
         plan.actions.push(Action::RemoveSandbox(RemoveSandbox { uid, id }));
     }
-    if let Some(foreign) = input.foreign_use(uid) {
+    if let Some(foreign) = input.occupancy().foreign_use(uid) {
         let owner = foreign.owner.as_deref().unwrap_or("nobody");
         plan.block(&format!(
             "uid {uid} of this name runs in sandbox {}, whose owner is {owner}: its volumes and cgroup stay",
@@ -160,9 +160,7 @@ struct Retirement<'a> {
 impl Retirement<'_> {
     /// What has to be stopped; `None` when nothing has.
     fn kill(&self, own: &Own<'_>, now: Now) -> Option<KillPod> {
-        let ready = own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
-        let sandboxes: Vec<_> = ready.map(|s| s.id.clone()).collect();
-        if sandboxes.is_empty() && !own.containers.iter().any(|c| is_alive(c)) {
+        if !own.is_alive() {
             return None;
         }
         let deadline = self.deadline(now);
@@ -174,7 +172,7 @@ impl Retirement<'_> {
             uid: self.uid.clone(),
             purpose: KillPurpose::Retire { deadline },
             groups: stop.groups(&own.containers),
-            sandboxes,
+            sandboxes: own.ready_sandboxes().map(|s| s.id.clone()).collect(),
         })
     }
 

@@ -24,6 +24,7 @@ mod init;
 mod kill;
 mod memory;
 mod name;
+mod occupancy;
 mod orders;
 mod outcome;
 mod picture;
@@ -39,8 +40,8 @@ pub use action::{
     RemoveContainer, RemoveSandbox, StartContainer,
 };
 pub use memory::PodMemory;
-pub(crate) use name::foreign_use;
 pub use name::plan_name;
+pub(crate) use occupancy::Occupancy;
 pub use orders::{HeldPod, PodOrders, Wish};
 pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::Picture;

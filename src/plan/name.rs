@@ -2,15 +2,13 @@
 
 use super::{
     Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
-    kill::{is_alive, plan_retire},
+    kill::plan_retire,
     memory::{Recollection, Stage},
+    occupancy::{Occupancy, Own},
     pod::plan_pod,
     shutdown::plan_undecided,
 };
-use crate::model::{
-    DesiredPod, Event, EventKind, EventTarget, Hold, Now, ObservedContainer, ObservedPod,
-    ObservedSandbox, PodUid, SandboxId, SandboxState, k8s,
-};
+use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s};
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
 
@@ -56,7 +54,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
 /// The incarnations that have to go, sorted.
 fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
     let mut uids: BTreeSet<PodUid> = input.known.iter().map(|known| known.uid.clone()).collect();
-    uids.extend(input.own_sandboxes().map(|sandbox| sandbox.uid.clone()));
+    uids.extend(input.occupancy().own_sandboxes().map(|sandbox| sandbox.uid.clone()));
     uids.retain(|uid| {
         let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());
         killed || input.hold_of(uid).is_some() || input.orders.wish.is_without(uid)
@@ -65,22 +63,9 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
 }
 
 impl<'a> NameInput<'a> {
-    /// The sandboxes that this agent made, of every incarnation.
-    pub(crate) fn own_sandboxes(&self) -> impl Iterator<Item = &'a ObservedSandbox> + use<'a> {
-        let owner = &self.settings.owner;
-        self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() == Some(owner))
-    }
-
-    /// The sandboxes under this name that somebody else made.
-    pub(crate) fn foreign_sandboxes(&self) -> impl Iterator<Item = &'a ObservedSandbox> + use<'a> {
-        let owner = &self.settings.owner;
-        self.observed.sandboxes.iter().filter(move |s| s.owner.as_ref() != Some(owner))
-    }
-
-    /// The sandbox in which somebody else (or this agent, its owner id lost) runs `uid`: its cgroup
-    /// and volumes are in use.
-    pub(crate) fn foreign_use(&self, uid: &PodUid) -> Option<&'a ObservedSandbox> {
-        foreign_use(self.observed, &self.settings.owner, uid)
+    /// Whose is what under this name.
+    pub(crate) fn occupancy(&self) -> Occupancy<'a> {
+        Occupancy::new(self.observed, &self.settings.owner)
     }
 
     pub(crate) fn incarnation(&self, uid: &PodUid) -> Option<&'a Incarnation> {
@@ -96,56 +81,7 @@ impl<'a> NameInput<'a> {
 
     /// What of `uid` is this agent's in the runtime.
     pub(crate) fn own(&self, uid: &PodUid) -> Own<'a> {
-        let sandboxes: Vec<_> = self.own_sandboxes().filter(|s| s.uid == *uid).collect();
-        let known = self.incarnation(uid).is_some();
-        let containers = self.observed.containers.iter().filter(|container| {
-            let home = self.observed.sandboxes.iter().find(|s| s.id == container.sandbox_id);
-            container.uid == *uid
-                && match home {
-                    Some(home) => sandboxes.iter().any(|own| own.id == home.id),
-                    // Its sandbox is gone already, and with it the owner label; a record of the uid
-                    // tells.
-                    None => known,
-                }
-        });
-        Own { containers: containers.collect(), sandboxes }
-    }
-}
-
-/// The sandbox that is not `owner`'s and in which `uid` runs.
-pub(crate) fn foreign_use<'a>(
-    observed: &'a ObservedPod,
-    owner: &str,
-    uid: &PodUid,
-) -> Option<&'a ObservedSandbox> {
-    let lives_in =
-        |id: &SandboxId| observed.containers.iter().any(|c| c.sandbox_id == *id && is_alive(c));
-    let foreign = observed.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner));
-    let mut of_uid = foreign.filter(|s| s.uid == *uid);
-    of_uid.find(|s| s.state == SandboxState::Ready || lives_in(&s.id))
-}
-
-/// What of one incarnation is in the runtime, foreign objects left out.
-#[derive(Debug)]
-pub(crate) struct Own<'a> {
-    pub(crate) sandboxes: Vec<&'a ObservedSandbox>,
-    pub(crate) containers: Vec<&'a ObservedContainer>,
-}
-
-impl<'a> Own<'a> {
-    /// The newest instance of a container.
-    pub(crate) fn newest(&self, name: &str) -> Option<&'a ObservedContainer> {
-        let instances = self.containers.iter().filter(|c| &*c.name == name);
-        instances.max_by_key(|c| (c.restart_count, c.created_at)).copied()
-    }
-
-    /// The newest instance of a container, when it lives in `sandbox`.
-    pub(crate) fn newest_in(
-        &self,
-        name: &str,
-        sandbox: &ObservedSandbox,
-    ) -> Option<&'a ObservedContainer> {
-        self.newest(name).filter(|c| c.sandbox_id == sandbox.id)
+        self.occupancy().own(uid, self.incarnation(uid).is_some())
     }
 }
 
@@ -179,8 +115,7 @@ impl<'a> Cx<'a> {
 
     /// Whether nothing was done for it yet.
     fn is_new(&self) -> bool {
-        let nothing_there = self.own.sandboxes.is_empty() && self.own.containers.is_empty();
-        nothing_there && self.input.incarnation(self.uid).is_none()
+        self.own.is_empty() && self.input.incarnation(self.uid).is_none()
     }
 
     /// `<name>_<namespace>(<uid>)`, as messages call the pod.

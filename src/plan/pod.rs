@@ -4,7 +4,7 @@ use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Terminal, TerminalPhase,
     gc::plan_gc,
     init::plan_init,
-    kill::{Stop, grace_seconds, is_alive},
+    kill::{Stop, grace_seconds},
     memory::{Leftover, Stage},
     name::Cx,
     regular::plan_regular,
@@ -12,7 +12,7 @@ use super::{
     sandbox::{self, current, plan_sandbox},
     shutdown::plan_shutdown,
 };
-use crate::model::{ContainerState, EventKind, SandboxState};
+use crate::model::{ContainerState, EventKind};
 use crate::plan::backoff::Moment;
 use std::time::Duration;
 
@@ -133,9 +133,8 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
 /// Stops what is left of a pod that has ended and lets its resources go; dead containers stay, for
 /// its status and logs.
 fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
-    let alive = cx.own.containers.iter().any(|container| is_alive(container))
-        || cx.own.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready);
-    let in_foreign_use = cx.input.foreign_use(cx.uid).is_some();
+    let alive = cx.own.is_alive();
+    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
     if alive || !(cx.memory.released || in_foreign_use) {
         if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
             return;
@@ -181,8 +180,7 @@ fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Some(kept) = current(cx) else { return };
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
-    let ready = cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
-    for surplus in ready.filter(|s| s.id != kept.id) {
+    for surplus in cx.own.ready_sandboxes().filter(|s| s.id != kept.id) {
         let inside: Vec<_> =
             cx.own.containers.iter().copied().filter(|c| c.sandbox_id == surplus.id).collect();
         let (uid, id) = (cx.uid.clone(), surplus.id.clone());

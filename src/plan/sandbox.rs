@@ -12,14 +12,10 @@ use crate::podspec::is_host_network;
 
 /// The ready sandbox in which the pod's containers run or, when none runs yet, the newest one.
 pub(crate) fn current<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
-    let ready = cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready);
-    ready
-        .max_by_key(|sandbox| {
-            let inhabited =
-                cx.own.containers.iter().any(|c| c.sandbox_id == sandbox.id && is_alive(c));
-            (inhabited, sandbox.attempt)
-        })
-        .copied()
+    cx.own.ready_sandboxes().max_by_key(|sandbox| {
+        let inhabited = cx.own.containers.iter().any(|c| c.sandbox_id == sandbox.id && is_alive(c));
+        (inhabited, sandbox.attempt)
+    })
 }
 
 /// The current sandbox, when containers can be started in it.
@@ -38,8 +34,8 @@ pub(crate) fn serves(sandbox: &ObservedSandbox, pod: &k8s::Pod) -> bool {
 
 /// Replaces the sandbox, or makes the first one, or says why not now.
 pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
-    let foreign = cx.input.foreign_sandboxes().find(|s| s.state == SandboxState::Ready);
-    if let Some(foreign) = foreign {
+    let mut foreign = cx.input.occupancy().foreign_sandboxes();
+    if let Some(foreign) = foreign.find(|s| s.state == SandboxState::Ready) {
         let whose = match &foreign.owner {
             Some(owner) => format!("the nodelet with owner id {owner}"),
             None => "another agent".to_owned(),

@@ -5,11 +5,11 @@
 
 use super::{
     Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,
-    kill::{Stop, grace_seconds, is_alive},
+    kill::{Stop, grace_seconds},
     memory::Stage,
     name::Cx,
 };
-use crate::model::{EventKind, Now, PodUid, SandboxState, Shutdown, k8s, priority_of};
+use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
 
 /// Plans the wished pod's part in a shutdown; `false` when it just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
@@ -18,8 +18,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if known.is_some_and(|known| known.terminal.is_some()) {
         return false;
     }
-    let nothing_there = cx.own.sandboxes.is_empty() && cx.own.containers.is_empty();
-    if known.is_none() && nothing_there {
+    if known.is_none() && cx.own.is_empty() {
         let message = "Pod was rejected as the node is shutting down.".to_owned();
         plan.block("the node is shutting down: no pod is started any more");
         plan.notice("shutdown", cx.event(None, EventKind::Warning, "NodeShutdown", message));
@@ -65,9 +64,7 @@ fn plan_stop(
     plan: &mut PodPlan,
 ) {
     let own = input.own(uid);
-    let ready = own.sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready);
-    let sandboxes: Vec<_> = ready.map(|sandbox| sandbox.id.clone()).collect();
-    if sandboxes.is_empty() && !own.containers.iter().any(|container| is_alive(container)) {
+    if !own.is_alive() {
         return;
     }
     if let Some((retry, due)) = input.memory.of(uid).held_back(Stage::Kill, now) {
@@ -80,6 +77,6 @@ fn plan_stop(
         uid: uid.clone(),
         purpose: KillPurpose::Shutdown,
         groups: stop.groups(&own.containers),
-        sandboxes,
+        sandboxes: own.ready_sandboxes().map(|sandbox| sandbox.id.clone()).collect(),
     }));
 }

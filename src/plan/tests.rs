@@ -1,5 +1,6 @@
 mod dead;
 mod hold;
+mod occupancy;
 mod picture;
 mod properties;
 mod scenarios;

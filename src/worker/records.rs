@@ -12,11 +12,37 @@ use super::{
 use crate::{
     blocking::PODS,
     clock,
-    model::{Now, ObservedPod, PodKey, PodUid, error_chain, k8s},
-    plan::{Action, Incarnation, KillDeadline, KillPod, KillPurpose, Outcome, Terminal, Wish},
+    model::{Now, PodKey, PodUid, error_chain, k8s},
+    plan::{
+        Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal, Wish,
+    },
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
+
+/// An incarnation that the agent has a record of, as far as the set of workers goes by it.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub(super) uid: PodUid,
+    /// The pod as it runs.
+    pub(super) pod: Arc<k8s::Pod>,
+    /// It has ended for good.
+    pub(super) ended: bool,
+}
+
+impl From<&PodRecord> for Recorded {
+    fn from(record: &PodRecord) -> Self {
+        let (uid, pod) = (record.uid.clone(), Arc::clone(&record.pod));
+        Self { uid, pod, ended: record.has_ended() }
+    }
+}
+
+/// The pod is compared by its address: it is made once and shared.
+impl PartialEq for Recorded {
+    fn eq(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.ended == other.ended && Arc::ptr_eq(&self.pod, &other.pod)
+    }
+}
 
 pub(super) struct Records {
     key: PodKey,
@@ -166,20 +192,12 @@ impl Records {
 
     /// A wished pod that runs already gets a record where it has none: its file was damaged or
     /// lost. When it was accepted is not known any more; its oldest sandbox is the best witness.
-    pub(super) async fn adopt(
-        &mut self,
-        store: &Store,
-        wish: &Wish,
-        observed: &ObservedPod,
-        owner: &str,
-    ) {
+    pub(super) async fn adopt(&mut self, store: &Store, wish: &Wish, occupancy: Occupancy<'_>) {
         let Some(desired) = wish.pod() else { return };
         if self.of(&desired.uid).is_some() {
             return;
         }
-        let ours = observed.sandboxes.iter().filter(|sandbox| {
-            sandbox.uid == desired.uid && sandbox.owner.as_deref() == Some(owner)
-        });
+        let ours = occupancy.own_sandboxes_of(&desired.uid);
         let Some(oldest) = ours.map(|sandbox| sandbox.created_at).min() else { return };
         let now = clock::now();
         self.admit(&desired.uid, wish, Now { wall: oldest.min(now.wall), ..now });

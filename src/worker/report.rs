@@ -1,12 +1,14 @@
 //! The report of a worker to the set after each pass: the view of its pod.
 
-use super::{Input, execute::Host, records::Records};
+use super::{
+    Input,
+    execute::Host,
+    records::{Recorded, Records},
+};
 use crate::{
     clock,
-    model::{
-        ContainerState, ObservedPod, Origin, PodKey, PodUid, PodView, SandboxId, SandboxState, k8s,
-    },
-    plan::{PodPlan, Wish},
+    model::{ObservedPod, Origin, PodKey, PodUid, PodView, k8s},
+    plan::{Occupancy, PodPlan, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -18,11 +20,8 @@ pub(super) struct Report {
     pub key: PodKey,
     /// `None` when nothing of the name is left.
     pub view: Option<Arc<PodView>>,
-    /// The incarnation that runs or is recorded.
-    pub running: Option<PodUid>,
-    pub recorded: Vec<PodUid>,
-    /// The incarnation in the view if it has ended for good.
-    pub ended: Option<PodUid>,
+    /// The incarnations that the worker has records of.
+    pub recorded: Vec<Recorded>,
     /// A sandbox or a container of this agent runs under the name.
     pub alive: bool,
     /// Nothing wished, recorded or observed.
@@ -40,7 +39,7 @@ impl Report {
     fn says_the_same(&self, other: &Self) -> bool {
         let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
         same(view, last)
-            && (&self.recorded, &self.ended) == (&other.recorded, &other.ended)
+            && self.recorded == other.recorded
             && (self.answers, self.alive, self.dead) == (other.answers, other.alive, other.dead)
     }
 }
@@ -115,21 +114,19 @@ impl Reporter {
         plan: &PodPlan,
         answers: Option<u64>,
     ) {
-        let subject = subject(input, observed, records, &self.host.settings.owner);
+        let host = Arc::clone(&self.host);
+        let occupancy = Occupancy::new(observed, &host.settings.owner);
+        let subject = subject(input, records, occupancy);
         let nothing_left = subject.is_none() && records.is_empty();
         if subject.is_none() {
             self.statuses.retain(|uid, _| records.of(uid).is_some());
         }
-        let running = subject.as_ref().map(|subject| subject.uid.clone());
         let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
-        let over = running.as_ref().and_then(|uid| records.of(uid)).filter(|r| r.has_ended());
         let report = Report {
             key: self.key.clone(),
-            ended: over.map(|record| record.uid.clone()),
             view: view.map(Arc::new),
-            running,
-            recorded: records.all().iter().map(|record| record.uid.clone()).collect(),
-            alive: is_alive(observed, &self.host.settings.owner),
+            recorded: records.all().iter().map(Recorded::from).collect(),
+            alive: occupancy.is_alive(),
             dead: plan.dead,
             nothing_left,
             answers,
@@ -214,12 +211,7 @@ impl Reporter {
 
 /// The incarnation that the view shows: an earlier one while anything of it is left, otherwise the
 /// wished one.
-fn subject(
-    input: &Input,
-    observed: &ObservedPod,
-    records: &Records,
-    owner: &str,
-) -> Option<Subject> {
+fn subject(input: &Input, records: &Records, occupancy: Occupancy<'_>) -> Option<Subject> {
     let wished = input.orders.wish.pod();
     let leaving = records.all().iter().find(|record| {
         record.kill.is_some() || wished.is_none_or(|wished| wished.uid != record.uid)
@@ -242,33 +234,13 @@ fn subject(
             terminating: false,
         });
     }
-    let ours = observed.sandboxes.iter().find(|s| s.owner.as_deref() == Some(owner))?;
     Some(Subject {
-        uid: ours.uid.clone(),
+        uid: occupancy.newest_own_uid()?.clone(),
         pod: None,
         origin: None,
         wished: false,
         terminating: input.orders.wish == Wish::Gone,
     })
-}
-
-/// True when a sandbox of this owner is ready, or a container may run that is not in a sandbox of
-/// another owner.
-fn is_alive(observed: &ObservedPod, owner: &str) -> bool {
-    let foreign = |id: &SandboxId| {
-        observed.sandboxes.iter().any(|s| s.id == *id && s.owner.as_deref() != Some(owner))
-    };
-    let sandbox = observed
-        .sandboxes
-        .iter()
-        .any(|s| s.state == SandboxState::Ready && s.owner.as_deref() == Some(owner));
-    sandbox
-        || observed.containers.iter().any(|container| match container.state {
-            ContainerState::Running { .. } | ContainerState::Unknown => {
-                !foreign(&container.sandbox_id)
-            }
-            ContainerState::Created | ContainerState::Exited { .. } => false,
-        })
 }
 
 /// True when two views are equal.

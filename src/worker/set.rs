@@ -11,6 +11,7 @@ pub use publish::SetView;
 use super::{
     Input,
     execute::Host,
+    records::Recorded,
     report::Report,
     task::{SavedMemory, Worker, WorkerStart},
 };
@@ -21,9 +22,9 @@ use crate::{
     machine::NodeIps,
     model::{
         Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
-        SandboxState, from_json, k8s, priority_of,
+        from_json, priority_of,
     },
-    plan::Wish,
+    plan::{Occupancy, Wish},
     pleg::{Health, PlegUpdate},
     store::PodRecord,
 };
@@ -72,8 +73,14 @@ pub struct WorkerSet {
 struct State {
     workers: BTreeMap<PodKey, Handle>,
     observed: BTreeMap<PodKey, Arc<ObservedPod>>,
+    /// This agent's owner id.
+    owner: Box<str>,
+    /// What an earlier run of the agent left, for workers that have not begun.
     records: BTreeMap<PodKey, Vec<PodRecord>>,
     kept: BTreeMap<PodKey, Box<RawValue>>,
+    /// The incarnations that have a record: by the last report of the worker, and before that, by
+    /// what the earlier run left.
+    recorded: BTreeMap<PodKey, Vec<Recorded>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
     machine: MachineState,
@@ -94,28 +101,15 @@ enum Changed {
 
 struct Handle {
     input: watch::Sender<Input>,
-    /// The incarnation that its last report described.
-    running: Option<PodUid>,
-    /// Those that it has records of.
-    recorded: Vec<PodUid>,
+    /// The incarnation that its last report shows.
+    shown: Option<PodUid>,
     priority: i32,
-    /// The incarnation that its last report showed, with its specification.
-    pod: Option<(PodUid, Arc<k8s::Pod>)>,
-    /// That incarnation, when it has ended for good.
-    ended: Option<PodUid>,
     /// Whether anything ran by its last report.
     alive: bool,
     /// Dead containers that are only there for people to look at.
     dead: usize,
     /// The input that its last report answered.
     answered: Option<u64>,
-}
-
-impl Handle {
-    /// What admission goes by.
-    fn standing(&self) -> (Vec<PodUid>, Option<PodUid>, Option<PodUid>, bool) {
-        (self.recorded.clone(), self.running.clone(), self.ended.clone(), self.alive)
-    }
 }
 
 pub struct SetInputs {
@@ -144,6 +138,11 @@ impl WorkerSet {
         // Those that were evicted in an earlier life are held from the beginning.
         let pressure = Arc::clone(&inputs.pressure.borrow_and_update());
         let machine = inputs.machine.borrow_and_update().clone();
+        let recorded = inputs.records.iter();
+        let recorded = recorded
+            .map(|(key, all)| (key.clone(), all.iter().map(Recorded::from).collect()))
+            .collect();
+        let owner = host.settings.owner.clone();
         Self {
             node_ips: host.node_ips.clone(),
             host,
@@ -164,6 +163,8 @@ impl WorkerSet {
             state: State {
                 pressure,
                 machine,
+                owner,
+                recorded,
                 records: inputs.records,
                 kept: inputs.kept,
                 ..State::default()
@@ -306,7 +307,7 @@ impl WorkerSet {
         let snapshots: Vec<Arc<SourceSnapshot>> =
             self.sources.iter_mut().map(|s| Arc::clone(&s.borrow_and_update())).collect();
         let state = &self.state;
-        let desired = merge(&snapshots, &|key| state.running_uid(key, &self.host.settings.owner));
+        let desired = merge(&snapshots, &|key| state.standing_uid(key).cloned());
         self.state.desired = desired;
         self.admit();
         // Before workers hear of it: what they prepare is no leftover.
@@ -395,8 +396,7 @@ impl WorkerSet {
     }
 
     fn begin_if_ours(&mut self, key: &PodKey) {
-        let ours = self.state.records.contains_key(key)
-            || self.state.running_uid(key, &self.host.settings.owner).is_some();
+        let ours = self.state.standing_uid(key).is_some();
         if ours && !self.state.workers.contains_key(key) {
             self.begin(key);
         }
@@ -410,13 +410,9 @@ impl WorkerSet {
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
-        let recorded = records.iter().map(|record| record.uid.clone()).collect();
         let wished = self.state.desired.pods.get(key).map(|desired| &desired.pod);
         let pod = records.first().map(|record| &record.pod).or(wished);
         let priority = pod.map(|pod| priority_of(pod)).unwrap_or_default();
-        let shown = records.first().map(|record| (record.uid.clone(), Arc::clone(&record.pod)));
-        let over = records.first().filter(|record| record.has_ended());
-        let ended = over.map(|record| record.uid.clone());
         let worker = Worker::new(WorkerStart {
             key: key.clone(),
             host: Arc::clone(&self.host),
@@ -431,17 +427,7 @@ impl WorkerSet {
             worker.run().await;
             key_of_task
         });
-        let handle = Handle {
-            input,
-            running: None,
-            recorded,
-            priority,
-            pod: shown,
-            ended,
-            alive: false,
-            dead: 0,
-            answered: None,
-        };
+        let handle = Handle { input, shown: None, priority, alive: false, dead: 0, answered: None };
         self.state.workers.insert(key.clone(), handle);
     }
 
@@ -470,23 +456,23 @@ impl WorkerSet {
 
     fn fold(&mut self, report: Report) -> Changed {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return Changed::View };
-        let before = handle.standing();
-        handle.running.clone_from(&report.running);
-        handle.recorded.clone_from(&report.recorded);
+        let recorded = self.state.recorded.entry(report.key.clone()).or_default();
+        let shown = report.view.as_ref().map(|view| view.uid.clone());
+        let moved =
+            (&*recorded, &handle.shown, handle.alive) != (&report.recorded, &shown, report.alive);
+        *recorded = report.recorded;
+        handle.shown = shown;
         handle.alive = report.alive;
-        handle.ended.clone_from(&report.ended);
         handle.answered = report.answers;
         handle.dead = report.dead;
         if let Some(pod) = report.view.as_ref().and_then(|view| view.pod.as_ref()) {
             handle.priority = priority_of(pod);
         }
-        handle.pod =
-            report.view.as_ref().and_then(|view| Some((view.uid.clone(), view.pod.clone()?)));
-        let moved = before != handle.standing();
         let idle = report.nothing_left && report.answers == Some(handle.input.borrow().sequence);
         if idle {
             // Dropping the input ends the worker.
             self.state.workers.remove(&report.key);
+            self.state.recorded.remove(&report.key);
         }
         let view = report.view.filter(|_| !idle);
         self.views.send_if_modified(|views| {
@@ -530,18 +516,35 @@ impl State {
         }
     }
 
-    /// The incarnation of ours that runs, or has a record.
-    fn running_uid(&self, key: &PodKey, owner: &str) -> Option<PodUid> {
-        if let Some(uid) = self.workers.get(key).and_then(|handle| handle.running.clone()) {
-            return Some(uid);
-        }
-        let recorded = self.records.get(key).and_then(|r| r.first()).map(|r| r.uid.clone());
-        recorded.or_else(|| {
-            let pod = self.observed.get(key)?;
-            let ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
-            ours.max_by_key(|s| (s.state == SandboxState::Ready, s.created_at))
-                .map(|s| s.uid.clone())
-        })
+    /// The incarnations under a name that have a record.
+    fn recorded(&self, key: &PodKey) -> &[Recorded] {
+        self.recorded.get(key).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// What the runtime has under a name; `None` when it has nothing.
+    fn occupancy(&self, key: &PodKey) -> Option<Occupancy<'_>> {
+        self.observed.get(key).map(|observed| Occupancy::new(observed, &self.owner))
+    }
+
+    /// The incarnation of this agent that stands under a name: the one that the worker shows.
+    /// Before it has shown one, the first that has a record, and without records the newest that
+    /// runs.
+    fn standing_uid(&self, key: &PodKey) -> Option<&PodUid> {
+        let shown = self.workers.get(key).and_then(|handle| handle.shown.as_ref());
+        let recorded = || self.recorded(key).first().map(|recorded| &recorded.uid);
+        shown.or_else(recorded).or_else(|| self.occupancy(key)?.newest_own_uid())
+    }
+
+    /// Whether this agent has anything of an incarnation under a name.
+    fn has(&self, key: &PodKey, uid: &PodUid) -> bool {
+        self.workers.get(key).is_some_and(|handle| handle.shown.as_ref() == Some(uid))
+            || self.recorded(key).iter().any(|recorded| recorded.uid == *uid)
+            || self.runs(key, uid)
+    }
+
+    /// Whether this agent has a sandbox of an incarnation in the runtime.
+    fn runs(&self, key: &PodKey, uid: &PodUid) -> bool {
+        self.occupancy(key).is_some_and(|all| all.own_sandboxes_of(uid).next().is_some())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     clock,
     model::{PodKey, PodUid, k8s},
     plan::{
-        Action, HeldPod, NameInput, Outcome, Picture, PodMemory, PodPlan, foreign_use, plan_name,
+        Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, plan_name,
     },
     store::PodRecord,
 };
@@ -132,7 +132,8 @@ impl Worker {
         self.picture.observe(Arc::clone(&input.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         let host = &self.host;
-        self.records.adopt(&host.store, &input.orders.wish, &observed, &host.settings.owner).await;
+        let occupancy = Occupancy::new(&observed, &host.settings.owner);
+        self.records.adopt(&host.store, &input.orders.wish, occupancy).await;
         self.records.share(&input.orders.wish);
         if self.losses.has_changed().unwrap_or_default() {
             self.save_again().await;
@@ -304,7 +305,8 @@ impl Worker {
         let Some(held) = &self.at_once else { return };
         // All agents that run a uid share its cgroup. So a pod of another agent would be killed,
         // too; the runtime knows the owner of each container.
-        if foreign_use(&input.observed, &self.host.settings.owner, &held.uid).is_some() {
+        let occupancy = Occupancy::new(&input.observed, &self.host.settings.owner);
+        if occupancy.foreign_use(&held.uid).is_some() {
             return;
         }
         if let Some(pod) = self.records.pod_for(&held.uid, input) {

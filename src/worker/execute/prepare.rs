@@ -4,7 +4,7 @@ use super::{Host, Request, blocking, error_chain, host_paths::with_volumes};
 use crate::{
     blocking::PODS,
     model::{EventKind, k8s},
-    plan::{Outcome, Step},
+    plan::{Occupancy, Outcome, Step},
     podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
     volume::Claim,
 };
@@ -57,8 +57,8 @@ async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
 async fn try_claim(host: &Host, request: &Request) -> Result<Claim, String> {
     let (volumes, uid, key) = (host.volumes.clone(), request.uid.clone(), request.key.clone());
     let owner = host.settings.owner.clone();
-    let mut sandboxes = request.observed.sandboxes.iter();
-    let runs_ours = sandboxes.any(|s| s.uid == uid && s.owner.as_ref() == Some(&owner));
+    let occupancy = Occupancy::new(&request.observed, &owner);
+    let runs_ours = occupancy.own_sandboxes_of(&uid).next().is_some();
     let claimed = blocking(&PODS, move || match runs_ours {
         true => volumes.mark(&uid, &key, &owner).map(|()| Claim::Done),
         false => volumes.claim(&uid, &key, &owner),

@@ -1,12 +1,12 @@
 //! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is
 //! short has changed.
 
-use super::{Handle, State, WorkerSet};
+use super::{State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
-    model::{DesiredPod, PodKey, PodUid, k8s},
-    plan::{HeldPod, PodOrders, foreign_use},
+    model::{DesiredPod, PodKey, PodUid},
+    plan::{HeldPod, PodOrders},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,13 +28,12 @@ impl WorkerSet {
             return;
         }
         let now = clock::now().boot;
-        let owner = &self.host.settings.owner;
         let state = &mut self.state;
         let wished = &state.desired.pods;
         let names = state.names_by_uid();
         let mut pods = Vec::with_capacity(wished.len());
         for pod in wished.values() {
-            let standing = match state.standing(&pod.key, &pod.uid, owner) {
+            let standing = match state.standing(&pod.key, &pod.uid) {
                 // It is not started, so that it needs no room yet, least of all that of others.
                 Standing::New { .. } if state.starts_nothing(&pod.key).is_some() => continue,
                 Standing::New { .. } => {
@@ -44,7 +43,7 @@ impl WorkerSet {
                 standing @ (Standing::Running | Standing::Ended) => standing,
             };
             let uid_user = match standing {
-                Standing::New { .. } => state.uid_user(pod, names.get(&pod.uid), owner),
+                Standing::New { .. } => state.uid_user(pod, names.get(&pod.uid)),
                 Standing::Running | Standing::Ended => None,
             };
             pods.push(Subject { pod: Arc::clone(pod), standing, waits: uid_user });
@@ -77,46 +76,33 @@ impl WorkerSet {
 }
 
 impl State {
-    fn standing(&self, key: &PodKey, uid: &PodUid, owner: &str) -> Standing {
-        let handle = self.workers.get(key);
-        let recorded = match handle {
-            Some(handle) => handle.recorded.contains(uid),
-            None => self.records.get(key).is_some_and(|all| all.iter().any(|r| r.uid == *uid)),
-        };
-        let ended = match handle {
-            Some(handle) => handle.ended.as_ref() == Some(uid),
-            None => self.records.get(key).is_some_and(|all| {
-                all.iter().any(|record| record.uid == *uid && record.has_ended())
-            }),
-        };
-        // What a worker reports is newer than what was listed: it writes a record for whatever
-        // runs.
-        let observed = handle.is_none_or(|handle| handle.running.is_none());
-        let observed = observed
-            && self.observed.get(key).is_some_and(|pod| {
-                let mut ours = pod.sandboxes.iter().filter(|s| s.owner.as_deref() == Some(owner));
-                ours.any(|sandbox| sandbox.uid == *uid)
-            });
-        match (ended, recorded || observed) {
-            (true, _) => Standing::Ended,
-            (false, true) => Standing::Running,
-            (false, false) => Standing::New { since: None },
+    fn standing(&self, key: &PodKey, uid: &PodUid) -> Standing {
+        if let Some(recorded) = self.recorded(key).iter().find(|recorded| recorded.uid == *uid) {
+            return if recorded.ended { Standing::Ended } else { Standing::Running };
+        }
+        // A worker writes a record for whatever runs, and what it reports is newer than what was
+        // listed.
+        let reported = self.workers.get(key).is_some_and(|handle| handle.shown.is_some());
+        if !reported && self.runs(key, uid) {
+            Standing::Running
+        } else {
+            Standing::New { since: None }
         }
     }
 
     /// The names that have something of a uid, this agent's or another's: found once for all pods.
     fn names_by_uid(&self) -> BTreeMap<&PodUid, BTreeSet<&PodKey>> {
-        let workers = self.workers.iter().flat_map(|(name, handle)| {
-            handle.recorded.iter().chain(&handle.running).map(move |uid| (uid, name))
-        });
-        let records = self.records.iter();
-        let records = records.flat_map(|(name, all)| all.iter().map(move |one| (&one.uid, name)));
+        let workers = self.workers.iter();
+        let shown =
+            workers.flat_map(|(name, handle)| handle.shown.iter().map(move |uid| (uid, name)));
+        let recorded = self.recorded.iter();
+        let recorded = recorded.flat_map(|(name, all)| all.iter().map(move |one| (&one.uid, name)));
         let observed = self
             .observed
             .iter()
             .flat_map(|(name, pod)| pod.sandboxes.iter().map(move |sandbox| (&sandbox.uid, name)));
         let mut names: BTreeMap<&PodUid, BTreeSet<&PodKey>> = BTreeMap::new();
-        for (uid, name) in workers.chain(records).chain(observed) {
+        for (uid, name) in shown.chain(recorded).chain(observed) {
             names.entry(uid).or_default().insert(name);
         }
         names
@@ -125,30 +111,16 @@ impl State {
     /// Why a pod has to wait for its uid: one of `names`, other than its own, has it. Cgroup,
     /// directories and volumes are named after the uid alone, so that it would share them with that
     /// pod and lose them when that pod is cleaned up.
-    fn uid_user(
-        &self,
-        pod: &DesiredPod,
-        names: Option<&BTreeSet<&PodKey>>,
-        owner: &str,
-    ) -> Option<String> {
+    fn uid_user(&self, pod: &DesiredPod, names: Option<&BTreeSet<&PodKey>>) -> Option<String> {
         let uid = &pod.uid;
         let others = || names.into_iter().flatten().filter(|name| ***name != pod.key);
-        let is_ours = |name: &PodKey| {
-            let handle = self.workers.get(name);
-            let records = self.records.get(name);
-            let sandboxes = self.observed.get(name).map(|observed| &observed.sandboxes);
-            let mut ours = sandboxes.into_iter().flatten();
-            handle.is_some_and(|h| h.recorded.contains(uid) || h.running.as_ref() == Some(uid))
-                || records.is_some_and(|all| all.iter().any(|record| record.uid == *uid))
-                || ours.any(|s| s.uid == *uid && s.owner.as_deref() == Some(owner))
-        };
-        if let Some(other) = others().find(|name| is_ours(name)) {
+        if let Some(other) = others().find(|name| self.has(name, uid)) {
             let goes = self.wish(other).is_without(uid);
             let end = if goes { ", which is being removed" } else { "" };
             return Some(format!("uid {uid} is still used by pod {other}{end}"));
         }
         others().find_map(|name| {
-            let sandbox = foreign_use(self.observed.get(*name)?, owner, uid)?;
+            let sandbox = self.occupancy(name)?.foreign_use(uid)?;
             let id = &sandbox.id;
             Some(format!("uid {uid} is used by pod {name} of another agent (sandbox {id})"))
         })
@@ -156,29 +128,18 @@ impl State {
 
     /// What still runs of incarnations that are not wished.
     fn leaving(&self) -> Vec<Leaving> {
-        let wished = |key: &PodKey, uid: &PodUid| {
-            self.desired.pods.get(key).is_some_and(|pod| pod.uid == *uid)
-        };
-        let of_worker =
-            |(key, handle): (&PodKey, &Handle)| -> Option<(PodKey, PodUid, Arc<k8s::Pod>)> {
-                let (uid, pod) = handle.pod.as_ref()?;
-                let there = handle.alive || handle.recorded.contains(uid);
-                (there && handle.ended.as_ref() != Some(uid))
-                    .then(|| (key.clone(), uid.clone(), Arc::clone(pod)))
-            };
-        let handled = self.workers.iter().filter_map(of_worker);
-        let recorded = self.records.iter().filter(|(key, _)| !self.workers.contains_key(*key));
-        let recorded = recorded.flat_map(|(key, records)| {
-            let live = records.iter().filter(|record| !record.has_ended());
-            live.map(move |record| (key.clone(), record.uid.clone(), Arc::clone(&record.pod)))
+        let live = self.recorded.iter().flat_map(|(key, all)| {
+            all.iter().filter(|recorded| !recorded.ended).map(move |recorded| (key, recorded))
         });
-        let unwished = handled.chain(recorded).filter(|(key, uid, _)| !wished(key, uid));
-        unwished
-            .map(|(key, uid, pod)| {
-                let undecided = !self.wish(&key).is_without(&uid);
-                Leaving { key, pod, undecided }
-            })
-            .collect()
+        let unwished = live.filter(|(key, recorded)| {
+            self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
+        });
+        let leaving = unwished.map(|(key, recorded)| Leaving {
+            key: key.clone(),
+            pod: Arc::clone(&recorded.pod),
+            undecided: !self.wish(key).is_without(&recorded.uid),
+        });
+        leaving.collect()
     }
 
     /// What a worker has to know that is decided outside of it. The eviction of an incarnation that
@@ -211,3 +172,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,8 @@
 use super::{State, WorkerSet};
 use crate::{
     desired::Duplicate,
-    model::{Ending, ForeignPod, Known, ObservedPod, PodKey, PodUid, SandboxState},
+    model::{Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
+    plan::Occupancy,
     podspec::burstable_shares,
     publish::PublishIfChanged as _,
 };
@@ -31,13 +32,13 @@ impl WorkerSet {
             sandboxes.chain(pod.containers.iter().map(|container| &container.uid))
         });
         let wished = state.desired.pods.values().map(|pod| &pod.uid);
-        let recorded = state.records.values().flatten().map(|record| &record.uid);
-        let handled = state.workers.values().flat_map(|h| h.running.iter().chain(&h.recorded));
+        let recorded = state.recorded.values().flatten().map(|recorded| &recorded.uid);
+        let shown = state.workers.values().flat_map(|handle| &handle.shown);
         let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
         let known = Known {
             listed: state.listed && state.desired.told,
             complete: state.listed && state.desired.complete,
-            uids: wished.chain(recorded).chain(handled).chain(in_runtime).cloned().collect(),
+            uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect(),
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
             burstable_shares: burstable_shares(specs),
         };
@@ -56,13 +57,9 @@ impl WorkerSet {
     }
 
     pub(super) fn publish_set_view(&self) {
-        let owner = &self.host.settings.owner;
-        let foreign = self
-            .state
-            .observed
-            .iter()
-            .flat_map(|(key, pod)| foreign_pods(key, pod, owner))
-            .collect();
+        let names = self.state.observed.keys();
+        let occupied = names.filter_map(|key| Some((key, self.state.occupancy(key)?)));
+        let foreign = occupied.flat_map(|(key, occupancy)| foreign_pods(key, occupancy)).collect();
         let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
         self.set_view.publish_if_changed(Arc::new(view));
     }
@@ -85,9 +82,9 @@ impl State {
 }
 
 /// The incarnations under one name that belong to somebody else.
-fn foreign_pods(key: &PodKey, pod: &ObservedPod, owner: &str) -> Vec<ForeignPod> {
+fn foreign_pods(key: &PodKey, occupancy: Occupancy<'_>) -> Vec<ForeignPod> {
     let mut found: BTreeMap<PodUid, ForeignPod> = BTreeMap::new();
-    for sandbox in pod.sandboxes.iter().filter(|s| s.owner.as_deref() != Some(owner)) {
+    for sandbox in occupancy.foreign_sandboxes() {
         let running = sandbox.state == SandboxState::Ready;
         let entry = found.entry(sandbox.uid.clone()).or_insert_with(|| ForeignPod {
             key: key.clone(),

@@ -1,0 +1,142 @@
+use super::{super::Handle, *};
+use crate::{
+    model::{
+        MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, SourceKind,
+        k8s,
+    },
+    worker::{self, records::Recorded},
+};
+use tokio::sync::watch;
+
+const OWNER: &str = "me";
+
+fn web() -> PodKey {
+    PodKey::new("default", "web")
+}
+
+fn recorded(uid: &str, ended: bool) -> Recorded {
+    Recorded { uid: uid.into(), pod: Arc::default(), ended }
+}
+
+fn desired(uid: &str) -> Arc<DesiredPod> {
+    Arc::new(DesiredPod {
+        key: web(),
+        uid: uid.into(),
+        revision: "1".into(),
+        pod: Arc::new(k8s::Pod::default()),
+        origin: Origin {
+            source: SourceKind::File,
+            location: "web.yaml".into(),
+            document: 0,
+            line: 1,
+        },
+    })
+}
+
+fn sandbox(uid: &str) -> ObservedSandbox {
+    ObservedSandbox {
+        id: format!("sandbox of {uid}").into(),
+        uid: uid.into(),
+        attempt: 0,
+        state: SandboxState::Ready,
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        ips: Vec::new(),
+        network: NetworkMode::Pod,
+        owner: Some(OWNER.into()),
+    }
+}
+
+/// A set that was told of these records, and whose runtime runs these incarnations.
+fn state(records: &[Recorded], running: &[&str]) -> State {
+    let mut state = State { owner: OWNER.into(), listed: true, ..State::default() };
+    state.desired.complete = true;
+    if !records.is_empty() {
+        state.recorded.insert(web(), records.to_vec());
+    }
+    if !running.is_empty() {
+        let sandboxes = running.iter().map(|uid| sandbox(uid)).collect();
+        let observed = ObservedPod { sandboxes, ..ObservedPod::default() };
+        state.observed.insert(web(), Arc::new(observed));
+    }
+    state
+}
+
+/// The worker has reported and shows this incarnation.
+fn with_worker(mut state: State, shown: Option<&str>) -> State {
+    let (input, _) = watch::channel(worker::Input {
+        orders: Arc::new(state.orders(&web())),
+        observed: Arc::default(),
+        runtime: Arc::default(),
+        sequence: 0,
+    });
+    let shown = shown.map(PodUid::from);
+    let handle = Handle { input, shown, priority: 0, alive: false, dead: 0, answered: None };
+    state.workers.insert(web(), handle);
+    state
+}
+
+#[test]
+fn the_shown_uid_comes_before_records_and_sandboxes() {
+    let standing = |state: &State| state.standing_uid(&web()).map(PodUid::to_string);
+    assert_eq!(standing(&state(&[], &[])), None);
+    assert_eq!(standing(&state(&[], &["c"])).as_deref(), Some("c"));
+    let all = || state(&[recorded("b", false)], &["c"]);
+    assert_eq!(standing(&all()).as_deref(), Some("b"));
+    assert_eq!(standing(&with_worker(all(), None)).as_deref(), Some("b"));
+    assert_eq!(standing(&with_worker(all(), Some("a"))).as_deref(), Some("a"));
+}
+
+#[test]
+fn a_record_says_how_a_pod_stands_whatever_is_shown() {
+    let standing = |state: &State, uid: &str| state.standing(&web(), &uid.into());
+    let records = [recorded("old", false), recorded("job", true)];
+    for state in [state(&records, &["run"]), with_worker(state(&records, &["run"]), None)] {
+        assert_eq!(standing(&state, "old"), Standing::Running);
+        assert_eq!(standing(&state, "job"), Standing::Ended);
+        assert_eq!(standing(&state, "run"), Standing::Running, "no worker shows anything else");
+        assert_eq!(standing(&state, "new"), Standing::New { since: None });
+    }
+    let state = with_worker(state(&records, &["run"]), Some("old"));
+    assert_eq!(standing(&state, "job"), Standing::Ended);
+    assert_eq!(standing(&state, "run"), Standing::New { since: None }, "the worker knows better");
+}
+
+#[test]
+fn every_recorded_incarnation_that_is_not_wished_takes_room() {
+    let records = [recorded("a", false), recorded("b", false), recorded("over", true)];
+    let mut state = with_worker(state(&records, &[]), Some("a"));
+    let leaving = |state: &State| -> Vec<bool> {
+        state.leaving().iter().map(|leaving| leaving.undecided).collect()
+    };
+    assert_eq!(leaving(&state), [false, false], "both of them, and not the one that has ended");
+    state.desired.complete = false;
+    assert_eq!(leaving(&state), [true, true]);
+    state.desired.pods.insert(web(), desired("b"));
+    state.machine = MachineState::Up;
+    assert_eq!(leaving(&state), [false]);
+}
+
+#[test]
+fn a_uid_that_another_name_has_must_be_waited_for() {
+    let mut pod = (*desired("a")).clone();
+    pod.key = PodKey::new("default", "other");
+    let waits = |state: &State| {
+        let names = state.names_by_uid();
+        state.uid_user(&pod, names.get(&pod.uid))
+    };
+    assert_eq!(waits(&state(&[recorded("b", false)], &["c"])), None);
+    let going = "uid a is still used by pod default/web, which is being removed";
+    for used in [
+        state(&[recorded("a", true)], &[]),
+        state(&[], &["a"]),
+        with_worker(state(&[], &[]), Some("a")),
+    ] {
+        assert_eq!(waits(&used).as_deref(), Some(going));
+    }
+    let mut foreign = state(&[], &[]);
+    let sandboxes = vec![ObservedSandbox { owner: None, ..sandbox("a") }];
+    let observed = ObservedPod { sandboxes, ..ObservedPod::default() };
+    foreign.observed.insert(web(), Arc::new(observed));
+    let others = "uid a is used by pod default/web of another agent (sandbox sandbox of a)";
+    assert_eq!(waits(&foreign).as_deref(), Some(others));
+}
