@@ -18,6 +18,7 @@ mod dbus;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod desired;
 mod document;
+mod echo;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod event;
 mod eviction;

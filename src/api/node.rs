@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     clock,
+    echo::{Unechoed, Versioned},
     event::Recorder,
     model::{Event, Now, k8s},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
@@ -30,8 +31,16 @@ const NODES: &str = "/api/v1/nodes";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long another agent of the same name is reported after its last write.
 const RIVAL_FOR: Duration = Duration::from_secs(60);
-/// How long what was written counts while the watch does not show it.
-const ECHO_PATIENCE: Duration = Duration::from_secs(5);
+impl Versioned for k8s::Node {
+    fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    fn version(&self) -> u64 {
+        let version = self.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse().ok()).unwrap_or_default()
+    }
+}
 
 impl Watched for k8s::Node {
     fn key(&self) -> String {
@@ -75,17 +84,11 @@ pub struct NodeState {
     pub notes: Vec<String>,
 }
 
-/// What was written last, until the watch shows it.
-struct Written {
-    node: k8s::Node,
-    /// Boot time.
-    at: Duration,
-}
-
 /// What the task remembers.
 struct NodeMemory {
     posting: Posting,
-    written: Option<Written>,
+    /// What was written last, until the watch shows it.
+    written: Unechoed<k8s::Node>,
     pause: Pause,
     unschedulable: bool,
     /// What the server did not keep of the last status that was written: to write it again would
@@ -134,7 +137,7 @@ impl NodeMemory {
     fn new(periods: ReportPeriods) -> Self {
         Self {
             posting: Posting::new(periods),
-            written: None,
+            written: Unechoed::default(),
             pause: Pause::default(),
             unschedulable: false,
             unkept: Unkept::default(),
@@ -177,7 +180,8 @@ impl NodeTask {
             return self.periods.update;
         }
         let seen = picture.objects.get(&report.name);
-        let outcome = match observed(seen, memory) {
+        let seen = memory.written.latest(seen, picture.live, clock::now().boot);
+        let outcome = match seen {
             None if !self.registration.enabled => {
                 self.registered.publish_if_changed(None);
                 return self.periods.update;
@@ -193,8 +197,7 @@ impl NodeTask {
                 memory.pause.reset();
                 self.published.send_if_modified(|state| state.trouble.take().is_some());
                 // What was written is not believed for ever, and a foreign word is answered soon.
-                let soon = if memory.written.is_some() { ECHO_PATIENCE } else { PATIENCE };
-                self.periods.update.min(soon)
+                self.periods.update.min(PATIENCE)
             }
             Err(error) => {
                 let now = clock::now().wall;
@@ -222,7 +225,7 @@ impl NodeTask {
         self.know(&made, memory);
         memory.posting.posted(true, spread(), now);
         memory.reported = Some((Arc::clone(report), now.boot));
-        memory.written = Some(Written { node: made, at: now.boot });
+        memory.written.wrote(Arc::new(made), now.boot);
         self.published.send_modify(|state| state.posted = Some(now.wall));
         Ok(())
     }
@@ -282,7 +285,7 @@ impl NodeTask {
         memory.unkept = Unkept::of(sent, report, &written, now);
         memory.posting.posted(differs, spread(), now);
         memory.reported = Some((Arc::clone(report), now.boot));
-        memory.written = Some(Written { node: written, at: now.boot });
+        memory.written.wrote(Arc::new(written), now.boot);
         self.published.send_modify(|state| state.posted = Some(now.wall));
         Ok(())
     }
@@ -347,25 +350,6 @@ fn kept_by_node(conditions: &Value) -> Value {
         condition["type"].as_str().is_some_and(|type_| patch::NODE_CONDITIONS.contains(&type_))
     };
     all.filter(ours).cloned().collect()
-}
-
-/// Our Node: as the watch shows it, or as it was written since.
-fn observed(seen: Option<&Arc<k8s::Node>>, memory: &mut NodeMemory) -> Option<k8s::Node> {
-    let version = |node: &k8s::Node| -> u64 {
-        let version = node.metadata.resource_version.as_deref();
-        version.and_then(|version| version.parse().ok()).unwrap_or_default()
-    };
-    if let Some(written) = &memory.written {
-        let shown = seen.is_some_and(|seen| {
-            version(seen) >= version(&written.node)
-                || seen.metadata.uid != written.node.metadata.uid
-        });
-        if !shown && clock::now().boot < written.at + ECHO_PATIENCE {
-            return Some(written.node.clone());
-        }
-        memory.written = None;
-    }
-    seen.map(|seen| k8s::Node::clone(seen))
 }
 
 /// A random number from 0 to 1.

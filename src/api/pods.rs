@@ -91,8 +91,8 @@ pub struct PodsTask {
     /// Leave to send a request that was not needed yet.
     has_token: bool,
     start: Instant,
-    /// Since when the watch goes on.
-    live_since: Option<Duration>,
+    /// The watch goes on.
+    live: bool,
     server: Server,
     compare_all_at: Instant,
 }
@@ -146,7 +146,7 @@ impl PodsTask {
             jobs: JoinSet::new(),
             has_token: false,
             start: Instant::now(),
-            live_since: None,
+            live: false,
             server: Server::default(),
             compare_all_at: Instant::now(),
         }
@@ -219,12 +219,9 @@ impl PodsTask {
                 enqueue(&mut self.queue, key, pod);
             }
         }
-        let was_live = self.live_since.is_some();
+        let was_live = std::mem::replace(&mut self.live, picture.live);
         if picture.live && !was_live {
-            self.live_since = Some(self.start.elapsed());
             self.begin_anew();
-        } else if !picture.live {
-            self.live_since = None;
         }
     }
 
@@ -341,7 +338,7 @@ impl PodsTask {
             key,
             view: pod.view.as_deref(),
             shown: pod.shown.as_ref(),
-            live_since: self.live_since,
+            live: self.live,
             node: node.as_ref(),
         };
         let (known, views) = (&self.inputs.known, &self.inputs.views);

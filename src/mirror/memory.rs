@@ -8,6 +8,7 @@ use super::{
     refusal::{minds_a_restart, refused},
 };
 use crate::{
+    echo::Unechoed,
     model::{PodKey, PodUid, PodView, REVISION_ANNOTATION, k8s},
     node::NodeRef,
 };
@@ -16,11 +17,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-
-/// How long a watch that goes on may take to show what was written. After that, what it shows
-/// counts: the object may have been deleted before the watch showed it, or the API server was
-/// restored from an older state.
-const ECHO: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -39,16 +35,9 @@ pub enum Next {
     Later,
 }
 
-/// The last answer that the watch may not show yet.
-#[derive(Clone, Debug)]
-enum Told {
-    Pod(Arc<SeenPod>),
-    Gone(String),
-}
-
 #[derive(Clone, Debug, Default)]
 pub struct MirrorMemory {
-    told: Option<(Told, Duration)>,
+    told: Unechoed<SeenPod>,
     /// Of which incarnation and revision.
     refusals: (Option<(PodUid, Option<String>)>, Refusals),
     /// The pod that was declined last.
@@ -73,37 +62,15 @@ pub struct Sight<'a> {
     pub view: Option<&'a PodView>,
     /// What the watch shows.
     pub shown: Option<&'a Arc<SeenPod>>,
-    /// Since when the watch goes on; `None` while it is broken.
-    pub live_since: Option<Duration>,
+    /// Whether the watch goes on.
+    pub live: bool,
     pub node: Option<&'a NodeRef>,
 }
 
 impl MirrorMemory {
     /// What the API server has, by what the watch shows and by what it answered since.
     pub fn seen(&mut self, sight: &Sight<'_>, now: Duration) -> Option<Arc<SeenPod>> {
-        let shown = sight.shown;
-        let overtaken = match &self.told {
-            None => true,
-            Some((told, at)) => {
-                let awaited = match (told, shown) {
-                    (Told::Pod(pod), Some(shown)) => shown.version < pod.version,
-                    (Told::Gone(uid), Some(shown)) => shown.uid == *uid,
-                    (Told::Pod(_), None) => true,
-                    (Told::Gone(_), None) => false,
-                };
-                let waited =
-                    sight.live_since.is_some_and(|since| now.saturating_sub(since.max(*at)) > ECHO);
-                !awaited || waited
-            }
-        };
-        if overtaken {
-            self.told = None;
-        }
-        match &self.told {
-            None => shown.cloned(),
-            Some((Told::Pod(pod), _)) => Some(Arc::clone(pod)),
-            Some((Told::Gone(_), _)) => None,
-        }
+        self.told.latest(sight.shown, sight.live, now)
     }
 
     /// Decides what is next. `gone` tells whether there is known to be no static pod of a uid under
@@ -199,7 +166,7 @@ impl MirrorMemory {
             (MirrorStep::Create(pod), Answer::Pod(made)) => {
                 self.made = Some(made.uid.clone());
                 self.said[0] = None;
-                self.told = Some((Told::Pod(Arc::clone(made)), now));
+                self.told.wrote(Arc::clone(made), now);
                 self.refusals.1 = Refusals::default();
                 if !is_as_sent(made, pod) {
                     self.trouble =
@@ -210,19 +177,19 @@ impl MirrorMemory {
             (MirrorStep::PatchStatus { .. }, Answer::Pod(pod)) => {
                 self.said[0] = self.said[1].take();
                 self.futile = Some((pod.version, hash(step)));
-                self.told = Some((Told::Pod(Arc::clone(pod)), now));
+                self.told.wrote(Arc::clone(pod), now);
             }
             (MirrorStep::Delete { .. }, Answer::Pod(pod)) if pod.held => {
-                self.told = Some((Told::Pod(Arc::clone(pod)), now));
+                self.told.wrote(Arc::clone(pod), now);
             }
             (
                 MirrorStep::Delete { uid, .. } | MirrorStep::PatchStatus { uid, .. },
                 Answer::Gone,
             ) => {
-                self.told = Some((Told::Gone(uid.clone()), now));
+                self.told.deleted(uid.clone(), now);
             }
             (MirrorStep::Delete { uid, .. }, Answer::Pod(_)) => {
-                self.told = Some((Told::Gone(uid.clone()), now));
+                self.told.deleted(uid.clone(), now);
             }
             (MirrorStep::PatchStatus { uid, .. }, Answer::Refused(denial))
                 if minds_a_restart(denial) =>
@@ -254,7 +221,7 @@ impl MirrorMemory {
 
     /// Something else than was thought is there; the watch will tell.
     fn later(&mut self, trouble: String) -> Next {
-        self.told = None;
+        self.told.forget();
         self.trouble = Some(trouble);
         Next::Later
     }
@@ -262,7 +229,7 @@ impl MirrorMemory {
     /// Whether there is nothing worth keeping once neither a view nor a pod is left.
     #[must_use]
     pub fn is_settled(&mut self, now: Duration) -> bool {
-        self.told.is_none() && self.contest.is_over(now)
+        self.told.is_empty() && self.contest.is_over(now)
     }
 }
 

@@ -1,6 +1,9 @@
 //! What is kept of a pod that the API server has.
 
-use crate::model::{PodKey, PodUid, REVISION_ANNOTATION, k8s};
+use crate::{
+    echo::Versioned,
+    model::{PodKey, PodUid, REVISION_ANNOTATION, k8s},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
@@ -29,6 +32,16 @@ pub struct SeenPod {
     pub held: bool,
     /// What the API server has for a status.
     pub status: k8s::PodStatus,
+}
+
+impl Versioned for SeenPod {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
 }
 
 impl<'de> Deserialize<'de> for SeenPod {

@@ -179,7 +179,7 @@ fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
     }
     let mut memory = MirrorMemory::default();
     let seen = Arc::new(own);
-    let sight = Sight { key: &key(), view: None, shown: Some(&seen), live_since: None, node: None };
+    let sight = Sight { key: &key(), view: None, shown: Some(&seen), live: false, node: None };
     let mut steps = || memory.plan(&sight, |_| true, std::time::Duration::ZERO);
     assert_eq!(steps(), MirrorStep::Decline { uid: "m1".to_owned() });
     assert_eq!(steps(), MirrorStep::Nothing);
@@ -365,7 +365,7 @@ fn another_revision_is_tried_in_full() {
         let pod = view.pod.as_mut().map(Arc::make_mut).unwrap();
         pod.spec.as_mut().unwrap().priority_class_name = Some("high".to_owned());
         let (key, node) = (key(), Some(&node));
-        let sight = Sight { key: &key, view: Some(&view), shown: None, live_since: None, node };
+        let sight = Sight { key: &key, view: Some(&view), shown: None, live: false, node };
         let step = memory.plan(&sight, |_: &PodUid| false, std::time::Duration::ZERO);
         let MirrorStep::Create(pod) = &step else { panic!("{step:?}") };
         (pod.spec.as_ref().unwrap().priority_class_name.clone(), step)

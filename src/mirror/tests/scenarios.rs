@@ -154,7 +154,7 @@ impl World {
             key: &key(),
             view: self.view.as_ref(),
             shown: self.shown.as_ref(),
-            live_since: Some(Duration::ZERO),
+            live: true,
             node: self.node.as_ref(),
         };
         let known = &self.known;
