@@ -1,6 +1,6 @@
 //! The flags of `run`, as clap knows them: made from the table in `config`.
 
-use crate::config::{Effect, FLAGS, Flag, GivenFlag, Takes};
+use crate::config::{Flag, GivenFlag, Takes, flags};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use std::ffi::OsString;
 
@@ -13,7 +13,7 @@ pub struct RunArgs {
 
 impl Args for RunArgs {
     fn augment_args(cmd: Command) -> Command {
-        cmd.args(FLAGS.iter().map(arg))
+        cmd.args(flags().iter().map(arg))
     }
 
     fn augment_args_for_update(cmd: Command) -> Command {
@@ -23,7 +23,7 @@ impl Args for RunArgs {
 
 impl FromArgMatches for RunArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = FLAGS.iter().filter_map(|flag| {
+        let given = flags().iter().filter_map(|flag| {
             let values: Vec<String> = matches.get_many(flag.name)?.cloned().collect();
             Some(GivenFlag { flag, values })
         });
@@ -54,49 +54,13 @@ fn arg(flag: &'static Flag) -> Arg {
         .value_hint(hint)
         .allow_negative_numbers(true)
         .help(help)
-        .help_heading(heading(flag.name))
+        .help_heading(flag.heading())
         .hide(!flag.is_acted_on());
     let arg = match flag.takes() {
         Takes::Value => arg,
         Takes::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
     };
     if flag.name == "v" { arg.short('v') } else { arg }
-}
-
-/// What a flag is about: the groups of `--help`.
-fn heading(name: &str) -> &'static str {
-    match name {
-        "config" | "config-dir" => "Configuration files",
-        "root-dir" | "run-dir" => "Directories",
-        "hostname-override" | "node-ip" | "node-labels" | "cloud-provider" => "Node",
-        "v" | "logging-format" => "Log",
-        "container-runtime-endpoint" | "image-service-endpoint" | "runtime-request-timeout" => {
-            "Container runtime"
-        }
-        "pod-manifest-path"
-        | "manifest-url"
-        | "manifest-url-header"
-        | "file-check-frequency"
-        | "http-check-frequency" => "Manifests",
-        "serialize-image-pulls" | "registry-qps" | "registry-burst" => "Image pulls",
-        "cgroup-root"
-        | "cgroup-driver"
-        | "cgroups-per-qos"
-        | "enforce-node-allocatable"
-        | "system-reserved"
-        | "kube-reserved" => "Cgroups",
-        "max-pods"
-        | "pods-per-core"
-        | "pod-max-pids"
-        | "cpu-cfs-quota"
-        | "cpu-cfs-quota-period"
-        | "seccomp-default"
-        | "allowed-unsafe-sysctls"
-        | "resolv-conf"
-        | "cluster-dns"
-        | "cluster-domain" => "Pods",
-        _ => "The agent itself",
-    }
 }
 
 /// The documentation's note as a line of help: no code style, a capital letter, flags instead of
@@ -116,10 +80,9 @@ fn sentence(note: &str) -> String {
 fn flags_for_fields(text: &str) -> String {
     let word = |word: &str| {
         let is_name = word.chars().any(char::is_uppercase);
-        let flag = FLAGS.iter().find(|flag| match flag.effect {
-            Effect::Kubelet(path) | Effect::Nodelet(path) => is_name && path == word,
-            Effect::Own(..) | Effect::Ignored(..) | Effect::Refused(..) => false,
-        });
+        let flag = flags()
+            .iter()
+            .find(|flag| is_name && flag.target().is_some_and(|target| target.path == word));
         flag.map_or_else(|| word.to_owned(), |flag| format!("--{}", flag.name))
     };
     text.split_inclusive(|c: char| !c.is_alphanumeric())

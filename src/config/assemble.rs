@@ -2,8 +2,8 @@
 
 use super::{
     build, eviction,
-    fields::{KUBELET, NODELET},
-    flags::{Effect, Flag},
+    fields::{KUBELET, NODELET, field_at},
+    flags::{Effect, Flag, Target},
     guards,
     host::HostFacts,
     names,
@@ -211,10 +211,9 @@ impl Gathering {
                     self.mistakes.push(mistake);
                 }
                 FindingKind::Unsupported | FindingKind::Ignored
-                    if is_unset(
-                        &mistake.problem.path,
-                        document.root.nearest_to(&mistake.problem.path),
-                    ) => {}
+                    if field_at(KUBELET, &mistake.problem.path).is_some_and(|field| {
+                        is_unset(field, document.root.nearest_to(&mistake.problem.path))
+                    }) => {}
                 FindingKind::Unsupported => self.mistakes.push(mistake),
                 FindingKind::Ignored => {
                     if let Some(why) = mistake.problem.message.strip_prefix("ignored: ") {
@@ -229,19 +228,18 @@ impl Gathering {
 
     fn flag(&mut self, given: &GivenFlag, own: &mut Own) {
         let place = given.place();
-        match given.flag.effect {
+        match &given.flag.effect {
             Effect::Own(..) => self.own_flag(given, &place, own),
             Effect::Ignored(_, why) => {
                 self.notices.push(place.mistake("", format!("not acted on: {why}")));
             }
             Effect::Refused(..) if given.last().is_empty() => {}
-            Effect::Refused(_, why) => self.mistakes.push(place.mistake("", why)),
-            Effect::Kubelet(path) | Effect::Nodelet(path) => {
-                let Some(field) = given.flag.field() else { return };
+            Effect::Refused(_, why) => self.mistakes.push(place.mistake("", *why)),
+            Effect::Sets(Target { nodelet, path, field }) => {
                 let value = flag_value(field, given.flag.separator(), &given.values);
                 if field.support == Support::Ignored {
                     let unset = given.last().is_empty()
-                        || value.is_ok_and(|value| is_unset(path, &Node::from_json(&value)));
+                        || value.is_ok_and(|value| is_unset(field, &Node::from_json(&value)));
                     if !unset {
                         let message = format!("not acted on: {}", field.note);
                         self.notices.push(place.mistake("", message));
@@ -255,8 +253,7 @@ impl Gathering {
                         self.mistakes.push(place.mistake("", message));
                     }
                     Ok(value) => {
-                        let nodelet = matches!(given.flag.effect, Effect::Nodelet(_));
-                        if nodelet { &mut self.nodelet } else { &mut self.kubelet }
+                        if *nodelet { &mut self.nodelet } else { &mut self.kubelet }
                             .set(path, &value, &place);
                     }
                 }

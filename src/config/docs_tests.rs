@@ -2,8 +2,8 @@
 //! says something else. `UPDATE_DOCS=1 cargo test --lib config` writes it.
 
 use super::{
-    fields::{KUBELET, NODELET, default_of},
-    flags::{Effect, FLAGS, Flag},
+    fields::{KUBELET, NODELET, leaves},
+    flags::{Effect, flags},
 };
 use crate::document::{Field, Support, Type};
 use std::{fmt::Write, fs, path::Path};
@@ -34,26 +34,18 @@ fn support(support: Support) -> &'static str {
     }
 }
 
-/// The flag that sets a field.
-fn flag_of(path: &str) -> Option<&'static Flag> {
-    FLAGS
-        .iter()
-        .find(|flag| matches!(flag.effect, Effect::Kubelet(p) | Effect::Nodelet(p) if p == path))
-}
-
-fn field_rows(fields: &'static [Field], prefix: &str, out: &mut String) {
-    for field in fields {
-        let path = format!("{prefix}{}", field.name);
-        if let Type::Object(inner) = field.ty {
-            field_rows(inner, &format!("{path}."), out);
-            continue;
-        }
-        let flag = flag_of(&path).map_or(String::new(), |flag| format!("`--{}`", flag.name));
-        let default = default_of(&path).map_or(String::new(), code);
+fn field_table(fields: &'static [Field]) -> String {
+    let mut out =
+        "| field | type | default | flag | acted on | |\n|---|---|---|---|---|---|\n".to_owned();
+    for (path, field) in leaves(fields) {
+        let flag = field.setting.and_then(|setting| setting.flag);
+        let flag = flag.map_or(String::new(), |flag| format!("`--{flag}`"));
+        let default = field.default().map_or(String::new(), code);
         let ty = type_name(&field.ty);
         let (here, note) = (support(field.support), field.note);
         writeln!(out, "| `{path}` | {ty} | {default} | {flag} | {here} | {note} |").unwrap();
     }
+    out
 }
 
 /// Values in code style, sentences as they are.
@@ -61,29 +53,20 @@ fn code(default: &str) -> String {
     if default.contains(' ') { default.to_owned() } else { format!("`{default}`") }
 }
 
-fn field_table(fields: &'static [Field]) -> String {
-    let mut out =
-        "| field | type | default | flag | acted on | |\n|---|---|---|---|---|---|\n".to_owned();
-    field_rows(fields, "", &mut out);
-    out
-}
-
 fn flag_tables() -> String {
     let mut out = "| flag | default | sets | |\n|---|---|---|---|\n".to_owned();
-    for flag in FLAGS.iter().filter(|flag| flag.is_acted_on()) {
-        let sets = match flag.effect {
-            Effect::Kubelet(path) | Effect::Nodelet(path) => format!("`{path}`"),
-            Effect::Own(..) | Effect::Ignored(..) | Effect::Refused(..) => String::new(),
-        };
+    for flag in flags().iter().filter(|flag| flag.is_acted_on()) {
+        let sets = flag.target().map_or(String::new(), |target| format!("`{}`", target.path));
         let default = flag.default().map_or(String::new(), code);
         let usage = format!("`--{} {}`", flag.name, flag.value_name());
         writeln!(out, "| {usage} | {default} | {sets} | {} |", flag.help()).unwrap();
     }
     out.push_str("\nThe kubelet's other flags:\n\n| flag | | why |\n|---|---|---|\n");
-    for flag in FLAGS.iter().filter(|flag| !flag.is_acted_on()) {
-        let refused = match (flag.effect, flag.field()) {
-            (Effect::Refused(..), _) | (_, Some(Field { support: Support::No, .. })) => true,
-            (_, _) => false,
+    for flag in flags().iter().filter(|flag| !flag.is_acted_on()) {
+        let refused = match &flag.effect {
+            Effect::Refused(..) => true,
+            Effect::Sets(target) => target.field.support == Support::No,
+            Effect::Own(..) | Effect::Ignored(..) => false,
         };
         let answer = if refused { "an error" } else { "reported" };
         writeln!(out, "| `--{}` | {answer} | {} |", flag.name, flag.help()).unwrap();

@@ -1,7 +1,7 @@
 //! Every field of KubeletConfiguration v1beta1 (1.36) and of NodeletConfiguration: name, type, and
 //! what becomes of it. Decoding, `--help` and docs/configuration.md are all made from these tables.
 
-use crate::document::{Field, Support, Type};
+use crate::document::{Field, Setting, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
 const API: &str =
@@ -13,63 +13,149 @@ const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
 const IPTABLES: &str = "the kubelet no longer uses it";
 const KERNEL_MEMORY: &str = "the agent does not set memory.high and memory.min";
 
+const EVICTION_HARD: &str = "{memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, \
+     imagefs.available: 15%, imagefs.inodesFree: 5%}";
+
+// The groups of flags in `--help`.
+pub(super) const NODE: &str = "Node";
+pub(super) const DIRECTORIES: &str = "Directories";
+const CONTAINER_RUNTIME: &str = "Container runtime";
+const MANIFESTS: &str = "Manifests";
+const PODS: &str = "Pods";
+const IMAGE_PULLS: &str = "Image pulls";
+const CGROUPS: &str = "Cgroups";
+const LOG: &str = "Log";
+pub(super) const THE_AGENT_ITSELF: &str = "The agent itself";
+
+/// The flag of a field that is acted on, and its group in `--help`.
+const fn flag(name: &'static str, heading: &'static str) -> Setting {
+    Setting { flag: Some(name), heading, ..Setting::NONE }
+}
+/// A flag that `--help` does not show.
+const fn hidden_flag(name: &'static str) -> Setting {
+    flag(name, "")
+}
+/// The default of a field without a flag; words with spaces are shown as they are.
+const fn default(text: &'static str) -> Setting {
+    Setting::NONE.default(text)
+}
+
 /// A field that is acted on, with its effect.
 const fn yes(name: &'static str, ty: Type, effect: &'static str) -> Field {
-    Field { name, ty, support: Support::Yes, note: effect }
+    Field { note: effect, ..Field::yes(name, ty) }
 }
 const fn differs(name: &'static str, ty: Type, note: &'static str) -> Field {
-    Field { name, ty, support: Support::Differs, note }
+    Field::differs(name, ty, note)
 }
 const fn ignored(name: &'static str, ty: Type, note: &'static str) -> Field {
-    Field { name, ty, support: Support::Ignored, note }
+    Field::ignored(name, ty, note)
+}
+
+/// The same, with a flag or a default.
+const fn yes_with(
+    name: &'static str,
+    ty: Type,
+    setting: &'static Setting,
+    effect: &'static str,
+) -> Field {
+    yes(name, ty, effect).with(setting)
+}
+const fn differs_with(
+    name: &'static str,
+    ty: Type,
+    setting: &'static Setting,
+    note: &'static str,
+) -> Field {
+    differs(name, ty, note).with(setting)
+}
+const fn ignored_with(
+    name: &'static str,
+    ty: Type,
+    setting: &'static Setting,
+    note: &'static str,
+) -> Field {
+    ignored(name, ty, note).with(setting)
+}
+const fn no_with(
+    name: &'static str,
+    ty: Type,
+    setting: &'static Setting,
+    note: &'static str,
+) -> Field {
+    Field::no(name, ty, note).with(setting)
 }
 
 /// `kind: KubeletConfiguration`, `apiVersion: kubelet.config.k8s.io/v1beta1`, in upstream's order.
 pub(super) const KUBELET: &[Field] = &[
     yes("apiVersion", String, "must be `kubelet.config.k8s.io/v1beta1`"),
     yes("kind", String, "must be `KubeletConfiguration`"),
-    ignored("enableServer", Bool, SERVER),
-    differs(
+    ignored_with("enableServer", Bool, &hidden_flag("enable-server").zero_counts(), SERVER),
+    differs_with(
         "staticPodPath",
         String,
+        &flag("pod-manifest-path", MANIFESTS).value("PATH").default("/etc/nodelet/static-pods"),
         "directory of manifests, or one manifest file; `\"\"` means that no directory is read. The kubelet has no default",
     ),
-    yes("podLogsDir", String, "directory of the container logs"),
-    differs(
+    yes_with("podLogsDir", String, &default("/var/log/pods"), "directory of the container logs"),
+    differs_with(
         "syncFrequency",
         Duration,
+        &flag("sync-frequency", THE_AGENT_ITSELF).default("1m"),
         "`/healthz` fails when the main loop completes no pass within twice this time, or within 5m if that is longer. Pods need no resync: the agent checks a pod whenever something changes",
     ),
-    yes(
+    yes_with(
         "fileCheckFrequency",
         Duration,
+        &flag("file-check-frequency", MANIFESTS).default("20s"),
         "how often the agent reads staticPodPath again; inotify also reports changes at once",
     ),
-    yes("httpCheckFrequency", Duration, "how often the agent requests staticPodURL"),
-    yes(
+    yes_with(
+        "httpCheckFrequency",
+        Duration,
+        &flag("http-check-frequency", MANIFESTS).default("20s"),
+        "how often the agent requests staticPodURL",
+    ),
+    yes_with(
         "staticPodURL",
         String,
+        &flag("manifest-url", MANIFESTS).value("URL"),
         "URL (http or https) of a manifest, a PodList or several documents; the agent follows up to 10 redirects",
     ),
-    differs(
+    differs_with(
         "staticPodURLHeader",
         Map(&List(&String)),
+        &flag("manifest-url-header", MANIFESTS),
         "headers of the requests to staticPodURL; they are not sent to another host or port after a redirect",
     ),
-    ignored("address", String, SERVER),
-    ignored("port", Int32, SERVER),
-    ignored("readOnlyPort", Int32, SERVER),
-    ignored("tlsCertFile", String, SERVER),
-    ignored("tlsPrivateKeyFile", String, SERVER),
-    ignored("tlsCipherSuites", List(&String), SERVER),
-    ignored("tlsCurvePreferences", List(&String), SERVER),
-    ignored("tlsMinVersion", String, SERVER),
-    ignored("rotateCertificates", Bool, API),
-    ignored("serverTLSBootstrap", Bool, SERVER),
+    ignored_with("address", String, &hidden_flag("address"), SERVER),
+    ignored_with("port", Int32, &hidden_flag("port"), SERVER),
+    ignored_with("readOnlyPort", Int32, &hidden_flag("read-only-port"), SERVER),
+    ignored_with("tlsCertFile", String, &hidden_flag("tls-cert-file"), SERVER),
+    ignored_with("tlsPrivateKeyFile", String, &hidden_flag("tls-private-key-file"), SERVER),
+    ignored_with("tlsCipherSuites", List(&String), &hidden_flag("tls-cipher-suites"), SERVER),
+    ignored_with(
+        "tlsCurvePreferences",
+        List(&String),
+        &hidden_flag("tls-curve-preferences"),
+        SERVER,
+    ),
+    ignored_with("tlsMinVersion", String, &hidden_flag("tls-min-version"), SERVER),
+    ignored_with("rotateCertificates", Bool, &hidden_flag("rotate-certificates"), API),
+    ignored_with("serverTLSBootstrap", Bool, &hidden_flag("rotate-server-certificates"), SERVER),
     ignored("authentication", Object(AUTHENTICATION), SERVER),
     ignored("authorization", Object(AUTHORIZATION), SERVER),
-    yes("registryPullQPS", Int32, "image pulls per second; `0`: no limit"),
-    yes("registryBurst", Int32, "largest burst of image pulls; on average registryPullQPS applies"),
+    yes_with(
+        "registryPullQPS",
+        Int32,
+        &flag("registry-qps", IMAGE_PULLS).default("5"),
+        "image pulls per second; `0`: no limit",
+    ),
+    yes_with(
+        "registryBurst",
+        Int32,
+        &flag("registry-burst", IMAGE_PULLS).default("10"),
+        "largest burst of image pulls; on average registryPullQPS applies",
+    ),
     ignored(
         "imagePullCredentialsVerificationPolicy",
         String,
@@ -80,230 +166,412 @@ pub(super) const KUBELET: &[Field] = &[
         List(&String),
         "an image that is present may be used by every pod",
     ),
-    yes("eventRecordQPS", Int32, "events written to the API server per second; `0`: no limit"),
-    yes("eventBurst", Int32, "largest burst of events; on average eventRecordQPS applies"),
-    ignored("enableDebuggingHandlers", Bool, SERVER),
-    ignored("enableContentionProfiling", Bool, SERVER),
-    yes("healthzPort", Int32, "port of `/healthz`; `0`: it is not served"),
-    yes("healthzBindAddress", String, "IP address of `/healthz`"),
-    yes("oomScoreAdj", Int32, "the agent's own /proc/self/oom_score_adj"),
-    yes("clusterDomain", String, "DNS domain of pods with dnsPolicy ClusterFirst"),
-    yes("clusterDNS", List(&String), "DNS servers of pods with dnsPolicy ClusterFirst"),
-    ignored("streamingConnectionIdleTimeout", Duration, SERVER),
-    yes(
+    yes_with(
+        "eventRecordQPS",
+        Int32,
+        &flag("event-qps", THE_AGENT_ITSELF).default("50"),
+        "events written to the API server per second; `0`: no limit",
+    ),
+    yes_with(
+        "eventBurst",
+        Int32,
+        &flag("event-burst", THE_AGENT_ITSELF).default("100"),
+        "largest burst of events; on average eventRecordQPS applies",
+    ),
+    ignored_with(
+        "enableDebuggingHandlers",
+        Bool,
+        &hidden_flag("enable-debugging-handlers").zero_counts(),
+        SERVER,
+    ),
+    ignored_with("enableContentionProfiling", Bool, &hidden_flag("contention-profiling"), SERVER),
+    yes_with(
+        "healthzPort",
+        Int32,
+        &flag("healthz-port", THE_AGENT_ITSELF).default("10248"),
+        "port of `/healthz`; `0`: it is not served",
+    ),
+    yes_with(
+        "healthzBindAddress",
+        String,
+        &flag("healthz-bind-address", THE_AGENT_ITSELF).value("IP").default("127.0.0.1"),
+        "IP address of `/healthz`",
+    ),
+    yes_with(
+        "oomScoreAdj",
+        Int32,
+        &flag("oom-score-adj", THE_AGENT_ITSELF).default("-999"),
+        "the agent's own /proc/self/oom_score_adj",
+    ),
+    yes_with(
+        "clusterDomain",
+        String,
+        &flag("cluster-domain", PODS).value("DOMAIN"),
+        "DNS domain of pods with dnsPolicy ClusterFirst",
+    ),
+    yes_with(
+        "clusterDNS",
+        List(&String),
+        &flag("cluster-dns", PODS),
+        "DNS servers of pods with dnsPolicy ClusterFirst",
+    ),
+    ignored_with(
+        "streamingConnectionIdleTimeout",
+        Duration,
+        &hidden_flag("streaming-connection-idle-timeout"),
+        SERVER,
+    ),
+    yes_with(
         "nodeStatusUpdateFrequency",
         Duration,
+        &flag("node-status-update-frequency", THE_AGENT_ITSELF).default("10s"),
         "how often the agent computes the status of the Node; a changed condition is written at once",
     ),
-    yes(
+    yes_with(
         "nodeStatusReportFrequency",
         Duration,
+        &default("5m"),
         "how often the agent writes an unchanged status; if only nodeStatusUpdateFrequency is set, its value is used",
     ),
-    yes(
+    yes_with(
         "nodeLeaseDurationSeconds",
         Int32,
+        &default("40"),
         "how long the lease of the node is valid, in seconds; the agent renews it four times in this period",
     ),
-    yes(
+    yes_with(
         "imageMinimumGCAge",
         Duration,
+        &flag("minimum-image-ttl-duration", THE_AGENT_ITSELF).default("2m"),
         "an unused image that the agent first saw more recently is kept",
     ),
-    differs(
+    differs_with(
         "imageMaximumGCAge",
         Duration,
+        &default("0s"),
         "an image that was unused for longer is removed even when the disk has room; `0s`: it is kept. The agent saves when each image was last used; the kubelet loses these times when it restarts",
     ),
-    yes(
+    yes_with(
         "imageGCHighThresholdPercent",
         Int32,
+        &flag("image-gc-high-threshold", THE_AGENT_ITSELF).default("85"),
         "when this percentage of the image file system is in use, unused images are removed; `100`: they are removed only under disk pressure",
     ),
-    yes(
+    yes_with(
         "imageGCLowThresholdPercent",
         Int32,
+        &flag("image-gc-low-threshold", THE_AGENT_ITSELF).default("80"),
         "unused images are removed until usage is down to this percentage",
     ),
     // Text, because a negative duration is allowed here.
-    ignored(
+    ignored_with(
         "volumeStatsAggPeriod",
         String,
+        &hidden_flag("volume-stats-agg-period"),
         "the agent measures volume usage when a decision needs it",
     ),
-    ignored("kubeletCgroups", String, CGROUP_OTHERS),
-    ignored("systemCgroups", String, CGROUP_OTHERS),
-    yes("cgroupRoot", String, "existing cgroup under which the agent creates `kubepods`"),
-    yes("cgroupsPerQOS", Bool, "create cgroups for QoS classes and pods"),
-    yes(
+    ignored_with("kubeletCgroups", String, &hidden_flag("kubelet-cgroups"), CGROUP_OTHERS),
+    ignored_with("systemCgroups", String, &hidden_flag("system-cgroups"), CGROUP_OTHERS),
+    yes_with(
+        "cgroupRoot",
+        String,
+        &flag("cgroup-root", CGROUPS).value("CGROUP").default("/"),
+        "existing cgroup under which the agent creates `kubepods`",
+    ),
+    yes_with(
+        "cgroupsPerQOS",
+        Bool,
+        &flag("cgroups-per-qos", CGROUPS).default("true"),
+        "create cgroups for QoS classes and pods",
+    ),
+    yes_with(
         "cgroupDriver",
         String,
+        &flag("cgroup-driver", CGROUPS).value("DRIVER").default("cgroupfs"),
         "how cgroups are created: `cgroupfs` or `systemd`. The driver that the runtime reports (CRI RuntimeConfig: containerd 2, CRI-O) takes precedence",
     ),
-    ignored("cpuManagerPolicy", String, PINNING),
-    ignored("cpuManagerPolicyOptions", Map(&String), PINNING),
-    ignored("cpuManagerReconcilePeriod", Duration, PINNING),
-    ignored("memoryManagerPolicy", String, PINNING),
-    ignored("topologyManagerPolicy", String, PINNING),
-    ignored("topologyManagerScope", String, PINNING),
-    ignored("topologyManagerPolicyOptions", Map(&String), PINNING),
-    yes(
+    ignored_with("cpuManagerPolicy", String, &hidden_flag("cpu-manager-policy"), PINNING),
+    ignored_with(
+        "cpuManagerPolicyOptions",
+        Map(&String),
+        &hidden_flag("cpu-manager-policy-options"),
+        PINNING,
+    ),
+    ignored_with(
+        "cpuManagerReconcilePeriod",
+        Duration,
+        &hidden_flag("cpu-manager-reconcile-period"),
+        PINNING,
+    ),
+    ignored_with("memoryManagerPolicy", String, &hidden_flag("memory-manager-policy"), PINNING),
+    ignored_with("topologyManagerPolicy", String, &hidden_flag("topology-manager-policy"), PINNING),
+    ignored_with("topologyManagerScope", String, &hidden_flag("topology-manager-scope"), PINNING),
+    ignored_with(
+        "topologyManagerPolicyOptions",
+        Map(&String),
+        &hidden_flag("topology-manager-policy-options"),
+        PINNING,
+    ),
+    yes_with(
         "singleProcessOOMKill",
         Bool,
+        &default("false on cgroup v2, true on v1"),
         "when a container runs out of memory, kill one process instead of the whole container (cgroup v2)",
     ),
-    ignored(
+    ignored_with(
         "qosReserved",
         Map(&String),
+        &hidden_flag("qos-reserved"),
         "this version does not reserve the requests of Guaranteed pods",
     ),
-    yes(
+    yes_with(
         "runtimeRequestTimeout",
         Duration,
+        &flag("runtime-request-timeout", CONTAINER_RUNTIME).default("2m"),
         "deadline of runtime calls that only read; a call that changes something is reported as hung after this time and goes on",
     ),
-    ignored("hairpinMode", String, "the network belongs to the CNI plugin"),
-    yes(
+    ignored_with(
+        "hairpinMode",
+        String,
+        &hidden_flag("hairpin-mode"),
+        "the network belongs to the CNI plugin",
+    ),
+    yes_with(
         "maxPods",
         Int32,
+        &flag("max-pods", PODS).default("110"),
         "largest number of pods on the node; further pods wait until there is room",
     ),
-    ignored("podCIDR", String, "the network belongs to the CNI plugin"),
-    differs(
+    ignored_with(
+        "podCIDR",
+        String,
+        &hidden_flag("pod-cidr"),
+        "the network belongs to the CNI plugin",
+    ),
+    differs_with(
         "podPidsLimit",
         Int64,
+        &flag("pod-max-pids", PODS).default("the larger of 1024 and an eighth of the host's pids"),
         "largest number of tasks (processes and threads) in a pod; negative: no limit. The kubelet's default is no limit",
     ),
-    yes(
+    yes_with(
         "resolvConf",
         String,
+        &flag("resolv-conf", PODS).value("PATH").default("/etc/resolv.conf"),
         "file that the DNS configuration of pods is based on; `\"\"` means none",
     ),
-    Field {
-        name: "runOnce",
-        ty: Bool,
-        support: Support::No,
-        note: "the kubelet rejects it too: run the agent as a service",
-    },
-    yes("cpuCFSQuota", Bool, "enforce CPU limits"),
-    yes("cpuCFSQuotaPeriod", Duration, "period over which a CPU limit applies, 1ms to 1s"),
-    yes(
+    no_with(
+        "runOnce",
+        Bool,
+        &hidden_flag("runonce").default("false"),
+        "the kubelet rejects it too: run the agent as a service",
+    ),
+    yes_with(
+        "cpuCFSQuota",
+        Bool,
+        &flag("cpu-cfs-quota", PODS).default("true"),
+        "enforce CPU limits",
+    ),
+    yes_with(
+        "cpuCFSQuotaPeriod",
+        Duration,
+        &flag("cpu-cfs-quota-period", PODS).default("100ms"),
+        "period over which a CPU limit applies, 1ms to 1s",
+    ),
+    yes_with(
         "nodeStatusMaxImages",
         Int32,
+        &flag("node-status-max-images", THE_AGENT_ITSELF).default("50"),
         "number of images listed in the status of the Node, largest first; `-1`: all",
     ),
-    yes("maxOpenFiles", Int64, "the agent's own RLIMIT_NOFILE"),
-    ignored("contentType", String, "the agent always uses JSON"),
-    yes(
+    yes_with(
+        "maxOpenFiles",
+        Int64,
+        &flag("max-open-files", THE_AGENT_ITSELF).default("1000000"),
+        "the agent's own RLIMIT_NOFILE",
+    ),
+    ignored_with(
+        "contentType",
+        String,
+        &hidden_flag("kube-api-content-type"),
+        "the agent always uses JSON",
+    ),
+    yes_with(
         "kubeAPIQPS",
         Int32,
+        &flag("kube-api-qps", THE_AGENT_ITSELF).default("50"),
         "requests about pods to the API server per second; requests for the node's status and lease are not counted",
     ),
-    yes("kubeAPIBurst", Int32, "largest burst of requests; on average kubeAPIQPS applies"),
-    yes("serializeImagePulls", Bool, "pull one image at a time"),
+    yes_with(
+        "kubeAPIBurst",
+        Int32,
+        &flag("kube-api-burst", THE_AGENT_ITSELF).default("100"),
+        "largest burst of requests; on average kubeAPIQPS applies",
+    ),
+    yes_with(
+        "serializeImagePulls",
+        Bool,
+        &flag("serialize-image-pulls", IMAGE_PULLS).default("true"),
+        "pull one image at a time",
+    ),
     yes(
         "maxParallelImagePulls",
         Int32,
         "number of images pulled at the same time; a value above 1 disables serializeImagePulls unless that field is set",
     ),
-    differs(
+    differs_with(
         "evictionHard",
         Map(&String),
+        &flag("eviction-hard", THE_AGENT_ITSELF).value("SIGNAL<VALUE,...").default(EVICTION_HARD),
         "thresholds by signal, each a quantity or a percentage of the capacity (`0%` and `100%`: disabled). A pod is evicted as soon as one is met. A map replaces the whole default; `{}` disables all thresholds. The kubelet uses the default only with a configuration file, and never evicts static pods",
     ),
-    yes(
+    yes_with(
         "evictionSoft",
         Map(&String),
+        &flag("eviction-soft", THE_AGENT_ITSELF).value("SIGNAL<VALUE,..."),
         "thresholds by signal. A pod is evicted after a threshold has been met for its grace period; the node's condition changes at once",
     ),
-    yes(
+    yes_with(
         "evictionSoftGracePeriod",
         Map(&String),
+        &flag("eviction-soft-grace-period", THE_AGENT_ITSELF),
         "grace period of each evictionSoft threshold; every threshold needs an entry",
     ),
-    yes(
+    yes_with(
         "evictionPressureTransitionPeriod",
         Duration,
+        &flag("eviction-pressure-transition-period", THE_AGENT_ITSELF).default("5m"),
         "how long a pressure condition stays true after the pressure was last observed; evicted pods do not return during this time",
     ),
-    differs(
+    differs_with(
         "evictionMaxPodGracePeriod",
         Int32,
+        &flag("eviction-max-pod-grace-period", THE_AGENT_ITSELF).default("0"),
         "longest grace period of a pod that is evicted for a soft threshold, in seconds; the pod always gets at least 1. Negative: the pod's own grace period, which the kubelet documents but does not implement",
     ),
-    yes(
+    yes_with(
         "evictionMinimumReclaim",
         Map(&String),
+        &flag("eviction-minimum-reclaim", THE_AGENT_ITSELF),
         "by signal, how much more than the threshold must be free before eviction stops",
     ),
-    yes(
+    yes_with(
         "mergeDefaultEvictionSettings",
         Bool,
+        &default("false"),
         "signals that evictionHard does not name keep their default threshold",
     ),
-    yes(
+    yes_with(
         "podsPerCore",
         Int32,
+        &flag("pods-per-core", PODS).default("0"),
         "largest number of pods for each CPU of the node, up to maxPods; `0`: only maxPods applies",
     ),
-    yes(
+    yes_with(
         "enableControllerAttachDetach",
         Bool,
+        &flag("enable-controller-attach-detach", THE_AGENT_ITSELF).default("true"),
         "annotate the Node with `volumes.kubernetes.io/controller-managed-attach-detach`",
     ),
-    yes(
+    yes_with(
         "protectKernelDefaults",
         Bool,
+        &flag("protect-kernel-defaults", THE_AGENT_ITSELF).default("false"),
         "refuse to start if a kernel setting differs from what the kubelet expects; when false, the agent does not check or change kernel settings",
     ),
-    ignored("makeIPTablesUtilChains", Bool, IPTABLES),
-    ignored("iptablesMasqueradeBit", Int32, IPTABLES),
-    ignored("iptablesDropBit", Int32, IPTABLES),
-    ignored("featureGates", Map(&Bool), "nodelet has no feature gates"),
-    differs("failSwapOn", Bool, "refuse to start while swap is on; the kubelet's default is true"),
+    ignored_with(
+        "makeIPTablesUtilChains",
+        Bool,
+        &hidden_flag("make-iptables-util-chains").zero_counts(),
+        IPTABLES,
+    ),
+    ignored_with(
+        "iptablesMasqueradeBit",
+        Int32,
+        &hidden_flag("iptables-masquerade-bit").zero_counts(),
+        IPTABLES,
+    ),
+    ignored_with(
+        "iptablesDropBit",
+        Int32,
+        &hidden_flag("iptables-drop-bit").zero_counts(),
+        IPTABLES,
+    ),
+    ignored_with(
+        "featureGates",
+        Map(&Bool),
+        &hidden_flag("feature-gates"),
+        "nodelet has no feature gates",
+    ),
+    differs_with(
+        "failSwapOn",
+        Bool,
+        &flag("fail-swap-on", THE_AGENT_ITSELF).default("false"),
+        "refuse to start while swap is on; the kubelet's default is true",
+    ),
     ignored(
         "memorySwap",
         Object(&[ignored("swapBehavior", String, KERNEL_MEMORY)]),
         "the agent does not limit how containers use swap",
     ),
-    ignored("containerLogMaxSize", String, ROTATION),
-    ignored("containerLogMaxFiles", Int32, ROTATION),
+    ignored_with("containerLogMaxSize", String, &hidden_flag("container-log-max-size"), ROTATION),
+    ignored_with("containerLogMaxFiles", Int32, &hidden_flag("container-log-max-files"), ROTATION),
     ignored("containerLogMaxWorkers", Int32, ROTATION),
     ignored("containerLogMonitorInterval", Duration, ROTATION),
     ignored("configMapAndSecretChangeDetectionStrategy", String, API),
-    yes(
+    yes_with(
         "systemReserved",
         Map(&String),
+        &flag("system-reserved", CGROUPS),
         "cpu, memory, ephemeral-storage and pid reserved for the system, not available to pods",
     ),
-    yes(
+    yes_with(
         "kubeReserved",
         Map(&String),
+        &flag("kube-reserved", CGROUPS),
         "resources reserved for Kubernetes components, in addition to systemReserved",
     ),
-    ignored("reservedSystemCPUs", String, PINNING),
+    ignored_with("reservedSystemCPUs", String, &hidden_flag("reserved-cpus"), PINNING),
     ignored("showHiddenMetricsForVersion", String, SERVER),
-    ignored("systemReservedCgroup", String, CGROUP_OTHERS),
-    ignored("kubeReservedCgroup", String, CGROUP_OTHERS),
-    differs(
+    ignored_with(
+        "systemReservedCgroup",
+        String,
+        &hidden_flag("system-reserved-cgroup"),
+        CGROUP_OTHERS,
+    ),
+    ignored_with("kubeReservedCgroup", String, &hidden_flag("kube-reserved-cgroup"), CGROUP_OTHERS),
+    differs_with(
         "enforceNodeAllocatable",
         List(&String),
+        &flag("enforce-node-allocatable", CGROUPS).default("[pods]"),
         "`pods` limits the resources of all pods together; `none` or an empty list sets no limit; the other values are accepted and have no effect",
     ),
-    yes(
+    yes_with(
         "allowedUnsafeSysctls",
         List(&String),
+        &flag("allowed-unsafe-sysctls", PODS),
         "sysctls that a pod may set in addition to the safe ones; a trailing `*` matches any suffix",
     ),
-    ignored("volumePluginDir", String, "there are no volume plugins"),
-    yes("providerID", String, "`spec.providerID` of the Node when the agent registers it"),
-    ignored(
+    ignored_with(
+        "volumePluginDir",
+        String,
+        &hidden_flag("volume-plugin-dir"),
+        "there are no volume plugins",
+    ),
+    yes_with(
+        "providerID",
+        String,
+        &flag("provider-id", THE_AGENT_ITSELF),
+        "`spec.providerID` of the Node when the agent registers it",
+    ),
+    ignored_with(
         "kernelMemcgNotification",
         Bool,
+        &hidden_flag("kernel-memcg-notification"),
         "the agent reads a signal more often the closer it is to its threshold",
     ),
     yes("logging", Object(LOGGING), "the agent's own log"),
-    ignored("enableSystemLogHandler", Bool, SERVER),
+    ignored_with("enableSystemLogHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
     ignored("enableSystemLogQuery", Bool, SERVER),
     differs(
         "shutdownGracePeriod",
@@ -321,41 +589,61 @@ pub(super) const KUBELET: &[Field] = &[
         "replaces the other two shutdown fields: the time of each group of pods; the group with the lowest `priority` ends first",
     ),
     yes("crashLoopBackOff", Object(CRASH_LOOP), "wait between restarts of a container"),
-    ignored("reservedMemory", List(&Object(RESERVED_MEMORY)), PINNING),
-    ignored("enableProfilingHandler", Bool, SERVER),
-    ignored("enableDebugFlagsHandler", Bool, SERVER),
-    yes(
+    ignored_with(
+        "reservedMemory",
+        List(&Object(RESERVED_MEMORY)),
+        &hidden_flag("reserved-memory"),
+        PINNING,
+    ),
+    ignored_with("enableProfilingHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
+    ignored_with("enableDebugFlagsHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
+    yes_with(
         "seccompDefault",
         Bool,
+        &flag("seccomp-default", PODS).default("false"),
         "containers without a seccomp profile use the runtime's default profile",
     ),
     ignored("memoryThrottlingFactor", Float, KERNEL_MEMORY),
     ignored("memoryReservationPolicy", String, KERNEL_MEMORY),
-    differs(
+    differs_with(
         "registerWithTaints",
         List(&Object(TAINT)),
+        &flag("register-with-taints", THE_AGENT_ITSELF),
         "taints of the Node when the agent registers it, in addition to `nodelet.dev/static-only:NoSchedule`. That taint keeps away scheduled pods, which this version does not run",
     ),
-    yes(
+    yes_with(
         "registerNode",
         Bool,
+        &flag("register-node", THE_AGENT_ITSELF).default("true"),
         "create the Node object; `false`: update a Node that something else creates",
     ),
     ignored("tracing", Object(TRACING), "the agent sends no traces"),
-    yes(
+    yes_with(
         "localStorageCapacityIsolation",
         Bool,
+        &flag("local-storage-capacity-isolation", THE_AGENT_ITSELF).default("true"),
         "evict pods that exceed a local storage limit: the sizeLimit of an emptyDir volume or a limit on ephemeral-storage",
     ),
-    yes("containerRuntimeEndpoint", String, "the runtime's socket, `unix:///...`"),
-    yes(
+    yes_with(
+        "containerRuntimeEndpoint",
+        String,
+        &flag("container-runtime-endpoint", CONTAINER_RUNTIME)
+            .value("SOCKET")
+            .default("unix:///run/containerd/containerd.sock"),
+        "the runtime's socket, `unix:///...`",
+    ),
+    yes_with(
         "imageServiceEndpoint",
         String,
+        &flag("image-service-endpoint", CONTAINER_RUNTIME)
+            .value("SOCKET")
+            .default("containerRuntimeEndpoint"),
         "socket of the image service if it differs from the runtime's, `unix:///...`",
     ),
-    differs(
+    differs_with(
         "failCgroupV1",
         Bool,
+        &flag("fail-cgroupv1", THE_AGENT_ITSELF).default("false"),
         "refuse to start on a cgroup v1 host; the kubelet's default is true",
     ),
     ignored(
@@ -366,59 +654,104 @@ pub(super) const KUBELET: &[Field] = &[
 ];
 
 const AUTHENTICATION: &[Field] = &[
-    ignored("x509", Object(&[ignored("clientCAFile", String, SERVER)]), SERVER),
     ignored(
-        "webhook",
-        Object(&[ignored("enabled", Bool, SERVER), ignored("cacheTTL", Duration, SERVER)]),
+        "x509",
+        Object(&[ignored_with("clientCAFile", String, &hidden_flag("client-ca-file"), SERVER)]),
         SERVER,
     ),
-    ignored("anonymous", Object(&[ignored("enabled", Bool, SERVER)]), SERVER),
-];
-const AUTHORIZATION: &[Field] = &[
-    ignored("mode", String, SERVER),
     ignored(
         "webhook",
         Object(&[
-            ignored("cacheAuthorizedTTL", Duration, SERVER),
-            ignored("cacheUnauthorizedTTL", Duration, SERVER),
+            ignored_with(
+                "enabled",
+                Bool,
+                &hidden_flag("authentication-token-webhook").zero_counts(),
+                SERVER,
+            ),
+            ignored_with(
+                "cacheTTL",
+                Duration,
+                &hidden_flag("authentication-token-webhook-cache-ttl"),
+                SERVER,
+            ),
+        ]),
+        SERVER,
+    ),
+    ignored(
+        "anonymous",
+        Object(&[ignored_with("enabled", Bool, &hidden_flag("anonymous-auth"), SERVER)]),
+        SERVER,
+    ),
+];
+const AUTHORIZATION: &[Field] = &[
+    ignored_with("mode", String, &hidden_flag("authorization-mode"), SERVER),
+    ignored(
+        "webhook",
+        Object(&[
+            ignored_with(
+                "cacheAuthorizedTTL",
+                Duration,
+                &hidden_flag("authorization-webhook-cache-authorized-ttl"),
+                SERVER,
+            ),
+            ignored_with(
+                "cacheUnauthorizedTTL",
+                Duration,
+                &hidden_flag("authorization-webhook-cache-unauthorized-ttl"),
+                SERVER,
+            ),
         ]),
         SERVER,
     ),
 ];
 const LOG_FLUSH: &str = "the agent writes every line at once";
-const INFO_BUFFER: &[Field] =
-    &[ignored("splitStream", Bool, LOG_FLUSH), ignored("infoBufferSize", Quantity, LOG_FLUSH)];
+const TEXT_LOG: &[Field] = &[
+    ignored_with("splitStream", Bool, &hidden_flag("log-text-split-stream"), LOG_FLUSH),
+    ignored_with("infoBufferSize", Quantity, &hidden_flag("log-text-info-buffer-size"), LOG_FLUSH),
+];
+const JSON_LOG: &[Field] = &[
+    ignored_with("splitStream", Bool, &hidden_flag("log-json-split-stream"), LOG_FLUSH),
+    ignored_with("infoBufferSize", Quantity, &hidden_flag("log-json-info-buffer-size"), LOG_FLUSH),
+];
 const LOGGING: &[Field] = &[
-    yes("format", String, "`text` or `json`"),
+    yes_with(
+        "format",
+        String,
+        &flag("logging-format", LOG).value("FORMAT").default("text"),
+        "`text` or `json`",
+    ),
     // A duration, or nanoseconds as a number: kubeadm writes 0.
-    ignored("flushFrequency", Any, LOG_FLUSH),
-    yes(
+    ignored_with("flushFrequency", Any, &hidden_flag("log-flush-frequency"), LOG_FLUSH),
+    yes_with(
         "verbosity",
         Int64,
+        &flag("v", LOG).default("0"),
         "level of detail: 0-1 changes, 2-3 what the agent does, 4-5 what its libraries do, 6 and above everything",
     ),
-    ignored(
+    ignored_with(
         "vmodule",
         List(&Object(&[
             ignored("filePattern", String, LOG_FLUSH),
             ignored("verbosity", Int64, LOG_FLUSH),
         ])),
+        &hidden_flag("vmodule"),
         "one verbosity applies to the whole program",
     ),
     ignored(
         "options",
         Object(&[
-            ignored("text", Object(INFO_BUFFER), LOG_FLUSH),
-            ignored("json", Object(INFO_BUFFER), LOG_FLUSH),
+            ignored("text", Object(TEXT_LOG), LOG_FLUSH),
+            ignored("json", Object(JSON_LOG), LOG_FLUSH),
         ]),
         LOG_FLUSH,
     ),
 ];
 const SHUTDOWN_BY_PRIORITY: &[Field] =
     &[yes("priority", Int32, ""), yes("shutdownGracePeriodSeconds", Int64, "")];
-const CRASH_LOOP: &[Field] = &[yes(
+const CRASH_LOOP: &[Field] = &[yes_with(
     "maxContainerRestartPeriod",
     Duration,
+    &default("5m"),
     "longest wait between restarts of a container that crashes, 1s to 5m",
 )];
 const RESERVED_MEMORY: &[Field] =
@@ -436,9 +769,10 @@ const TRACING: &[Field] =
 pub(super) const NODELET: &[Field] = &[
     yes("apiVersion", String, "must be `nodelet.dev/v1alpha1`"),
     yes("kind", String, "must be `NodeletConfiguration`"),
-    yes(
+    yes_with(
         "runDir",
         String,
+        &flag("run-dir", DIRECTORIES).value("DIR").default("/run/nodelet"),
         "directory of the agent's socket, which `nodelet status` uses, and of state that may be lost at a reboot",
     ),
     yes(
@@ -446,25 +780,34 @@ pub(super) const NODELET: &[Field] = &[
         String,
         "value of the owner label on this agent's sandboxes; the agent does not touch pods with another owner. If not set, it is generated at the first start and saved in the root directory",
     ),
-    yes(
+    yes_with(
         "containerLogLinksDir",
         String,
+        &default("/var/log/containers"),
         "directory of links to the container logs, for log shippers; each link is named after its pod and container",
     ),
-    yes(
+    yes_with(
         "nodeLabels",
         Map(&String),
+        &flag("node-labels", NODE),
         "labels of the node in addition to `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`; the nodeSelector and node affinity of a pod must match them",
     ),
-    yes("startConcurrency", Int32, "number of pods that start at the same time; `0`: 4"),
-    yes(
+    yes_with(
+        "startConcurrency",
+        Int32,
+        &default("0"),
+        "number of pods that start at the same time; `0`: 4",
+    ),
+    yes_with(
         "memorySignal",
         String,
+        &default("workingSet"),
         "how memory.available is computed: `workingSet`, the kubelet's formula, or `memAvailable`, the kernel's estimate",
     ),
-    yes(
+    yes_with(
         "staticPodEviction",
         String,
+        &default("ranked"),
         "`ranked`: static pods are ranked and evicted like other pods; `never`: they are never evicted, as in the kubelet",
     ),
     yes(
@@ -475,78 +818,22 @@ pub(super) const NODELET: &[Field] = &[
     yes("imageGC", Object(IMAGE_GC), "which images may be removed"),
 ];
 
-const IMAGE_GC: &[Field] = &[yes(
+const IMAGE_GC: &[Field] = &[yes_with(
     "includeForeign",
     Bool,
+    &default("false"),
     "also remove images that the agent did not pull, as the kubelet does. On a machine without a registry, a removed image that was imported cannot be pulled again",
 )];
 
-/// Defaults of the fields that are acted on, as text for the documentation and `--help`; a field
-/// that is not listed is empty unless set.
-pub(super) const DEFAULTS: &[(&str, &str)] = &[
-    ("staticPodPath", "/etc/nodelet/static-pods"),
-    ("podLogsDir", "/var/log/pods"),
-    ("syncFrequency", "1m"),
-    ("fileCheckFrequency", "20s"),
-    ("httpCheckFrequency", "20s"),
-    ("registryPullQPS", "5"),
-    ("registryBurst", "10"),
-    ("imageMinimumGCAge", "2m"),
-    ("imageMaximumGCAge", "0s"),
-    ("imageGCHighThresholdPercent", "85"),
-    ("imageGCLowThresholdPercent", "80"),
-    ("healthzPort", "10248"),
-    ("healthzBindAddress", "127.0.0.1"),
-    ("oomScoreAdj", "-999"),
-    ("cgroupRoot", "/"),
-    ("cgroupsPerQOS", "true"),
-    ("cgroupDriver", "cgroupfs"),
-    ("singleProcessOOMKill", "false on cgroup v2, true on v1"),
-    ("runtimeRequestTimeout", "2m"),
-    ("maxPods", "110"),
-    ("podsPerCore", "0"),
-    ("podPidsLimit", "the larger of 1024 and an eighth of the host's pids"),
-    ("resolvConf", "/etc/resolv.conf"),
-    ("runOnce", "false"),
-    ("cpuCFSQuota", "true"),
-    ("cpuCFSQuotaPeriod", "100ms"),
-    ("maxOpenFiles", "1000000"),
-    ("serializeImagePulls", "true"),
-    ("protectKernelDefaults", "false"),
-    ("failSwapOn", "false"),
-    ("enforceNodeAllocatable", "[pods]"),
-    ("logging.format", "text"),
-    ("logging.verbosity", "0"),
-    ("crashLoopBackOff.maxContainerRestartPeriod", "5m"),
-    ("seccompDefault", "false"),
-    ("containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock"),
-    ("imageServiceEndpoint", "containerRuntimeEndpoint"),
-    ("failCgroupV1", "false"),
-    ("eventRecordQPS", "50"),
-    ("eventBurst", "100"),
-    ("nodeStatusUpdateFrequency", "10s"),
-    ("nodeStatusReportFrequency", "5m"),
-    ("nodeLeaseDurationSeconds", "40"),
-    ("nodeStatusMaxImages", "50"),
-    ("kubeAPIQPS", "50"),
-    ("kubeAPIBurst", "100"),
-    ("registerNode", "true"),
-    ("enableControllerAttachDetach", "true"),
-    ("runDir", "/run/nodelet"),
-    ("containerLogLinksDir", "/var/log/containers"),
-    ("startConcurrency", "0"),
-    (
-        "evictionHard",
-        "{memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}",
-    ),
-    ("evictionPressureTransitionPeriod", "5m"),
-    ("evictionMaxPodGracePeriod", "0"),
-    ("mergeDefaultEvictionSettings", "false"),
-    ("localStorageCapacityIsolation", "true"),
-    ("memorySignal", "workingSet"),
-    ("staticPodEviction", "ranked"),
-    ("imageGC.includeForeign", "false"),
-];
+/// Every field of a table that is no object, in order, with its path (`logging.format`).
+pub(super) fn leaves(fields: &'static [Field]) -> Vec<(std::string::String, &'static Field)> {
+    let below = |field: &'static Field| {
+        let Object(inner) = field.ty else { return vec![(field.name.to_owned(), field)] };
+        let inner = leaves(inner).into_iter();
+        inner.map(|(path, leaf)| (format!("{}.{path}", field.name), leaf)).collect()
+    };
+    fields.iter().flat_map(below).collect()
+}
 
 /// The field at a path (`logging.format`).
 pub(super) fn field_at(fields: &'static [Field], path: &str) -> Option<&'static Field> {
@@ -557,9 +844,4 @@ pub(super) fn field_at(fields: &'static [Field], path: &str) -> Option<&'static 
         (Some(rest), Object(fields)) => field_at(fields, rest),
         (Some(_), _) => None,
     }
-}
-
-/// The default of a field as text.
-pub(super) fn default_of(path: &str) -> Option<&'static str> {
-    DEFAULTS.iter().find(|(p, _)| *p == path).map(|(_, text)| *text)
 }

@@ -33,7 +33,7 @@ mod unset;
 
 pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};
 pub use files::load;
-pub use flags::{Effect, FLAGS, Flag, Takes, flag};
+pub use flags::{Effect, Flag, Takes, flag, flags};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
     CgroupConfig, ClusterConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,

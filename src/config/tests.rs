@@ -1,6 +1,6 @@
 use super::{
     assemble::{SourceFile, assemble},
-    fields::{DEFAULTS, KUBELET, NODELET, field_at},
+    fields::{KUBELET, NODELET, leaves},
     read::Bases,
     tree::Layer,
     *,
@@ -64,15 +64,18 @@ fn no_file_and_an_empty_configuration_are_the_defaults() {
 
 #[test]
 fn the_documented_defaults_are_the_defaults() {
-    for (path, text) in DEFAULTS {
-        let (fields, head) = match field_at(KUBELET, path) {
-            Some(_) => (KUBELET, HEAD),
-            None => (NODELET, OWN_HEAD),
-        };
-        let field = field_at(fields, path).unwrap_or_else(|| panic!("no field {path}"));
+    let tables = [(KUBELET, HEAD), (NODELET, OWN_HEAD)];
+    let fields = tables.into_iter().flat_map(|(table, head)| {
+        leaves(table).into_iter().map(move |(path, field)| (path, field, head))
+    });
+    let mut checked = 0;
+    for (path, field, head) in fields {
+        let Some(text) = field.default() else { continue };
         assert_ne!(field.support, Support::Ignored, "{path}: the default of a field not acted on");
+        checked += 1;
         // Told in words, not as a value.
-        if ["singleProcessOOMKill", "podPidsLimit", "imageServiceEndpoint"].contains(path) {
+        if ["singleProcessOOMKill", "podPidsLimit", "imageServiceEndpoint"].contains(&path.as_str())
+        {
             continue;
         }
         let written = match (field.ty, path.split_once('.')) {
@@ -80,7 +83,7 @@ fn the_documented_defaults_are_the_defaults() {
             (_, None) => format!("{path}: {text}\n"),
         };
         // Alone it would mean the report frequency as well.
-        let beside = match *path {
+        let beside = match path.as_str() {
             "nodeStatusUpdateFrequency" => "nodeStatusReportFrequency: 5m\n",
             _ => "",
         };
@@ -88,6 +91,7 @@ fn the_documented_defaults_are_the_defaults() {
             .unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(loaded.config, Config::default(), "{path}: {text}");
     }
+    assert!(checked > 50, "{checked}");
 }
 
 #[test]
@@ -505,13 +509,12 @@ fn secrets_in_headers_are_not_repeated() {
 #[test]
 fn the_table_of_flags_is_sound() {
     let mut names = HashSet::new();
-    for flag in FLAGS {
+    for flag in flags() {
         assert!(names.insert(flag.name), "--{} is there twice", flag.name);
-        let field = matches!(flag.effect, Effect::Kubelet(_) | Effect::Nodelet(_));
-        assert_eq!(flag.field().is_some(), field, "--{} names no field", flag.name);
         assert!(!flag.help().is_empty(), "--{} says nothing", flag.name);
-        if flag.is_acted_on() && field {
-            let ty = flag.field().unwrap().ty;
+        assert_eq!(!flag.heading().is_empty(), flag.is_acted_on(), "--{}: its group", flag.name);
+        if let Some(target) = flag.target().filter(|_| flag.is_acted_on()) {
+            let ty = target.field.ty;
             assert!(!matches!(ty, Type::Object(_) | Type::Any), "--{} can't be read", flag.name);
         }
     }

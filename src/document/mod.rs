@@ -19,7 +19,7 @@ mod walk;
 
 pub use node::{Document, Entry, Node, Value};
 pub use parse::{MAX_TEXT_BYTES, parse};
-pub use schema::{Field, Support, Type};
+pub use schema::{Field, Setting, Support, Type};
 pub use typed::typed;
 pub use walk::{Finding, FindingKind, nearest, walk};
 pub(crate) use walk::{cut, show};
