@@ -68,7 +68,8 @@ impl Sweeper {
                 continue;
             }
             tracing::info!(%uid, "removing what is left of a pod that is gone");
-            if let Err(sentence) = self.leftovers.remove(uid).await {
+            if let Err(error) = self.leftovers.remove(uid).await {
+                let sentence = error.message();
                 tracing::warn!(%uid, "{sentence}");
                 swept.failures.push(format!("leftovers of pod {uid}: {sentence}"));
             }

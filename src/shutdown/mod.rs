@@ -195,7 +195,7 @@ impl Listener {
     /// Takes the lock, even if logind does not wait long enough.
     async fn lock(&self, logind: &Logind) -> Result<(), LogindError> {
         let mut trouble = Vec::new();
-        if let Err(why) = self.lengthen(logind).await? {
+        if let Some(why) = self.lengthen(logind).await? {
             tracing::warn!("{why}");
             trouble.push(why);
         }
@@ -217,11 +217,11 @@ impl Listener {
     }
 
     /// Makes logind wait long enough. Returns the reason if it does not.
-    async fn lengthen(&self, logind: &Logind) -> Result<Result<(), String>, LogindError> {
+    async fn lengthen(&self, logind: &Logind) -> Result<Option<String>, LogindError> {
         let wanted = self.wanted;
         let mut delay = logind.longest_delay().await?;
         if delay >= wanted {
-            return Ok(Ok(()));
+            return Ok(None);
         }
         let path = self.places.drop_in.clone();
         let written = LOOKS.run(move || write_drop_in(&path, wanted)).await;
@@ -236,10 +236,10 @@ impl Listener {
             Err(error) => return Err(error),
         }
         if delay >= wanted {
-            return Ok(Ok(()));
+            return Ok(None);
         }
         let (wanted, delay) = (format_duration(wanted), format_duration(delay));
-        Ok(Err(format!(
+        Ok(Some(format!(
             "pods need {wanted} when the machine shuts down, but logind's InhibitDelayMaxSec is {delay}: {why}"
         )))
     }

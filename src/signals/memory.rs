@@ -101,7 +101,7 @@ impl MachineReader {
 
     fn info(&mut self) -> Result<MemInfo, NoReading> {
         let parsed = MemInfo::parse(&self.meminfo.read()?);
-        parsed.map_err(|what| absurd(self.meminfo.path(), what))
+        parsed.map_err(|what| absurd(self.meminfo.path(), what.to_string()))
     }
 
     /// `memory.available`.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     blocking::PODS,
     clock,
-    model::{Now, PodKey, PodUid, error_chain, k8s},
+    model::{Now, PodKey, PodUid, k8s},
     plan::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal, Wish,
     },
@@ -78,9 +78,8 @@ impl Records {
             let (volumes, uid) = (host.volumes.clone(), record.uid.clone());
             let (key, owner) = (self.key.clone(), host.settings.owner.clone());
             let marked = blocking(&PODS, move || volumes.mark(&uid, &key, &owner)).await;
-            let marked = marked.and_then(|done| done.map_err(|error| error_chain(&error)));
             if let Err(error) = marked {
-                tracing::warn!(pod = %self.key, err = %error, "cannot mark its directory");
+                tracing::warn!(pod = %self.key, err = %error.message(), "cannot mark its directory");
             }
         }
         self.write(&host.store).await;

@@ -24,18 +24,29 @@ pub struct MemInfo {
     pub swap_free: u64,
 }
 
+/// Why a text is no `/proc/meminfo`; the rest of a sentence about the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemInfoError {
+    /// This field is missing, or is no number of kB.
+    #[error("it holds no {0}")]
+    Missing(&'static str),
+    /// In bytes.
+    #[error("a part of the memory is larger than all of it, {total} bytes")]
+    Impossible { total: u64 },
+}
+
 impl MemInfo {
     /// Reads the whole text.
     ///
     /// # Errors
-    /// What is missing or makes no sense, as the rest of a sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`MemInfoError`]: what is missing or makes no sense.
+    pub fn parse(text: &str) -> Result<Self, MemInfoError> {
         let field = |name: &str| {
             let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
             let number = rest.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?;
             number.checked_mul(1024)
         };
-        let needed = |name: &str| field(name).ok_or_else(|| format!("it holds no {name}"));
+        let needed = |name| field(name).ok_or(MemInfoError::Missing(name));
         let file = needed("Cached")?.saturating_add(needed("Buffers")?);
         let elsewhere = ["Active(file)", "Shmem", "Unevictable"].into_iter().map(field).sum();
         let info = Self {
@@ -50,10 +61,7 @@ impl MemInfo {
         };
         let within = [Some(info.free), info.available, Some(info.anonymous), Some(info.idle_file)];
         if info.total == 0 || within.into_iter().flatten().any(|part| part > info.total) {
-            return Err(format!(
-                "a part of the memory is larger than all of it, {} bytes",
-                info.total
-            ));
+            return Err(MemInfoError::Impossible { total: info.total });
         }
         Ok(info)
     }
@@ -245,7 +253,7 @@ HugePages_Total:       0
             ("AnonPages:         91040", "AnonPages: 910400", "a part of the memory is larger"),
             (MEMINFO, "", "it holds no Cached"),
         ] {
-            let told_now = MemInfo::parse(&MEMINFO.replace(from, to)).unwrap_err();
+            let told_now = MemInfo::parse(&MEMINFO.replace(from, to)).unwrap_err().to_string();
             assert!(told_now.starts_with(told), "{told_now}");
         }
     }

@@ -1,7 +1,7 @@
 //! Checks host paths, which may be on a file system that does not answer, for example an NFS server
 //! that is down.
 
-use super::{Host, Request, TURN, blocking};
+use super::{Host, HostError, Request, TURN};
 use crate::blocking::PODS;
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
@@ -28,16 +28,14 @@ pub(super) async fn with_volumes<T: Send + 'static>(
     host: &Host,
     request: &Request,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, HostError> {
     let volumes = request.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.volumes.as_ref());
     if !volumes.is_some_and(|all| all.iter().any(|volume| volume.host_path.is_some())) {
-        return blocking(&PODS, work).await;
+        return Ok(PODS.run(work).await?);
     }
     let turn = tokio::time::timeout(TURN, Arc::clone(&host.host_paths.0).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
-        return Err(format!(
-            "{TURNS} other pods are waiting for host paths on file systems that do not answer"
-        ));
+        return Err(HostError::HostPathsHang(TURNS));
     };
     let (sender, answer) = oneshot::channel();
     thread::Builder::new()
@@ -48,7 +46,7 @@ pub(super) async fn with_volumes<T: Send + 'static>(
             let _turn = turn;
             sender.send(work()).ok();
         })
-        .map_err(|error| format!("cannot start a thread: {error}"))?;
+        .map_err(HostError::Thread)?;
     let looked = request.awaited("looking at host paths", HANGS, Box::pin(answer)).await;
-    looked.map_err(|_| "looking at host paths has crashed".to_owned())
+    looked.map_err(|_| HostError::HostPathsCrashed)
 }

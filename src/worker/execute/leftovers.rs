@@ -1,7 +1,7 @@
 //! Leftovers of pods that have no record, no worker and no sandbox any more.
 
 use super::{
-    blocking, error_chain,
+    HostError, blocking,
     remove::{remove_host_directories, unmount_and_delete},
 };
 use crate::{
@@ -71,16 +71,14 @@ impl Leftovers {
     ///
     /// # Cancel safety
     /// If it is dropped, some of the leftovers remain, and the next call continues.
-    pub(crate) async fn remove(&self, uid: &PodUid) -> Result<(), String> {
+    pub(crate) async fn remove(&self, uid: &PodUid) -> Result<(), HostError> {
         let (cgroups, wanted) = (self.cgroups.clone(), uid.clone());
         let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;
-        let found = found.map_err(|error| error_chain(&error))?;
         for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
-            self.cgroups.remove_pod(&pod.name).await.map_err(|error| error_chain(&error))?;
+            self.cgroups.remove_pod(&pod.name).await?;
         }
         let files = self.files.clone();
         let logs = blocking(&LOOKS, move || files.list_pod_logs()).await?;
-        let logs = logs.map_err(|error| error_chain(&error))?;
         let keys = logs.into_iter().filter(|logs| logs.uid == *uid).map(|logs| logs.key).collect();
         unmount_and_delete(&self.volumes, uid).await?;
         remove_host_directories(&self.volumes, &self.files, uid, keys).await

@@ -2,6 +2,7 @@
 //! that the action does not contain (requests to the runtime, paths, the environment) from the pod
 //! and the host.
 
+mod error;
 mod holder;
 mod host_paths;
 mod leftovers;
@@ -11,6 +12,7 @@ mod sandbox;
 mod start;
 mod stop;
 
+pub(crate) use error::HostError;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 
@@ -249,9 +251,12 @@ impl Request {
 }
 
 /// Runs something that may block (file systems) on a thread of `pool`; a panic there is an error.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static, E: Send + 'static>(
     pool: &'static Pool,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    pool.run(work).await.map_err(|error| error.to_string())
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, HostError>
+where
+    HostError: From<E>,
+{
+    Ok(pool.run(work).await??)
 }

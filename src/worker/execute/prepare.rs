@@ -1,8 +1,9 @@
 //! `PreparePod`: saves the record first, then prepares what the pod needs on the host.
 
-use super::{Host, Request, blocking, error_chain, host_paths::with_volumes};
+use super::{Host, HostError, Request, blocking, error_chain, host_paths::with_volumes};
 use crate::{
     blocking::PODS,
+    cgroup::CgroupError,
     model::{EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
@@ -26,9 +27,10 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
         return Err(("FailedSync", "the pod's specification is not known".to_owned()));
     };
     // First of all: a directory that another program made is not used, and neither is its cgroup.
-    claim_directory(host, request).await.map_err(|error| ("FailedMount", error))?;
+    claim_directory(host, request).await.map_err(|error| ("FailedMount", error.message()))?;
     ensure_cgroup(host, &pod).await.map_err(|error| {
-        ("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"))
+        let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
+        ("FailedCreatePodContainer", message)
     })?;
     set_up_volumes(host, request, pod).await
 }
@@ -37,10 +39,10 @@ async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str
 /// agent's, whatever its directory says. What another pod with the same uid has left is removed
 /// before: it has neither a worker nor a record nor a sandbox, or this pod would not have been
 /// admitted.
-async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
+async fn claim_directory(host: &Host, request: &Request) -> Result<(), HostError> {
     let uid = &request.uid;
     let Some(_turn) = host.leftovers.begin(uid) else {
-        return Err("what is left of an earlier pod with this uid is being removed".to_owned());
+        return Err(HostError::RemovalUnderWay);
     };
     if try_claim(host, request).await? == Claim::Done {
         return Ok(());
@@ -50,27 +52,26 @@ async fn claim_directory(host: &Host, request: &Request) -> Result<(), String> {
     request.shown("removing what another pod with this uid has left", removal).await?;
     match try_claim(host, request).await? {
         Claim::Done => Ok(()),
-        Claim::LeftByAnother => Err("another pod with this uid has left its directory".to_owned()),
+        Claim::LeftByAnother => Err(HostError::LeftByAnother),
     }
 }
 
-async fn try_claim(host: &Host, request: &Request) -> Result<Claim, String> {
+async fn try_claim(host: &Host, request: &Request) -> Result<Claim, HostError> {
     let (volumes, uid, key) = (host.volumes.clone(), request.uid.clone(), request.key.clone());
     let owner = host.settings.owner.clone();
     let occupancy = Occupancy::new(&request.observed, &owner);
     let runs_ours = occupancy.own_sandboxes_of(&uid).next().is_some();
-    let claimed = blocking(&PODS, move || match runs_ours {
+    let claim = move || match runs_ours {
         true => volumes.mark(&uid, &key, &owner).map(|()| Claim::Done),
         false => volumes.claim(&uid, &key, &owner),
-    });
-    claimed.await?.map_err(|error| error_chain(&error))
+    };
+    blocking(&PODS, claim).await
 }
 
-async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), String> {
+async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), CgroupError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let values = pod_cgroup(spec, &host.settings.cgroup);
-    let made = host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await;
-    made.map(drop).map_err(|error| error_chain(&error))
+    host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await.map(drop)
 }
 
 async fn set_up_volumes(
@@ -83,7 +84,7 @@ async fn set_up_volumes(
         pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
     let done = with_volumes(host, request, move || volumes.setup(&pod, &uid, memory_limit))
         .await
-        .map_err(|error| ("FailedMount", error))?;
+        .map_err(|error| ("FailedMount", error.message()))?;
     done.map_err(|failed| {
         // One event for each volume, and then the one that names them all, as the kubelet's.
         for failure in &failed.failures {

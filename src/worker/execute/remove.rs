@@ -1,6 +1,6 @@
 //! `RemoveContainer`, `RemoveSandbox`, `Release` and `CleanUp`.
 
-use super::{Host, Request, blocking, error_chain};
+use super::{Host, HostError, Request, blocking};
 use crate::{
     beneath::{Removal, Slice},
     blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
@@ -10,7 +10,7 @@ use crate::{
     podspec::pod_cgroup_name,
     volume::Volumes,
 };
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 /// A removal gives its thread back after this time and queues again. So a removal of a million
 /// entries delays a small one by at most this time.
@@ -26,14 +26,9 @@ pub(super) async fn container(host: &Host, request: &Request, remove: &RemoveCon
         let removed =
             blocking(&PODS, move || files.remove_container_logs((&key, &uid), &name, &id, count))
                 .await;
-        let error = match removed {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error_chain(&error)),
-            Err(error) => Some(error),
-        };
-        if let Some(error) = error {
+        if let Err(error) = removed {
             // The pod's log directory is removed with the pod, including these files.
-            tracing::warn!(pod = %request.key, container = %remove.name, err = %error, "cannot remove its logs");
+            tracing::warn!(pod = %request.key, container = %remove.name, err = %error.message(), "cannot remove its logs");
         }
     }
     let deadline = host.settings.request_timeout;
@@ -64,20 +59,23 @@ pub(super) async fn sandbox(host: &Host, request: &Request, remove: &RemoveSandb
 pub(super) async fn release(host: &Host, request: &Request) -> Outcome {
     match try_release(host, request).await {
         Ok(()) => Outcome::Released { uid: request.uid.clone() },
-        Err(message) => Outcome::Failed(request.failure(Step::Release, "FailedCleanUp", message)),
+        Err(error) => {
+            Outcome::Failed(request.failure(Step::Release, "FailedCleanUp", error.message()))
+        }
     }
 }
 
 pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
-    let failed =
-        |message| Outcome::Failed(request.failure(Step::CleanUp, "FailedCleanUp", message));
+    let failed = |error: HostError| {
+        Outcome::Failed(request.failure(Step::CleanUp, "FailedCleanUp", error.message()))
+    };
     match may_remove(host, request).await {
         Ok(true) => {}
         Ok(false) => return Outcome::CleanedUp { uid: request.uid.clone() },
-        Err(message) => return failed(message),
+        Err(error) => return failed(error),
     }
-    if let Err(message) = try_release(host, request).await {
-        return failed(message);
+    if let Err(error) = try_release(host, request).await {
+        return failed(error);
     }
     let removal = remove_host_directories(
         &host.volumes,
@@ -85,37 +83,35 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
         &request.uid,
         vec![request.key.clone()],
     );
-    if let Err(message) = request.shown("removing the pod's directories", removal).await {
-        return failed(message);
+    if let Err(error) = request.shown("removing the pod's directories", removal).await {
+        return failed(error);
     }
     Outcome::CleanedUp { uid: request.uid.clone() }
 }
 
 /// Volumes first: if a mount is busy, the rest stays for the next try.
-async fn try_release(host: &Host, request: &Request) -> Result<(), String> {
+async fn try_release(host: &Host, request: &Request) -> Result<(), HostError> {
     if !may_remove(host, request).await? {
         return Ok(());
     }
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let unmounted = blocking(&UNMOUNTS, move || volumes.unmount(&uid));
-    request.shown("unmounting volumes", unmounted).await?.map_err(|error| error_chain(&error))?;
+    request.shown("unmounting volumes", unmounted).await?;
     request.shown("removing volumes", delete_volumes(&host.volumes, &request.uid)).await?;
     request.shown("removing cgroups", remove_cgroups(host, request)).await
 }
 
-async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
+async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), HostError> {
     let names = match &request.pod {
         Some(pod) => vec![pod_cgroup_name(pod)],
         None => {
             let (cgroups, uid) = (host.cgroups.clone(), request.uid.clone());
-            let found = blocking(&CGROUPS, move || cgroups.list_pods())
-                .await?
-                .map_err(|e| error_chain(&e))?;
+            let found = blocking(&CGROUPS, move || cgroups.list_pods()).await?;
             found.into_iter().filter(|pod| pod.uid == uid).map(|pod| pod.name).collect()
         }
     };
     for name in names {
-        host.cgroups.remove_pod(&name).await.map_err(|error| error_chain(&error))?;
+        host.cgroups.remove_pod(&name).await?;
     }
     Ok(())
 }
@@ -124,15 +120,13 @@ async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), String> {
 ///
 /// # Cancel safety
 /// Dropping it leaves a part of them; the next call goes on.
-pub(super) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
+pub(super) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
     let (unmounted, of) = (volumes.clone(), uid.clone());
-    blocking(&UNMOUNTS, move || unmounted.unmount(&of))
-        .await?
-        .map_err(|error| error_chain(&error))?;
+    blocking(&UNMOUNTS, move || unmounted.unmount(&of)).await?;
     delete_volumes(volumes, uid).await
 }
 
-async fn delete_volumes(volumes: &Volumes, uid: &PodUid) -> Result<(), String> {
+async fn delete_volumes(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
     let (volumes, uid) = (volumes.clone(), uid.clone());
     in_slices(move |slice| volumes.delete(&uid, slice)).await
 }
@@ -146,7 +140,7 @@ pub(super) async fn remove_host_directories(
     files: &HostFiles,
     uid: &PodUid,
     keys: Vec<PodKey>,
-) -> Result<(), String> {
+) -> Result<(), HostError> {
     for key in keys {
         let (files, uid) = (files.clone(), uid.clone());
         in_slices(move |slice| files.remove_pod_logs(&key, &uid, slice)).await?;
@@ -156,13 +150,15 @@ pub(super) async fn remove_host_directories(
 }
 
 /// Runs a removal to its end, a slice of time after the other.
-async fn in_slices<E: Error>(
+async fn in_slices<E: Send + 'static>(
     removal: impl Fn(&mut Slice) -> Result<Removal, E> + Clone + Send + 'static,
-) -> Result<(), String> {
+) -> Result<(), HostError>
+where
+    HostError: From<E>,
+{
     loop {
         let removal = removal.clone();
-        let slice = move || removal(&mut Slice::new(SLICE)).map_err(|error| error_chain(&error));
-        match blocking(&REMOVALS, slice).await?? {
+        match blocking(&REMOVALS, move || removal(&mut Slice::new(SLICE))).await? {
             Removal::Complete => return Ok(()),
             Removal::Unfinished => {}
         }
@@ -172,11 +168,10 @@ async fn in_slices<E: Error>(
 /// Whether the pod's directory is this agent's. The cgroup and the logs of the uid belong to the
 /// directory's owner: nothing is removed when another program made the directory, and the pod was
 /// never started then.
-async fn may_remove(host: &Host, request: &Request) -> Result<bool, String> {
+async fn may_remove(host: &Host, request: &Request) -> Result<bool, HostError> {
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let owner = host.settings.owner.clone();
-    let ours = blocking(&REMOVALS, move || volumes.may_remove(&uid, &owner));
-    let ours = ours.await?.map_err(|error| error_chain(&error))?;
+    let ours = blocking(&REMOVALS, move || volumes.may_remove(&uid, &owner)).await?;
     if !ours {
         tracing::warn!(pod = %request.key, uid = %request.uid, "its directory was not created by this agent; the directory, logs and cgroup of this uid are left alone");
     }

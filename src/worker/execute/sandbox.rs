@@ -1,6 +1,6 @@
 //! `CreateSandbox`.
 
-use super::{Call, Host, Request, blocking, error_chain, holder::Holder};
+use super::{Call, Host, HostError, Request, blocking, error_chain, holder::Holder};
 use crate::{
     blocking::PODS,
     clock,
@@ -26,7 +26,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     // On the heap: large futures that do not overlap with the wait for a turn.
     let (config, warnings) = match Box::pin(config(host, request, pod, create.attempt)).await {
         Ok(made) => made,
-        Err(message) => return failed(message, None),
+        Err(error) => return failed(error.message(), None),
     };
     let deadline = host.settings.request_timeout * 2;
     let call = || -> Call<'_, _> { Box::pin(host.runtime.run_sandbox(config, "")) };
@@ -86,16 +86,14 @@ pub(super) async fn config(
     request: &Request,
     pod: &k8s::Pod,
     attempt: u32,
-) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), String> {
-    let name = hostname(pod, &host.settings.cluster_domain).map_err(|error| error.to_string())?;
+) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), HostError> {
+    let name = hostname(pod, &host.settings.cluster_domain)?;
     let (files, key, uid) = (host.files.clone(), request.key.clone(), request.uid.clone());
-    let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid))
-        .await?
-        .map_err(|error| error_chain(&error))?;
+    let log_directory = blocking(&PODS, move || files.ensure_pod_log_dir(&key, &uid)).await?;
     let dns = dns(host, request, pod).await?;
     let warnings = dns.warnings;
     let dns = DnsInputs { servers: dns.servers, searches: dns.searches, options: dns.options };
-    let cgroup_parent = host.cgroups.cri_parent(&pod_cgroup_name(pod)).await;
+    let cgroup_parent = host.cgroups.cri_parent(&pod_cgroup_name(pod)).await?;
     let config = to_cri::sandbox_config(&SandboxInputs {
         pod,
         attempt,
@@ -103,20 +101,17 @@ pub(super) async fn config(
         hostname: &name.hostname,
         dns: &dns,
         log_directory: &log_directory.to_string_lossy(),
-        cgroup_parent: &cgroup_parent.map_err(|error| error_chain(&error))?,
+        cgroup_parent: &cgroup_parent,
         node: &host.settings.facts,
     });
     Ok((config, warnings))
 }
 
-async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, String> {
+async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, HostError> {
     let Some(spec) = &pod.spec else { return Ok(PodDns::default()) };
     let resolv_conf = match host.settings.resolv_conf.clone() {
         None => None,
-        Some(path) => {
-            let read = blocking(&PODS, move || ResolvConf::read(&path)).await?;
-            Some(read.map_err(|error| error_chain(&error))?)
-        }
+        Some(path) => Some(blocking(&PODS, move || ResolvConf::read(&path)).await?),
     };
     let node = NodeDns {
         resolv_conf,

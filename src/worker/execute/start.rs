@@ -1,7 +1,7 @@
 //! `StartContainer`: image, configuration, create, start.
 
 use super::{
-    Call, Host, Request, blocking, error_chain, holder::Holder, host_paths::with_volumes, sandbox,
+    Call, Host, HostError, Request, blocking, holder::Holder, host_paths::with_volumes, sandbox,
 };
 use crate::{
     blocking::PODS,
@@ -100,9 +100,7 @@ impl Start<'_> {
             (self.host.files.clone(), self.request.key.clone(), self.request.uid.clone());
         let name = self.action.name.clone();
         let count = blocking(&PODS, move || files.next_restart_count(&key, &uid, &name)).await;
-        count
-            .and_then(|count| count.map_err(|error| error_chain(&error)))
-            .map_err(|message| self.config_failed(message))
+        count.map_err(|error| self.config_failed(error.message()))
     }
 
     /// The created container that is to be started as it is.
@@ -114,7 +112,7 @@ impl Start<'_> {
     async fn create(&self, image: &ImageFound) -> Result<ObservedContainer, Box<Failure>> {
         let sandbox = self.sandbox()?;
         let configs = Box::pin(self.configs(sandbox, image)).await;
-        let configs = configs.map_err(|message| self.config_failed(message))?;
+        let configs = configs.map_err(|error| self.config_failed(error.message()))?;
         let termination_log = termination_log(&self.container, &configs.container);
         let log_path = format!("{}/{}", configs.sandbox.log_directory, configs.container.log_path);
         let deadline = self.host.settings.request_timeout;
@@ -174,12 +172,9 @@ impl Start<'_> {
         let (id, log_path) = (made.id.clone(), PathBuf::from(&*made.log_path));
         let linked =
             blocking(&PODS, move || files.link_container_log(&key, &name, &id, &log_path)).await;
-        let error = match linked {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error_chain(&error),
-            Err(error) => error,
-        };
-        tracing::warn!(pod = %self.request.key, container = %self.action.name, err = %error, "cannot link its log");
+        if let Err(error) = linked {
+            tracing::warn!(pod = %self.request.key, container = %self.action.name, err = %error.message(), "cannot link its log");
+        }
     }
 
     fn observed(
@@ -213,7 +208,7 @@ impl Start<'_> {
         &self,
         sandbox: &ObservedSandbox,
         image: &ImageFound,
-    ) -> Result<Box<Configs>, String> {
+    ) -> Result<Box<Configs>, HostError> {
         let (of_sandbox, _) =
             sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
         let host_ips = Arc::clone(&self.host.node_ips.borrow());
@@ -227,8 +222,7 @@ impl Start<'_> {
                 pod_ips,
                 allocatable: &self.host.settings.allocatable,
             },
-        )
-        .map_err(|error| error.to_string())?;
+        )?;
         let mounts = self.mounts(&env, pod_ips).await?;
         let container = to_cri::container_config(&ContainerInputs {
             pod: &self.pod,
@@ -238,8 +232,7 @@ impl Start<'_> {
             env: &env,
             mounts: &mounts,
             node: &self.host.settings.facts,
-        })
-        .map_err(|error| error.to_string())?;
+        })?;
         Ok(Box::new(Configs { container, sandbox: of_sandbox }))
     }
 }
@@ -250,7 +243,7 @@ impl Start<'_> {
         &self,
         env: &[(String, String)],
         pod_ips: &[IpAddr],
-    ) -> Result<Vec<MountInput>, String> {
+    ) -> Result<Vec<MountInput>, HostError> {
         let container_mounts = self.container.volume_mounts.as_deref().unwrap_or_default();
         let expanded = container_mounts
             .iter()
@@ -258,11 +251,9 @@ impl Start<'_> {
                 let expression = mount.sub_path_expr.as_deref().filter(|text| !text.is_empty());
                 expression.map(|text| expand_sub_path(text, env)).transpose()
             })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| error.to_string())?;
+            .collect::<Result<Vec<_>, _>>()?;
         let hosts = self.wants_etc_hosts(pod_ips);
-        let name = hostname(&self.pod, &self.host.settings.cluster_domain)
-            .map_err(|error| error.to_string())?;
+        let name = hostname(&self.pod, &self.host.settings.cluster_domain)?;
         let pod_ips = pod_ips.to_vec();
         let recursive = self.host.pleg.health().borrow().recursive_read_only_mounts;
         let (volumes, files) = (self.host.volumes.clone(), self.host.files.clone());
@@ -270,22 +261,18 @@ impl Start<'_> {
             (Arc::clone(&self.pod), self.request.uid.clone(), self.container.clone());
         let key = self.request.key.clone();
         with_volumes(self.host, self.request, move || {
-            files
-                .ensure_container_log_dir(&key, &uid, &container.name)
-                .map_err(|error| error_chain(&error))?;
-            let from_volumes = volumes
-                .mounts_for(&MountInputs {
-                    pod: &pod,
-                    uid: &uid,
-                    container: &container.name,
-                    mounts: container.volume_mounts.as_deref().unwrap_or_default(),
-                    expanded_sub_paths: &expanded,
-                })
-                .map_err(|error| error_chain(&error))?;
+            files.ensure_container_log_dir(&key, &uid, &container.name)?;
+            let from_volumes = volumes.mounts_for(&MountInputs {
+                pod: &pod,
+                uid: &uid,
+                container: &container.name,
+                mounts: container.volume_mounts.as_deref().unwrap_or_default(),
+                expanded_sub_paths: &expanded,
+            })?;
             let mut mounts = from_volumes
                 .into_iter()
                 .map(|mount| volume_mount(mount, recursive))
-                .collect::<Result<Vec<MountInput>, String>>()?;
+                .collect::<Result<Vec<MountInput>, HostError>>()?;
             if hosts {
                 let spec = pod.spec.as_ref();
                 let aliases = spec.and_then(|spec| spec.host_aliases.as_deref());
@@ -296,16 +283,12 @@ impl Start<'_> {
                     domain: &name.domain,
                     aliases: aliases.unwrap_or_default(),
                 };
-                let path = files
-                    .write_etc_hosts(&uid, is_host_network(&pod), &hosts)
-                    .map_err(|error| error_chain(&error))?;
+                let path = files.write_etc_hosts(&uid, is_host_network(&pod), &hosts)?;
                 mounts.push(file_mount(&path, "/etc/hosts"));
             }
             let message_path = container.termination_message_path.as_deref();
             if let Some(target) = message_path.filter(|path| !path.is_empty()) {
-                let path = files
-                    .create_termination_log(&uid, &container.name)
-                    .map_err(|error| error_chain(&error))?;
+                let path = files.create_termination_log(&uid, &container.name)?;
                 mounts.push(file_mount(&path, target));
             }
             Ok(mounts)
@@ -327,7 +310,7 @@ impl Start<'_> {
         let sandbox = self.sandbox()?;
         let (config, _) = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
             .await
-            .map_err(|message| self.config_failed(message))?;
+            .map_err(|error| self.config_failed(error.message()))?;
         let wanted = self.container.image.as_deref().unwrap_or_default();
         let request = PullRequest {
             image: wanted,
@@ -360,17 +343,14 @@ impl Start<'_> {
 const ETC_HOSTS: &str = "/etc/hosts";
 
 /// `recursive`: whether the runtime can also make submounts read-only.
-fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, String> {
+fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, HostError> {
     use crate::{cri, volume};
     let access = match (mount.readonly, mount.recursive_read_only) {
         (false, _) => cri::Access::ReadWrite,
         (true, Some(_)) if recursive => cri::Access::RecursivelyReadOnly,
         (true, None | Some(RecursiveReadOnly::IfPossible)) => cri::Access::ReadOnly,
         (true, Some(RecursiveReadOnly::Enabled)) => {
-            return Err(format!(
-                "volume mount {:?}: recursiveReadOnly is Enabled and the container runtime does not support it",
-                mount.container_path
-            ));
+            return Err(HostError::NoRecursiveReadOnly(mount.container_path));
         }
     };
     Ok(MountInput {

@@ -92,13 +92,12 @@ impl Host {
         {
             let (files, sandbox) = (self.files.clone(), id.clone());
             match blocking(&PODS, move || files.remove_damaged_network_results(&sandbox)).await {
-                Ok(Ok(removed)) => {
+                Ok(removed) => {
                     for path in removed {
                         tracing::warn!(pod = %request.key, "removed {path:?}, which CNI could not read any more");
                     }
                 }
-                Ok(Err(error)) => tracing::warn!(pod = %request.key, "{}", error_chain(&error)),
-                Err(error) => tracing::warn!(pod = %request.key, "{error}"),
+                Err(error) => tracing::warn!(pod = %request.key, "{}", error.message()),
             }
         }
         answer

@@ -1,0 +1,56 @@
+//! Why work on the host for a pod has failed.
+
+use crate::{
+    blocking::Crashed,
+    cgroup::CgroupError,
+    cri::to_cri::ConfigError,
+    hostfiles::HostFileError,
+    model::error_chain,
+    podspec::{EnvError, ExpansionError, HostnameError},
+    volume::VolumeError,
+};
+use std::io;
+use thiserror::Error;
+
+/// Work on the host for a pod has failed. The text is for events, statuses and the log.
+#[derive(Debug, Error)]
+pub(crate) enum HostError {
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    #[error(transparent)]
+    File(#[from] HostFileError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    #[error(transparent)]
+    Expansion(#[from] ExpansionError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Crashed(#[from] Crashed),
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    #[error("looking at host paths has crashed")]
+    HostPathsCrashed,
+    /// Their turns are taken.
+    #[error("{0} other pods are waiting for host paths on file systems that do not answer")]
+    HostPathsHang(usize),
+    #[error("what is left of an earlier pod with this uid is being removed")]
+    RemovalUnderWay,
+    #[error("another pod with this uid has left its directory")]
+    LeftByAnother,
+    #[error(
+        "volume mount {0:?}: recursiveReadOnly is Enabled and the container runtime does not support it"
+    )]
+    NoRecursiveReadOnly(String),
+}
+
+impl HostError {
+    /// The error and its causes, as one sentence.
+    pub(crate) fn message(&self) -> String {
+        error_chain(self)
+    }
+}
