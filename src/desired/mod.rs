@@ -1,9 +1,8 @@
 //! Merges what the sources want into one pod per name.
 //!
-//! A name wanted twice stays with the pod that runs; while nothing of the name runs, with the one
-//! that comes first by source kind, location and place in the file, so that the choice does not
-//! change by itself. The other one gets a verdict that names both places. Admission (resources,
-//! node conditions) will stand here as well.
+//! If two manifests have the same name, the one whose pod runs is used. While none of them runs, it
+//! is the first by source kind, location and place in the file, so that the choice does not change
+//! by itself. The other one gets a verdict that names both places.
 
 use crate::model::{DesiredPod, Origin, PodKey, PodUid, SourceKind, SourceView};
 use std::{
@@ -14,36 +13,36 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
     Unknown,
-    /// The last good manifests of an earlier life: enough to keep them running, not to remove
-    /// anything.
+    /// The last good manifests that an earlier run of the agent saved. They are enough to keep pods
+    /// running, but not to remove anything.
     Checkpoint,
-    /// Everything that it has now: what is not in it is not wanted.
+    /// All manifests that the source has now. A pod that is not among them is not wanted.
     Complete,
 }
 
-/// What a source wants, published whole.
+/// What a source wants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSnapshot {
     pub kind: SourceKind,
     pub knowledge: Knowledge,
     pub pods: Vec<Arc<DesiredPod>>,
-    /// Those of them that it can't vouch for yet: an earlier run of the agent accepted them and
-    /// they were not looked for since, or their manifest is missing and may be removed. They keep
-    /// what runs, and nothing is started for them.
+    /// The pods that the source cannot confirm: an earlier run of the agent accepted them and the
+    /// source has not looked for them since, or their manifest is missing and may have been
+    /// removed. What runs of them keeps running, and nothing is started.
     pub unconfirmed: BTreeSet<PodKey>,
     /// For people.
     pub view: SourceView,
 }
 
-/// A pod that gives way to another one of the same name.
+/// A pod that is ignored because another one has the same name or uid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duplicate {
     pub key: PodKey,
-    /// Where the one that is used is written.
+    /// Where the manifest that is used was found.
     pub kept: Origin,
-    /// Where the one that is not used is written.
+    /// Where the manifest that is ignored was found.
     pub dropped: Origin,
-    /// For people; names both places.
+    /// For people. It names both places.
     pub message: String,
 }
 
@@ -51,21 +50,20 @@ pub struct Duplicate {
 pub struct Desired {
     /// One pod per name.
     pub pods: BTreeMap<PodKey, Arc<DesiredPod>>,
-    /// Those of them that keep what runs, and for which nothing is started.
+    /// The pods among them that keep what runs and for which nothing is started.
     pub unconfirmed: BTreeSet<PodKey>,
-    /// Pods that gave way, sorted.
+    /// The pods that are ignored, sorted.
     pub duplicates: Vec<Duplicate>,
-    /// Whether every source has told something: what its first look showed, or the last good
-    /// manifests.
+    /// True when every source has published its first look or the last good manifests.
     pub told: bool,
-    /// Whether every source is complete: only then a name that is not in `pods` is unwanted.
+    /// True when every source is complete. Only then is a name that is not in `pods` unwanted.
     pub complete: bool,
 }
 
-/// Merges what the sources want. `running` tells the uid that runs (or is being started) under a
+/// Merges what the sources want. `running` returns the uid that runs, or is being started, under a
 /// name.
 ///
-/// No source at all counts as complete knowledge that nothing is wanted.
+/// Without any source the knowledge is complete, and nothing is wanted.
 #[must_use]
 pub fn merge<'a>(
     sources: &'a [Arc<SourceSnapshot>],

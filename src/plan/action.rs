@@ -1,47 +1,49 @@
-//! What a plan asks the worker to do. Every action carries what is needed to do it, except the
-//! configuration sent to the runtime, which the worker makes from the pod.
+//! The steps that a plan asks the worker to take. An action carries everything that the step needs,
+//! except the configuration that is sent to the runtime: the worker makes that from the pod.
 
 use crate::model::{ContainerId, Event, PodUid, SandboxId};
 use std::fmt;
 
-/// The runtime is never given less time than this to stop a container, whatever the grace period
-/// (seconds).
+/// The shortest timeout, in seconds, with which the runtime is asked to stop a container, whatever
+/// the grace period is.
 pub const MIN_STOP_SECONDS: u32 = 2;
 
-/// One step. `uid` says which incarnation it belongs to; everything but `StartContainer`,
-/// `CreateSandbox`, `PreparePod` and `Release` may concern one without a known spec.
+/// One step. `uid` names the incarnation that it belongs to. `StartContainer`, `CreateSandbox`,
+/// `PreparePod` and `Release` need the pod's spec; the other actions also work on an incarnation
+/// whose spec is not known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make what the pod needs on the host: record on disk (before anything else), directories,
-    /// cgroup, volumes. Idempotent and repeated before every start: what exists is left alone.
+    /// Prepares what the pod needs on the host: first its record on disk, then directories, cgroup
+    /// and volumes. It is repeated before every start and leaves alone what exists already.
     PreparePod { uid: PodUid },
-    /// Run a sandbox. Always the last action of its plan.
+    /// Runs a sandbox. It is always the last action of its plan.
     CreateSandbox(CreateSandbox),
-    /// Get a container running: image, create, start.
+    /// Gets a container running: its image, its creation, its start.
     StartContainer(StartContainer),
-    /// Stop one container; it stays in the runtime as a dead instance.
+    /// Stops one container. The container stays in the runtime as a dead instance.
     KillContainer(KillContainer),
-    /// Stop containers in order, then sandboxes. Nothing is removed.
+    /// Stops containers in order, and then sandboxes. It removes nothing.
     KillPod(KillPod),
-    /// Remove a container that does not run.
+    /// Removes a container that does not run.
     RemoveContainer(RemoveContainer),
-    /// Stop (again: it releases network and ports) and remove a sandbox.
+    /// Stops and removes a sandbox. Stopping it again releases its network and ports.
     RemoveSandbox(RemoveSandbox),
-    /// A pod that ended for good keeps its record, logs and dead containers; its volumes and its
-    /// cgroup go.
+    /// Removes the volumes and the cgroup of a pod that has ended for good. Its record, logs and
+    /// dead containers stay.
     Release { uid: PodUid },
-    /// Nothing of the incarnation is left in the runtime: its volumes, cgroup, directories, logs
-    /// and, last, its record go.
+    /// Removes volumes, cgroup, directories, logs and, last, the record of an incarnation of which
+    /// nothing is left in the runtime.
     CleanUp { uid: PodUid },
 }
 
-/// Run a sandbox for the wished pod.
+/// Runs a sandbox for the wished pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateSandbox {
     pub uid: PodUid,
     /// `metadata.attempt`.
     pub attempt: u32,
-    /// The newest sandbox before it, for the back-off of sandboxes that keep dying.
+    /// The newest sandbox before this one. It counts for the back-off of sandboxes that die again
+    /// and again.
     pub replaces: Option<SandboxId>,
 }
 
@@ -49,36 +51,38 @@ pub struct CreateSandbox {
 pub struct StartContainer {
     pub uid: PodUid,
     pub name: Box<str>,
-    /// Which list of the spec it is in, and in what manner.
+    /// The list of the spec that the container is in, and how it runs.
     pub kind: ContainerKind,
-    /// The ready sandbox to create it in.
+    /// The ready sandbox in which the container is created.
     pub sandbox_id: SandboxId,
-    /// A created and never started container to start as it is; nothing is pulled or created then.
+    /// A container that was created and never started. It is started as it is; nothing is pulled or
+    /// created.
     pub created: Option<ContainerId>,
-    /// `restartCount`, which is also the CRI attempt. `None`: nothing is known of earlier
-    /// instances; take the highest number in the container's log directory + 1, or 0.
+    /// `restartCount`, which is also the CRI attempt. `None`: no earlier instance is known, and the
+    /// worker takes the highest number in the container's log directory plus 1, or 0.
     pub restart_count: Option<u32>,
-    /// `false` while pulling this image is backed off: look whether it is present by now, start if
-    /// so, fail with [`super::Step::Image`] if not, and don't pull. Never `false` for policy
-    /// `Always`, which waits instead.
+    /// False while pulls of this image are backed off: the container is started if the image is
+    /// present by now; otherwise the action fails with [`super::Step::Image`] and pulls nothing. It
+    /// is never false for the policy `Always`, which waits for the back-off instead.
     pub pull_allowed: bool,
-    /// The dead instance that this start replaces, for the back-off.
+    /// The dead instance that this start replaces. Its end counts for the back-off.
     pub restart_of: Option<ContainerId>,
 }
 
-/// Which kind of container of the pod.
+/// How a container of the pod runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerKind {
-    /// In `initContainers`, runs to completion.
+    /// In `initContainers`; it runs to completion.
     Init,
-    /// In `initContainers` with `restartPolicy: Always`: keeps running beside the regular ones.
+    /// In `initContainers` with `restartPolicy: Always`; it keeps running beside the regular
+    /// containers.
     Sidecar,
     /// In `containers`.
     Regular,
 }
 
 impl ContainerKind {
-    /// The field path that events about container `name` carry: `spec.containers{web}`.
+    /// The field path in events about container `name`: `spec.containers{web}`.
     #[must_use]
     pub fn field_path(self, name: &str) -> String {
         match self {
@@ -93,75 +97,77 @@ pub struct KillContainer {
     pub uid: PodUid,
     pub id: ContainerId,
     pub name: Box<str>,
-    /// Timeout for `StopContainer`, at least [`MIN_STOP_SECONDS`].
+    /// The timeout for `StopContainer` in seconds, at least [`MIN_STOP_SECONDS`].
     pub grace_seconds: u32,
-    /// The `Killing` event, to be recorded before the call.
+    /// The `Killing` event. It is recorded before the call.
     pub event: Event,
-    /// Killed in order to be started again: its exit is neither a crash nor an end of the pod.
+    /// True when the container is killed in order to start again. Its exit then counts neither as a
+    /// crash nor as an end of the pod.
     pub restart: bool,
 }
 
-/// Stop containers and sandboxes of one incarnation.
+/// Stops containers and sandboxes of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillPod {
     pub uid: PodUid,
-    /// Why; decides what is written down before.
+    /// Why the pod is stopped. It decides what is saved before the first call.
     pub purpose: KillPurpose,
-    /// Containers of a group stop at the same time; a group begins when the one before has ended.
-    /// Regular and init containers come first, then sidecars, one group each, in reverse order of
-    /// their declaration. The time that earlier groups took is subtracted from a later group's
-    /// `grace_seconds`, down to [`MIN_STOP_SECONDS`].
+    /// Containers of a group stop at the same time, and a group begins when the one before it has
+    /// ended. The first group holds the regular and init containers. Each sidecar is a group of its
+    /// own, in reverse order of declaration. The time that earlier groups took is subtracted from
+    /// the `grace_seconds` of later groups, down to [`MIN_STOP_SECONDS`].
     pub groups: Vec<Vec<KillContainer>>,
-    /// To be stopped after the containers, each exactly once, dead ones too (that releases their
-    /// network).
+    /// The sandboxes to stop after the containers, each exactly once. Dead sandboxes are stopped as
+    /// well, which releases their network.
     pub sandboxes: Vec<SandboxId>,
 }
 
 /// Why a pod is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KillPurpose {
-    /// The incarnation leaves. The worker writes the deadline into its record before the first call
-    /// (so that a restarted agent goes on with what is left of it) and gives it back as
-    /// [`super::Incarnation::kill`].
+    /// The incarnation is removed. The worker saves the deadline in its record before the first
+    /// call, and gives it back as [`super::Incarnation::kill`]. So a restarted agent grants only
+    /// the time that is left.
     Retire {
-        /// The deadline to write.
+        /// The deadline to save.
         deadline: super::KillDeadline,
     },
-    /// Its sandbox is to be replaced; its containers start again in the new one.
+    /// The sandbox is replaced; the containers start again in the new one.
     Restart,
-    /// A restart rule of container `source` said `RestartAllContainers`: everything starts again,
+    /// A restart rule of container `source` said `RestartAllContainers`: all containers start again
     /// in the same sandbox. The dead containers are removed next.
     RestartAll {
-        /// Name of the container whose end matched the rule.
+        /// The name of the container whose end matched the rule.
         source: Box<str>,
         /// The instance that ended.
         exited: ContainerId,
     },
-    /// It has ended for good ([`super::PodPlan::terminal`]); what still runs (sidecars, sandbox)
-    /// stops.
+    /// The pod has ended for good ([`super::PodPlan::terminal`]). Whatever still runs, sidecars and
+    /// sandbox, is stopped.
     Terminal,
-    /// A second sandbox of the same incarnation, left by an interrupted start.
+    /// It is a second sandbox of the same incarnation, left by an interrupted start.
     Surplus,
-    /// The machine goes down. Which containers it ends is written down first
+    /// The machine is shutting down. The worker first saves which containers are ended by it
     /// ([`super::Incarnation::interrupted`]).
     Shutdown,
 }
 
-/// Remove a dead (or never started) container.
+/// Removes a container that is dead or was never started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoveContainer {
     pub uid: PodUid,
     pub id: ContainerId,
-    /// Its name in the pod; empty when only its id is known (from a reserved name).
+    /// Its name in the pod. Empty when only the id is known, from a name that the runtime has
+    /// refused.
     pub name: Box<str>,
-    /// `false`: its log files (`<n>.log*`, `n` its restart count) and its `/var/log/containers`
-    /// link go too.
+    /// False: its log files (`<n>.log*`, where `n` is its restart count) and its link in
+    /// `/var/log/containers` are removed as well.
     pub keep_logs: bool,
-    /// Its restart count, which numbers its log files.
+    /// Its restart count, which is the number of its log files.
     pub restart_count: u32,
 }
 
-/// Stop and remove a sandbox.
+/// Stops and removes a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoveSandbox {
     pub uid: PodUid,
@@ -182,8 +188,8 @@ impl Action {
         }
     }
 
-    /// Whether the rest of the plan is dropped when this action fails. Only a regular container or
-    /// a sidecar that does not start leaves the others their chance, as in the kubelet.
+    /// True when the rest of the plan is dropped if this action fails. When a regular container or
+    /// a sidecar does not start, the other containers are still started, as in the kubelet.
     #[must_use]
     pub fn failure_ends_pass(&self) -> bool {
         match self {
@@ -201,13 +207,13 @@ impl Action {
 }
 
 impl KillPod {
-    /// Every container that is stopped, in no particular order.
+    /// All containers that are stopped, in no particular order.
     pub fn containers(&self) -> impl Iterator<Item = &KillContainer> {
         self.groups.iter().flatten()
     }
 }
 
-/// One line for logs and traces: `start web (restart 2)`.
+/// One line for logs and traces, for example `start web (restart 2)`.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,30 +1,32 @@
-//! Delays: crash loops, image pulls, failed steps. All by boot time.
+//! Delays before restarts, image pulls and failed steps. All of them are measured in boot time.
 //!
-//! Crash loop: the first restart is immediate, then 10, 20, 40, ... s after the end of the newest
-//! instance up to the cap, and from the beginning again after a run of more than ten minutes.
+//! Crash loops: the first restart is immediate. Later restarts come 10, 20, 40, ... s after the end
+//! of the newest instance, up to the cap. A run of more than ten minutes resets the delay.
 
 use crate::model::Now;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// First delay of a crash loop and of an image pull.
+/// The first delay of a crash loop and of an image pull.
 const BASE: Duration = Duration::from_secs(10);
-/// A container that ran for longer than this starts without delay. Fixed, whatever the cap is.
+/// A container that ran for longer than this restarts without delay, whatever the cap is.
 const CRASH_RESET: Duration = Duration::from_secs(600);
-/// Longest delay of an image pull.
+/// The longest delay of an image pull.
 const IMAGE_CAP: Duration = Duration::from_secs(300);
-/// A pull that last failed longer ago than this starts its back-off over.
+/// An image pull whose last failure is older than this starts with the first delay again.
 const IMAGE_FORGET: Duration = Duration::from_secs(600);
-/// Between two looks whether an image whose pull failed is present by now, imported by hand.
+/// The time between two checks whether an image whose pull failed is present by now, because
+/// somebody imported it.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// First delay after any other failed step (sandbox, volumes, kill, configuration of a container),
-/// doubled up to `RETRY_CAP`. The kubelet waits for 10 to 15 s from the first time on.
+/// The first delay after any other failed step (sandbox, volumes, kill, configuration of a
+/// container). It is doubled after each failure, up to `RETRY_CAP`. The kubelet waits 10 to 15 s
+/// after each failure.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_CAP: Duration = Duration::from_secs(10);
 
-/// A point in time, possibly before boot: its age when it was first seen. Fixed by that first look,
-/// so that a wall clock that is set later moves nothing.
+/// A point in time that may lie before the boot. It is fixed when it is first seen, so that a later
+/// change of the wall clock does not move it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Moment {
     age: Duration,
@@ -32,7 +34,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// The wall time `then`; one in the future counts as now.
+    /// The moment of the wall time `then`. A time in the future counts as now.
     pub(crate) fn of_wall(then: Timestamp, now: Now) -> Self {
         Self { age: now.age_of(then), seen: now.boot }
     }
@@ -41,57 +43,58 @@ impl Moment {
         Self { age: Duration::ZERO, seen: now.boot }
     }
 
-    /// Boot time of `self + delay`; zero when that was before boot, and never later than `delay`
-    /// from now: a memory of another boot may be read.
+    /// The boot time of `self + delay`, or zero when that lies before the boot. It is at most
+    /// `delay` from now, because `self` may come from the memory of an earlier boot.
     pub(crate) fn after(self, delay: Duration, now: Now) -> Duration {
         clamp((self.seen + delay).saturating_sub(self.age), delay, now)
     }
 
-    /// Whether it happened at least `limit` ago.
+    /// True when it happened at least `limit` ago.
     pub(crate) fn is_older_than(self, limit: Duration, now: Now) -> bool {
         self.age + now.boot.saturating_sub(self.seen) >= limit
     }
 
-    /// Time from boot time `earlier` to this moment; zero when it lies before.
+    /// The time from boot time `earlier` to this moment; zero when the moment lies before.
     fn since(self, earlier: Duration) -> Duration {
         self.seen.saturating_sub(self.age).saturating_sub(earlier)
     }
 }
 
-/// The end of an instance.
+/// The end of an instance of a container or sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Exit {
     id: Box<str>,
     finished: Moment,
 }
 
-/// What is known of the ends of a container's (or of the sandbox's) instances.
+/// What is known about the ends of the instances of a container, or of the sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Ends {
-    /// The last restart that was begun.
+    /// The last restart that began.
     pub(crate) crash: Option<Crash>,
-    /// The newest instance that ended.
+    /// The newest instance that has ended.
     exit: Option<Exit>,
 }
 
 impl Ends {
     pub(crate) const NONE: Self = Self { crash: None, exit: None };
 
-    /// Notes the end of the newest instance, once.
+    /// Saves when the newest instance ended. Later calls for the same instance change nothing.
     pub(crate) fn note(&mut self, id: &str, finished: Moment) {
         if self.exit.as_ref().is_none_or(|exit| *exit.id != *id) {
             self.exit = Some(Exit { id: id.into(), finished });
         }
     }
 
-    /// When `id` ended: as noted, else now.
+    /// The end of `id`: the saved one, or now.
     pub(crate) fn finished(&self, id: &str, now: Now) -> Moment {
         let noted = self.exit.as_ref().filter(|exit| *exit.id == *id);
         noted.map_or(Moment::just(now), |exit| exit.finished)
     }
 
-    /// Counts the restart that follows the end of `id`, once.
+    /// Counts the restart that follows the end of `id`. Later calls for the same instance change
+    /// nothing.
     pub(crate) fn count_restart(&mut self, id: &str, cap: Duration, now: Now) {
         if self.crash.as_ref().is_some_and(|crash| *crash.after == *id) {
             return;
@@ -101,30 +104,30 @@ impl Ends {
     }
 }
 
-/// Crash-loop state: the last restart that was begun.
+/// The state of a crash loop: the last restart that began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crash {
-    /// The instance whose end it followed.
+    /// The instance whose end the restart followed.
     after: Box<str>,
-    /// Boot time at which it was begun.
+    /// The boot time at which the restart began.
     at: Duration,
-    /// How long the next one will have to wait after the end of its predecessor.
+    /// The delay of the next restart after the end of its predecessor.
     delay: Duration,
 }
 
 impl Crash {
-    /// The delay before the instance that ended at `finished` may be replaced.
+    /// The delay after the end of the instance that ended at `finished`.
     pub(crate) fn delay(last: Option<&Self>, exited: &str, finished: Moment) -> Duration {
         match last {
             None => Duration::ZERO,
-            // Its restart was begun already: it was due then and is due now.
+            // Its restart has begun already, so it was due then.
             Some(crash) if *crash.after == *exited => Duration::ZERO,
             Some(crash) if finished.since(crash.at) > CRASH_RESET => Duration::ZERO,
             Some(crash) => crash.delay,
         }
     }
 
-    /// The state once the restart after `exited` is begun.
+    /// The state after the restart that follows the end of `exited` has begun.
     fn next(last: Option<&Self>, exited: &str, finished: Moment, cap: Duration, now: Now) -> Self {
         let waited = Self::delay(last, exited, finished);
         let delay = if waited.is_zero() { BASE } else { waited * 2 };
@@ -132,25 +135,25 @@ impl Crash {
     }
 }
 
-/// Back-off of pulling one image for one pod.
+/// The back-off of pulling one image for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ImageBackOff {
-    /// Boot time of the last failed pull.
+    /// The boot time of the last failed pull.
     failed_at: Duration,
     delay: Duration,
-    /// Boot time of the last look whether the image is there by now.
+    /// The boot time of the last check whether the image is present.
     looked_at: Option<Duration>,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// What may be done about an image that could not be pulled.
+/// What may be done about an image whose pull has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageTurn {
     Pull,
-    /// Only look whether it is present.
+    /// Only check whether the image is present.
     Look,
-    /// Neither before this boot time.
+    /// Nothing before this boot time.
     Wait(Duration),
 }
 
@@ -169,9 +172,9 @@ impl ImageBackOff {
         self.looked_at = Some(now.boot);
     }
 
-    /// `present_will_do`: whether an image that is there may be used without asking the registry.
-    /// With policy `Always` only a pull can tell that (the registry may have denied it), so its end
-    /// is waited for.
+    /// `present_will_do`: the image may be used without asking the registry when it is present. The
+    /// policy `Always` needs a pull, because the registry may deny the image, and so it waits for
+    /// the end of the back-off.
     pub(crate) fn turn(&self, present_will_do: bool, now: Now) -> ImageTurn {
         let pull_at = clamp(self.failed_at + self.delay, IMAGE_CAP, now);
         let look_at = clamp(self.looked_at.unwrap_or(self.failed_at) + LOOK_AGAIN, IMAGE_CAP, now);
@@ -186,13 +189,13 @@ impl ImageBackOff {
         }
     }
 
-    /// Whether the failure is old enough to show as a back-off rather than as itself. One that is
-    /// followed by another pull at that age never is.
+    /// True when the failure is shown as a back-off and no longer as the error itself. After the
+    /// first, short delay the next pull comes before that.
     pub(crate) fn is_backing_off(&self, now: Now) -> bool {
         self.delay > LOOK_AGAIN && now.boot >= self.failed_at + LOOK_AGAIN
     }
 
-    /// Distinguishes one failed pull from the next.
+    /// A text that tells one failed pull from the next.
     pub(crate) fn occasion(&self) -> String {
         format!("{:?}", self.failed_at)
     }
@@ -201,13 +204,13 @@ impl ImageBackOff {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StartFailure {
     pub(crate) retry: Retry,
-    /// The waiting reason.
+    /// The reason in `state.waiting`.
     pub(crate) reason: String,
-    /// The image, when that was the matter.
+    /// The image, if pulling it has failed.
     pub(crate) image: Option<Box<str>>,
 }
 
-/// A step that failed, once or several times in a row.
+/// A step that failed one or more times in a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Retry {
     failures: u32,
@@ -222,7 +225,7 @@ impl Retry {
         message.clone_into(&mut self.message);
     }
 
-    /// Boot time of the next try.
+    /// The boot time of the next try.
     pub(crate) fn due(&self, now: Now) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(8);
         let delay = (RETRY_BASE * 2_u32.pow(doublings)).min(RETRY_CAP);
@@ -230,8 +233,8 @@ impl Retry {
     }
 }
 
-/// A due time never lies further ahead than its delay can be, should a memory of another boot be
-/// read.
+/// Limits a due time to the longest possible delay from now: `due` may come from the memory of an
+/// earlier boot.
 fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
     due.min(now.boot + longest)
 }
@@ -240,7 +243,7 @@ fn clamp(due: Duration, longest: Duration, now: Now) -> Duration {
 mod tests {
     use super::*;
 
-    /// The last boot took ten days, this one has taken a minute.
+    /// The last boot took ten days, and this one has taken a minute.
     fn two_boots() -> (Now, Now) {
         let at = |boot| Now { boot: Duration::from_secs(boot), wall: Timestamp::UNIX_EPOCH };
         (at(864_000), at(60))

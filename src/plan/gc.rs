@@ -1,14 +1,14 @@
-//! Dead containers and sandboxes that are kept for nothing.
+//! Removes dead containers and sandboxes that nobody needs.
 //!
-//! Of each container the newest dead instance stays, for `lastState` and its logs, until a disk is
-//! short. A dead sandbox goes once it is empty and another one is newer. Unlike the kubelet this
-//! does not wait for a timer: what has become superfluous goes at the end of the same pass.
+//! The newest dead instance of each container stays, for `lastState` and its logs, until a disk is
+//! short. A dead sandbox is removed when it is empty and there is a newer one. The kubelet does
+//! this on a timer; here it happens at the end of the pass.
 
 use super::{Action, PodPlan, RemoveSandbox, kill::remove, memory::Stage, name::Cx};
 use crate::model::{ContainerState, ObservedContainer, SandboxState};
 use std::collections::BTreeMap;
 
-/// Removes what has become superfluous.
+/// Removes what is no longer needed.
 pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Dead { superfluous: mut surplus, for_people } = dead(cx);
     plan.dead = for_people.len();
@@ -35,13 +35,13 @@ pub(crate) fn plan_gc(cx: &Cx<'_>, plan: &mut PodPlan) {
     }
 }
 
-/// Instances that nothing depends on.
+/// The instances that nothing depends on.
 #[derive(Default)]
 struct Dead<'a> {
-    /// All but the newest one and the newest that ended.
+    /// All but the newest instance and the newest one that has ended.
     superfluous: Vec<&'a ObservedContainer>,
-    /// What ended before the one that runs, or in a pod whose end is on record. The newest instance
-    /// of any other container tells that it has run, and how it ended.
+    /// Instances that ended before the one that runs, or all of them when the record has the end of
+    /// the pod. The newest instance of any other container shows that it has run, and how it ended.
     for_people: Vec<&'a ObservedContainer>,
 }
 

@@ -1,6 +1,6 @@
-//! Init containers and sidecars: one after the other, in the order of the spec.
+//! Init containers and sidecars: they start one after the other, in the order of the spec.
 //!
-//! Only instances in the sandbox in use count: in a new sandbox everything runs again.
+//! Only instances in the current sandbox count. In a new sandbox all of them run again.
 
 use super::{
     Action, ContainerKind, PodPlan,
@@ -11,9 +11,10 @@ use super::{
 use crate::model::{ContainerState, ObservedContainer, ObservedSandbox, k8s};
 use crate::podspec::is_sidecar;
 
-/// Gets the pod initialised and keeps its sidecars running. Whether regular containers may start.
+/// Runs the init containers and keeps the sidecars running. Returns true when regular containers
+/// may start.
 pub(crate) fn plan_init(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
-    // A regular container was made in this sandbox only after all init containers were done in it.
+    // A regular container is created in a sandbox only after all init containers have ended there.
     let initialized = cx.regular.iter().any(|c| cx.own.newest_in(&c.name, sandbox).is_some());
     if initialized {
         for sidecar in cx.init.iter().filter(|container| is_sidecar(container)) {
@@ -53,7 +54,7 @@ fn kind(container: &k8s::Container) -> ContainerKind {
     if is_sidecar(container) { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 
-/// Sees to a plain init container. Whether it is done.
+/// Runs a plain init container. Returns true when it has done its work.
 fn run_to_end(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -64,7 +65,7 @@ fn run_to_end(
     match instance.state {
         ContainerState::Running { .. } => false,
         ContainerState::Exited { .. } if !is_init_failure(container, instance) => true,
-        // A failure that must not be retried has ended the pod before this was asked.
+        // A failure that is not retried has already ended the pod.
         ContainerState::Created | ContainerState::Exited { .. } => {
             plan_start(cx, container, ContainerKind::Init, sandbox, plan);
             false
@@ -76,7 +77,7 @@ fn run_to_end(
     }
 }
 
-/// Keeps a sidecar running. Whether it runs and stays so.
+/// Keeps a sidecar running. Returns true when it runs and is not about to be replaced.
 fn keep_running(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -106,7 +107,7 @@ fn keep_running(
     }
 }
 
-/// Kills an instance so that another one takes its place in the next plan.
+/// Kills an instance, so that the next plan starts another one.
 pub(crate) fn kill(
     cx: &Cx<'_>,
     instance: &ObservedContainer,

@@ -1,4 +1,4 @@
-//! Stopping: one container, a pod that starts again, an incarnation that leaves.
+//! How containers and pods are stopped, and how an incarnation is removed.
 
 use super::{
     Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
@@ -11,7 +11,7 @@ use crate::model::{
 use crate::podspec::is_sidecar;
 use std::time::Duration;
 
-/// Grace period of a pod whose spec is not known; the API's default (seconds).
+/// The grace period, in seconds, of a pod whose spec is not known: the default of the API.
 const DEFAULT_GRACE: u32 = 30;
 
 /// The grace period of a pod, in seconds.
@@ -23,7 +23,7 @@ pub(crate) fn grace_seconds(pod: Option<&k8s::Pod>) -> u32 {
     seconds.max(1)
 }
 
-/// Whether a process of the container may run: it has to be stopped before the container can be
+/// True when a process of the container may run: the container must be stopped before it can be
 /// removed.
 pub(crate) fn is_alive(container: &ObservedContainer) -> bool {
     match container.state {
@@ -32,7 +32,8 @@ pub(crate) fn is_alive(container: &ObservedContainer) -> bool {
     }
 }
 
-/// The kind of a container by its name; one that is in no list counts as regular.
+/// The kind of a container by its name. A container that is in no list of the spec counts as
+/// regular.
 pub(crate) fn kind_of(pod: Option<&k8s::Pod>, name: &str) -> ContainerKind {
     let init = pod.and_then(|pod| pod.spec.as_ref()).and_then(|s| s.init_containers.as_ref());
     match init.into_iter().flatten().find(|container| container.name == name) {
@@ -48,12 +49,13 @@ pub(crate) struct Stop<'a> {
     pub(crate) key: &'a PodKey,
     pub(crate) pod: Option<&'a k8s::Pod>,
     pub(crate) grace_seconds: u32,
-    /// They start again.
+    /// True when the containers start again.
     pub(crate) restart: bool,
 }
 
 impl Stop<'_> {
-    /// The stop of one container; `None`: the usual message.
+    /// The action that stops one container. `message` is the text of its event; `None`: the usual
+    /// text.
     pub(crate) fn kill(
         &self,
         container: &ObservedContainer,
@@ -87,8 +89,8 @@ impl Stop<'_> {
         }
     }
 
-    /// All containers that may run: regular and init ones at once, then sidecars, last declared
-    /// first.
+    /// All containers that may run. Regular and init containers are the first group; the sidecars
+    /// follow in reverse order of declaration.
     pub(crate) fn groups(&self, containers: &[&ObservedContainer]) -> Vec<Vec<KillContainer>> {
         let alive = || containers.iter().filter(|container| is_alive(container));
         let first: Vec<_> = alive()
@@ -107,7 +109,8 @@ impl Stop<'_> {
     }
 }
 
-/// Takes one incarnation down as far as possible: stop, remove, clean up.
+/// Removes one incarnation as far as possible: stops it, removes its containers and sandboxes,
+/// cleans up.
 pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &mut PodPlan) {
     let known = input.incarnation(uid);
     let pod = known.and_then(|known| known.pod.as_deref());
@@ -146,19 +149,19 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
     plan.actions.push(Action::CleanUp { uid: uid.clone() });
 }
 
-/// The end of one incarnation.
+/// The removal of one incarnation.
 struct Retirement<'a> {
     key: &'a PodKey,
     uid: &'a PodUid,
     pod: Option<&'a k8s::Pod>,
-    /// From when it was begun.
+    /// The deadline in its record, if the removal has begun.
     begun: Option<KillDeadline>,
-    /// It ends because it is held.
+    /// How the hold wants the pod to stop, if the incarnation is held.
     hold: Option<HoldStop>,
 }
 
 impl Retirement<'_> {
-    /// What has to be stopped; `None` when nothing has.
+    /// The action that stops the pod; `None` when nothing runs.
     fn kill(&self, own: &Own<'_>, now: Now) -> Option<KillPod> {
         if !own.is_alive() {
             return None;
@@ -176,7 +179,7 @@ impl Retirement<'_> {
         })
     }
 
-    /// The time that it was given first, unless a hold leaves it less.
+    /// The deadline that was granted first, unless a hold allows less time.
     fn deadline(&self, now: Now) -> KillDeadline {
         let of = |grace_seconds: u32| KillDeadline {
             grace_seconds,

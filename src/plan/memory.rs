@@ -1,5 +1,5 @@
-//! What planning remembers between passes: back-offs, failures, what was told already. Kept under
-//! `/run` over a restart of the agent, gone after a reboot.
+//! What planning remembers between passes: back-offs, failures, and the events that were recorded.
+//! It is kept under `/run`, so it outlives the agent but not a reboot.
 
 use super::{
     Action, CreateSandbox, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan,
@@ -13,18 +13,18 @@ use crate::model::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
-/// The memory of one pod name, every incarnation of it.
+/// The memory of one pod name, with all its incarnations.
 ///
-/// The worker calls, in this order: [`Self::look`] whenever its picture or records changed and
-/// before planning; [`Self::announce`] with each plan; [`Self::begin`] right before it executes an
-/// action (and saves the memory before it does, so that a crash of the agent never shortens a
-/// back-off); [`Self::record`] with each outcome. Compare with the last saved value to know whether
-/// to save.
+/// The worker calls [`Self::look`] before planning, whenever its picture or records have changed;
+/// [`Self::announce`] with each plan; [`Self::begin`] right before it executes an action; and
+/// [`Self::record`] with each outcome. It saves the memory after `begin` and before the action, so
+/// that a crash of the agent never shortens a back-off. The worker compares the memory with the
+/// last saved value to find out whether it must be saved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodMemory {
-    // Boxed, as the containers below: a map keeps room for eleven values from the first one on, and
-    // nearly every pod has one.
+    // In a box, like the containers below: a map has room for eleven values from the first one on,
+    // and nearly every pod has one incarnation.
     incarnations: BTreeMap<PodUid, Box<Recollection>>,
 }
 
@@ -32,21 +32,21 @@ pub struct PodMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recollection {
-    /// When it was accepted.
+    /// When the pod was accepted.
     pub(crate) started: Option<Moment>,
     pub(crate) containers: BTreeMap<Box<str>, Box<ContainerMemory>>,
     /// Key: image as in the spec.
     pub(crate) images: BTreeMap<Box<str>, ImageBackOff>,
     pub(crate) retries: BTreeMap<Stage, Retry>,
-    /// Sandboxes that died.
+    /// The sandboxes that have died.
     pub(crate) sandbox: Ends,
-    /// The lowest sandbox attempt whose name is not taken, as far as known.
+    /// The lowest attempt of a sandbox whose name is not taken, as far as known.
     pub(crate) sandbox_attempt: u32,
-    /// Half-made objects that hold a name.
+    /// Incomplete objects of the runtime that hold a name.
     pub(crate) leftovers: Vec<Leftover>,
-    /// `Release` was done.
+    /// `Release` has succeeded.
     pub(crate) released: bool,
-    /// Reason and field path of an event → the occasion it was last told for.
+    /// For the reason and field path of an event, the occasion for which it was last recorded.
     announced: BTreeMap<String, String>,
 }
 
@@ -55,15 +55,15 @@ pub(crate) struct Recollection {
 #[serde(default)]
 pub(crate) struct ContainerMemory {
     pub(crate) ends: Ends,
-    /// Killed in order to be started again, whatever the restart policy says.
+    /// The instance was killed in order to start again, whatever the restart policy says.
     pub(crate) forced: Option<ContainerId>,
     /// Why the last start failed; `None` after a success.
     pub(crate) failure: Option<StartFailure>,
-    /// The lowest restart count that no instance had.
+    /// The lowest restart count that no instance has had.
     pub(crate) next_count: Option<u32>,
 }
 
-/// A step that is retried as a whole.
+/// A part of the plan that is retried as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Stage {
     Prepare,
@@ -74,7 +74,7 @@ pub(crate) enum Stage {
     CleanUp,
 }
 
-/// An object of the runtime that holds a name that the pod needs.
+/// An object of the runtime that holds a name which the pod needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Leftover {
     Sandbox(SandboxId),
@@ -101,7 +101,7 @@ impl Recollection {
         self.containers.get(name).map_or(&NO_CONTAINER, |memory| memory)
     }
 
-    /// The retry of a stage that is not due yet.
+    /// The retry of a stage, if it is not due yet.
     pub(crate) fn held_back(&self, stage: Stage, now: Now) -> Option<(&Retry, Duration)> {
         let retry = self.retries.get(&stage)?;
         let due = retry.due(now);
@@ -110,19 +110,19 @@ impl Recollection {
 }
 
 impl PodMemory {
-    /// What is remembered of `uid`.
+    /// The memory of `uid`.
     pub(crate) fn of(&self, uid: &PodUid) -> &Recollection {
         self.incarnations.get(uid).map_or(&NOTHING, |memory| memory)
     }
 
-    /// Whether there is nothing to keep.
+    /// True when there is nothing to save.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.incarnations.is_empty()
     }
 
-    /// Notes what has to be timed from when it was first seen (ends of containers, the pod's
-    /// start), and forgets incarnations that are neither wished, known nor observed.
+    /// Saves the times at which things were first seen (ends of containers, the start of the pod),
+    /// and forgets incarnations that are not wished, recorded or observed.
     pub fn look(
         &mut self,
         wished: Option<&PodUid>,
@@ -173,7 +173,7 @@ impl PodMemory {
         }
     }
 
-    /// The plan's notices whose occasion is new, to be recorded as events.
+    /// The notices of the plan whose occasion is new. The worker records them as events.
     pub fn announce(&mut self, plan: &PodPlan) -> Vec<Event> {
         let mut fresh = Vec::new();
         for notice in &plan.notices {
@@ -188,8 +188,9 @@ impl PodMemory {
         fresh
     }
 
-    /// To be called right before an action is executed, and saved before it is: a restart that is
-    /// begun counts for the back-off, whether or not the agent lives to see its outcome.
+    /// Must be called, and the memory saved, right before an action is executed: a restart counts
+    /// for the back-off as soon as it begins, even if the agent crashes before it knows the
+    /// outcome.
     pub fn begin(&mut self, action: &Action, settings: &PlanSettings, now: Now) {
         let cap = settings.crash_loop_cap;
         match action {
@@ -229,7 +230,7 @@ impl PodMemory {
         }
     }
 
-    /// Learns from the outcome of an action.
+    /// Takes the outcome of an action in.
     pub fn record(&mut self, outcome: &Outcome, now: Now) {
         match outcome {
             Outcome::Prepared { uid } => self.succeeded(uid, Stage::Prepare),
@@ -239,7 +240,7 @@ impl PodMemory {
                 memory.sandbox_attempt =
                     memory.sandbox_attempt.max(sandbox.attempt.saturating_add(1));
                 memory.released = false;
-                // What failed in the old sandbox may have failed because of it.
+                // The old sandbox may have been the reason for earlier failures.
                 for container in memory.containers.values_mut() {
                     container.failure = container.failure.take().filter(|f| f.image.is_some());
                 }
@@ -328,7 +329,7 @@ impl PodMemory {
         }
     }
 
-    /// A container got as far as being created: the image that it lacked before is there.
+    /// The container was created, so its image is present.
     fn had_image(&mut self, uid: &PodUid, container: &str) {
         let failure = self.container(uid, container).failure.as_ref();
         if let Some(image) = failure.and_then(|failure| failure.image.clone()) {
@@ -361,8 +362,8 @@ impl PodMemory {
         self.drop_leftover(uid, leftover);
     }
 
-    /// A leftover that could not be removed is dropped as well: by then its name is avoided, and
-    /// the listings show the object if it came to life after all.
+    /// A leftover that could not be removed is forgotten as well. Its name is avoided from now on,
+    /// and the listings show the object if it does exist.
     fn drop_leftover(&mut self, uid: &PodUid, leftover: &Leftover) {
         if let Some(memory) = self.incarnations.get_mut(uid) {
             memory.leftovers.retain(|known| known != leftover);

@@ -1,4 +1,4 @@
-//! One namespace/name: which incarnations have to go, and when the wished one gets its turn.
+//! Decides for one pod name which incarnations are removed, and when the wished one may start.
 
 use super::{
     Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
@@ -12,8 +12,8 @@ use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid,
 use crate::podspec::pod_display;
 use std::{collections::BTreeSet, time::Duration};
 
-/// Decides what to do now about one name. To be called again after the plan is executed, when it
-/// failed, when `wake_at` comes, and whenever the input changed.
+/// Decides what to do now for one pod name. It is called again after the plan was executed or has
+/// failed, at `wake_at`, and whenever the input has changed.
 #[must_use]
 pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     let mut plan = PodPlan::default();
@@ -51,7 +51,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     plan
 }
 
-/// The incarnations that have to go, sorted.
+/// The uids of the incarnations to remove, sorted.
 fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
     let mut uids: BTreeSet<PodUid> = input.known.iter().map(|known| known.uid.clone()).collect();
     uids.extend(input.occupancy().own_sandboxes().map(|sandbox| sandbox.uid.clone()));
@@ -63,7 +63,7 @@ fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
 }
 
 impl<'a> NameInput<'a> {
-    /// Whose is what under this name.
+    /// What the runtime has under this name, by owner.
     pub(crate) fn occupancy(&self) -> Occupancy<'a> {
         Occupancy::new(self.observed, &self.settings.owner)
     }
@@ -72,14 +72,14 @@ impl<'a> NameInput<'a> {
         self.known.iter().find(|known| known.uid == *uid)
     }
 
-    /// Why an incarnation is not to run for now. One that had ended for good already is not held.
+    /// Why an incarnation must not run for now. An incarnation that has ended for good is not held.
     pub(crate) fn hold_of(&self, uid: &PodUid) -> Option<&'a Hold> {
         let hold = self.orders.hold_on(uid)?;
         let ended = self.incarnation(uid).is_some_and(|known| known.terminal.is_some());
         (!ended).then_some(hold)
     }
 
-    /// What of `uid` is this agent's in the runtime.
+    /// The sandboxes and containers of `uid` that belong to this agent.
     pub(crate) fn own(&self, uid: &PodUid) -> Own<'a> {
         self.occupancy().own(uid, self.incarnation(uid).is_some())
     }
@@ -113,12 +113,12 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Whether nothing was done for it yet.
+    /// True when nothing has been done for the pod yet.
     fn is_new(&self) -> bool {
         self.own.is_empty() && self.input.incarnation(self.uid).is_none()
     }
 
-    /// `<name>_<namespace>(<uid>)`, as messages call the pod.
+    /// `<name>_<namespace>(<uid>)`, the pod's name in messages.
     pub(crate) fn display(&self) -> String {
         pod_display(self.input.key, self.uid)
     }
@@ -135,7 +135,8 @@ impl<'a> Cx<'a> {
         Event { target: EventTarget::Pod { key, uid, field_path }, kind, reason, message }
     }
 
-    /// Whether a step that failed has to wait before it is tried again; says so in the plan.
+    /// True when a step that has failed must wait before it is retried. Adds the reason to the
+    /// plan.
     pub(crate) fn held_back(&self, stage: Stage, plan: &mut PodPlan) -> bool {
         let Some((retry, due)) = self.memory.held_back(stage, self.now) else { return false };
         plan.block(&retry.message);
@@ -145,7 +146,7 @@ impl<'a> Cx<'a> {
 }
 
 impl PodPlan {
-    /// Takes back everything that would be done for a pod that may only keep what runs.
+    /// Drops all actions for a pod that may only keep what runs.
     fn withhold(&mut self, why: &str) {
         if !self.actions.is_empty() {
             self.block(why);
@@ -154,24 +155,24 @@ impl PodPlan {
         self.notices.clear();
     }
 
-    /// Plans again at this boot time at the latest.
+    /// Asks for the next plan at this boot time or earlier.
     pub(crate) fn wake(&mut self, at: Duration) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Says why the pod does not get on; the first reason stays.
+    /// Sets why the pod is waiting. The first reason stays.
     pub(crate) fn block(&mut self, why: &str) {
         if self.blocked.is_none() {
             self.blocked = Some(why.to_owned());
         }
     }
 
-    /// Says why a container does not run.
+    /// Sets why a container does not run.
     pub(crate) fn wait(&mut self, container: &str, reason: &str, message: String) {
         self.waiting.insert(container.into(), Waiting { reason: reason.to_owned(), message });
     }
 
-    /// Tells an event, once per occasion.
+    /// Adds an event that is recorded once for each occasion.
     pub(crate) fn notice(&mut self, occasion: impl Into<String>, event: Event) {
         self.notices.push(Notice { occasion: occasion.into(), event });
     }

@@ -12,13 +12,13 @@ use std::sync::Arc;
 pub struct PodOrders {
     /// What the sources want of the name.
     pub wish: Wish,
-    /// The machine goes down.
+    /// The machine is shutting down.
     pub shutdown: Option<Shutdown>,
-    /// This incarnation must not run for now.
+    /// The incarnation that must not run for now.
     pub hold: Option<HeldPod>,
     /// Why the wished incarnation must wait before it begins; one sentence.
     pub waits: Option<Arc<str>>,
-    /// A disk is short: dead containers that are only there for people to look at go.
+    /// A disk is short: dead containers that are kept only for people to read are removed.
     pub clear_dead: bool,
 }
 
@@ -26,17 +26,18 @@ pub struct PodOrders {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
     Run(Arc<DesiredPod>),
-    /// This pod may keep what runs of it, and nothing is started, stopped or removed, except that a
-    /// kill already begun is finished, and that the pod ends when the machine goes down.
+    /// The containers of this pod that run keep running. Nothing is started, stopped or removed,
+    /// with two exceptions: a kill that has begun is finished, and the pod ends when the machine
+    /// shuts down.
     Keep {
         pod: Arc<DesiredPod>,
-        /// What has to be known before more is done.
+        /// What has to be known before more is done; the rest of a sentence.
         why: &'static str,
     },
-    /// Nothing of this name is to run, and every source that could say otherwise has spoken.
+    /// Nothing of this name may run, and every source has spoken.
     Gone,
-    /// Some source has not spoken yet and none wants the name: what runs goes on, nothing is done,
-    /// except that a kill already begun is finished.
+    /// No source wants the name, and some source has not spoken yet. What runs keeps running, and
+    /// nothing is done, except that a kill that has begun is finished.
     Undecided,
 }
 
@@ -48,19 +49,19 @@ pub struct HeldPod {
 }
 
 impl PodOrders {
-    /// The incarnation that is to be killed without asking the runtime.
+    /// The incarnation that is killed at once, without asking the runtime.
     #[must_use]
     pub fn killed_at_once(&self) -> Option<&HeldPod> {
         self.hold.as_ref().filter(|held| held.hold.stop == HoldStop::AtOnce)
     }
 
-    /// The hold on this incarnation, whether or not it has ended already.
+    /// The hold on this incarnation, even if the incarnation has ended for good.
     #[must_use]
     pub fn hold_on(&self, uid: &PodUid) -> Option<&Hold> {
         self.hold.as_ref().filter(|held| held.uid == *uid).map(|held| &*held.hold)
     }
 
-    /// Whether the wished pod is to end because the machine goes down.
+    /// True when the wished pod ends because the machine is shutting down.
     #[must_use]
     pub fn ends(&self, pod: &DesiredPod) -> bool {
         let priority = priority_of(&pod.pod);
@@ -69,7 +70,7 @@ impl PodOrders {
 }
 
 impl Wish {
-    /// Whether the sources are known not to want this incarnation.
+    /// True when the sources are known not to want this incarnation.
     #[must_use]
     pub fn is_without(&self, uid: &PodUid) -> bool {
         match self {
@@ -79,7 +80,7 @@ impl Wish {
         }
     }
 
-    /// The pod that may run or go on.
+    /// The pod that may run or keep running.
     #[must_use]
     pub fn pod(&self) -> Option<&Arc<DesiredPod>> {
         match self {
@@ -88,7 +89,7 @@ impl Wish {
         }
     }
 
-    /// The wished pod, when it is this incarnation.
+    /// The wished pod, if it is this incarnation.
     #[must_use]
     pub fn desired(&self, uid: &PodUid) -> Option<Arc<DesiredPod>> {
         self.pod().filter(|pod| pod.uid == *uid).cloned()

@@ -1,51 +1,50 @@
-//! What the worker hands back after an action.
+//! What the worker returns after an action.
 
 use crate::model::{ContainerId, ObservedContainer, ObservedSandbox, PodUid, SandboxId};
 
-/// The result of one [`super::Action`]. The worker gives it to [`super::PodMemory::record`] and to
-/// [`super::Picture::record`], then goes on or plans again.
+/// The result of one [`super::Action`]. The worker passes it to [`super::PodMemory::record`] and to
+/// [`super::Picture::record`], and then goes on or plans again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// `PreparePod` done.
+    /// `PreparePod` has succeeded.
     Prepared {
         uid: PodUid,
     },
-    /// `CreateSandbox` done: the sandbox as the runtime shows it now, IPs included
+    /// `CreateSandbox` has succeeded. The sandbox as the runtime shows it now, with its IPs
     /// (`PodSandboxStatus`).
     SandboxCreated(ObservedSandbox),
-    /// `StartContainer` done: the container as the worker made it. The state is `Running` with the
-    /// time of the start unless the worker knows better; no `ContainerStatus` call is needed for
-    /// it.
+    /// `StartContainer` has succeeded. The container as the worker made it. Its state is `Running`,
+    /// with the time of the start. No `ContainerStatus` call is needed for it.
     ContainerStarted(ObservedContainer),
-    /// `KillContainer` done.
+    /// `KillContainer` has succeeded.
     ContainerKilled {
         uid: PodUid,
         id: ContainerId,
-        /// The container as inspected afterwards, when the worker did; otherwise it counts as
-        /// ended with code 137 until the next listing.
+        /// The container as it was inspected after the kill. `None`: it counts as ended with code
+        /// 137 until the next listing.
         inspected: Option<Box<ObservedContainer>>,
     },
-    /// `KillPod` done: all of its containers and sandboxes are stopped.
+    /// `KillPod` has succeeded: all its containers and sandboxes are stopped.
     PodKilled {
         uid: PodUid,
         containers: Vec<ContainerId>,
         sandboxes: Vec<SandboxId>,
     },
-    /// `RemoveContainer` done (or it was gone already).
+    /// `RemoveContainer` has succeeded, or the container did not exist.
     ContainerRemoved {
         uid: PodUid,
         id: ContainerId,
     },
-    /// `RemoveSandbox` done (or it was gone already), its containers with it.
+    /// `RemoveSandbox` has succeeded, or the sandbox did not exist. Its containers are gone, too.
     SandboxRemoved {
         uid: PodUid,
         id: SandboxId,
     },
-    /// `Release` done.
+    /// `Release` has succeeded.
     Released {
         uid: PodUid,
     },
-    /// `CleanUp` done: the worker forgets the incarnation.
+    /// `CleanUp` has succeeded: the worker forgets the incarnation.
     CleanedUp {
         uid: PodUid,
     },
@@ -56,24 +55,25 @@ pub enum Outcome {
 pub struct Failure {
     pub uid: PodUid,
     pub step: Step,
-    /// For steps of a container the waiting reason of its status (`ErrImagePull`,
-    /// `CreateContainerConfigError`, `RunContainerError`, ...); for others the reason of the event
-    /// that the worker recorded (`FailedCreatePodSandBox`, `FailedMount`, ...).
+    /// For steps of a container the reason in `state.waiting` (`ErrImagePull`,
+    /// `CreateContainerConfigError`, `RunContainerError`, ...). For other steps the reason of the
+    /// event that the worker recorded (`FailedCreatePodSandBox`, `FailedMount`, ...).
     pub reason: String,
-    /// The message that goes with it, as the kubelet words it.
+    /// The message in the kubelet's words.
     pub message: String,
-    /// The runtime said that the name is reserved: the next plan takes the next attempt's.
+    /// The runtime refused the name because another object has it. The next plan uses the name of
+    /// the next attempt.
     pub taken: Option<Taken>,
     /// A container that the failed step left in the runtime.
     pub left: Option<Box<ObservedContainer>>,
 }
 
-/// Who holds a name in the runtime.
+/// The holder of a name in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// This id: what an interrupted call of ours left. The next plan removes it.
+    /// An interrupted call of this agent left this id. The next plan removes it.
     ByUs(String),
-    /// Another agent's object, which stays.
+    /// Another agent's object. It stays.
     ByOthers,
 }
 
@@ -84,14 +84,14 @@ pub enum Step {
     Sandbox {
         attempt: u32,
     },
-    /// `StartContainer`: no image to start it from.
+    /// `StartContainer`: the image is not available.
     Image {
         container: Box<str>,
-        /// Image name as in the spec.
+        /// The name of the image in the spec.
         image: Box<str>,
-        /// Whether a pull was tried and failed, so that pulling it is backed off. `false` for
-        /// `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`, and where pulling was not
-        /// allowed.
+        /// True when a pull was tried and has failed, so that further pulls are backed off. False
+        /// for `ErrImageNeverPull`, `InvalidImageName` and `ImageInspectError`, and where pulling
+        /// was not allowed.
         pull_tried: bool,
     },
     /// `StartContainer`: its configuration could not be made (`CreateContainerConfigError`).
@@ -104,7 +104,7 @@ pub enum Step {
         /// The restart count that was tried.
         restart_count: u32,
     },
-    /// `StartContainer`: created, not started (`RunContainerError`).
+    /// `StartContainer`: it was created but not started (`RunContainerError`).
     Start {
         container: Box<str>,
         /// The created container.
@@ -126,7 +126,7 @@ pub enum Step {
 }
 
 impl Outcome {
-    /// Whether the action did what it should.
+    /// True when the action has succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         !matches!(self, Self::Failed(_))

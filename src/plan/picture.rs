@@ -1,5 +1,5 @@
-//! What a worker believes to run: the latest listing, with the outcomes of its own later actions
-//! folded in.
+//! What a worker believes to run: the latest listing, together with the outcomes of its own later
+//! actions.
 
 use super::{Failure, Outcome, Step};
 use crate::model::{
@@ -9,14 +9,15 @@ use crate::model::{
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
-/// Exit code shown for a container that was killed, until it has been listed again.
+/// The exit code shown for a container that was killed, until the next listing.
 const KILLED: i32 = 137;
 
-/// A listing plus what was done since it began.
+/// A listing, and the outcomes since it began.
 ///
-/// An outcome is dropped once a listing arrives that began after it was recorded. Until then it is
-/// applied to every listing, which may or may not contain its effect already: states only move
-/// forward (created, running, ended; ready, not ready), and what was removed stays removed.
+/// An outcome is dropped when a listing arrives that began after the outcome was recorded. Until
+/// then it is applied to every listing. A listing may or may not contain its effect already, so
+/// states only move forward (created, running, ended; ready, not ready), and removed objects stay
+/// removed.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     listing: Option<Arc<ObservedPod>>,
@@ -25,21 +26,21 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Takes a listing in. One that began before the one already held is ignored.
+    /// Takes a listing in. A listing that began before the current one is ignored.
     pub fn observe(&mut self, listing: Arc<ObservedPod>) {
         if self.listing.as_ref().is_some_and(|held| held.listed_at > listing.listed_at) {
             return;
         }
         self.outcomes.retain(|(at, _)| at.boot >= listing.listed_at);
-        // A pod that nothing happens to has none, mostly for ever.
+        // Most pods have none most of the time.
         self.outcomes.shrink_to_fit();
         self.listing = Some(listing);
         self.refresh();
     }
 
-    /// Takes the outcome of an action in. Failures count too: they may leave a container. Of those
-    /// that change nothing the last is enough: while the runtime is away they come without end, and
-    /// no listing.
+    /// Takes the outcome of an action in. Failures count as well, because they may leave a
+    /// container. Of the outcomes that change nothing only the last is kept: while the runtime is
+    /// away, there is no end of them and no listing.
     pub fn record(&mut self, outcome: Outcome, now: Now) {
         if changes_nothing(&outcome) {
             self.outcomes.retain(|(_, earlier)| !changes_nothing(earlier));
@@ -54,22 +55,22 @@ impl Picture {
         self.current.as_deref()
     }
 
-    /// What to plan from; `None` before the first listing.
+    /// The state to plan from; `None` before the first listing.
     #[must_use]
     pub fn shared(&self) -> Option<Arc<ObservedPod>> {
         self.current.clone()
     }
 
-    /// The boot time of the last outcome that no listing has confirmed: a listing that begins after
-    /// it should be asked for. `None` when the picture is a plain listing.
+    /// The boot time of the last outcome that no listing has confirmed; the worker asks for a
+    /// listing that begins later. `None` when the picture is a plain listing.
     #[must_use]
     pub fn unconfirmed_since(&self) -> Option<Duration> {
         self.outcomes.iter().map(|(now, _)| now.boot).max()
     }
 
-    /// Whether something failed since the listing began. A failed call may have done its work all
-    /// the same (the runtime was killed before it could answer), so that nothing more is done
-    /// before a listing has shown what there is.
+    /// True when an action has failed since the listing began. The call may have succeeded all the
+    /// same, for example when the runtime was killed before it answered. So nothing more is done
+    /// before the next listing.
     #[must_use]
     pub fn awaits_listing(&self) -> bool {
         self.outcomes.iter().any(|(_, outcome)| !outcome.is_success())
@@ -89,7 +90,7 @@ impl Picture {
     }
 }
 
-/// Whether folding it in changes nothing; that it was recorded asks for a listing all the same.
+/// True when the outcome changes nothing in the picture. A listing is needed all the same.
 fn changes_nothing(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => true,
@@ -139,8 +140,8 @@ fn fold_failure(pod: &mut ObservedPod, failure: &Failure, at: Timestamp) {
     if let Some(container) = &failure.left {
         put_container(pod, container);
     }
-    // A runtime ends a container whose start failed; it must not be taken for one still to be
-    // started.
+    // The runtime ends a container whose start has failed. It must not look like one that can still
+    // be started.
     if let Step::Start { id, .. } = &failure.step
         && let Some(container) = pod.containers.iter_mut().find(|c| c.id == *id)
         && container.state == ContainerState::Created

@@ -1,4 +1,5 @@
-//! The wished pod, once it is alone under its name: tear down before build up.
+//! Plans the wished pod when no other incarnation is left: what must go is removed before anything
+//! new is made.
 
 use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Terminal, TerminalPhase,
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     if let Some(error) = &cx.input.observed.inspect_error {
-        // What is shown of it is not what is. Starting or restarting anything now could be wrong.
+        // The last known state may be outdated, so starting or restarting anything now could be
+        // wrong.
         plan.terminal = cx.input.incarnation(cx.uid).and_then(|known| known.terminal.clone());
         plan.block(&format!("the runtime does not tell its state: {error}"));
         return;
@@ -52,7 +54,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     }
 }
 
-/// Whether the pod has ended for good, and how.
+/// How the pod has ended for good; `None` when it has not.
 fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     let known = cx.input.incarnation(cx.uid);
     if let Some(terminal) = known.and_then(|known| known.terminal.clone()) {
@@ -98,15 +100,15 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
         let phase = if succeeded { TerminalPhase::Succeeded } else { TerminalPhase::Failed };
         return Some(ended(phase));
     }
-    // A pod that is never restarted does not outlive its sandbox once a regular container was
-    // started. (The kubelet also gives up on one that only initialised; that one is started over
-    // here.)
+    // A pod that is never restarted does not outlive its sandbox once a regular container has
+    // started. (The kubelet also gives up a pod whose init containers alone have run; here such a
+    // pod starts again.)
     let never = restart_policy(cx) == "Never";
     let lost = never && any_started && !any_goes_on && sandbox::usable(cx).is_none();
     lost.then(|| ended(TerminalPhase::Failed))
 }
 
-/// The pod's restart policy, defaulted.
+/// The pod's restart policy, or the default.
 pub(crate) fn restart_policy<'a>(cx: &Cx<'a>) -> &'a str {
     cx.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always")
 }
@@ -130,8 +132,8 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     })
 }
 
-/// Stops what is left of a pod that has ended and lets its resources go; dead containers stay, for
-/// its status and logs.
+/// Stops what still runs of a pod that has ended, and releases its resources. Its dead containers
+/// stay for its status and logs.
 fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
     let alive = cx.own.is_alive();
     let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
@@ -157,7 +159,7 @@ fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
     plan_gc(cx, plan);
 }
 
-/// Removes what an interrupted call left holding a name.
+/// Removes objects that an interrupted call left and that hold a name.
 fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
     for leftover in &cx.memory.leftovers {
         let uid = cx.uid.clone();
@@ -174,8 +176,8 @@ fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
     }
 }
 
-/// Stops and removes ready sandboxes beside the one that is used. (The kubelet replaces all of
-/// them; keeping the one whose containers run restarts nothing.)
+/// Stops and removes ready sandboxes other than the current one. (The kubelet replaces all of them.
+/// Here the sandbox whose containers run is kept, so that nothing restarts.)
 fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Some(kept) = current(cx) else { return };
     let pod = Some(cx.pod);

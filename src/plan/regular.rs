@@ -1,4 +1,4 @@
-//! Regular containers: all of them, in the order of the spec, each for itself.
+//! Regular containers: they start in the order of the spec, independently of each other.
 
 use super::{
     Action, ContainerKind, PodPlan,
@@ -43,9 +43,9 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
     }
 }
 
-/// Stops containers that the pod (of a fixed uid, edited in place) does not have any more, and
-/// those that run beside a newer one of their name: the runtime may have carried out a start of
-/// which it said that it had failed.
+/// Stops containers that the pod no longer has (a pod with a fixed uid may be edited in place), and
+/// those that run beside a newer container of their name: the runtime may have carried out a start
+/// that it reported as failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };

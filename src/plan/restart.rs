@@ -1,4 +1,4 @@
-//! Whether an ended container is started again, and when.
+//! Whether a container that has ended starts again, and when.
 
 use super::{
     Action, ContainerKind, KillPod, KillPurpose, MIN_STOP_SECONDS, PodPlan, StartContainer,
@@ -14,17 +14,17 @@ use crate::model::{
 };
 use crate::podspec::{container_hash, is_sidecar};
 
-/// What the restart policies say about an ended instance.
+/// What the restart policies say about an instance that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Restart,
-    /// Start every container of the pod again.
+    /// All containers of the pod start again.
     RestartAll,
     Stay,
 }
 
-/// Reads the container's rules, its own policy and the pod's, in this order. Instances that were
-/// killed in order to be replaced are, whatever the policy.
+/// Applies the container's rules, its own restart policy and the pod's, in this order. An instance
+/// that was killed in order to be replaced starts again in any case.
 pub(crate) fn verdict(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -52,8 +52,8 @@ pub(crate) fn verdict(
     }
 }
 
-/// The exit code that counts. A container that a shutdown of the machine ended has not succeeded,
-/// whatever it made of SIGTERM.
+/// The exit code that counts. A container that was ended by a shutdown of the machine has not
+/// succeeded, whatever its exit code after SIGTERM is.
 pub(crate) fn exit_code(cx: &Cx<'_>, instance: &ObservedContainer) -> Option<i32> {
     const SIGTERM: i32 = 143;
     let ContainerState::Exited { exit_code, .. } = instance.state else { return None };
@@ -72,8 +72,8 @@ fn matches(rule: &k8s::ContainerRestartRule, exit_code: i32) -> bool {
     }
 }
 
-/// Whether a plain init container has ended otherwise than well. Memory that ran out counts even
-/// with code 0.
+/// True when a plain init container has failed. Running out of memory counts as a failure even with
+/// exit code 0.
 pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedContainer) -> bool {
     match &instance.state {
         ContainerState::Exited { exit_code, reason, .. } => {
@@ -83,18 +83,18 @@ pub(crate) fn is_init_failure(container: &k8s::Container, instance: &ObservedCon
     }
 }
 
-/// Whether a plain init container has done its work: no rule restarts anything then.
+/// True when a plain init container has done its work, so that no rule restarts anything.
 fn is_init_success(cx: &Cx<'_>, container: &k8s::Container, instance: &ObservedContainer) -> bool {
     let plain = kind_of(Some(cx.pod), &container.name) == ContainerKind::Init;
     plain && !is_init_failure(container, instance)
 }
 
-/// Whether the container was made from another definition (name and image count).
+/// True when the container was made from another definition (name or image).
 pub(crate) fn is_changed(container: &k8s::Container, instance: &ObservedContainer) -> bool {
     !instance.hash.is_empty() && *instance.hash != *container_hash(container)
 }
 
-/// Starts a container that does not run, or says why not yet.
+/// Starts a container that does not run, or sets why it waits.
 pub(crate) fn plan_start(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -113,8 +113,8 @@ pub(crate) fn plan_start(
     let created = newest.filter(|instance| instance.state == ContainerState::Created);
     let unfit = created
         .filter(|instance| instance.sandbox_id != sandbox.id || is_changed(container, instance));
-    // Whatever holds the start back is asked before anything is planned: half a start would be done
-    // again and again.
+    // All reasons to wait are checked before anything is planned. Otherwise half of a start would
+    // be repeated again and again.
     if unfit.is_some() && cx.held_back(Stage::Remove, plan) {
         return;
     }
@@ -162,7 +162,7 @@ fn crashed<'a>(cx: &Cx<'_>, instance: &'a ObservedContainer) -> Option<&'a Conta
     }
 }
 
-/// Whether the crash-loop delay after the end of `id` is over.
+/// True when the crash-loop delay after the end of `id` is over.
 fn plan_crash_back_off(
     cx: &Cx<'_>,
     name: &str,
@@ -176,7 +176,7 @@ fn plan_crash_back_off(
     if delay.is_zero() {
         return true;
     }
-    // Shown until the next instance runs, also while its start is under way.
+    // This is shown until the next instance runs, also while it is being started.
     let (pod, shown) = (cx.display(), format_duration(delay));
     let message = format!("back-off {shown} restarting failed container={name} pod={pod}");
     plan.wait(name, "CrashLoopBackOff", message);
@@ -191,8 +191,8 @@ fn plan_crash_back_off(
     false
 }
 
-/// Whether an earlier failure to start allows another try now, and whether that may pull (`None`:
-/// not now).
+/// Whether the container may be started again after a failed start, and whether the start may pull
+/// the image. `None`: not now.
 fn plan_failure_back_off(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -202,9 +202,9 @@ fn plan_failure_back_off(
     let name = container.name.as_str();
     let image = container.image.as_deref().unwrap_or_default();
     let failure = cx.memory.container(name).failure.as_ref();
-    // Whatever failed last is not tried again at once, also while a pull of the image is due.
+    // The step that failed last is not repeated at once, even if a pull of the image is due.
     let held = failure.map(|f| f.retry.due(cx.now)).filter(|due| *due > cx.now.boot);
-    // What failed last is shown; the image's back-off holds pulls back whatever else failed since.
+    // The last failure is shown. The image's back-off limits pulls, whatever has failed since.
     let elsewhere = failure.filter(|failure| failure.image.is_none());
     if let Some(back_off) = cx.memory.images.get(image) {
         let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
@@ -242,9 +242,8 @@ fn plan_failure_back_off(
     Some(true)
 }
 
-/// Carries `RestartAllContainers` out: everything is stopped and removed, the container whose end
-/// asked for it last, so that an interrupted attempt is found and finished. Whether that is going
-/// on.
+/// Carries out `RestartAllContainers`: stops and removes all containers, the one whose end asked
+/// for it last. So an interrupted restart is found and finished. Returns true while it goes on.
 pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;

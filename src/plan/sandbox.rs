@@ -1,4 +1,4 @@
-//! Which sandbox the pod uses, and when it needs another one.
+//! The sandbox that the pod uses, and when it is replaced.
 
 use super::{
     Action, CreateSandbox, KillPod, KillPurpose, PodPlan,
@@ -10,7 +10,7 @@ use super::{
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
 use crate::podspec::is_host_network;
 
-/// The ready sandbox in which the pod's containers run or, when none runs yet, the newest one.
+/// The ready sandbox in which the pod's containers run, or the newest one when none runs yet.
 pub(crate) fn current<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
     cx.own.ready_sandboxes().max_by_key(|sandbox| {
         let inhabited = cx.own.containers.iter().any(|c| c.sandbox_id == sandbox.id && is_alive(c));
@@ -23,7 +23,7 @@ pub(crate) fn usable<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
     current(cx).filter(|sandbox| serves(sandbox, cx.pod))
 }
 
-/// Whether a ready sandbox has the network that the pod wants.
+/// True when a ready sandbox has the network that the pod wants.
 pub(crate) fn serves(sandbox: &ObservedSandbox, pod: &k8s::Pod) -> bool {
     match (is_host_network(pod), sandbox.network) {
         (true, NetworkMode::Node) => true,
@@ -32,7 +32,7 @@ pub(crate) fn serves(sandbox: &ObservedSandbox, pod: &k8s::Pod) -> bool {
     }
 }
 
-/// Replaces the sandbox, or makes the first one, or says why not now.
+/// Makes the first sandbox or replaces the current one, or sets why the pod waits.
 pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
     let mut foreign = cx.input.occupancy().foreign_sandboxes();
     if let Some(foreign) = foreign.find(|s| s.state == SandboxState::Ready) {
@@ -77,7 +77,8 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
     }));
 }
 
-/// Stops what lives in or beside the sandbox that is to be replaced. `false` when it has to wait.
+/// Stops the containers of the pod and the sandbox that is to be replaced. Returns false when the
+/// pod must wait.
 fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     if newest.state == SandboxState::NotReady {
         let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
@@ -96,8 +97,8 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
     }
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
-    // A dead one is stopped too, for its address and host ports; those before it were stopped in
-    // their time.
+    // A dead sandbox is stopped as well, which releases its address and host ports. Older dead
+    // sandboxes were stopped before.
     let sandboxes =
         cx.own.sandboxes.iter().filter(|s| s.state == SandboxState::Ready || s.id == newest.id);
     plan.actions.push(Action::KillPod(KillPod {

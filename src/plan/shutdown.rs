@@ -1,7 +1,7 @@
-//! The machine goes down: pods end, those of the lowest priority first. All that is written down is
-//! which containers were ended, so that none of them counts as having done its work: what runs
-//! again after the next boot is what would after a loss of power. When the shutdown is called off,
-//! everything does.
+//! Ends pods while the machine shuts down, those of the lowest priority first. Only the ids of the
+//! containers that were ended are saved, so that none of them counts as having succeeded. After the
+//! next boot the same pods run as after a loss of power, and when the shutdown is cancelled, all of
+//! them run again.
 
 use super::{
     Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
 
-/// Plans the wished pod's part in a shutdown; `false` when it just goes on.
+/// Plans the wished pod's part in a shutdown. Returns false when the pod just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let Some(shutdown) = &cx.input.orders.shutdown else { return false };
     let known = cx.input.incarnation(cx.uid);
@@ -30,7 +30,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     true
 }
 
-/// Ends what runs under a name about which no source has said anything yet.
+/// Ends what runs under a name for which no source has spoken yet.
 pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan) {
     let Some(shutdown) = &input.orders.shutdown else { return };
     let kept = match &input.orders.wish {
@@ -48,14 +48,14 @@ pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan
     }
 }
 
-/// How long the pod has, now that its turn has come.
+/// How long the pod has, in seconds, when its turn has come.
 fn seconds(shutdown: &Shutdown, pod: Option<&k8s::Pod>) -> Option<u32> {
     let seconds = shutdown.seconds_for(pod.map(priority_of).unwrap_or_default())?;
     Some(seconds.min(grace_seconds(pod)))
 }
 
-/// Stops everything, unless the last try has failed just now. What is stopped counts as stopped in
-/// order to run again.
+/// Stops everything, unless the last try has just failed. The stopped containers count as killed in
+/// order to start again.
 fn plan_stop(
     input: &NameInput<'_>,
     uid: &PodUid,

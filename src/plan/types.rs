@@ -1,4 +1,4 @@
-//! What a plan is made from, and the plan itself.
+//! The input of a plan, and the plan itself.
 
 use super::{Action, PodMemory, PodOrders};
 use crate::model::{ContainerId, Event, ObservedPod, PodKey, PodUid, RuntimeView, k8s};
@@ -6,96 +6,100 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Everything that a decision about one namespace/name depends on, the time aside.
+/// Everything that a decision about one pod name depends on, except the time.
 #[derive(Clone, Copy, Debug)]
 pub struct NameInput<'a> {
     pub key: &'a PodKey,
     pub orders: &'a PodOrders,
-    /// Every incarnation that the agent has a record of, the wished one included once
-    /// [`Action::PreparePod`] has written its record. In any order.
+    /// All incarnations that the agent has a record of, in any order. The wished one is among them
+    /// once [`Action::PreparePod`] has written its record.
     pub known: &'a [Incarnation],
-    /// What runs: [`super::Picture::current`]. The worker does not plan before the runtime was
+    /// What runs: [`super::Picture::shared`]. The worker does not plan before the runtime was
     /// listed.
     pub observed: &'a ObservedPod,
-    /// What happened before. The worker calls [`PodMemory::look`] with the same picture first.
+    /// What has happened before. The worker calls [`PodMemory::look`] with the same picture first.
     pub memory: &'a PodMemory,
     pub settings: &'a PlanSettings,
-    /// Runtime and network readiness (`not_ready`, `network_not_ready`), as the PLEG published them
-    /// last.
+    /// Readiness of the runtime and its network (`not_ready`, `network_not_ready`), as the PLEG
+    /// published it last.
     pub runtime: &'a RuntimeView,
-    /// What has ended is on disk, so that it is not run again for want of its containers. Without
-    /// that [`PodOrders::clear_dead`] waits.
+    /// The end of each ended pod is on disk, so that the pod does not run again when its containers
+    /// are removed. [`PodOrders::clear_dead`] waits for that.
     pub records_saved: bool,
 }
 
-/// An incarnation (uid) of the name, as its record has it.
+/// An incarnation (uid) of the name, as in its record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incarnation {
     pub uid: PodUid,
-    /// The pod as it runs; gives the grace period and the order of its stop. `None` when the record
-    /// was damaged.
+    /// The pod as it runs. It gives the grace period and the order in which containers stop. `None`
+    /// when the record was damaged.
     pub pod: Option<Arc<k8s::Pod>>,
-    /// `status.startTime`: when it was accepted.
+    /// `status.startTime`: when the pod was accepted.
     pub started_at: Option<Timestamp>,
-    /// It is being removed, since an action with [`super::KillPurpose::Retire`] (or whoever else
-    /// asks for its removal) wrote this. Never taken back: a pod wished again under the same uid is
-    /// finished first and then starts clean.
+    /// Its removal has begun: an action with [`super::KillPurpose::Retire`] has saved this
+    /// deadline. It is never taken back: a pod that is wished again under the same uid is first
+    /// removed, and then starts anew.
     pub kill: Option<KillDeadline>,
-    /// How it ended, from an earlier [`PodPlan::terminal`].
+    /// How it has ended, from an earlier [`PodPlan::terminal`].
     pub terminal: Option<Terminal>,
-    /// Its containers that a shutdown of the machine ended: they had not done their work, whatever
-    /// their exit code.
+    /// Its containers that a shutdown of the machine has ended. They have not succeeded, whatever
+    /// their exit codes are.
     pub interrupted: Vec<ContainerId>,
 }
 
-/// Until when an incarnation has time to stop.
+/// How long an incarnation has to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillDeadline {
     /// The whole grace period, in seconds.
     pub grace_seconds: u32,
-    /// Boot time at which it ends. (On disk it is a wall time: boot time does not survive a
-    /// reboot.)
+    /// The boot time at which it ends. (On disk it is a wall time, because boot time does not
+    /// survive a reboot.)
     pub at: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanSettings {
-    /// This agent's owner id: sandboxes with another one, or none, are never touched.
+    /// This agent's owner id. Sandboxes with another owner id, or without one, are never touched.
     pub owner: Box<str>,
-    /// Longest crash-loop delay, 1 s to 300 s (`crashLoopBackOff.maxContainerRestartPeriod`).
+    /// The longest delay of a crash loop, 1 s to 300 s
+    /// (`crashLoopBackOff.maxContainerRestartPeriod`).
     pub crash_loop_cap: Duration,
 }
 
-/// What to do now about one name, and what to tell about it.
+/// What to do now for one pod name, and what to report about it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
-    /// To be executed in order. After a failed action the worker goes on with the next one only
-    /// where [`Action::failure_ends_pass`] says so; after the last (or an abandoned) action it
-    /// plans again.
+    /// The actions, in order. After an action that has failed, the worker goes on only where
+    /// [`Action::failure_ends_pass`] is false. After the last action, or the failed one, it plans
+    /// again.
     pub actions: Vec<Action>,
-    /// Boot time at which to plan again although nothing happened: a back-off or deadline ends.
+    /// The boot time at which to plan again without any change of the input: a back-off or a
+    /// deadline ends.
     pub wake_at: Option<Duration>,
-    /// Containers of the wished incarnation that are to start and don't run, with the reason where
-    /// it is more than `ContainerCreating`. Key: container name.
+    /// By container name, why containers of the wished incarnation wait, where the reason is more
+    /// than `ContainerCreating`.
     pub waiting: BTreeMap<Box<str>, Waiting>,
-    /// Why the wished pod as a whole does not get on (for `PodView::waiting`); one sentence.
+    /// Why the wished pod as a whole waits (for `PodView::waiting`); one sentence.
     pub blocked: Option<String>,
-    /// Events that belong to a state rather than to an action; pass them through
-    /// [`PodMemory::announce`], which lets each occasion through once.
+    /// Events that belong to a state, not to an action. The worker passes them through
+    /// [`PodMemory::announce`], which drops those that were recorded for the same occasion.
     pub notices: Vec<Notice>,
-    /// The wished incarnation has ended for good: to be kept in its record and given back in
-    /// [`Incarnation::terminal`], so that it is not run again, whatever becomes of its containers.
+    /// The wished incarnation has ended for good. The worker saves this in the record and gives it
+    /// back in [`Incarnation::terminal`], so that the pod is not run again, even when its
+    /// containers are removed.
     pub terminal: Option<Terminal>,
-    /// The wished incarnation is ended because the machine goes down: to be shown, and not to be
-    /// kept.
+    /// The wished incarnation is being ended because the machine shuts down. It is shown and not
+    /// saved.
     pub interrupted: Option<Terminal>,
-    /// Nothing of the held incarnation is left, and nothing of it runs until the hold is lifted.
+    /// Nothing of the held incarnation is left. Nothing of it starts until the hold ends.
     pub held: bool,
-    /// Dead containers of the wished incarnation that are only there for people to look at.
+    /// The number of dead containers of the wished incarnation that are kept only for people to
+    /// read.
     pub dead: usize,
 }
 
-/// Why a container waits: `state.waiting` of its status.
+/// Why a container waits: `state.waiting` in its status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// `CrashLoopBackOff`, `ErrImagePull`, ...
@@ -104,26 +108,27 @@ pub struct Waiting {
     pub message: String,
 }
 
-/// An event to be told once per occasion.
+/// An event that is recorded once for each occasion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What makes it the same occasion (the id of the crashed container, ...).
+    /// What makes it the same occasion, for example the id of the crashed container.
     pub occasion: String,
     pub event: Event,
 }
 
-/// The end of a pod: its final phase.
+/// How a pod has ended: its final phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terminal {
     pub phase: TerminalPhase,
-    /// `status.reason`: `DeadlineExceeded`, later `Evicted`; `None` when its containers just ended.
+    /// `status.reason`: `DeadlineExceeded`, `Terminated`, ...; `None` when its containers have just
+    /// ended.
     pub reason: Option<String>,
     /// `status.message`.
     pub message: Option<String>,
 }
 
 impl Terminal {
-    /// `status.reason` of a pod that ended because the machine goes down.
+    /// `status.reason` of a pod that was ended because the machine shuts down.
     pub(crate) const SHUTDOWN: &'static str = "Terminated";
 
     #[must_use]
@@ -136,24 +141,24 @@ impl Terminal {
         }
     }
 
-    /// Whether it ended because the machine goes down.
+    /// True when the pod was ended because the machine shuts down.
     #[must_use]
     pub fn is_by_shutdown(&self) -> bool {
         self.reason.as_deref() == Some(Self::SHUTDOWN)
     }
 }
 
-/// A phase that is never left.
+/// A phase that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TerminalPhase {
-    /// Every container ended with code 0.
+    /// Every container has ended with exit code 0.
     Succeeded,
-    /// Some did not, or the pod was ended from outside.
+    /// A container has failed, or something else has ended the pod.
     Failed,
 }
 
 impl TerminalPhase {
-    /// The phase as `status.phase` spells it.
+    /// The phase as in `status.phase`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

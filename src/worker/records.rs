@@ -1,9 +1,9 @@
-//! The records of one pod name: what was admitted, until when it has to stop, how it ended. Kept
-//! on disk through `store`, given to the plan as incarnations.
+//! The records of one pod name: what was admitted, until when it has to stop, and how it ended.
+//! `store` keeps them on disk; the plan gets them as incarnations.
 //!
 //! Invariant: a record is written before the first thing that it is needed to undo (a sandbox, a
-//! cgroup, a volume), and removed after the last of them is gone. When the disk can't take it, the
-//! store keeps it in memory and goes on trying; no pod waits for that.
+//! cgroup, a volume), and removed after the last of them is gone. If the disk does not take it, the
+//! store keeps it in memory and tries again. No pod waits for that.
 
 use super::{
     Input,
@@ -20,13 +20,13 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// An incarnation that the agent has a record of, as far as the set of workers goes by it.
+/// An incarnation that the agent has a record of, with the fields that the set of workers needs.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     pub(super) uid: PodUid,
     /// The pod as it runs.
     pub(super) pod: Arc<k8s::Pod>,
-    /// It has ended for good.
+    /// True when it has ended for good.
     pub(super) ended: bool,
 }
 
@@ -37,7 +37,7 @@ impl From<&PodRecord> for Recorded {
     }
 }
 
-/// The pod is compared by its address: it is made once and shared.
+/// The pod is compared by its address, because every copy is the same `Arc`.
 impl PartialEq for Recorded {
     fn eq(&self, other: &Self) -> bool {
         self.uid == other.uid && self.ended == other.ended && Arc::ptr_eq(&self.pod, &other.pod)
@@ -47,20 +47,21 @@ impl PartialEq for Recorded {
 pub(super) struct Records {
     key: PodKey,
     records: Vec<PodRecord>,
-    /// The same, as the plan wants them; in the same order.
+    /// The same records as the plan needs them, in the same order.
     incarnations: Vec<Incarnation>,
-    /// The last write has reached the disk.
+    /// True when the last write has succeeded.
     saved: bool,
 }
 
 impl Records {
-    /// Takes over what an earlier run of the agent wrote.
+    /// Takes over the records that an earlier run of the agent wrote.
     pub(super) fn new(key: PodKey, records: Vec<PodRecord>, now: Now) -> Self {
         let incarnations = records.iter().map(|record| incarnation(record, now)).collect();
         Self { key, records, incarnations, saved: true }
     }
 
-    /// Whether they are on disk as they are here; where the last write failed, it is tried again.
+    /// True when the records are on disk as they are here. If the last write failed, it is tried
+    /// again.
     pub(super) async fn are_saved(&mut self, store: &Store) -> bool {
         if !self.saved {
             self.write(store).await;
@@ -68,8 +69,8 @@ impl Records {
         self.saved
     }
 
-    /// Writes the records again, and marks the pods' directories: both were deleted while the agent
-    /// ran.
+    /// Writes the records again and marks the pods' directories again, after both were deleted
+    /// while the agent ran.
     pub(super) async fn save_again(&mut self, host: &Host) {
         if self.records.is_empty() {
             return;
@@ -101,14 +102,15 @@ impl Records {
         self.records.is_empty()
     }
 
-    /// The pod as it runs; for one that has no record yet, as it is wished.
+    /// The pod as it runs, or as it is wished if it has no record yet.
     pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
         let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
         recorded.or_else(|| input.orders.wish.desired(uid).map(|desired| Arc::clone(&desired.pod)))
     }
 
-    /// Lets a record and the wish for the same thing share one copy of the pod: after a restart of
-    /// the agent one was read from disk and one from the manifest, and pods are most of its memory.
+    /// Makes a record and the wish for the same revision share one copy of the pod. After a restart
+    /// of the agent, one was read from the disk and the other from the manifest, and pods take most
+    /// of the agent's memory.
     pub(super) fn share(&mut self, wish: &Wish) {
         let Some(desired) = wish.pod() else { return };
         let own = self.records.iter_mut().zip(&mut self.incarnations);
@@ -121,7 +123,7 @@ impl Records {
         }
     }
 
-    /// Writes down what has to be known before `action` is carried out.
+    /// Saves what has to be known before `action` is executed.
     pub(super) async fn begin(&mut self, store: &Store, action: &Action, input: &Input, now: Now) {
         let uid = action.uid();
         let changed = match action {
@@ -134,8 +136,8 @@ impl Records {
                 | KillPurpose::Terminal
                 | KillPurpose::Surplus => false,
             },
-            // One that had ended by itself is not killed. Should it be wished again from here on,
-            // it begins anew once its remains are gone.
+            // The incarnation had ended by itself, so it is not killed. If it is wished again from
+            // here on, it begins anew once this removal is done.
             Action::RemoveContainer(_) | Action::RemoveSandbox(_) | Action::CleanUp { .. } => {
                 let at_once = KillDeadline { at: now.boot, grace_seconds: 0 };
                 (input.orders.wish.is_without(uid) || input.orders.hold_on(uid).is_some())
@@ -151,7 +153,7 @@ impl Records {
         }
     }
 
-    /// The incarnation has ended for good, with this status.
+    /// Saves that the incarnation has ended for good, with its status.
     pub(super) async fn end(
         &mut self,
         store: &Store,
@@ -170,8 +172,8 @@ impl Records {
         self.write(store).await;
     }
 
-    /// Forgets an incarnation that was cleaned up and a container that was removed, on disk as
-    /// well.
+    /// Removes an incarnation that was cleaned up, or a container that was removed, from the
+    /// records.
     pub(super) async fn take(&mut self, store: &Store, outcome: &Outcome) {
         if let Outcome::CleanedUp { uid } = outcome {
             let before = self.records.len();
@@ -189,8 +191,9 @@ impl Records {
         }
     }
 
-    /// A wished pod that runs already gets a record where it has none: its file was damaged or
-    /// lost. When it was accepted is not known any more; its oldest sandbox is the best witness.
+    /// Writes a record for a wished pod that runs and has none, because its file was damaged or
+    /// lost. The time at which it was accepted is not known any more; the creation of its oldest
+    /// sandbox is the best guess.
     pub(super) async fn adopt(&mut self, store: &Store, wish: &Wish, occupancy: Occupancy<'_>) {
         let Some(desired) = wish.pod() else { return };
         if self.of(&desired.uid).is_some() {
@@ -207,7 +210,7 @@ impl Records {
         let Some(desired) = wish.desired(uid) else { return false };
         match self.records.iter_mut().find(|record| record.uid == *uid) {
             Some(record) if record.revision.as_ref() == Some(&desired.revision) => false,
-            // The same uid with another content: the manifest names the uid itself.
+            // The same uid with another content: the manifest sets the uid itself.
             Some(record) => {
                 record.revision = Some(desired.revision.clone());
                 record.origin = Some(desired.origin.clone());
@@ -216,7 +219,7 @@ impl Records {
             }
             None => {
                 let pod = Arc::clone(&desired.pod);
-                // Mostly the only one.
+                // It is mostly the only one.
                 self.records.reserve_exact(1);
                 self.records.push(PodRecord {
                     revision: Some(desired.revision.clone()),
@@ -229,7 +232,7 @@ impl Records {
         }
     }
 
-    /// Added to those that an earlier try, or an earlier shutdown, has ended.
+    /// Adds the containers to those that an earlier try or an earlier shutdown has ended.
     fn interrupt(&mut self, uid: &PodUid, kill: &KillPod) -> bool {
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
             return false;
@@ -243,8 +246,8 @@ impl Records {
         record.interrupted.len() > known
     }
 
-    /// An incarnation without a record is one that only the runtime knows; its deadline is not
-    /// kept.
+    /// An incarnation without a record is known only from the runtime, and its deadline is not
+    /// saved.
     fn retire(&mut self, uid: &PodUid, deadline: KillDeadline, now: Now) -> bool {
         let left = deadline.at.saturating_sub(now.boot);
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
@@ -263,7 +266,7 @@ impl Records {
         let put = store.put_pods(&self.key, &self.records).await;
         self.saved = put.is_ok();
         if let Err(error) = put {
-            // The store goes on trying and shows it as a warning of the node.
+            // The store tries again, and shows it as a warning of the node.
             tracing::debug!(pod = %self.key, err = %error, "its record is not on disk yet");
         }
     }
@@ -280,7 +283,7 @@ fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
         started_at: record.started_at,
         kill: record.kill.map(|kill| KillDeadline {
             grace_seconds: kill.grace_seconds,
-            // Wall time may have jumped meanwhile; nobody gets more than the whole period.
+            // Wall time may have jumped. The pod never gets more than its whole grace period.
             at: now.boot
                 + Duration::try_from(kill.deadline.duration_since(now.wall))
                     .unwrap_or_default()
@@ -309,7 +312,7 @@ mod tests {
         let key = PodKey::new("default", "web");
         let mut records = Records::new(key.clone(), Vec::new(), clock::now());
         records.records.push(PodRecord::new(key, "a".into(), Arc::default()));
-        // Nothing can be written where the directory is a file.
+        // Nothing can be written while there is a file in place of the directory.
         fs::rename(&pods, &aside).unwrap();
         fs::write(&pods, "").unwrap();
         records.write(&store).await;

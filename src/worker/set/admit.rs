@@ -1,5 +1,5 @@
-//! Which of the wished pods may run: asked again whenever what is wished, what runs, or what is
-//! short has changed.
+//! Decides which of the wished pods may run. The decision is made again whenever the wishes, the
+//! running pods, or the resources that are short have changed.
 
 use super::{State, WorkerSet};
 use crate::{
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// The last decisions, and since when each pod that does not run wants to.
+/// The last decisions, and since when each waiting pod has been waiting.
 #[derive(Default)]
 pub(super) struct Admitted {
     decisions: Admissions,
@@ -22,7 +22,7 @@ pub(super) struct Admitted {
 }
 
 impl WorkerSet {
-    /// Decides anew; the workers are told by the caller.
+    /// Decides again; the caller tells the workers.
     pub(super) fn admit(&mut self) {
         if !self.state.listed {
             return;
@@ -34,7 +34,7 @@ impl WorkerSet {
         let mut pods = Vec::with_capacity(wished.len());
         for pod in wished.values() {
             let standing = match state.standing(&pod.key, &pod.uid) {
-                // It is not started, so that it needs no room yet, least of all that of others.
+                // The pod does not start yet, so it must not take room from other pods.
                 Standing::New { .. } if state.starts_nothing(&pod.key).is_some() => continue,
                 Standing::New { .. } => {
                     let since = state.admitted.since.get(&pod.uid).copied();
@@ -68,7 +68,7 @@ impl WorkerSet {
         }
     }
 
-    /// Whether a pod's coming or going can change a decision.
+    /// True when a pod that comes or goes can change a decision.
     pub(super) fn somebody_waits(&self) -> bool {
         let decisions = &self.state.admitted.decisions;
         decisions.iter().any(|(_, admission)| admission.decision != Decision::Admitted)
@@ -80,8 +80,8 @@ impl State {
         if let Some(recorded) = self.recorded(key).iter().find(|recorded| recorded.uid == *uid) {
             return if recorded.ended { Standing::Ended } else { Standing::Running };
         }
-        // A worker writes a record for whatever runs, and what it reports is newer than what was
-        // listed.
+        // A worker writes a record for everything that runs, and its report is newer than the
+        // listing.
         let reported = self.workers.get(key).is_some_and(|handle| handle.shown.is_some());
         if !reported && self.runs(key, uid) {
             Standing::Running
@@ -90,7 +90,8 @@ impl State {
         }
     }
 
-    /// The names that have something of a uid, this agent's or another's: found once for all pods.
+    /// By uid, the names under which this agent or another one has something of it. It is computed
+    /// once for all pods.
     fn names_by_uid(&self) -> BTreeMap<&PodUid, BTreeSet<&PodKey>> {
         let workers = self.workers.iter();
         let shown =
@@ -108,9 +109,9 @@ impl State {
         names
     }
 
-    /// Why a pod has to wait for its uid: one of `names`, other than its own, has it. Cgroup,
-    /// directories and volumes are named after the uid alone, so that it would share them with that
-    /// pod and lose them when that pod is cleaned up.
+    /// Why a pod has to wait for its uid: another name among `names` has it. The cgroup, the
+    /// directories and the volumes are named after the uid alone, so the pod would share them with
+    /// the other pod, and lose them when that one is removed.
     fn uid_user(&self, pod: &DesiredPod, names: Option<&BTreeSet<&PodKey>>) -> Option<String> {
         let uid = &pod.uid;
         let others = || names.into_iter().flatten().filter(|name| ***name != pod.key);
@@ -126,7 +127,7 @@ impl State {
         })
     }
 
-    /// What still runs of incarnations that are not wished.
+    /// The recorded incarnations that have not ended and are not wished.
     fn leaving(&self) -> Vec<Leaving> {
         let live = self.recorded.iter().flat_map(|(key, all)| {
             all.iter().filter(|recorded| !recorded.ended).map(move |recorded| (key, recorded))
@@ -142,8 +143,8 @@ impl State {
         leaving.collect()
     }
 
-    /// What a worker has to know that is decided outside of it. The eviction of an incarnation that
-    /// is not wished any more goes first, and the wished one waits for its end.
+    /// The orders for one name. The eviction of an incarnation that is no longer wished comes
+    /// first, and the wished incarnation waits for its end.
     pub(super) fn orders(&self, key: &PodKey) -> PodOrders {
         let wished = self.desired.pods.get(key);
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));

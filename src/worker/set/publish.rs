@@ -1,5 +1,5 @@
-//! What the set publishes: the pods of others, what must not be taken for a leftover, how far a
-//! shutdown is.
+//! What the set publishes besides the pods: pods of other agents, uids that are no leftovers, and
+//! the progress of a shutdown.
 
 use super::{State, WorkerSet};
 use crate::{
@@ -14,12 +14,12 @@ use std::{
     sync::Arc,
 };
 
-/// What the set knows besides the pods' views.
+/// What the set shows besides the views of pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SetView {
     /// Pods of other owners on the same runtime.
     pub foreign: Vec<ForeignPod>,
-    /// Manifests left out because their name is taken.
+    /// Manifests that are ignored because another one has the name.
     pub duplicates: Vec<Duplicate>,
 }
 
@@ -66,8 +66,8 @@ impl WorkerSet {
 }
 
 impl State {
-    /// The pods that are to end for a shutdown and still run, or whose workers have not taken it in
-    /// yet.
+    /// The pods that must end for a shutdown and still run, or whose workers have not answered
+    /// their last input.
     fn left(&self) -> BTreeSet<PodKey> {
         let Some(shutdown) = self.machine.shutdown() else { return BTreeSet::new() };
         let ending = self
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// The incarnations under one name that belong to somebody else.
+/// The incarnations under one name that belong to other agents.
 fn foreign_pods(key: &PodKey, occupancy: Occupancy<'_>) -> Vec<ForeignPod> {
     let mut found: BTreeMap<PodUid, ForeignPod> = BTreeMap::new();
     for sandbox in occupancy.foreign_sandboxes() {
