@@ -34,6 +34,7 @@ pub mod manifest;
 mod mirror;
 pub mod model;
 mod node;
+mod node_view;
 mod notify;
 mod patch;
 #[allow(missing_docs, reason = "public for tests/workers alone")]

@@ -1,4 +1,5 @@
-//! Publishing through a watch channel without waking receivers when nothing has changed.
+//! Helpers for watch channels: publishing without waking receivers when nothing has changed, and
+//! waiting for any of several channels.
 
 use tokio::sync::watch;
 
@@ -17,6 +18,48 @@ impl<T: PartialEq> PublishIfChanged<T> for watch::Sender<T> {
             }
             changed
         })
+    }
+}
+
+/// Waits until one of the receivers has a new value. It waits for ever when there are no receivers
+/// or all senders are gone.
+pub(crate) async fn any_changed<T>(receivers: &mut [watch::Receiver<T>]) {
+    let waits: Vec<_> = receivers
+        .iter_mut()
+        .map(|receiver| {
+            Box::pin(async move {
+                if receiver.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        })
+        .collect();
+    first_of(waits).await;
+}
+
+/// Completes with the first of the futures, or never when there are none.
+async fn first_of<F: Future<Output = ()> + Unpin>(mut futures: Vec<F>) {
+    std::future::poll_fn(|context| {
+        for future in &mut futures {
+            if std::pin::Pin::new(future).poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+/// Waits for a change. It waits for ever when there is no channel.
+///
+/// # Errors
+/// When the sender is gone.
+pub(crate) async fn changed_if_there<T>(
+    receiver: &mut Option<watch::Receiver<T>>,
+) -> Result<(), watch::error::RecvError> {
+    match receiver {
+        Some(receiver) => receiver.changed().await,
+        None => std::future::pending().await,
     }
 }
 

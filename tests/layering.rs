@@ -70,6 +70,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("eviction", Capability),
     ("housekeeping", Capability),
     ("machine_report", Capability),
+    ("node_view", Capability),
     ("serve", Capability),
     ("shutdown", Capability),
     ("systemd", Capability),
@@ -106,6 +107,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("pleg", "cri", "lists and inspects through the client of the runtime"),
     ("image", "cri", "pulls and removes through the client of the runtime"),
     ("housekeeping", "worker::Leftovers", "removes what pods have left by turns with the workers"),
+    (
+        "node_view",
+        "worker::SetView",
+        "shows the pods of other agents and manifests with a taken name",
+    ),
     ("cli", "serve", "status and logs ask the agent through the client of its socket"),
 ];
 

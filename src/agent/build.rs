@@ -4,7 +4,6 @@ use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
     node_facts::{self, node_facts},
-    node_view::{NodeViewTask, restored_conditions, save_conditions},
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, image_settings, reserved,
         serve_settings, start_turns,
@@ -29,6 +28,7 @@ use crate::{
         PressureOrders, PressureView, error_chain,
     },
     node::{HostState, host_warnings},
+    node_view::{NodeViewTask, restored_conditions, save_conditions},
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
     serve::{self, Server, Views},

@@ -1,28 +1,23 @@
-//! The agent's part in a cluster: makes the tasks that speak to an API server, and puts together
-//! what people see of it. Where no kubeconfig is named none of this exists.
+//! The agent's part in a cluster: makes the tasks that talk to an API server. Without a kubeconfig
+//! there are none.
 
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
-        self, EventsTask, LeaseState, LeaseTask, Link, NodeState, NodeTask, PodsInputs, PodsReport,
-        PodsTask, Reflector, Trouble, WatchCache,
+        self, ClusterViewTask, EventsTask, LeaseState, LeaseTask, Link, NodeState, NodeTask,
+        PodsInputs, PodsTask, Reflector, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
     event::{EventLog, Recorder},
     machine::NodeIps,
     machine_report::{NodeReportSettings, NodeReportTask},
-    mirror::SeenPod,
-    model::{Bucket, ClusterTrouble, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
+    model::{Bucket, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
     node::{NodeRef, Registration, ReportPeriods},
-    publish::PublishIfChanged as _,
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// Changes that come within this time are published together.
-const SETTLE: Duration = Duration::from_millis(100);
 
 /// What the cluster's part needs of the rest.
 pub(super) struct ClusterInputs {
@@ -187,99 +182,4 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
         cloud_provider: cluster.cloud_provider,
         node_ips: config.node.ips.clone(),
     }
-}
-
-/// Puts together what people see.
-struct ClusterViewTask {
-    kubeconfig: String,
-    link: watch::Receiver<Link>,
-    credentials: watch::Receiver<Option<String>>,
-    nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
-    pods: watch::Receiver<Arc<WatchCache<SeenPod>>>,
-    registered: watch::Receiver<Option<NodeRef>>,
-    node: watch::Receiver<NodeState>,
-    lease: watch::Receiver<LeaseState>,
-    mirrors: watch::Receiver<Arc<PodsReport>>,
-    events_waiting: watch::Receiver<usize>,
-    published: watch::Sender<Option<Arc<ClusterView>>>,
-}
-
-impl ClusterViewTask {
-    async fn run(mut self, shutdown: CancellationToken) {
-        loop {
-            let view = self.assemble();
-            self.published.publish_if_changed(Some(Arc::new(view)));
-            // Cancel-safe: every arm only waits for a change, and the next round reads all of them
-            // anew.
-            let changed = tokio::select! {
-                () = shutdown.cancelled() => return,
-                changed = self.link.changed() => changed,
-                changed = self.credentials.changed() => changed,
-                changed = self.nodes.changed() => changed,
-                changed = self.pods.changed() => changed,
-                changed = self.registered.changed() => changed,
-                changed = self.node.changed() => changed,
-                changed = self.lease.changed() => changed,
-                changed = self.mirrors.changed() => changed,
-                changed = self.events_waiting.changed() => changed,
-            };
-            if changed.is_err() {
-                return;
-            }
-            tokio::time::sleep(SETTLE).await;
-        }
-    }
-
-    fn assemble(&mut self) -> ClusterView {
-        let link = self.link.borrow_and_update().clone();
-        let nodes = Arc::clone(&self.nodes.borrow_and_update());
-        let pods = Arc::clone(&self.pods.borrow_and_update());
-        let node = self.node.borrow_and_update().clone();
-        let lease = self.lease.borrow_and_update().clone();
-        let mirrors = Arc::clone(&self.mirrors.borrow_and_update());
-        let of = |what: &str, trouble: Option<Trouble>| {
-            let told = |trouble: Trouble| ClusterTrouble {
-                what: what.to_owned(),
-                error: trouble.what,
-                since: Some(trouble.since),
-            };
-            trouble.map(told)
-        };
-        let plain = |what: &str, error: Option<String>| {
-            error.map(|error| ClusterTrouble { what: what.to_owned(), error, since: None })
-        };
-        let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
-        let troubles = [
-            plain("credentials", self.credentials.borrow_and_update().clone()),
-            plain("watch", watch),
-            of("node status", node.trouble),
-            of("lease", lease.trouble),
-            of("pods", mirrors.trouble.clone()),
-        ];
-        ClusterView {
-            kubeconfig: self.kubeconfig.clone(),
-            server: link.map(|clients| clients.server.to_string()),
-            node_uid: self.registered.borrow_and_update().clone().map(|node| node.uid),
-            watching: nodes.live && pods.live,
-            status_posted: node.posted,
-            lease_renewed: lease.renewed,
-            mirrors: mirrors.mirrored,
-            pods_waiting: mirrors.waiting,
-            events_waiting: *self.events_waiting.borrow_and_update(),
-            troubles: troubles.into_iter().flatten().collect(),
-            notes: node.notes.into_iter().chain(notes(&mirrors)).collect(),
-        }
-    }
-}
-
-/// What the API server said of single pods, one sentence each.
-fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
-    let refused =
-        pods.refused.iter().map(|(key, why)| format!("{key} has no up-to-date mirror pod: {why}"));
-    let declined = pods.declined.iter().map(|key| {
-        format!(
-            "{key} was bound to this node by the API server and does not run: this version runs only static pods"
-        )
-    });
-    refused.chain(declined)
 }

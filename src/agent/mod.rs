@@ -13,7 +13,6 @@
 mod build;
 mod cluster;
 mod node_facts;
-mod node_view;
 mod process;
 mod remembered;
 mod settings;

@@ -6,14 +6,13 @@ use super::{
 };
 use crate::{
     config::Config,
-    desired::SourceSnapshot,
     manifest,
     model::SourceKind,
     serve::{self, ForgetAnswer},
     source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
     store::{Loaded, Store},
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -106,9 +105,4 @@ pub(super) async fn obey(
             tracing::debug!(pod = %key, "the client that asked to forget it has disconnected");
         }
     }
-}
-
-/// Waits until one of the sources publishes a new snapshot; waits for ever without sources.
-pub(super) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
-    crate::worker::any_changed(receivers).await;
 }

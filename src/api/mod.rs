@@ -6,7 +6,8 @@
 //!                                                  ├─► node    ─► registration, status       (decided by crate::node)
 //!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
-//!                                                  └─► events
+//!                                                  ├─► events
+//!                                                  └─► view    ─► how all of that goes, for people
 //! ```
 //!
 //! No pod waits for anything in here. Every task is level-triggered: it compares what the node is
@@ -28,6 +29,7 @@ mod pods;
 mod reflect;
 mod secret;
 mod tls;
+mod view;
 
 pub use client::{ApiClient, Clients, Connector, Verb, call};
 pub use connection::{Link, link_channel};
@@ -38,6 +40,7 @@ pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};
 pub use pods::{PodsInputs, PodsReport, PodsTask};
 pub use reflect::{Reflector, WatchCache, Watched};
+pub use view::ClusterViewTask;
 
 use std::time::Duration;
 

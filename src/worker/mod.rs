@@ -1,4 +1,5 @@
-//! Workers: one task per pod name, the only one that makes mutating runtime calls for it.
+//! Workers: one task for each pod name. It is the only one that makes mutating runtime calls for
+//! the name.
 //!
 //! ```text
 //!  sources ─► desired ─┐                     ┌─► execute ─► runtime, cgroups, volumes, host files
@@ -7,13 +8,14 @@
 //!                                              └─► Report ─► set ─► views (watch)
 //! ```
 //!
-//! The set routes and publishes; it decides which names have a worker and nothing else. A task
-//! observes, decides (`plan`), acts (`execute`) and publishes its view, then sleeps until its input
-//! changes or its plan's `wake_at`. `execute` holds no policy.
+//! The set passes inputs on, decides with `admission` which pods may run, and publishes. A task
+//! observes, decides (`plan`), acts (`execute`) and publishes its view, and then sleeps until its
+//! input changes or its plan's `wake_at` comes. `execute` holds no policy.
 //!
 //! Invariant: nothing is planned before the runtime was listed once.
-//! Invariant: a mutating call is awaited to its end, also when the agent shuts down; only an image
-//! pull is dropped, when its pod is no longer wanted.
+//!
+//! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
+//! is dropped, when its pod is no longer wanted.
 
 mod execute;
 mod records;
@@ -22,7 +24,6 @@ mod set;
 mod task;
 
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
-pub(crate) use set::any_changed;
 pub use set::{Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
@@ -31,13 +32,13 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// The input of a worker; only the latest value counts.
+/// The input of a worker. Only the latest value counts.
 #[derive(Clone, Debug)]
 struct Input {
-    /// Decisions of other parts about this pod name.
+    /// What other parts have decided about this pod name.
     orders: Arc<PodOrders>,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,
-    /// Counts the inputs, so that the set knows whether a report answers the latest.
+    /// Counts the inputs, so that the set knows whether a report answers the latest one.
     sequence: u64,
 }

@@ -1,5 +1,5 @@
-//! The set of workers: routes what is wished and what was observed to the worker of each name,
-//! publishes their views, and lets a worker go when nothing of its name is left.
+//! The set of workers. It passes what the sources wish and what the runtime shows to the worker of
+//! each pod name, publishes the workers' views, and ends a worker when nothing of its name is left.
 
 mod admit;
 mod publish;
@@ -26,6 +26,7 @@ use crate::{
     },
     plan::{Occupancy, Wish},
     pleg::{Health, PlegUpdate},
+    publish::any_changed,
     store::PodRecord,
 };
 use serde_json::value::RawValue;
@@ -40,12 +41,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Reports that may wait to be folded into the published views.
+/// The number of reports that may wait.
 const REPORTS: usize = 64;
-/// The loop comes round at least this often, so that a health check can tell it from a hung one.
+/// The longest time between two passes of the loop, so that a health check can tell that it works.
 const HEARTBEAT: Duration = Duration::from_secs(60);
 
-/// Routes inputs to workers and publishes their views.
+/// Passes inputs to workers and publishes their views.
 pub struct WorkerSet {
     host: Arc<Host>,
     node: NodeFacts,
@@ -68,18 +69,18 @@ pub struct WorkerSet {
     shutdown: CancellationToken,
 }
 
-/// What the set holds between two inputs.
+/// The state of the set between two inputs.
 #[derive(Default)]
 struct State {
     workers: BTreeMap<PodKey, Handle>,
     observed: BTreeMap<PodKey, Arc<ObservedPod>>,
     /// This agent's owner id.
     owner: Box<str>,
-    /// What an earlier run of the agent left, for workers that have not begun.
+    /// Records that an earlier run of the agent left, of names whose workers have not begun.
     records: BTreeMap<PodKey, Vec<PodRecord>>,
     kept: BTreeMap<PodKey, Box<RawValue>>,
-    /// The incarnations that have a record: by the last report of the worker, and before that, by
-    /// what the earlier run left.
+    /// The incarnations that have a record: as the worker reported last, and before its first
+    /// report, as the earlier run of the agent left them.
     recorded: BTreeMap<PodKey, Vec<Recorded>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
@@ -89,13 +90,13 @@ struct State {
     listed: bool,
 }
 
-/// What a report changed besides the view of its pod.
+/// What a report has changed besides the view of its pod.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Changed {
     View,
-    /// What admission goes by.
+    /// Something that admission depends on.
     Standing,
-    /// Nothing of the name is left: its worker ends.
+    /// Nothing of the name is left, so its worker ends.
     Gone,
 }
 
@@ -104,38 +105,38 @@ struct Handle {
     /// The incarnation that its last report shows.
     shown: Option<PodUid>,
     priority: i32,
-    /// Whether anything ran by its last report.
+    /// True when anything ran at its last report.
     alive: bool,
-    /// Dead containers that are only there for people to look at.
+    /// The number of dead containers that are kept only for people to read.
     dead: usize,
-    /// The input that its last report answered.
+    /// The sequence number of the input that its last report answered.
     answered: Option<u64>,
 }
 
 pub struct SetInputs {
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
-    /// What the relist loop finds.
+    /// The results of the relist loop.
     pub updates: mpsc::Receiver<PlegUpdate>,
-    /// Readiness of runtime and network.
+    /// Readiness of the runtime and its network.
     pub health: watch::Receiver<Arc<Health>>,
-    /// Whether the machine goes down.
+    /// Whether the machine is shutting down.
     pub machine: watch::Receiver<MachineState>,
-    /// What pods are admitted by.
+    /// The facts about the node that admission needs.
     pub node: NodeFacts,
-    /// What runs short, and who has to go because of it.
+    /// What is short on the node, and which pods are evicted for it.
     pub pressure: watch::Receiver<Arc<PressureOrders>>,
     /// Records that an earlier run of the agent left.
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
-    /// What its workers kept.
+    /// What the workers of the earlier run saved.
     pub kept: BTreeMap<PodKey, Box<RawValue>>,
 }
 
 impl WorkerSet {
-    /// A set without workers; they begin with the first listing.
+    /// A set without workers. They begin after the first listing.
     #[must_use]
     pub fn new(host: Arc<Host>, mut inputs: SetInputs, shutdown: CancellationToken) -> Self {
         let (report_sender, reports) = mpsc::channel(REPORTS);
-        // Those that were evicted in an earlier life are held from the beginning.
+        // Pods that an earlier run of the agent evicted are held from the beginning.
         let pressure = Arc::clone(&inputs.pressure.borrow_and_update());
         let machine = inputs.machine.borrow_and_update().clone();
         let recorded = inputs.records.iter();
@@ -185,38 +186,38 @@ impl WorkerSet {
         self.set_view.subscribe()
     }
 
-    /// What must not be taken for a leftover; changes with the sources.
+    /// Uids and containers that are no leftovers. It changes with the sources.
     #[must_use]
     pub fn known(&self) -> watch::Receiver<Arc<Known>> {
         self.known.subscribe()
     }
 
-    /// How far a shutdown of the machine is.
+    /// The progress of a shutdown of the machine.
     #[must_use]
     pub fn ending(&self) -> watch::Receiver<Ending> {
         self.ending.subscribe()
     }
 
-    /// How many dead containers are only there for people to look at.
+    /// The number of dead containers that are kept only for people to read.
     #[must_use]
     pub fn dead(&self) -> watch::Receiver<usize> {
         self.dead.subscribe()
     }
 
-    /// Boot time at which the loop last came round.
+    /// The boot time of the last pass of the loop.
     #[must_use]
     pub fn heartbeat(&self) -> watch::Receiver<Duration> {
         self.heartbeat.subscribe()
     }
 
-    /// Runs until shutdown, then until every worker has finished the call it is in.
+    /// Runs until shutdown, and then until every worker has finished its current call.
     ///
     /// # Errors
     /// When a worker panics, or the relist loop ends before shutdown.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let mut result = self.route().await;
-        // However it came to an end: workers finish the call that they are in, and nobody waits for
-        // a reader of reports.
+        // Also after an error: workers finish their current calls, and none of them waits until a
+        // report is read.
         self.reports.close();
         self.state.workers.clear();
         while let Some(ended) = self.tasks.join_next().await {
@@ -226,9 +227,9 @@ impl WorkerSet {
     }
 
     async fn route(&mut self) -> anyhow::Result<()> {
-        // Every arm only receives (cancel-safe: watch, mpsc, JoinSet::join_next); the work is done
-        // after the select, so nothing is lost when another arm wins. Shutdown comes first: what
-        // the set reads from ends with it.
+        // Cancel-safe: every arm only receives (watch, mpsc, JoinSet::join_next), and the work is
+        // done after the select. The shutdown comes first, because the tasks that the set reads
+        // from end with it.
         loop {
             self.heartbeat.send_replace(clock::now().boot);
             tokio::select! {
@@ -299,7 +300,7 @@ impl WorkerSet {
         self.publish_set_view();
     }
 
-    /// Merges the sources again and tells the workers what changed.
+    /// Merges the sources again, and tells the workers what has changed.
     fn merge_sources(&mut self) {
         if !self.state.listed {
             return;
@@ -310,12 +311,12 @@ impl WorkerSet {
         let desired = merge(&snapshots, &|key| state.standing_uid(key).cloned());
         self.state.desired = desired;
         self.admit();
-        // Before workers hear of it: what they prepare is no leftover.
+        // Before the workers know: what they prepare must not be removed as a leftover.
         self.publish_known();
         self.publish_orders();
         let state = &self.state;
-        // An agent that died right after a pod was gone has left what it kept for it; a worker lets
-        // it go.
+        // If the agent crashed right after a pod was removed, its saved memory is still there. A
+        // worker removes it.
         let left = state.kept.keys().filter(|_| state.desired.complete);
         let new: BTreeSet<PodKey> = state
             .desired
@@ -343,11 +344,11 @@ impl WorkerSet {
                 input.sequence += 1;
             });
         }
-        // What it can do decides about pods too.
+        // Admission depends on what the runtime supports.
         self.hold();
     }
 
-    /// Lets the workers report their pods with the addresses that the node has now.
+    /// Lets the workers report their pods again, with the current addresses of the node.
     fn report_anew(&mut self) {
         self.node_ips.mark_unchanged();
         for handle in self.state.workers.values() {
@@ -355,12 +356,12 @@ impl WorkerSet {
         }
     }
 
-    /// Tells the workers that the machine goes down, whose turn it is, or that it stays up.
+    /// Tells the workers whether the machine is shutting down, and which pods end now.
     fn take_machine_state(&mut self) {
         let machine = self.machine.borrow_and_update().clone();
         let before = std::mem::replace(&mut self.state.machine, machine);
         if before == MachineState::Unknown {
-            // Pods may start from now on: they are admitted before their workers are told.
+            // Pods may start from now on. They are admitted before their workers are told.
             self.merge_sources();
         } else {
             self.publish_orders();
@@ -368,19 +369,19 @@ impl WorkerSet {
         self.publish_ending();
     }
 
-    /// Tells the workers whose pods are not to run for now.
+    /// Tells the workers which pods must not run for now.
     fn take_pressure(&mut self) {
         self.state.pressure = Arc::clone(&self.pressure.borrow_and_update());
         self.hold();
     }
 
-    /// Decides anew who may run, and tells the workers.
+    /// Decides again which pods may run, and tells the workers.
     fn hold(&mut self) {
         self.admit();
         self.publish_orders();
     }
 
-    /// Tells each worker its orders where they have changed.
+    /// Sends each worker its orders, if they have changed.
     fn publish_orders(&self) {
         for (key, handle) in &self.state.workers {
             let orders = self.state.orders(key);
@@ -431,8 +432,8 @@ impl WorkerSet {
         self.state.workers.insert(key.clone(), handle);
     }
 
-    /// Folds a report and all that wait behind it, and then decides and publishes once: with
-    /// hundreds of pods, deciding after each report would take seconds.
+    /// Takes in a report and all reports that wait behind it, and then decides and publishes once.
+    /// With hundreds of pods, deciding after each report would take seconds.
     fn fold_all(&mut self, first: Report) {
         let mut changed = self.fold(first);
         while let Ok(report) = self.reports.try_recv() {
@@ -440,7 +441,7 @@ impl WorkerSet {
         }
         self.publish_ending();
         if changed == Changed::Gone {
-            // Whoever removes what pods leave behind, here or at an API server, learns that a pod
+            // The tasks that remove leftovers, on the host or from the API server, learn that a pod
             // is gone.
             self.publish_known();
         }
@@ -449,7 +450,7 @@ impl WorkerSet {
             self.hold();
         }
         if !self.state.desired.duplicates.is_empty() {
-            // Which of two manifests of one name runs may have changed.
+            // Which of two manifests for one name is used may have changed.
             self.merge_sources();
         }
     }
@@ -494,7 +495,7 @@ impl WorkerSet {
 }
 
 impl State {
-    /// Why nothing may be started for a wished pod.
+    /// Why nothing may start for a wished pod.
     fn starts_nothing(&self, key: &PodKey) -> Option<&'static str> {
         if self.machine == MachineState::Unknown {
             Some("waiting for logind to say whether the machine goes down")
@@ -526,60 +527,31 @@ impl State {
         self.observed.get(key).map(|observed| Occupancy::new(observed, &self.owner))
     }
 
-    /// The incarnation of this agent that stands under a name: the one that the worker shows.
-    /// Before it has shown one, the first that has a record, and without records the newest that
-    /// runs.
+    /// The incarnation of this agent under a name: the one that the worker shows. Before the worker
+    /// has shown one, it is the first that has a record, and without records the newest that runs.
     fn standing_uid(&self, key: &PodKey) -> Option<&PodUid> {
         let shown = self.workers.get(key).and_then(|handle| handle.shown.as_ref());
         let recorded = || self.recorded(key).first().map(|recorded| &recorded.uid);
         shown.or_else(recorded).or_else(|| self.occupancy(key)?.newest_own_uid())
     }
 
-    /// Whether this agent has anything of an incarnation under a name.
+    /// True when this agent has anything of an incarnation under a name.
     fn has(&self, key: &PodKey, uid: &PodUid) -> bool {
         self.workers.get(key).is_some_and(|handle| handle.shown.as_ref() == Some(uid))
             || self.recorded(key).iter().any(|recorded| recorded.uid == *uid)
             || self.runs(key, uid)
     }
 
-    /// Whether this agent has a sandbox of an incarnation in the runtime.
+    /// True when this agent has a sandbox of an incarnation in the runtime.
     fn runs(&self, key: &PodKey, uid: &PodUid) -> bool {
         self.occupancy(key).is_some_and(|all| all.own_sandboxes_of(uid).next().is_some())
     }
 }
 
-/// What a worker kept; what another version of the agent wrote is worth no more than a new start.
+/// What a worker saved. If another version of the agent wrote it in another format, the worker
+/// begins without it.
 fn kept_of(saved: &RawValue) -> SavedMemory {
     from_json(saved.get().as_bytes())
         .inspect_err(|err| tracing::warn!(%err, "what a worker kept can't be used"))
         .unwrap_or_default()
-}
-
-/// Waits until one of the receivers has a new value; for ever when there are none, or when the
-/// senders of all are gone.
-pub(crate) async fn any_changed(receivers: &mut [watch::Receiver<Arc<SourceSnapshot>>]) {
-    let waits: Vec<_> = receivers
-        .iter_mut()
-        .map(|receiver| {
-            Box::pin(async move {
-                if receiver.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            })
-        })
-        .collect();
-    first_of(waits).await;
-}
-
-/// Completes with the first future that does; never, when there are none.
-async fn first_of<F: Future<Output = ()> + Unpin>(mut futures: Vec<F>) {
-    std::future::poll_fn(|context| {
-        for future in &mut futures {
-            if std::pin::Pin::new(future).poll(context).is_ready() {
-                return std::task::Poll::Ready(());
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await;
 }

@@ -10,7 +10,7 @@ use crate::{
         PressureOrders, PressureView, Problem, SourceView,
     },
     pleg::Health,
-    publish::PublishIfChanged as _,
+    publish::{PublishIfChanged as _, any_changed, changed_if_there},
     store::{Store, parse_saved},
     worker::SetView,
 };
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 /// Changes that come within this time are published together.
 const SETTLE: Duration = Duration::from_millis(50);
 
-pub(super) struct NodeViewTask {
+pub(crate) struct NodeViewTask {
     /// The fields that never change: name, version, pid, start, notices.
     pub base: NodeView,
     pub health: watch::Receiver<Arc<Health>>,
@@ -46,12 +46,12 @@ pub(super) struct NodeViewTask {
 }
 
 /// The conditions of an earlier run of the agent.
-pub(super) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
+pub(crate) fn restored_conditions(saved: Option<serde_json::Value>) -> NodeConditions {
     NodeConditions::restored(parse_saved(saved, "the saved conditions of the node"))
 }
 
 impl NodeViewTask {
-    pub(super) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
             // Cancel-safe: every arm only waits for a change, and the next view reads all channels
             // again.
@@ -68,7 +68,7 @@ impl NodeViewTask {
                 changed = self.pressure.changed() => changed?,
                 changed = self.orders.changed() => changed?,
                 changed = changed_if_there(&mut self.cluster) => changed?,
-                () = super::sources::any_changed(&mut self.sources) => {}
+                () = any_changed(&mut self.sources) => {}
             }
             tokio::time::sleep(SETTLE).await;
             self.publish();
@@ -77,7 +77,7 @@ impl NodeViewTask {
 
     /// Publishes the current conditions and the current view. It does not wait, so the first view
     /// can be published before the server starts.
-    pub(super) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let pressure = self.orders.borrow_and_update().conditions.clone();
         let runtime = not_ready(&self.health.borrow());
         let shutdown = self.ending.borrow().shutdown.is_some();
@@ -125,7 +125,7 @@ impl NodeViewTask {
 
 /// Saves the conditions whenever one of them has changed or the run directory was lost, so that the
 /// next run of the agent can continue with their times.
-pub(super) async fn save_conditions(
+pub(crate) async fn save_conditions(
     mut conditions: watch::Receiver<Arc<NodeConditions>>,
     store: Store,
     shutdown: CancellationToken,
@@ -147,16 +147,6 @@ pub(super) async fn save_conditions(
             tracing::debug!(%err, "the node's conditions are not saved");
         }
         saved = Some(current);
-    }
-}
-
-/// Waits for a change; waits for ever without a channel.
-async fn changed_if_there<T>(
-    receiver: &mut Option<watch::Receiver<T>>,
-) -> Result<(), watch::error::RecvError> {
-    match receiver {
-        Some(receiver) => receiver.changed().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,0 +1,124 @@
+//! The view of the cluster for people, assembled from the states that the tasks of this module
+//! publish.
+
+use super::{LeaseState, Link, NodeState, PodsReport, Trouble, WatchCache};
+use crate::{
+    mirror::SeenPod,
+    model::{ClusterTrouble, ClusterView, k8s},
+    node::NodeRef,
+    publish::PublishIfChanged as _,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Changes that come within this time are published together.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Keeps the view of the cluster up to date.
+#[derive(Debug)]
+pub struct ClusterViewTask {
+    /// The kubeconfig file as it was given.
+    pub kubeconfig: String,
+    /// The way to the server.
+    pub link: watch::Receiver<Link>,
+    /// Why the credentials cannot be used.
+    pub credentials: watch::Receiver<Option<String>>,
+    /// The watch of the own node.
+    pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
+    /// The watch of the pods of this node.
+    pub pods: watch::Receiver<Arc<WatchCache<SeenPod>>>,
+    /// The registered node.
+    pub registered: watch::Receiver<Option<NodeRef>>,
+    /// The reporting of the node.
+    pub node: watch::Receiver<NodeState>,
+    /// The lease.
+    pub lease: watch::Receiver<LeaseState>,
+    /// The mirror pods.
+    pub mirrors: watch::Receiver<Arc<PodsReport>>,
+    /// The number of events that are not written yet.
+    pub events_waiting: watch::Receiver<usize>,
+    /// The view.
+    pub published: watch::Sender<Option<Arc<ClusterView>>>,
+}
+
+impl ClusterViewTask {
+    /// Publishes the view whenever one of its parts changes, until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let view = self.assemble();
+            self.published.publish_if_changed(Some(Arc::new(view)));
+            // Cancel-safe: every arm only waits for a change, and the next view reads all channels
+            // again.
+            let changed = tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = self.link.changed() => changed,
+                changed = self.credentials.changed() => changed,
+                changed = self.nodes.changed() => changed,
+                changed = self.pods.changed() => changed,
+                changed = self.registered.changed() => changed,
+                changed = self.node.changed() => changed,
+                changed = self.lease.changed() => changed,
+                changed = self.mirrors.changed() => changed,
+                changed = self.events_waiting.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    fn assemble(&mut self) -> ClusterView {
+        let link = self.link.borrow_and_update().clone();
+        let nodes = Arc::clone(&self.nodes.borrow_and_update());
+        let pods = Arc::clone(&self.pods.borrow_and_update());
+        let node = self.node.borrow_and_update().clone();
+        let lease = self.lease.borrow_and_update().clone();
+        let mirrors = Arc::clone(&self.mirrors.borrow_and_update());
+        let of = |what: &str, trouble: Option<Trouble>| {
+            let told = |trouble: Trouble| ClusterTrouble {
+                what: what.to_owned(),
+                error: trouble.what,
+                since: Some(trouble.since),
+            };
+            trouble.map(told)
+        };
+        let plain = |what: &str, error: Option<String>| {
+            error.map(|error| ClusterTrouble { what: what.to_owned(), error, since: None })
+        };
+        let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
+        let troubles = [
+            plain("credentials", self.credentials.borrow_and_update().clone()),
+            plain("watch", watch),
+            of("node status", node.trouble),
+            of("lease", lease.trouble),
+            of("pods", mirrors.trouble.clone()),
+        ];
+        ClusterView {
+            kubeconfig: self.kubeconfig.clone(),
+            server: link.map(|clients| clients.server.to_string()),
+            node_uid: self.registered.borrow_and_update().clone().map(|node| node.uid),
+            watching: nodes.live && pods.live,
+            status_posted: node.posted,
+            lease_renewed: lease.renewed,
+            mirrors: mirrors.mirrored,
+            pods_waiting: mirrors.waiting,
+            events_waiting: *self.events_waiting.borrow_and_update(),
+            troubles: troubles.into_iter().flatten().collect(),
+            notes: node.notes.into_iter().chain(notes(&mirrors)).collect(),
+        }
+    }
+}
+
+/// The API server's refusals of single pods, one sentence each.
+fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
+    let refused =
+        pods.refused.iter().map(|(key, why)| format!("{key} has no up-to-date mirror pod: {why}"));
+    let declined = pods.declined.iter().map(|key| {
+        format!(
+            "{key} was bound to this node by the API server and does not run: this version runs only static pods"
+        )
+    });
+    refused.chain(declined)
+}
