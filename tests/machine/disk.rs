@@ -82,7 +82,7 @@ fn goes_wrong_and_right_again(node: &Node, trouble: &Trouble, pods: &mut Vec<Str
     let new = format!("new-{}", trouble.name);
     node.drop_pods(&[with_volume(&new)]);
     node.wait("the disk and its trouble are named, and why the new pod does not run", |status| {
-        warned(status, trouble) && has_event(status, "FailedMount", trouble.cause)
+        warned(status, trouble) && status.has_event("FailedMount", trouble.cause)
     });
     still(node, &before, trouble);
     assert_eq!(node.agent_pid(), agent, "{}: the agent goes on", trouble.name);
@@ -119,14 +119,6 @@ fn warned(status: &Status, trouble: &Trouble) -> bool {
             && text.contains(trouble.cause)
     };
     status.node["warnings"].as_array().is_some_and(|warnings| warnings.iter().any(said))
-}
-
-fn has_event(status: &Status, reason: &str, about: &str) -> bool {
-    let told = |event: &Value| {
-        event["reason"] == reason
-            && event["message"].as_str().is_some_and(|message| message.contains(about))
-    };
-    status.node["events"].as_array().is_some_and(|events| events.iter().any(told))
 }
 
 /// What ran before runs on: the same containers.

@@ -49,6 +49,7 @@ mod power;
 mod pressure;
 mod shell;
 mod shutdown;
+mod signals;
 mod small;
 
 macro_rules! on_machines {
@@ -74,6 +75,7 @@ on_machines! {
     power::power_losses_in_a_churn,
     disk::a_disk_that_takes_nothing_stops_nothing,
     pressure::memory_pressure_on_a_small_machine,
+    signals::signals_evict_only_the_pod_that_is_the_cause,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 

@@ -5,7 +5,10 @@ use crate::{
     machine::{Hardware, Machine, SOON},
     support::{agent, cri::Cri, images, manifest::Pod, pause, poll_until, world},
 };
-use nodelet::{cri::v1, model::k8s};
+use nodelet::{
+    cri::v1,
+    model::{PressureView, Signal, SignalView, k8s},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -228,6 +231,13 @@ impl Node {
         self.sh(&format!("systemctl show --value -p {name} {unit}")).trim().to_owned()
     }
 
+    /// How many processes the kernel has killed since boot, by a cgroup's limit or because there
+    /// was no memory left.
+    #[track_caller]
+    pub fn kernel_kills(&self) -> u64 {
+        self.sh("grep -oP '^oom_kill \\K.*' /proc/vmstat").trim().parse().unwrap()
+    }
+
     /// The agent's process id by systemd; 0 when it does not run.
     #[track_caller]
     pub fn agent_pid(&self) -> u32 {
@@ -288,6 +298,37 @@ impl Status {
         self.phase(name) == "Running"
             && containers.peek().is_some()
             && containers.all(|container| container.ready)
+    }
+
+    /// The reason of the pod's status; empty when it has none.
+    pub fn reason(&self, name: &str) -> &str {
+        let status = self.pod(name).and_then(|pod| pod.status.as_ref());
+        status.and_then(|status| status.reason.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether a condition of the node holds: `DiskPressure`.
+    pub fn holds(&self, condition: &str) -> bool {
+        self.node["conditions"]["pressure"][condition]["holds"] == true
+    }
+
+    /// Whether there is an event with this reason whose message contains `about`.
+    pub fn has_event(&self, reason: &str, about: &str) -> bool {
+        let told = |event: &Value| {
+            event["reason"] == reason
+                && event["message"].as_str().is_some_and(|message| message.contains(about))
+        };
+        self.node["events"].as_array().is_some_and(|events| events.iter().any(told))
+    }
+
+    /// What may run short, and what was done about it.
+    pub fn pressure(&self) -> PressureView {
+        serde_json::from_value(self.node["pressure"].clone()).unwrap()
+    }
+
+    /// A signal that a threshold watches.
+    pub fn signal(&self, signal: Signal) -> SignalView {
+        let found = self.pressure().signals.into_iter().find(|seen| seen.signal == signal);
+        found.unwrap_or_else(|| panic!("no threshold watches {}", signal.name()))
     }
 
     /// Restart count of a container; -1 when it is unknown.

@@ -7,7 +7,8 @@ use crate::{
     node::{Node, Options, Running, Status},
     support::{manifest::Pod, pause},
 };
-use serde_json::{Value, json};
+use nodelet::model::{ReliefView, Signal};
+use serde_json::json;
 use std::{collections::BTreeMap, time::Duration};
 
 /// What has to stay free, of about 480 MiB. Some 50 of it are the kernel's own memory, which the
@@ -91,7 +92,7 @@ fn page_cache_is_reclaimed(node: &Node, before: &BTreeMap<String, Running>) {
     // Its cache stays for as long as the file is there.
     node.sh(&format!("rm /etc/nodelet/static-pods/reader.yaml {READING}/large"));
     node.wait("memory is enough again", |status| {
-        status.pod("reader").is_none() && !under_pressure(status)
+        status.pod("reader").is_none() && !status.holds("MemoryPressure")
     });
 }
 
@@ -101,13 +102,13 @@ fn a_hog_goes_before_the_kernel_kills(node: &Node, before: &BTreeMap<String, Run
     node.wait("the hog waits", |status| status.runs("hog"));
     node.wait("there is something to take", |status| available(status) > (FREE_MIB + 60) * MIB);
     node.sh(&format!("touch {HUNGER}/hungry"));
-    let status = node.wait("the hog is evicted", |status| reason(status, "hog") == "Evicted");
+    let status = node.wait("the hog is evicted", |status| status.reason("hog") == "Evicted");
     node.note("the hog is evicted");
     let message = status.pod("hog").unwrap().status.as_ref().unwrap().message.clone().unwrap();
     assert!(message.starts_with("The node was low on resource: memory. "), "{message}");
     println!("{message}\n{}", steps(&status).join("\n"));
     println!("{}", node.sh("grep -H . /sys/fs/cgroup/kubepods/memory.peak; free -m"));
-    assert_eq!(kernel_kills(node), 0, "the kernel kills nobody");
+    assert_eq!(node.kernel_kills(), 0, "the kernel kills nobody");
     let events = node.sh("cat /sys/fs/cgroup/kubepods/memory.events");
     assert!(events.contains("oom 0\noom_kill 0\n"), "{events}");
     assert_eq!(innocent(node), *before, "nobody else is touched");
@@ -116,7 +117,7 @@ fn a_hog_goes_before_the_kernel_kills(node: &Node, before: &BTreeMap<String, Run
 
     node.sh(&format!("rm {HUNGER}/hungry"));
     let status = node.wait("the hog comes back", |status| status.runs("hog"));
-    assert!(!under_pressure(&status));
+    assert!(!status.holds("MemoryPressure"));
     assert_eq!(status.restarts("hog", "main"), 0, "as if it had never run");
     assert_eq!(innocent(node), *before, "nobody else is touched");
     node.note("the hog is back");
@@ -127,7 +128,7 @@ fn a_hog_goes_before_the_kernel_kills(node: &Node, before: &BTreeMap<String, Run
 fn kills_by_the_kernel_are_told(node: &Node, before: &BTreeMap<String, Running>) {
     let limited = "systemd-run --quiet --wait -p MemoryMax=20M bash -c 'head -c 60M /dev/zero | tail -c 60M >/dev/null'";
     node.run(limited);
-    assert_eq!(kernel_kills(node), 1, "the kernel has killed in a cgroup");
+    assert_eq!(node.kernel_kills(), 1, "the kernel has killed in a cgroup");
     node.sh("systemd-run --quiet --unit greedy -p OOMScoreAdjust=1000 bash -c 'head -c 40M /dev/zero | tail -c 40M | sleep 100000'");
     let anon = || node.sh("grep '^anon ' /sys/fs/cgroup/system.slice/greedy.service/memory.stat");
     node.wait_until("it has its memory", anon, |line| {
@@ -160,7 +161,7 @@ fn a_loss_of_power_under_pressure(node: &Node) {
          evictionHard: { memory.available: 95% }",
     );
     node.sh(&format!("sync; touch {HUNGER}/hungry"));
-    node.wait("the hog is evicted again", |status| reason(status, "hog") == "Evicted");
+    node.wait("the hog is evicted again", |status| status.reason("hog") == "Evicted");
     // At once it only survives the agent: what is short may be the disk.
     let saved = || node.sh("cat /var/lib/nodelet/nodelet/evictions.json");
     node.wait_until("that is on the disk", saved, |text| text.contains("\"count\":2"));
@@ -172,18 +173,18 @@ fn a_loss_of_power_under_pressure(node: &Node) {
 
     let all = |status: &Status| INNOCENT.iter().all(|name| status.runs(name));
     let status = node.wait_for(SOON * 2, "what ran runs again, under pressure", |status| {
-        all(status) && under_pressure(status)
+        all(status) && status.holds("MemoryPressure")
     });
-    assert_eq!(reason(&status, "hog"), "Evicted", "{status:?}");
+    assert_eq!(status.reason("hog"), "Evicted", "{status:?}");
     let before = innocent(node);
     node.drop_pods(&[Pod::running("late")]);
-    node.wait("nothing new begins", |status| reason(status, "late") == "Evicted");
+    node.wait("nothing new begins", |status| status.reason("late") == "Evicted");
     let status = node.wait("people are told who has the memory", |status| {
         let trouble = status.node["pressure"]["trouble"].to_string();
         trouble.contains("evicting a pod would not help") && trouble.contains("containerd (pid ")
     });
     assert!(evictions(&status).is_empty(), "nobody goes for it: {:?}", steps(&status));
-    assert_eq!(kernel_kills(node), 0, "the kernel kills nobody");
+    assert_eq!(node.kernel_kills(), 0, "the kernel kills nobody");
     assert_eq!(node.running().keys().filter(|name| name.starts_with("hog")).count(), 0);
     assert_eq!(innocent(node), before, "nobody is touched");
     node.note("what ran runs, and what was evicted does not");
@@ -191,12 +192,6 @@ fn a_loss_of_power_under_pressure(node: &Node) {
     node.sh(&format!("rm {more}; systemctl restart nodelet"));
     node.wait("all come back", |status| status.runs("late") && status.runs("hog"));
     assert_eq!(innocent(node), before, "nobody is touched");
-}
-
-/// Kills since boot, by a cgroup's limit or for want of memory altogether.
-#[track_caller]
-fn kernel_kills(node: &Node) -> u64 {
-    node.sh("grep -oP '^oom_kill \\K.*' /proc/vmstat").trim().parse().unwrap()
 }
 
 /// The containers of those that have nothing to do with it.
@@ -208,27 +203,16 @@ fn innocent(node: &Node) -> BTreeMap<String, Running> {
     running
 }
 
-fn reason<'a>(status: &'a Status, pod: &str) -> &'a str {
-    let status = status.pod(pod).and_then(|pod| pod.status.as_ref());
-    status.and_then(|status| status.reason.as_deref()).unwrap_or_default()
-}
-
-fn under_pressure(status: &Status) -> bool {
-    status.node["conditions"]["pressure"]["MemoryPressure"]["holds"] == true
-}
-
 fn available(status: &Status) -> u64 {
-    let mut signals = status.node["pressure"]["signals"].as_array().unwrap().iter();
-    let memory = signals.find(|one| one["signal"] == "memory.available").unwrap();
-    memory["available"].as_u64().unwrap()
+    status.signal(Signal::MemoryAvailable).available.unwrap()
 }
 
 /// What was done, a line each.
 fn steps(status: &Status) -> Vec<String> {
-    let steps = status.node["pressure"]["steps"].as_array().into_iter().flatten();
-    let line = |step: &Value| {
-        let what = step["what"].as_str().unwrap_or_default();
-        format!("{what}; freed {}, expected {}", step["freed"], step["expected"])
+    let steps = status.pressure().steps.into_iter();
+    let figure = |figure: Option<u64>| figure.map_or("?".to_owned(), |figure| figure.to_string());
+    let line = |step: ReliefView| {
+        format!("{}; freed {}, expected {}", step.what, figure(step.freed), figure(step.expected))
     };
     steps.map(line).collect()
 }
