@@ -2,8 +2,12 @@
 //! started there.
 
 use crate::stage::{Moment, now, pause};
-use nodelet::signals::cgroup_memory;
+use nodelet::{
+    model::Signal,
+    signals::{MachineReader, MemorySignal, SampleRequest, cgroup_memory},
+};
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -16,8 +20,43 @@ use tokio::time::Instant;
 /// With this argument the bench is the process itself.
 pub const ARGUMENT: &str = "--take-memory";
 const MIB: usize = 1 << 20;
-/// The kernel's counters are this far apart from what a process has written, at most.
-const BLUR: usize = 8;
+/// The kernel's counters of a cgroup differ by at most this from what its processes have written.
+const CGROUP_BLUR: usize = 8;
+/// Other processes take and give back at most this while a hog runs.
+const MACHINE_BLUR: usize = 64;
+
+/// The threshold that a hog crosses; in MiB.
+pub struct Bound {
+    used: Box<dyn Fn() -> usize>,
+    at: usize,
+    blur: usize,
+}
+
+impl Bound {
+    /// All pods together, one of which has the process `pid`, use this much.
+    pub fn of_all_pods(pid: i32, at: usize) -> Self {
+        let (all_pods, _) = cgroups_of(pid);
+        Self { used: Box::new(move || memory_mib(&all_pods)), at, blur: CGROUP_BLUR }
+    }
+
+    /// `memory.available` of the machine falls to this much.
+    pub fn of_machine(available: usize) -> Self {
+        let capacity = machine_mib().0;
+        let used = move || capacity - machine_mib().1;
+        Self { used: Box::new(used), at: capacity - available, blur: MACHINE_BLUR }
+    }
+}
+
+/// Capacity and `memory.available` of the machine, in MiB.
+pub fn machine_mib() -> (usize, usize) {
+    let mut reader = MachineReader::new(Path::new("/proc"), MemorySignal::WorkingSet);
+    let signals = BTreeSet::from([Signal::MemoryAvailable]);
+    let sample =
+        reader.sample(SampleRequest { signals: &signals, pods: None, is_far: &|_, _| false });
+    let reading = sample.readings[&Signal::MemoryAvailable];
+    let mib = |bytes: u64| usize::try_from(bytes).unwrap() / MIB;
+    (mib(reading.capacity), mib(reading.available))
+}
 
 /// The process: reads how much to take at once, and then a pace and a bound; tells how much it has.
 pub fn take_memory() {
@@ -54,13 +93,12 @@ pub struct End {
     pub mib_past: f64,
 }
 
-/// Lets a process in the container of `pid` take memory at a pace, until all pods together have
-/// `bound` MiB in use, and `most` MiB more. `None`: it was alive `patience` after the threshold was
-/// crossed.
+/// Lets a process in the container of `pid` take memory at a pace, up to the bound and `most` MiB
+/// more. `None`: it was alive `patience` after it had crossed the bound.
 pub fn let_loose(
     pid: i32,
     per_second: usize,
-    bound: usize,
+    bound: &Bound,
     most: usize,
     patience: Duration,
 ) -> Option<End> {
@@ -70,19 +108,20 @@ pub fn let_loose(
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let (all_pods, cgroups) = cgroups_of(pid);
-    for procs in cgroups {
+    for procs in cgroups_of(pid).1 {
         fs::write(procs.join("cgroup.procs"), child.id().to_string()).unwrap();
     }
     let told = lines_of(child.stdout.take().unwrap());
-    let used = || memory_mib(&all_pods);
     // A run-up, in which the agent sees it come.
     let run_up = (per_second * 3 / 10).max(32);
-    let at_once = bound.checked_sub(used() + run_up).expect("the pods alone use too much");
+    let at_once =
+        bound.at.checked_sub((bound.used)() + run_up).expect("too much is used without the hog");
     say(&mut child, at_once);
     told.recv().unwrap();
     pause(Duration::from_millis(500));
-    let bound = at_once + bound.checked_sub(used()).expect("the run-up is too short");
+    let blur = bound.blur;
+    let left = bound.at.checked_sub((bound.used)()).expect("the run-up is too short");
+    let bound = at_once + left;
     say(&mut child, per_second);
     say(&mut child, bound - at_once + most);
     let mut crossed = None;
@@ -108,7 +147,7 @@ pub fn let_loose(
         child.kill().unwrap();
     }
     child.wait().unwrap();
-    assert!(last.1 + BLUR >= bound, "it was ended {} MiB before the threshold", bound - last.1);
+    assert!(last.1 + blur >= bound, "it was ended {} MiB before the threshold", bound - last.1);
     let crossed = crossed.unwrap_or(last.0);
     #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
     let mib_past = last.1.saturating_sub(bound) as f64;

@@ -2,10 +2,10 @@
 //! and what watching costs.
 
 use crate::{
-    hog,
+    hog::{self, Bound},
     measure::Plan,
     process::Process,
-    results::{Figures, RATES, Row},
+    results::{Figures, MACHINE_RATE, RATES, Row},
     stage::{Candidate, SmallDisk, Stage, now, pause, seconds},
     support::manifest::{FOREVER, Pod},
 };
@@ -42,6 +42,7 @@ pub fn pressure(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
                 .flat_map(|full| (0..RATES.len()).map(move |r| (r, full)))
                 .collect();
             memory(candidate, plan, kubelet, figures, &all);
+            machine(figures);
             disk(figures);
             watching(figures);
             churn(figures);
@@ -83,9 +84,9 @@ fn memory(
         let pod = [Pod::running(&format!("hog-{rate}-{full}"))];
         stage.drop_pods(&pod);
         stage.started(&pod);
-        let bound = ALL_PODS - FREE;
         let pid = stage.victim(&pod[0]).pid();
-        let end = hog::let_loose(pid, RATES[rate], bound, MOST, PATIENCE);
+        let bound = Bound::of_all_pods(pid, ALL_PODS - FREE);
+        let end = hog::let_loose(pid, RATES[rate], &bound, MOST, PATIENCE);
         let (took, past) = end.map_or((f64::INFINITY, f64::INFINITY), |e| (e.seconds, e.mib_past));
         figures.add(Row::Evicted(rate, full), candidate, took);
         figures.add(Row::Past(rate, full), candidate, past);
@@ -93,6 +94,32 @@ fn memory(
         stage.gone(&pod);
     }
     assert_eq!(stage.containers(&others[..running.len()]), running, "the innocent are untouched");
+}
+
+/// A hog that the node's own signal shows: nothing bounds what pods use together.
+fn machine(figures: &mut Figures) {
+    let free = hog::machine_mib().1.checked_sub(ALL_PODS - FREE).expect("memory for a hog");
+    let stage = begin(
+        Candidate::Nodelet,
+        None,
+        &format!(
+            "evictionHard: {{ memory.available: {free}Mi }}\n\
+             evictionPressureTransitionPeriod: 1s\n"
+        ),
+    );
+    let pod = [Pod::running("hog-of-the-machine")];
+    stage.drop_pods(&pod);
+    stage.started(&pod);
+    let bound = Bound::of_machine(free);
+    let rate = RATES[MACHINE_RATE];
+    let end = hog::let_loose(stage.victim(&pod[0]).pid(), rate, &bound, MOST, PATIENCE);
+    figures.add(
+        Row::EvictedByMachine,
+        Candidate::Nodelet,
+        end.map_or(f64::INFINITY, |end| end.seconds),
+    );
+    stage.remove_pods(&pod);
+    stage.gone(&pod);
 }
 
 /// An emptyDir that fills the file system of the root directory.

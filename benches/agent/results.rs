@@ -9,6 +9,8 @@ pub const IDLE_PODS: [usize; 3] = [0, 20, 110];
 
 /// How fast memory is taken, in MiB a second, by the place in `Evicted` and `Past`.
 pub const RATES: [usize; 3] = [50, 200, 1000];
+/// The place in [`RATES`] at which the machine's own signal is measured.
+pub const MACHINE_RATE: usize = 1;
 
 /// What is away for a minute, by the place in `Healed`.
 pub const FAULTS: [&str; 3] = ["API server killed", "all packets lost", "agent killed"];
@@ -45,10 +47,12 @@ pub enum Row {
     Written(usize),
     /// containerd's and its shims'.
     RuntimeCpu(usize),
-    /// Seconds from the crossing of a threshold of memory until who did it is dead.
+    /// Seconds from the crossing of a threshold of the pods' memory until the hog is dead.
     Evicted(usize, usize),
     /// How far it came past the threshold, in MiB.
     Past(usize, usize),
+    /// Seconds from the crossing of the machine's own threshold of memory until the hog is dead.
+    EvictedByMachine,
     /// Seconds from the crossing of a threshold of a disk until the room is back.
     DiskEvicted,
     /// CPU time more than without thresholds, in percent of one core: far from them, near one.
@@ -112,6 +116,7 @@ impl Row {
             rows.extend((0..RATES.len()).map(|rate| Self::Past(rate, full)));
         }
         rows.extend([
+            Self::EvictedByMachine,
             Self::DiskEvicted,
             Self::Watching(0),
             Self::Watching(1),
@@ -161,6 +166,9 @@ impl Row {
             Self::Past(rate, full) => {
                 format!("how far past, {} MiB/s, {}", RATES[rate], count([1, pods][full]))
             }
+            Self::EvictedByMachine => {
+                format!("the machine's memory crossed at {} MiB/s → hog dead", RATES[MACHINE_RATE])
+            }
             Self::DiskEvicted => "disk crossed → room is back".to_owned(),
             Self::Watching(0) => "CPU of watching, idle".to_owned(),
             Self::Watching(_) => "CPU of watching, 100 MiB from a threshold".to_owned(),
@@ -205,6 +213,7 @@ impl Row {
                 format!("evicted_seconds_{}{}", RATES[rate], ["", "_full"][full])
             }
             Self::Past(rate, full) => format!("past_mib_{}{}", RATES[rate], ["", "_full"][full]),
+            Self::EvictedByMachine => "evicted_by_machine_seconds".to_owned(),
             Self::DiskEvicted => "disk_evicted_seconds".to_owned(),
             Self::Watching(near) => format!("watching_percent_{}", ["far", "near"][near]),
             Self::FalseEvictions => "false_evictions".to_owned(),
@@ -231,7 +240,9 @@ impl Row {
             Self::Ready | Self::ConditionShown | Self::Shown | Self::Healed(_) => {
                 format!("{value:.2} s")
             }
-            Self::Evicted(..) | Self::DiskEvicted => format!("{value:.3} s"),
+            Self::Evicted(..) | Self::EvictedByMachine | Self::DiskEvicted => {
+                format!("{value:.3} s")
+            }
             Self::Past(..) => format!("{value:.0} MiB"),
             Self::FalseEvictions | Self::Threads(_) | Self::Requests => format!("{value:.0}"),
             Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
@@ -263,7 +274,7 @@ impl Row {
             Self::ClusterCpu(place) => Goal::AtMost([0.08, 0.10, 0.20][place]),
             Self::Written(_) => Goal::AtMost(0.0),
             Self::RuntimeCpu(2) => Goal::BelowKubelet,
-            Self::Evicted(1, _) => Goal::AtMost(0.2),
+            Self::Evicted(1, _) | Self::EvictedByMachine => Goal::AtMost(0.2),
             Self::Past(1, _) => Goal::AtMost(20.0),
             Self::Watching(0) => Goal::AtMost(0.05),
             Self::FalseEvictions => Goal::AtMost(0.0),
