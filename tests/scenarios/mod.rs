@@ -29,6 +29,8 @@ pub mod images;
 pub mod leftovers;
 pub mod lifecycle;
 pub mod memory_pressure;
+pub mod memory_restarts;
+pub mod memory_rig;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
@@ -166,10 +168,10 @@ macro_rules! real_scenarios {
             pressure::a_shortage_that_no_pod_causes_evicts_nobody,
             memory_pressure::of_many_pods_those_that_eat_memory_go,
             memory_pressure::soft_thresholds_leave_time_until_a_hard_one_is_crossed,
-            memory_pressure::who_still_goes_after_a_restart_is_waited_for,
-            memory_pressure::a_hog_dies_while_the_runtime_hangs,
-            memory_pressure::an_agent_killed_in_an_eviction_ends_it,
-            memory_pressure::a_threshold_that_is_crossed_at_the_start_is_acted_on,
+            memory_restarts::who_still_goes_after_a_restart_is_waited_for,
+            memory_restarts::a_hog_dies_while_the_runtime_hangs,
+            memory_restarts::an_agent_killed_in_an_eviction_ends_it,
+            memory_restarts::a_threshold_that_is_crossed_at_the_start_is_acted_on,
             memory_pressure::a_process_outside_pods_costs_no_pod_its_life,
             memory_pressure::static_pods_stay_where_they_are_never_evicted,
             memory_pressure::memory_goes_by_the_configured_signal,

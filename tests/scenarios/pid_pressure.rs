@@ -1,7 +1,7 @@
 //! Process ids run short: a fork bomb is kept within its pod, or goes.
 
 use super::{
-    memory_pressure::restart_with,
+    memory_rig::restart_with,
     pressure::{has_event, holds, reason},
 };
 use crate::support::{

@@ -1,6 +1,6 @@
 //! Something runs short: who goes, who stays, what is told, and who comes back when.
 
-use super::memory_pressure::restart_with;
+use super::memory_rig::restart_with;
 use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
