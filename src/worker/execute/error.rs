@@ -3,7 +3,7 @@
 use crate::{
     blocking::Crashed,
     cgroup::CgroupError,
-    cri::to_cri::ConfigError,
+    cri::{CriError, to_cri::ConfigError},
     hostfiles::HostFileError,
     model::error_chain,
     podspec::{EnvError, ExpansionError, HostnameError},
@@ -53,4 +53,12 @@ impl HostError {
     pub(crate) fn message(&self) -> String {
         error_chain(self)
     }
+}
+
+/// Why the runtime has no new sandbox or container.
+pub(super) enum NotMade {
+    /// Its configuration could not be made.
+    Config(HostError),
+    /// The runtime did not make it.
+    Runtime(CriError),
 }

@@ -13,13 +13,14 @@ mod start;
 mod stop;
 
 pub(crate) use error::HostError;
+use error::NotMade;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 
 use crate::{
     blocking::Pool,
     cgroup::Cgroups,
-    cri::{CriError, NodeFacts, RuntimeClient},
+    cri::{NodeFacts, RuntimeClient},
     event::Recorder,
     hostfiles::{DnsWarning, HostFiles},
     image::Images,
@@ -230,14 +231,14 @@ impl Request {
     }
 
     /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The
-    /// call is made with the turn: on a full node a hundred pods wait for theirs.
+    /// call is made with the turn, because on a full node a hundred pods wait for theirs.
     async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
         call: &str,
         deadline: Duration,
-        make: impl FnOnce() -> Call<'a, Result<T, CriError>>,
-    ) -> Result<T, CriError> {
+        make: impl FnOnce() -> Call<'a, T>,
+    ) -> T {
         self.progress.send_modify(|progress| progress.may_be_dropped = true);
         let turn = host.turn().await;
         self.progress.send_modify(|progress| progress.may_be_dropped = false);

@@ -1,6 +1,6 @@
 //! `CreateSandbox`.
 
-use super::{Call, Host, HostError, Request, blocking, error_chain, holder::Holder};
+use super::{Call, Host, HostError, NotMade, Request, blocking, error_chain, holder::Holder};
 use crate::{
     blocking::PODS,
     clock,
@@ -23,17 +23,21 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
-    // On the heap: large futures that do not overlap with the wait for a turn.
-    let (config, warnings) = match Box::pin(config(host, request, pod, create.attempt)).await {
-        Ok(made) => made,
-        Err(error) => return failed(error.message(), None),
-    };
     let deadline = host.settings.request_timeout * 2;
-    let call = || -> Call<'_, _> { Box::pin(host.runtime.run_sandbox(config, "")) };
+    // The configuration takes kilobytes, so it is made with the turn, too.
+    let call = || -> Call<'_, Result<_, NotMade>> {
+        Box::pin(async {
+            let made = config(host, request, pod, create.attempt).await;
+            let (config, warnings) = made.map_err(NotMade::Config)?;
+            let made = Box::pin(host.runtime.run_sandbox(config, "")).await;
+            Ok((made.map_err(NotMade::Runtime)?, warnings))
+        })
+    };
     let made = request.awaited_in_turn(host, "RunPodSandbox", deadline, call).await;
-    let id = match made {
-        Ok(id) => id,
-        Err(error) => {
+    let (id, warnings) = match made {
+        Ok(made) => made,
+        Err(NotMade::Config(error)) => return failed(error.message(), None),
+        Err(NotMade::Runtime(error)) => {
             let mut message = host.explained(error.to_string());
             let holder = Box::pin(Holder::of_sandbox(host, &error)).await;
             message.extend(holder.iter().map(|holder| holder.note.as_str()));

@@ -1,7 +1,8 @@
 //! `StartContainer`: image, configuration, create, start.
 
 use super::{
-    Call, Host, HostError, Request, blocking, holder::Holder, host_paths::with_volumes, sandbox,
+    Call, Host, HostError, NotMade, Request, blocking, holder::Holder, host_paths::with_volumes,
+    sandbox,
 };
 use crate::{
     blocking::PODS,
@@ -26,9 +27,15 @@ struct Start<'a> {
     host: &'a Host,
     request: &'a Request,
     action: &'a StartContainer,
-    pod: Arc<k8s::Pod>,
-    container: k8s::Container,
+    pod: &'a Arc<k8s::Pod>,
+    container: &'a k8s::Container,
     restart_count: u32,
+}
+
+/// What a container finds inside.
+struct Inside {
+    env: Vec<(String, String)>,
+    mounts: Vec<MountInput>,
 }
 
 /// Both configurations that CreateContainer takes.
@@ -53,8 +60,9 @@ async fn try_start(
     let unknown = |what: &str| {
         Box::new(request.failure(config_step(), "CreateContainerConfigError", what.to_owned()))
     };
-    let pod = request.pod.clone().ok_or_else(|| unknown("the pod's specification is not known"))?;
-    let container = find(&pod, &action.name).cloned();
+    let pod = request.pod.as_ref();
+    let pod = pod.ok_or_else(|| unknown("the pod's specification is not known"))?;
+    let container = find(pod, &action.name);
     let container = container.ok_or_else(|| unknown("the pod has no such container"))?;
     let mut start = Start { host, request, action, pod, container, restart_count: 0 };
     start.restart_count = match action.restart_count {
@@ -111,19 +119,27 @@ impl Start<'_> {
 
     async fn create(&self, image: &ImageFound) -> Result<ObservedContainer, Box<Failure>> {
         let sandbox = self.sandbox()?;
-        let configs = Box::pin(self.configs(sandbox, image)).await;
-        let configs = configs.map_err(|error| self.config_failed(error.message()))?;
-        let termination_log = termination_log(&self.container, &configs.container);
-        let log_path = format!("{}/{}", configs.sandbox.log_directory, configs.container.log_path);
+        // Before the turn, because host paths may hang.
+        let inside = Box::pin(self.inside(sandbox)).await;
+        let inside = inside.map_err(|error| self.config_failed(error.message()))?;
         let deadline = self.host.settings.request_timeout;
-        let runtime = &self.host.runtime;
-        let call = || -> Call<'_, _> {
-            Box::pin(runtime.create_container(&sandbox.id, configs.container, configs.sandbox))
+        let call = || -> Call<'_, Result<_, NotMade>> {
+            Box::pin(async {
+                let configs = self.configs(sandbox, image, &inside).await;
+                let Configs { container, sandbox: of_sandbox } =
+                    configs.map_err(NotMade::Config)?;
+                let termination_log = termination_log(self.container, &container);
+                let log_path = format!("{}/{}", of_sandbox.log_directory, container.log_path);
+                let call = self.host.runtime.create_container(&sandbox.id, container, of_sandbox);
+                let id = Box::pin(call).await.map_err(NotMade::Runtime)?;
+                Ok((id, termination_log, log_path))
+            })
         };
         let made = self.request.awaited_in_turn(self.host, "CreateContainer", deadline, call).await;
-        let id = match made {
-            Ok(id) => id,
-            Err(error) => return Err(Box::pin(self.not_created(&error)).await),
+        let (id, termination_log, log_path) = match made {
+            Ok(made) => made,
+            Err(NotMade::Config(error)) => return Err(self.config_failed(error.message())),
+            Err(NotMade::Runtime(error)) => return Err(Box::pin(self.not_created(&error)).await),
         };
         self.event(EventKind::Normal, "Created", "Container created".to_owned());
         Ok(self.observed(id, image, termination_log, log_path))
@@ -184,7 +200,7 @@ impl Start<'_> {
         termination_log: Option<Box<str>>,
         log_path: String,
     ) -> ObservedContainer {
-        let (container, request) = (&self.container, self.request);
+        let (container, request) = (self.container, self.request);
         ObservedContainer {
             id,
             sandbox_id: self.action.sandbox_id.clone(),
@@ -204,18 +220,12 @@ impl Start<'_> {
         }
     }
 
-    async fn configs(
-        &self,
-        sandbox: &ObservedSandbox,
-        image: &ImageFound,
-    ) -> Result<Box<Configs>, HostError> {
-        let (of_sandbox, _) =
-            sandbox::config(self.host, self.request, &self.pod, sandbox.attempt).await?;
+    async fn inside(&self, sandbox: &ObservedSandbox) -> Result<Inside, HostError> {
         let host_ips = Arc::clone(&self.host.node_ips.borrow());
-        let pod_ips: &[IpAddr] = if is_host_network(&self.pod) { &host_ips } else { &sandbox.ips };
+        let pod_ips: &[IpAddr] = if is_host_network(self.pod) { &host_ips } else { &sandbox.ips };
         let env = build_env(
-            &self.pod,
-            &self.container,
+            self.pod,
+            self.container,
             &EnvContext {
                 node_name: &self.host.settings.node_name,
                 host_ips: &host_ips,
@@ -224,16 +234,27 @@ impl Start<'_> {
             },
         )?;
         let mounts = self.mounts(&env, pod_ips).await?;
+        Ok(Inside { env, mounts })
+    }
+
+    async fn configs(
+        &self,
+        sandbox: &ObservedSandbox,
+        image: &ImageFound,
+        inside: &Inside,
+    ) -> Result<Configs, HostError> {
+        let (of_sandbox, _) =
+            sandbox::config(self.host, self.request, self.pod, sandbox.attempt).await?;
         let container = to_cri::container_config(&ContainerInputs {
-            pod: &self.pod,
-            container: &self.container,
+            pod: self.pod,
+            container: self.container,
             restart_count: self.restart_count,
             image: ImageInputs { reference: &image.id, uid: image.uid, username: &image.username },
-            env: &env,
-            mounts: &mounts,
+            env: &inside.env,
+            mounts: &inside.mounts,
             node: &self.host.settings.facts,
         })?;
-        Ok(Box::new(Configs { container, sandbox: of_sandbox }))
+        Ok(Configs { container, sandbox: of_sandbox })
     }
 }
 
@@ -253,12 +274,12 @@ impl Start<'_> {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let hosts = self.wants_etc_hosts(pod_ips);
-        let name = hostname(&self.pod, &self.host.settings.cluster_domain)?;
+        let name = hostname(self.pod, &self.host.settings.cluster_domain)?;
         let pod_ips = pod_ips.to_vec();
         let recursive = self.host.pleg.health().borrow().recursive_read_only_mounts;
         let (volumes, files) = (self.host.volumes.clone(), self.host.files.clone());
         let (pod, uid, container) =
-            (Arc::clone(&self.pod), self.request.uid.clone(), self.container.clone());
+            (Arc::clone(self.pod), self.request.uid.clone(), self.container.clone());
         let key = self.request.key.clone();
         with_volumes(self.host, self.request, move || {
             files.ensure_container_log_dir(&key, &uid, &container.name)?;
@@ -301,22 +322,22 @@ impl Start<'_> {
     fn wants_etc_hosts(&self, pod_ips: &[IpAddr]) -> bool {
         let mut own = self.container.volume_mounts.iter().flatten();
         !own.any(|mount| mount.mount_path.trim_end_matches('/') == ETC_HOSTS)
-            && (!pod_ips.is_empty() || is_host_network(&self.pod))
+            && (!pod_ips.is_empty() || is_host_network(self.pod))
     }
 
     /// Makes the image present according to its pull policy. This is the only step that is
     /// cancelled when its pod is no longer wanted, because a pull may take for ever.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
         let sandbox = self.sandbox()?;
-        let (config, _) = sandbox::config(self.host, self.request, &self.pod, sandbox.attempt)
+        let (config, _) = sandbox::config(self.host, self.request, self.pod, sandbox.attempt)
             .await
             .map_err(|error| self.config_failed(error.message()))?;
         let wanted = self.container.image.as_deref().unwrap_or_default();
         let request = PullRequest {
             image: wanted,
-            policy: PullPolicy::of(&self.container),
+            policy: PullPolicy::of(self.container),
             pull_allowed: self.action.pull_allowed,
-            accept_present: is_static(&self.pod),
+            accept_present: is_static(self.pod),
         };
         let step = |pull_tried| Step::Image {
             container: self.action.name.clone(),
