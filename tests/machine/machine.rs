@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// From power on to a shell. Twelve seconds on an idle machine with two cores.
 pub const BOOT: Duration = Duration::from_secs(240);
 /// Long enough for one step of anything in a machine that is emulated on a busy host.
-pub const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = Duration::from_secs(240);
 
 /// What may differ between machines.
 #[derive(Clone, Debug)]
