@@ -2,6 +2,7 @@
 
 mod identity;
 mod lists;
+mod long_values;
 mod pods;
 
 use super::{Context, DecodedDocument, DecodedFile, Settings, decode};

@@ -169,10 +169,11 @@ fn check_spread(
         if domains <= 0 {
             report.invalid(&path, domains, NOT_POSITIVE);
         }
-        if action != "DoNotSchedule" && !action.is_empty() {
+        // Any other value is reported above.
+        if action == "ScheduleAnyway" {
             let detail =
-                format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
-            report.invalid(&path, domains, &detail);
+                "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway";
+            report.invalid(&path, domains, detail);
         }
     }
     for (name, policy) in [
