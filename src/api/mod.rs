@@ -7,7 +7,7 @@
 //!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
 //!                                                  ├─► events
-//!                                                  └─► view    ─► how all of that goes, for people
+//!                                                  └─► view    ─► the view of the cluster, for people
 //! ```
 //!
 //! No pod waits for anything in here. Every task is level-triggered: it compares what the node is

@@ -114,9 +114,8 @@ impl Reporter {
         plan: &PodPlan,
         answers: Option<u64>,
     ) {
-        let host = Arc::clone(&self.host);
-        let occupancy = Occupancy::new(observed, &host.settings.owner);
-        let subject = subject(input, records, occupancy);
+        let occupancy = Occupancy::new(observed, &self.host.settings.owner);
+        let (subject, alive) = (subject(input, records, occupancy), occupancy.is_alive());
         let nothing_left = subject.is_none() && records.is_empty();
         if subject.is_none() {
             self.statuses.retain(|uid, _| records.of(uid).is_some());
@@ -126,7 +125,7 @@ impl Reporter {
             key: self.key.clone(),
             view: view.map(Arc::new),
             recorded: records.all().iter().map(Recorded::from).collect(),
-            alive: occupancy.is_alive(),
+            alive,
             dead: plan.dead,
             nothing_left,
             answers,

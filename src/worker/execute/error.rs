@@ -1,4 +1,4 @@
-//! Why work on the host for a pod has failed.
+//! Why an action has failed outside of the runtime, and why the runtime has made nothing.
 
 use crate::{
     blocking::Crashed,
@@ -12,7 +12,8 @@ use crate::{
 use std::io;
 use thiserror::Error;
 
-/// Work on the host for a pod has failed. The text is for events, statuses and the log.
+/// Work on the host for a pod, or on the configuration of its sandbox or containers, has failed.
+/// The text is for events, statuses and the log.
 #[derive(Debug, Error)]
 pub(crate) enum HostError {
     #[error(transparent)]
@@ -35,7 +36,7 @@ pub(crate) enum HostError {
     Thread(#[source] io::Error),
     #[error("looking at host paths has crashed")]
     HostPathsCrashed,
-    /// Their turns are taken.
+    /// All turns are taken; the number of turns.
     #[error("{0} other pods are waiting for host paths on file systems that do not answer")]
     HostPathsHang(usize),
     #[error("what is left of an earlier pod with this uid is being removed")]
