@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 /// What must not be taken for a leftover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The runtime was listed, and every source has published something, for example its last good
-    /// manifests: every pod that runs is known. It stays true until the agent ends.
+    /// The runtime was listed and each pod inspected, and every source has published something, for
+    /// example its last good manifests: every pod that runs is known. It stays true until the agent
+    /// ends.
     pub listed: bool,
     /// In addition, every source was read completely: an unknown pod is not wanted. A refused
     /// manifest may prevent this for ever.

@@ -4,7 +4,8 @@
 //! every 10 s, without them every second, and at once when a worker asks for its pod. Objects that
 //! have changed since the last listing are inspected, several at a time. An inspection that hangs
 //! marks its pod and delays nothing else. Only a listing that keeps failing makes the node
-//! unhealthy.
+//! unhealthy. The first listing is handed on before its pods are inspected, so that pods which are
+//! not in it can start at once.
 //!
 //! ```text
 //! events ─► hint ─┐            ┌─► unchanged ─────────────────────────┐
@@ -36,10 +37,16 @@ pub struct PlegUpdate {
     /// Boot time at which the listing began. For a complete update every pod that is not in it was
     /// found unchanged at that time; each pod in it carries its own `listed_at`.
     pub listed_at: Duration,
-    /// Whether everything was listed. The first update is complete and has every pod.
+    /// Whether everything was listed. The first update is complete and has every pod, in `pods` or
+    /// in `listed`.
     pub complete: bool,
     /// The pods that changed or were asked for; an empty [`ObservedPod`] when nothing is left.
     pub pods: Vec<(PodKey, Arc<ObservedPod>)>,
+    /// Pods of the first listing that are yet to be inspected. They have what a listing tells: ids,
+    /// uids, owners and states, but no addresses, no exit codes and no times. Each of them is in
+    /// the `pods` of this update or of a later one, also when nothing is left of it by then. Empty
+    /// after the first update.
+    pub listed: Vec<(PodKey, Arc<ObservedPod>)>,
 }
 
 /// The health of the relist loop.

@@ -6,7 +6,7 @@
 
 use super::{
     Health, Pleg, PlegSettings, PlegUpdate,
-    core::{Found, Inspection, Listing, Object, RuntimeSnapshot, Scope, Subject},
+    core::{Found, Inspection, Listing, News, Object, RuntimeSnapshot, Scope, Subject},
     events,
     hints::Hints,
     inspect, readiness,
@@ -97,6 +97,16 @@ struct Inspections {
     running: BTreeMap<Object, Inspecting>,
 }
 
+impl Inspections {
+    /// Adds what a listing has found. Pods that somebody asked for come before the others.
+    fn add(&mut self, found: Vec<Inspection>, scope: &Scope) {
+        match scope {
+            Scope::All => self.queue.extend(found),
+            Scope::Asked => found.into_iter().rev().for_each(|one| self.queue.push_front(one)),
+        }
+    }
+}
+
 /// When to ask for the runtime's conditions.
 pub(super) struct Status {
     /// `None` while an answer is awaited.
@@ -165,8 +175,8 @@ impl Loop {
                 place = updates.reserve(), if self.picture.has_news() => {
                     let Ok(place) = place else { return };
                     if let Some(news) = self.picture.take_news() {
-                        let (listed_at, complete, pods) = (news.listed_at, news.complete, news.pods);
-                        place.send(PlegUpdate { listed_at, complete, pods });
+                        let News { listed_at, complete, pods, listed } = news;
+                        place.send(PlegUpdate { listed_at, complete, pods, listed });
                     }
                 }
                 () = sleep_until(wake) => {}
@@ -330,7 +340,7 @@ impl Loop {
             self.listing.due = now + self.period();
         }
         let inspections = self.picture.apply(listing, &scope, &asked);
-        self.inspections.queue.extend(inspections);
+        self.inspections.add(inspections, &scope);
         self.early_ends();
         self.soon_if_suspects();
         self.publish();

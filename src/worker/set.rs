@@ -74,6 +74,9 @@ pub struct WorkerSet {
 struct State {
     workers: BTreeMap<PodKey, Handle>,
     observed: BTreeMap<PodKey, Arc<ObservedPod>>,
+    /// Names of which the runtime has something that is yet to be inspected. Their workers begin
+    /// with the result.
+    uninspected: BTreeSet<PodKey>,
     /// This agent's owner id.
     owner: Box<str>,
     /// Records that an earlier run of the agent left, of names whose workers have not begun.
@@ -269,7 +272,13 @@ impl WorkerSet {
 
     fn observe(&mut self, update: PlegUpdate) {
         let first = update.complete && !self.state.listed;
+        for (key, listed) in update.listed {
+            self.state.uninspected.insert(key.clone());
+            self.state.observed.insert(key, listed);
+        }
+        let waited = !self.state.uninspected.is_empty();
         for (key, observed) in update.pods {
+            self.state.uninspected.remove(&key);
             if observed.is_empty() {
                 self.state.observed.remove(&key);
             } else {
@@ -281,18 +290,24 @@ impl WorkerSet {
                     input.sequence += 1;
                 });
             } else if self.state.listed {
-                self.begin_if_ours(&key);
+                self.begin_if_needed(&key);
             }
         }
         if first {
             self.state.listed = true;
             self.take_health();
             self.merge_sources();
+            let state = &self.state;
             let keys: Vec<PodKey> =
-                self.state.observed.keys().chain(self.state.records.keys()).cloned().collect();
+                state.observed.keys().chain(state.records.keys()).cloned().collect();
             for key in keys {
-                self.begin_if_ours(&key);
+                self.begin_if_needed(&key);
             }
+        } else if waited {
+            if self.state.uninspected.is_empty() {
+                self.publish_known();
+            }
+            self.publish_ending();
         }
         if self.somebody_waits() {
             self.hold();
@@ -315,19 +330,10 @@ impl WorkerSet {
         self.publish_known();
         self.publish_orders();
         let state = &self.state;
-        // If the agent crashed right after a pod was removed, its saved memory is still there. A
-        // worker removes it.
-        let left = state.kept.keys().filter(|_| state.desired.complete);
-        let new: BTreeSet<PodKey> = state
-            .desired
-            .pods
-            .keys()
-            .chain(left)
-            .filter(|key| !state.workers.contains_key(*key))
-            .cloned()
-            .collect();
+        let names = state.desired.pods.keys().chain(state.kept.keys());
+        let new: Vec<PodKey> = names.filter(|key| state.needs_worker(key)).cloned().collect();
         for key in new {
-            self.begin(&key);
+            self.begin_if_needed(&key);
         }
         self.publish_set_view();
     }
@@ -396,9 +402,9 @@ impl WorkerSet {
         }
     }
 
-    fn begin_if_ours(&mut self, key: &PodKey) {
-        let ours = self.state.standing_uid(key).is_some();
-        if ours && !self.state.workers.contains_key(key) {
+    /// Begins the worker of a name that needs one.
+    fn begin_if_needed(&mut self, key: &PodKey) {
+        if self.state.needs_worker(key) {
             self.begin(key);
         }
     }
@@ -515,6 +521,18 @@ impl State {
             None if self.desired.complete => Wish::Gone,
             None => Wish::Undecided,
         }
+    }
+
+    /// True when a name has no worker and needs one: a pod is wished, or this agent has something
+    /// of one. What is yet to be inspected has to wait.
+    fn needs_worker(&self, key: &PodKey) -> bool {
+        if self.workers.contains_key(key) || self.uninspected.contains(key) {
+            return false;
+        }
+        // If the agent crashed right after a pod was removed, its saved memory is still there. A
+        // worker removes it.
+        let kept = || self.desired.complete && self.kept.contains_key(key);
+        self.desired.pods.contains_key(key) || self.standing_uid(key).is_some() || kept()
     }
 
     /// The incarnations under a name that have a record.

@@ -35,6 +35,8 @@ pub(super) struct News {
     pub(super) complete: bool,
     /// Pods that changed or were asked for.
     pub(super) pods: Vec<(PodKey, Arc<ObservedPod>)>,
+    /// See [`PlegUpdate::listed`](super::PlegUpdate::listed).
+    pub(super) listed: Vec<(PodKey, Arc<ObservedPod>)>,
 }
 
 /// Everything known of the runtime.
@@ -47,6 +49,8 @@ pub(super) struct RuntimeSnapshot {
     round: Option<Duration>,
     /// Whether a listing of everything was announced ever.
     announced: bool,
+    /// The pods of the first listing whose inspection is under way, until they are given out.
+    first: Option<Vec<(PodKey, Arc<ObservedPod>)>>,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +94,7 @@ impl RuntimeSnapshot {
         let mut listed = by_pod(listing);
         let mut inspections = Vec::new();
         let mut keys = asked.clone();
+        let is_first = *scope == Scope::All && !self.announced;
         match scope {
             Scope::All => {
                 keys.extend(self.pods.keys().cloned());
@@ -101,7 +106,8 @@ impl RuntimeSnapshot {
         for key in keys {
             let mut pod = listed.remove(&key).unwrap_or_default();
             pod.listed_at = began;
-            let asked = asked.contains(&key);
+            // A pod of the first listing is given out in any case, because its draft is too.
+            let asked = is_first || asked.contains(&key);
             if pod.is_empty() && !self.pods.contains_key(&key) {
                 if asked {
                     self.ready.insert(key, Arc::new(pod));
@@ -120,7 +126,19 @@ impl RuntimeSnapshot {
                 None => self.begin(&key, Draft { pod, asked }, &mut inspections),
             }
         }
+        if is_first {
+            self.first = Some(self.drafts());
+        }
         inspections
+    }
+
+    /// The pods that are being inspected, as they were listed.
+    fn drafts(&self) -> Vec<(PodKey, Arc<ObservedPod>)> {
+        let drafts = self.pods.iter().filter_map(|(key, record)| {
+            let draft = &record.job.as_ref()?.draft;
+            Some((key.clone(), Arc::new(draft.pod.clone())))
+        });
+        drafts.collect()
     }
 
     /// Takes in the result of an inspection. Returns what else to inspect, for a listing that came
@@ -186,23 +204,28 @@ impl RuntimeSnapshot {
 
     /// Whether something can be given out.
     pub(super) fn has_news(&self) -> bool {
-        self.round.is_some() && self.is_settled() || self.announced && !self.ready.is_empty()
+        let announces = self.first.is_some() || self.is_settled();
+        self.round.is_some() && announces || self.announced && !self.ready.is_empty()
     }
 
-    /// What changed since this was called last. The first time it is everything.
+    /// What changed since this was called last. The first time it is everything, also what is yet
+    /// to be inspected.
     pub(super) fn take_news(&mut self) -> Option<News> {
         if !self.has_news() {
             return None;
         }
         let pods: Vec<_> = mem::take(&mut self.ready).into_iter().collect();
-        if self.is_settled()
-            && let Some(listed_at) = self.round.take()
+        let first = self.first.take();
+        if let Some(listed_at) = self.round
+            && (first.is_some() || self.is_settled())
         {
             self.announced = true;
-            return Some(News { listed_at, complete: true, pods });
+            self.round = (!self.is_settled()).then_some(listed_at);
+            let listed = first.unwrap_or_default();
+            return Some(News { listed_at, complete: true, pods, listed });
         }
         let listed_at = pods.iter().map(|(_, pod)| pod.listed_at).max().unwrap_or_default();
-        Some(News { listed_at, complete: false, pods })
+        Some(News { listed_at, complete: false, pods, listed: Vec::new() })
     }
 
     /// Whether nothing is being inspected but what hangs.

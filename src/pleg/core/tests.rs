@@ -100,9 +100,11 @@ fn answer_all(picture: &mut RuntimeSnapshot, inspections: Vec<Inspection>) {
 fn seen(pods: &[(&str, ContainerState)]) -> RuntimeSnapshot {
     let mut picture = RuntimeSnapshot::default();
     let inspections = picture.apply(listing(1, pods), &Scope::All, &BTreeSet::new());
-    answer_all(&mut picture, inspections);
     let news = picture.take_news().unwrap();
-    assert!(news.complete && news.pods.len() == pods.len());
+    assert!(news.complete && news.listed.len() == pods.len());
+    answer_all(&mut picture, inspections);
+    let inspected = picture.take_news().map_or(0, |news| news.pods.len());
+    assert_eq!(inspected, pods.len());
     picture
 }
 
@@ -116,19 +118,45 @@ fn the_first_news_is_of_everything() {
     let pods = [("a", running()), ("b", exited(0))];
     let inspections = picture.apply(listing(1, &pods), &Scope::All, &BTreeSet::new());
     assert_eq!(inspections.len(), 4);
-    assert_eq!(picture.take_news(), None);
-    let mut rest = inspections.into_iter();
-    let (first, subject) = rest.next().unwrap();
-    picture.inspected(&first, &subject.object(), complete(subject));
-    assert_eq!(picture.take_news(), None, "given out before everything was inspected");
-    answer_all(&mut picture, rest.collect());
     let news = picture.take_news().unwrap();
-    assert!(news.complete);
-    assert_eq!(news.listed_at, SECOND);
-    assert_eq!(news.pods.len(), 2);
-    let pod = &news.pods[1].1;
-    assert_eq!((pod.listed_at, pod.sandboxes[0].ips.len()), (SECOND, 1));
+    assert!(news.complete && news.pods.is_empty());
+    let names: Vec<_> = news.listed.iter().map(|(name, _)| name.clone()).collect();
+    assert_eq!((news.listed_at, names), (SECOND, vec![key("a"), key("b")]));
+    let pod = &news.listed[0].1;
+    assert_eq!((pod.listed_at, pod.sandboxes[0].uid.as_str()), (SECOND, "u"));
+    assert_eq!(pod.sandboxes[0].ips.len(), 0, "not inspected yet");
+    assert_eq!(picture.take_news(), None, "given out twice");
+}
+
+#[test]
+fn each_listed_pod_is_given_out_once_it_is_inspected() {
+    let mut picture = RuntimeSnapshot::default();
+    let pods = [("a", running()), ("b", exited(0))];
+    let inspections = picture.apply(listing(1, &pods), &Scope::All, &BTreeSet::new());
+    picture.take_news().unwrap();
+    let (of_b, of_a): (Vec<_>, Vec<_>) =
+        inspections.into_iter().partition(|(name, _)| *name == key("b"));
+    answer_all(&mut picture, of_b);
+    let news = picture.take_news().unwrap();
+    assert_eq!((news.complete, news.pods.len(), news.listed.len()), (false, 1, 0));
+    let (name, pod) = &news.pods[0];
+    assert_eq!((name, pod.listed_at, pod.sandboxes[0].ips.len()), (&key("b"), SECOND, 1));
     assert!(matches!(pod.containers[0].state, ContainerState::Exited { exit_code: 42, .. }));
+    answer_all(&mut picture, of_a);
+    let news = picture.take_news().unwrap();
+    assert_eq!((news.complete, news.listed_at, news.pods.len()), (true, SECOND, 1));
+}
+
+#[test]
+fn a_listed_pod_that_is_gone_by_now_is_given_out_empty() {
+    let mut picture = RuntimeSnapshot::default();
+    let inspections = picture.apply(listing(1, &[("a", running())]), &Scope::All, &BTreeSet::new());
+    picture.take_news().unwrap();
+    for (name, subject) in inspections {
+        picture.inspected(&name, &subject.object(), Found::Gone);
+    }
+    let news = picture.take_news().unwrap();
+    assert!(news.pods[0].1.is_empty());
 }
 
 #[test]
@@ -136,7 +164,8 @@ fn an_empty_runtime_is_news_too() {
     let mut picture = RuntimeSnapshot::default();
     picture.apply(listing(1, &[]), &Scope::All, &BTreeSet::new());
     let news = picture.take_news().unwrap();
-    assert!(news.complete && news.pods.is_empty());
+    assert!(news.complete && news.pods.is_empty() && news.listed.is_empty());
+    assert!(!picture.has_news());
 }
 
 #[test]
@@ -355,6 +384,7 @@ proptest! {
         let mut under_way: Vec<Inspection> = Vec::new();
         let mut world: BTreeMap<u8, bool> = BTreeMap::new();
         let mut given: BTreeMap<PodKey, Arc<ObservedPod>> = BTreeMap::new();
+        let mut listed: BTreeSet<PodKey> = BTreeSet::new();
         let (mut at, mut complete_at) = (0, Duration::ZERO);
         let mut first = true;
         let name = |n: u8| format!("p{n}");
@@ -407,6 +437,8 @@ proptest! {
             objects.dedup();
             prop_assert_eq!(objects.len(), under_way.len());
             while let Some(news) = picture.take_news() {
+                prop_assert!(first || news.listed.is_empty());
+                listed.extend(news.listed.into_iter().map(|(pod, _)| pod));
                 if news.complete {
                     prop_assert!(news.listed_at >= complete_at);
                     complete_at = news.listed_at;
@@ -414,6 +446,7 @@ proptest! {
                 }
                 prop_assert!(!first, "something was given out before everything");
                 for (pod, observed) in news.pods {
+                    listed.remove(&pod);
                     if let Some(before) = given.get(&pod) {
                         prop_assert!(observed.listed_at >= before.listed_at);
                     }
@@ -430,6 +463,7 @@ proptest! {
                 queue.extend((0..open).map(|_| Step::Answer(0)));
             }
         }
+        prop_assert!(listed.is_empty(), "listed, and never given out: {listed:?}");
         for n in 0..4 {
             let shown = given.get(&key(&name(n)));
             match world.get(&n) {

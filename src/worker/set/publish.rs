@@ -35,9 +35,10 @@ impl WorkerSet {
         let recorded = state.recorded.values().flatten().map(|recorded| &recorded.uid);
         let shown = state.workers.values().flat_map(|handle| &handle.shown);
         let specs = state.desired.pods.values().filter_map(|pod| pod.pod.spec.as_ref());
+        let inspected = state.listed && state.uninspected.is_empty();
         let known = Known {
-            listed: state.listed && state.desired.told,
-            complete: state.listed && state.desired.complete,
+            listed: inspected && state.desired.told,
+            complete: inspected && state.desired.complete,
             uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect(),
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
             burstable_shares: burstable_shares(specs),
@@ -67,8 +68,9 @@ impl WorkerSet {
 
 impl State {
     /// The pods that must end for a shutdown and still run, or whose workers have not answered
-    /// their last input.
-    fn left(&self) -> BTreeSet<PodKey> {
+    /// their last input. A pod that is yet to be inspected has no worker that could say when it
+    /// ends.
+    pub(super) fn left(&self) -> BTreeSet<PodKey> {
         let Some(shutdown) = self.machine.shutdown() else { return BTreeSet::new() };
         let ending = self
             .workers
@@ -77,7 +79,8 @@ impl State {
         let left = ending.filter(|(_, handle)| {
             handle.alive || handle.answered != Some(handle.input.borrow().sequence)
         });
-        left.map(|(key, _)| key.clone()).collect()
+        let uninspected = self.uninspected.iter().filter(|key| self.standing_uid(key).is_some());
+        left.map(|(key, _)| key).chain(uninspected).cloned().collect()
     }
 }
 

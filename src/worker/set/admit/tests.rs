@@ -1,8 +1,8 @@
 use super::{super::Handle, *};
 use crate::{
     model::{
-        MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, SourceKind,
-        k8s,
+        MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
+        ShutdownPeriods, SourceKind, k8s,
     },
     worker::{self, records::Recorded},
 };
@@ -99,6 +99,31 @@ fn a_record_says_how_a_pod_stands_whatever_is_shown() {
     let state = with_worker(state(&records, &["run"]), Some("old"));
     assert_eq!(standing(&state, "job"), Standing::Ended);
     assert_eq!(standing(&state, "run"), Standing::New { since: None }, "the worker knows better");
+}
+
+#[test]
+fn what_is_yet_to_be_inspected_gets_no_worker() {
+    let mut state = state(&[recorded("a", false)], &["a"]);
+    assert!(state.needs_worker(&web()));
+    state.uninspected.insert(web());
+    assert!(!state.needs_worker(&web()));
+    state.desired.pods.insert(web(), desired("a"));
+    assert!(!state.needs_worker(&web()), "also when it is wished");
+    assert_eq!(state.standing(&web(), &"a".into()), Standing::Running);
+    state.uninspected.clear();
+    assert!(!with_worker(state, None).needs_worker(&web()), "it has one");
+}
+
+#[test]
+fn a_shutdown_waits_for_what_is_yet_to_be_inspected() {
+    let mut state = state(&[], &["a"]);
+    state.uninspected.insert(web());
+    assert!(state.left().is_empty());
+    state.machine =
+        MachineState::GoingDown(Shutdown { periods: ShutdownPeriods::default(), turn: 0 });
+    assert_eq!(state.left(), BTreeSet::from([web()]));
+    state.owner = "another agent".into();
+    assert!(state.left().is_empty(), "pods of others do not end");
 }
 
 #[test]
