@@ -63,11 +63,12 @@ impl From<ReadError> for io::Error {
 /// `limit`. None of these waits for another process.
 pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let file = open_regular(path)?;
-    if file.metadata()?.len() > limit {
+    let length = file.metadata()?.len();
+    if length > limit {
         return Err(ReadError::TooLarge { limit });
     }
-    let mut content = Vec::new();
     // The length in the metadata is only a hint: files in /proc have the length 0.
+    let mut content = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
     if u64::try_from(content.len()).is_ok_and(|length| length > limit) {
         return Err(ReadError::TooLarge { limit });

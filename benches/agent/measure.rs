@@ -9,6 +9,9 @@ use crate::{
 use std::{path::Path, time::Duration};
 use tokio::time::Instant;
 
+/// How old a manifest is at least when the agent starts. nodelet looks twice at a file that was
+/// written in the last 0.2 s, because it may be half-written; this row is not about that.
+const WRITTEN: Duration = Duration::from_millis(500);
 /// After a start and after a batch, until what follows from it is over.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Before an idle window: containerd and its shims have after-work of their own when many pods were
@@ -66,6 +69,7 @@ pub fn speed(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures:
         None => {
             stage.kill_agent();
             stage.drop_pods(&next);
+            pause(WRITTEN);
             let begun = now();
             stage.start();
             begun
