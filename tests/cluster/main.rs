@@ -16,11 +16,11 @@ mod support;
 #[path = "../upstream/mod.rs"]
 mod upstream;
 
+mod addresses;
 mod agent;
 mod answers;
 mod clock;
 mod credentials;
-mod families;
 mod faults;
 mod identity;
 mod links;
