@@ -100,7 +100,21 @@ fn disk_capacity(root: &Path) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::huge_page_resource;
+    use super::*;
+    use crate::config::parse_and_validate;
+
+    #[test]
+    fn static_pods_are_spared_as_configured() {
+        let machine = NodeCapacity { memory_bytes: 1 << 40, ..NodeCapacity::default() };
+        let spares = |line: &str| {
+            let text =
+                format!("apiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n{line}\n");
+            let config = parse_and_validate(text.as_bytes()).unwrap().config;
+            node_facts(&config, "node", &machine).unwrap().spares_static_pods
+        };
+        assert!(spares("staticPodEviction: never"));
+        assert!(!spares("staticPodEviction: ranked") && !spares(""));
+    }
 
     #[test]
     fn huge_pages_are_named_as_pods_ask_for_them() {

@@ -232,7 +232,8 @@ fn static_pods_are_not_checked_when_they_are_never_evicted() {
     world.read(Signal::NodefsAvailable, 60 * MI);
     assert_eq!(world.round(50), ["free images"]);
     world.relief.fold(Outcome::ImagesFreed(None));
-    assert_eq!(world.decide(), ["measure disks of one", "no pod helps"]);
+    let named = "only exempt pods help: one (it is static, and staticPodEviction is never)";
+    assert_eq!(world.decide(), ["measure disks of one", named]);
 }
 
 #[test]
@@ -247,4 +248,17 @@ fn limits_of_api_pods_are_checked_when_static_pods_are_exempt() {
     assert_eq!(world.round(2000), ["measure limits of two"]);
     world.answer();
     assert_eq!(world.round(1), ["evict two"]);
+}
+
+#[test]
+fn a_pod_evicted_for_a_disk_comes_back_after_its_pause() {
+    let mut world = evicted();
+    world.end("hog");
+    world.read(Signal::NodefsAvailable, 500 * MI);
+    assert!(world.round(500).is_empty());
+    assert_eq!(world.round(500), ["evicted default/hog"]);
+    world.round(60_000);
+    assert_eq!(world.stop_of("hog"), Some(HoldStop::Within(1)), "the condition holds");
+    assert_eq!(world.round(300_000), ["let hog back"]);
+    assert!(world.saved() && world.stop_of("hog").is_none());
 }

@@ -265,3 +265,68 @@ fn pods_of_an_api_server_are_evicted_before_static_ones() {
     without_page_cache(&mut world);
     assert_eq!(world.decide(), ["measure cgroups of hog other", "evict other"]);
 }
+
+#[test]
+fn a_static_pod_that_is_never_evicted_is_named() {
+    let mut settings = hard("memory.available=100Mi");
+    settings.static_pods = StaticPods::Never;
+    let mut world = World::new(settings.clone());
+    world.run(hog());
+    world.run(Pod::new("small", json!({})).memory(MI));
+    world.read(Signal::MemoryAvailable, 60 * MI);
+    world.round(0);
+    assert_eq!(world.round(2000), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    let named = "only exempt pods help: hog (it is static, and staticPodEviction is never)";
+    assert_eq!(world.decide(), ["measure cgroups of hog small", named]);
+    assert!(world.orders().evicted.is_empty());
+    assert!(world.orders().conditions.contains(&Pressure::Memory));
+    // The agent restarts with the default.
+    settings.static_pods = StaticPods::Ranked;
+    world.relief = Relief::restored(Evictions::default(), &settings, world.now.boot);
+    world.settings = settings;
+    world.round(0);
+    assert_eq!(world.round(2000), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    assert_eq!(world.decide(), ["measure cgroups of hog small", "evict hog"]);
+}
+
+#[test]
+fn of_many_small_pods_as_few_are_evicted_as_it_takes() {
+    let mut world = hard_memory();
+    for n in 0..16 {
+        world.run(Pod::new(&format!("small{n:02}"), json!({})).memory(30 * MI));
+    }
+    let mut available = 45 * MI;
+    world.read(Signal::MemoryAvailable, available);
+    assert_eq!(world.round(50), ["reclaim page cache"]);
+    without_page_cache(&mut world);
+    let mut evicted = Vec::new();
+    for _ in 0..16 {
+        let actions = world.decide();
+        let Some(name) = actions.iter().find_map(|action| action.strip_prefix("evict ")) else {
+            continue;
+        };
+        evicted.push(name.to_owned());
+        world.end(name);
+        available += 30 * MI;
+        world.read(Signal::MemoryAvailable, available);
+        world.round(50);
+        assert_eq!(world.round(50), [format!("evicted default/{name}")]);
+    }
+    // 45 MiB and two times 30 MiB are enough for a threshold of 100 MiB.
+    assert_eq!(evicted, ["small00", "small01"]);
+}
+
+#[test]
+fn pods_are_left_alone_while_memory_stays_above_the_threshold() {
+    let mut world = hard_memory();
+    world.run(hog());
+    for available in [500, 100, 400, 101, 300, 100] {
+        world.read(Signal::MemoryAvailable, available * MI);
+        assert!(world.decide().is_empty(), "{available} MiB");
+        assert!(world.orders().conditions.is_empty(), "{available} MiB");
+    }
+    world.read(Signal::MemoryAvailable, 100 * MI - 1);
+    assert_eq!(world.round(50), ["reclaim page cache"]);
+}

@@ -177,7 +177,14 @@ fn shown(action: &ReliefAction) -> Option<String> {
         ReliefAction::ReportHurried(key) => format!("hurry {}", key.name),
         ReliefAction::ReportComeback(key) => format!("let {} back", key.name),
         ReliefAction::ReportStep(step) => step.what.clone(),
-        ReliefAction::ReportNoPod { .. } => "no pod helps".to_owned(),
+        ReliefAction::ReportNoPod { exempt, .. } if exempt.is_empty() => "no pod helps".to_owned(),
+        ReliefAction::ReportNoPod { exempt, .. } => {
+            let exempt: Vec<String> = exempt
+                .iter()
+                .map(|(key, why)| format!("{} ({})", key.name, why.as_str()))
+                .collect();
+            format!("only exempt pods help: {}", exempt.join(", "))
+        }
         ReliefAction::ReclaimPageCache { .. } => "reclaim page cache".to_owned(),
         ReliefAction::FreeImages { .. } => "free images".to_owned(),
         ReliefAction::Measure { purpose, pods } => {
