@@ -117,7 +117,9 @@ pub fn a_hard_threshold_cuts_short_the_time_of_a_soft_one(kind: Kind) {
         );
         let eats = format!("trap '' TERM\n{eats}");
         world.drop_pod(&signs.pod(name, &eats).set("terminationGracePeriodSeconds", 50));
-        world.wait("there is pressure", |status| holds(status, Pressure::Memory));
+        // On a busy machine it takes half a minute to fill 450 MiB.
+        let patience = Duration::from_secs(60);
+        world.wait_for(patience, "there is pressure", |status| holds(status, Pressure::Memory));
         world.wait("it is to go", |status| is_told(status, name));
         if again {
             // The next life of the agent knows that it goes, and that it has time.
