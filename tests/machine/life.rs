@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 /// One machine, from its first start to the removal of the last pod.
@@ -149,12 +149,22 @@ fn volumes_reach_the_runtime(node: &Node) {
 fn every_sandbox_has_one_shim(node: &Node) {
     const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
     for _ in 0..5 {
-        let shim =
-            |id: &str| node.sh(&format!("cut -d' ' -f4 /proc/$(cat {TASKS}/{id}/init.pid)/stat"));
-        let torn: Vec<String> = node
-            .running()
-            .into_iter()
-            .filter(|(_, container)| shim(&container.id) != shim(&container.sandbox))
+        let running = node.running();
+        let ids = running.values().flat_map(|container| [&container.id, &container.sandbox]);
+        let ids: Vec<&str> = ids.map(String::as_str).collect();
+        let shims = node.sh(&format!(
+            "set -e; cd {TASKS}; for id in {}; do
+                 read -r pid <$id/init.pid || [ $pid ]; read -r _ _ _ shim _ </proc/$pid/stat; echo $id $shim
+             done",
+            ids.join(" ")
+        ));
+        let shims: BTreeMap<&str, &str> =
+            shims.lines().filter_map(|line| line.split_once(' ')).collect();
+        let torn: Vec<String> = running
+            .iter()
+            .filter(|(_, container)| {
+                shims[container.id.as_str()] != shims[container.sandbox.as_str()]
+            })
             .filter_map(|(name, _)| Some(name.split_once('/')?.0.to_owned()))
             .collect();
         if torn.is_empty() {

@@ -19,9 +19,13 @@ const INNOCENT: [&str; 3] = ["ant", "bee", "cow"];
 /// What a pod sees as `/host`: files that are gone with a reboot, and a large one.
 const HUNGER: &str = "/run/hunger";
 const READING: &str = "/var/tmp/reading";
-/// Takes memory as fast as it can once there is a file.
-const HOG: &str = "until [ -e /host/hungry ]; do sleep 1; done; \
+/// Once a file has a number in it, takes so many MiB at once, in a file in memory, and then takes
+/// memory of its own as fast as it can. Busybox needs two minutes for all of it.
+const HOG: &str = "until [ -s /host/hungry ]; do sleep 1; done; \
+    dd if=/dev/zero of=/scratch/file bs=1M count=$(cat /host/hungry); \
     head -c 419430400 /dev/zero | tail -c 419430400 | sleep 100000";
+/// How much the hog takes of its own before the threshold is met.
+const OWN_MIB: u64 = 30;
 /// Reads a file again and again, so that all of it is page cache in use.
 const READER: &str = "while :; do dd if=/host/large of=/dev/null bs=1M 2>/dev/null; done";
 
@@ -56,6 +60,22 @@ fn with_host(name: &str, directory: &str, script: &str) -> Pod {
     Pod::with_main(name, script)
         .set("volumes", json!([{ "name": "host", "hostPath": directory }]))
         .set("containers/0/volumeMounts", json!([{ "name": "host", "mountPath": "/host" }]))
+}
+
+/// A pod that takes memory when it is told to by [`feed`].
+fn hog() -> Pod {
+    let mount = |name: &str| json!({ "name": name, "mountPath": format!("/{name}") });
+    let directory = json!({ "path": HUNGER, "type": "DirectoryOrCreate" });
+    let scratch = json!({ "name": "scratch", "emptyDir": { "medium": "Memory" } });
+    Pod::with_main("hog", HOG)
+        .set("volumes", json!([{ "name": "host", "hostPath": directory }, scratch]))
+        .set("containers/0/volumeMounts", json!([mount("host"), mount("scratch")]))
+}
+
+/// Tells the hog to take memory until it is evicted.
+fn feed(node: &Node, status: &Status) {
+    let at_once = (available(status) / MIB).saturating_sub(FREE_MIB + OWN_MIB);
+    node.sh(&format!("echo {at_once} >{HUNGER}/hungry"));
 }
 
 /// PSI and the kernel's log are open under the shipped unit.
@@ -98,10 +118,11 @@ fn page_cache_is_reclaimed(node: &Node, before: &BTreeMap<String, Running>) {
 
 /// A container that takes memory as fast as it can goes alone, and comes back later.
 fn a_hog_goes_before_the_kernel_kills(node: &Node, before: &BTreeMap<String, Running>) {
-    node.drop_pods(&[with_host("hog", HUNGER, HOG)]);
+    node.drop_pods(&[hog()]);
     node.wait("the hog waits", |status| status.runs("hog"));
-    node.wait("there is something to take", |status| available(status) > (FREE_MIB + 60) * MIB);
-    node.sh(&format!("touch {HUNGER}/hungry"));
+    let much = |status: &Status| available(status) > (FREE_MIB + 60) * MIB;
+    let status = node.wait("there is something to take", much);
+    feed(node, &status);
     let status = node.wait("the hog is evicted", |status| status.reason("hog") == "Evicted");
     node.note("the hog is evicted");
     let message = status.pod("hog").unwrap().status.as_ref().unwrap().message.clone().unwrap();
@@ -160,7 +181,8 @@ fn a_loss_of_power_under_pressure(node: &Node) {
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
          evictionHard: { memory.available: 95% }",
     );
-    node.sh(&format!("sync; touch {HUNGER}/hungry"));
+    node.sh("sync");
+    feed(node, &node.status().unwrap());
     node.wait("the hog is evicted again", |status| status.reason("hog") == "Evicted");
     // At once it only survives the agent: what is short may be the disk.
     let saved = || node.sh("cat /var/lib/nodelet/nodelet/evictions.json");
