@@ -55,7 +55,7 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	scripts/prerequisites machine
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
 	[ "$$(uname -m)" != x86_64 ] || tests/machine/image "$(TARGET)/machine" >/dev/null
-	scripts/tier machine 2400 $(CARGO) test --locked --test machine -- --test-threads=2
+	scripts/tier machine 2400 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test machine -- --test-threads=2
 
 test-release: test-build ## the component tests, the demo and the core of the node tests on the release build; as root
 	scripts/prerequisites test

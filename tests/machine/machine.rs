@@ -102,8 +102,10 @@ impl Machine {
         let shell = format!("socket,id=shell,path={at}/shell.sock,server=on,wait=off");
         command.args(["-chardev", &shell]);
         command.args(["-device", "virtserialport,chardev=shell,name=test-shell"]);
-        let port = self.cri_port();
-        let network = format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:1234");
+        let (cri, agent) = (self.cri_port(), self.agent_port());
+        let network = format!(
+            "user,restrict=on,hostfwd=tcp:127.0.0.1:{cri}-:1234,hostfwd=tcp:127.0.0.1:{agent}-:1235"
+        );
         command.args(["-nic", &format!("{network},model=virtio-net-pci")]);
         command.args(["-serial", &format!("file:{at}/serial.log")]);
         command
@@ -112,6 +114,19 @@ impl Machine {
     /// Where containerd's socket is reached from outside.
     pub fn cri_port(&self) -> u16 {
         self.slot.port()
+    }
+
+    /// Where the agent's socket is reached from outside.
+    pub fn agent_port(&self) -> u16 {
+        // The ports from 22,000 on are those of a scenario.
+        2_000 + self.slot.port()
+    }
+
+    /// A new directory on the host that lives as long as the machine.
+    pub fn host_dir(&self, name: &str) -> PathBuf {
+        let dir = self.path(name);
+        fs::create_dir(&dir).unwrap();
+        dir
     }
 
     /// Runs a bash script as root; it must succeed. Gives what it printed.

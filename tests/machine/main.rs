@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
-//!                  ├── status(), wait("…", |status| …): `nodelet status -o json` inside
+//!                  ├── status(), wait("…", |status| …): `nodelet status -o json` on the host, asking the agent inside
 //!                  └── cri: containerd's socket inside, for the test's own CRI client
 //! ```
 //!

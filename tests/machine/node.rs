@@ -1,9 +1,12 @@
 //! A machine with the agent on it as a user has it: the shipped unit, Debian's containerd,
 //! configuration in `/etc/nodelet/config.d`, manifests in `/etc/nodelet/static-pods`.
+//!
+//! `nodelet status` runs on the host, on a Unix socket that leads to the agent's socket inside. In
+//! the emulated machine the process would cost more than all that the test waits for.
 
 use crate::{
     machine::{Hardware, Machine, SOON},
-    support::{agent, cri::Cri, images, manifest::Pod, pause, poll_until, world},
+    support::{agent, cri::Cri, images, manifest::Pod, pause, poll_until, tokio_runtime, world},
 };
 use nodelet::{
     cri::v1,
@@ -18,7 +21,11 @@ use std::{
     process::Command,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpStream, UnixListener},
+    time::Instant,
+};
 
 /// Where manifests lie.
 pub const MANIFESTS: &str = "/etc/nodelet/static-pods";
@@ -53,6 +60,8 @@ impl Default for Options {
 pub struct Node {
     machine: Machine,
     begun: Instant,
+    /// Where `nodelet status` on the host finds the agent's socket.
+    run_dir: PathBuf,
     /// containerd, past the agent.
     pub cri: Cri,
 }
@@ -77,7 +86,9 @@ impl Node {
              ctr -n k8s.io images import /var/tmp/images.tar && rm /var/tmp/images.tar && sync",
         );
         let cri = Cri::at(&format!("http://127.0.0.1:{}", machine.cri_port()));
-        let node = Self { machine, begun, cri };
+        let run_dir = machine.host_dir("run");
+        forward(&run_dir.join("nodelet.sock"), machine.agent_port());
+        let node = Self { machine, begun, run_dir, cri };
         node.wait_for_runtime();
         node.note("containerd answers and has the images");
         node
@@ -108,13 +119,14 @@ impl Node {
     /// # Errors
     /// What it says when it fails.
     pub fn status(&self) -> Result<Status, String> {
-        let script = "nodelet status -o json";
-        let answer = self.try_run(script, SOON).map_err(|err| err.to_string())?;
-        match answer.code {
-            0 => serde_json::from_str(&answer.output)
-                .map_err(|err| format!("{err}:\n{}", answer.output)),
-            _ => Err(answer.output),
+        let mut command = Command::new(agent::binary());
+        command.args(["status", "-o", "json", "--run-dir"]).arg(&self.run_dir);
+        let answer = command.output().map_err(|err| err.to_string())?;
+        if !answer.status.success() {
+            return Err(String::from_utf8_lossy(&answer.stderr).into_owned());
         }
+        serde_json::from_slice(&answer.stdout)
+            .map_err(|err| format!("{err}:\n{}", String::from_utf8_lossy(&answer.stdout)))
     }
 
     /// Waits until the status is as wanted; gives it.
@@ -132,9 +144,9 @@ impl Node {
         mut accept: impl FnMut(&Status) -> bool,
     ) -> Status {
         let wanted = |seen: &Result<Status, String>| seen.as_ref().is_ok_and(&mut accept);
-        // A look costs the machine more than half a second of work.
+        // The agent in the emulated machine needs up to half a second for an answer.
         let look = || {
-            pause(Duration::from_millis(1500));
+            pause(Duration::from_secs(1));
             self.status()
         };
         match poll_until(deadline, look, wanted) {
@@ -363,6 +375,23 @@ impl fmt::Debug for Status {
     }
 }
 
+/// Connects every client of a Unix socket on the host with a TCP port, until the runtime of the
+/// tests ends.
+fn forward(socket: &Path, port: u16) {
+    let _in_runtime = tokio_runtime().enter();
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio_runtime().spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio_runtime().spawn(async move {
+                // A machine that is off, and a connection that breaks, close the client's.
+                if let Ok(mut agent) = TcpStream::connect(("127.0.0.1", port)).await {
+                    let _broken = copy_bidirectional(&mut client, &mut agent).await;
+                }
+            });
+        }
+    });
+}
+
 /// Makes the archive of what belongs on the node.
 fn pack(dir: &Path, options: &Options) -> PathBuf {
     let files = dir.join("files");
@@ -401,7 +430,7 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     // Without what only a debugger reads, it is a third as large.
     let binary = place("usr/local/bin/nodelet");
     let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&binary).arg(env!("CARGO_BIN_EXE_nodelet"));
+    strip.arg("-o").arg(&binary).arg(agent::binary());
     assert!(strip.status().unwrap().success(), "strip failed");
     let archive = dir.join("files.tar");
     let tar = ["--owner=0", "--group=0", "-cf"];
