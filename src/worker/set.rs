@@ -289,24 +289,18 @@ impl WorkerSet {
                     input.observed = observed;
                     input.sequence += 1;
                 });
-            } else if self.state.listed {
-                self.begin_if_needed(&key);
+            } else if self.state.listed && self.state.needs_worker(&key) {
+                self.begin(&key);
             }
         }
         if first {
             self.state.listed = true;
             self.take_health();
             self.merge_sources();
-            let state = &self.state;
-            let keys: Vec<PodKey> =
-                state.observed.keys().chain(state.records.keys()).cloned().collect();
-            for key in keys {
-                self.begin_if_needed(&key);
-            }
-        } else if waited {
-            if self.state.uninspected.is_empty() {
-                self.publish_known();
-            }
+        } else if waited && self.state.uninspected.is_empty() {
+            self.publish_known();
+        }
+        if waited {
             self.publish_ending();
         }
         if self.somebody_waits() {
@@ -330,10 +324,11 @@ impl WorkerSet {
         self.publish_known();
         self.publish_orders();
         let state = &self.state;
-        let names = state.desired.pods.keys().chain(state.kept.keys());
-        let new: Vec<PodKey> = names.filter(|key| state.needs_worker(key)).cloned().collect();
+        let left = state.kept.keys().chain(state.records.keys()).chain(state.observed.keys());
+        let names = state.desired.pods.keys().chain(left);
+        let new: BTreeSet<PodKey> = names.filter(|key| state.needs_worker(key)).cloned().collect();
         for key in new {
-            self.begin_if_needed(&key);
+            self.begin(&key);
         }
         self.publish_set_view();
     }
@@ -399,13 +394,6 @@ impl WorkerSet {
                 }
                 changed
             });
-        }
-    }
-
-    /// Begins the worker of a name that needs one.
-    fn begin_if_needed(&mut self, key: &PodKey) {
-        if self.state.needs_worker(key) {
-            self.begin(key);
         }
     }
 

@@ -4,13 +4,13 @@ use super::{
     agent::{Member, hasty, ready},
     controlplane::{Options, link::Link},
     support::{
+        self,
         manifest::Pod,
         skips::{self, skip_without},
         world::Runtime,
     },
 };
 use serde_json::{Value, json};
-use std::process::Command;
 
 fn addresses(list: &Value) -> Vec<&str> {
     let list = list.as_array().into_iter().flatten();
@@ -74,12 +74,7 @@ fn a_new_address_of_the_machine_is_shown() {
     let Some(member) = Member::prepare_by(link, &Options::default(), &hasty()) else { return };
     let world = &member.world;
     let namespace = world.slot.network_namespace();
-    let ip = |arguments: &str| {
-        let mut command = Command::new("ip");
-        command.args(["-n", &namespace]).args(arguments.split_ascii_whitespace());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "ip {arguments}: {output:?}");
-    };
+    let ip = |arguments: &str| support::ip(&format!("-n {namespace} {arguments}"));
     ip("link set lo up");
     ip("link add lan type veth peer name far");
     ip("link set lan up");

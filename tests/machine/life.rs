@@ -152,6 +152,7 @@ fn every_sandbox_has_one_shim(node: &Node) {
         let running = node.running();
         let ids = running.values().flat_map(|container| [&container.id, &container.sandbox]);
         let ids: Vec<&str> = ids.map(String::as_str).collect();
+        // init.pid ends without a line break, so read fails there although it has read the number.
         let shims = node.sh(&format!(
             "set -e; cd {TASKS}; for id in {}; do
                  read -r pid <$id/init.pid || [ $pid ]; read -r _ _ _ shim _ </proc/$pid/stat; echo $id $shim

@@ -118,8 +118,7 @@ impl Machine {
 
     /// Where the agent's socket is reached from outside.
     pub fn agent_port(&self) -> u16 {
-        // The ports from 22,000 on are those of a scenario.
-        2_000 + self.slot.port()
+        self.slot.second_port()
     }
 
     /// A new directory on the host that lives as long as the machine.

@@ -19,8 +19,8 @@ const INNOCENT: [&str; 3] = ["ant", "bee", "cow"];
 /// What a pod sees as `/host`: files that are gone with a reboot, and a large one.
 const HUNGER: &str = "/run/hunger";
 const READING: &str = "/var/tmp/reading";
-/// Once a file has a number in it, takes so many MiB at once, in a file in memory, and then takes
-/// memory of its own as fast as it can. Busybox needs two minutes for all of it.
+/// Waits for a file with a number in it and takes that many MiB at once, in a file in memory. Then
+/// takes memory of its own as fast as it can: busybox would need two minutes for all of it.
 const HOG: &str = "until [ -s /host/hungry ]; do sleep 1; done; \
     dd if=/dev/zero of=/scratch/file bs=1M count=$(cat /host/hungry); \
     head -c 419430400 /dev/zero | tail -c 419430400 | sleep 100000";

@@ -3,6 +3,7 @@
 use crate::support::{
     agent::Settings,
     images::BUSYBOX,
+    ip,
     manifest::{FOREVER, Pod},
     process::{Process, cgroup_value, myself},
     status::{Status, exchange},
@@ -14,7 +15,6 @@ use std::{
     fs,
     net::TcpStream,
     os::unix::fs::{MetadataExt, PermissionsExt},
-    process::Command,
     time::Duration,
 };
 
@@ -314,11 +314,6 @@ pub fn addresses_of_the_node_are_followed(kind: Kind) {
     world.drop_pod(&Pod::running("host").set("hostNetwork", true));
     world.wait_running("host");
     let name = world.slot.network_namespace();
-    let ip = |arguments: &str| {
-        let mut command = Command::new("ip");
-        let output = command.args(arguments.split_ascii_whitespace()).output().unwrap();
-        assert!(output.status.success(), "ip {arguments}: {output:?}");
-    };
     let inside = |arguments: &str| ip(&format!("-n {name} {arguments}"));
     ip(&format!("netns add {name}"));
     inside("link set lo up");

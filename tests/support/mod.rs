@@ -41,7 +41,7 @@ pub mod world;
 pub mod writes;
 
 use skips::skip_without;
-use std::{fmt, future::Future, io::Write as _, sync::LazyLock, time::Duration};
+use std::{fmt, future::Future, io::Write as _, process::Command, sync::LazyLock, time::Duration};
 use tokio::{runtime::Runtime, time::Instant};
 
 /// The runtime that proxies, fakes and clients of all tests of a binary share.
@@ -55,6 +55,14 @@ pub fn tokio_runtime() -> &'static Runtime {
 /// Runs a future on the shared runtime and waits for it.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio_runtime().block_on(future)
+}
+
+/// Runs `ip` of iproute2, which must succeed; the arguments are separated by spaces.
+#[track_caller]
+pub fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_ascii_whitespace()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {errors}");
 }
 
 /// How often a predicate is looked at.

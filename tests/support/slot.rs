@@ -57,6 +57,11 @@ impl Slot {
         21_000 + u16::from(self.number)
     }
 
+    /// Another one. Those from 22,000 on are a scenario's, and from 24,000 on a control plane's.
+    pub fn second_port(&self) -> u16 {
+        23_000 + u16::from(self.number)
+    }
+
     /// The cgroup that is made together with the slot's containerd, for the agent.
     pub fn cgroup_root(&self) -> String {
         format!("/nodelet-{}", self.number)

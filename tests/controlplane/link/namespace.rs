@@ -1,7 +1,7 @@
 //! A network namespace at the end of a wire of its own, where packets can be lost: a peer that is
 //! gone without a word, as when a cable is pulled.
 
-use crate::support::slot::Slot;
+use crate::support::{ip, slot::Slot};
 use nix::sched::{CloneFlags, setns};
 use std::{
     fs::File,
@@ -27,13 +27,12 @@ impl Namespace {
         };
         namespace.remove();
         let (name, wire) = (namespace.name.as_str(), namespace.wire.as_str());
-        ip(&["netns", "add", name]);
-        ip(&["link", "add", wire, "type", "veth", "peer", "name", "peer", "netns", name]);
-        ip(&["address", "add", &format!("10.214.{number}.1/30"), "dev", wire]);
-        ip(&["link", "set", wire, "up"]);
-        let inside = format!("{}/30", namespace.address);
-        ip(&["-n", name, "address", "add", &inside, "dev", "peer"]);
-        ip(&["-n", name, "link", "set", "peer", "up"]);
+        ip(&format!("netns add {name}"));
+        ip(&format!("link add {wire} type veth peer name peer netns {name}"));
+        ip(&format!("address add 10.214.{number}.1/30 dev {wire}"));
+        ip(&format!("link set {wire} up"));
+        ip(&format!("-n {name} address add {}/30 dev peer", namespace.address));
+        ip(&format!("-n {name} link set peer up"));
         namespace
     }
 
@@ -57,7 +56,7 @@ impl Namespace {
     pub fn lose_packets(&self, lose: bool) {
         for chain in ["INPUT", "OUTPUT"] {
             let policy = if lose { "DROP" } else { "ACCEPT" };
-            ip(&["netns", "exec", &self.name, "iptables", "-P", chain, policy]);
+            ip(&format!("netns exec {} iptables -P {chain} {policy}", self.name));
         }
     }
 
@@ -78,11 +77,4 @@ impl Drop for Namespace {
 /// The address inside, for certificates.
 pub fn address_in(slot: &Slot) -> Ipv4Addr {
     Ipv4Addr::new(10, 214, slot.number(), 2)
-}
-
-#[track_caller]
-fn ip(arguments: &[&str]) {
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {}: {errors}", arguments.join(" "));
 }
