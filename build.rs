@@ -4,12 +4,13 @@
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const PROTOS: [&str; 5] = [
+    const PROTOS: [&str; 6] = [
         "proto/cri_runtime_v1.proto",
         "proto/containerd_events.proto",
         "proto/containerd_tasks.proto",
         "proto/containerd_containers.proto",
         "proto/containerd_snapshots.proto",
+        "proto/grpc_health.proto",
     ];
     for proto in PROTOS {
         println!("cargo:rerun-if-changed={proto}");

@@ -6,6 +6,7 @@
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod admission;
 pub mod agent;
+mod any_server;
 pub mod api;
 mod beneath;
 mod blocking;
@@ -23,6 +24,8 @@ mod echo;
 pub mod event;
 mod eviction;
 mod files;
+#[allow(missing_docs, reason = "public for tests/workers alone")]
+pub mod handler;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod hostfiles;
 mod housekeeping;
@@ -43,6 +46,8 @@ pub mod plan;
 pub mod pleg;
 pub mod podspec;
 mod pressure;
+mod probe;
+mod prober;
 mod publish;
 mod serve;
 mod shutdown;

@@ -19,6 +19,7 @@ use crate::{
     desired::SourceSnapshot,
     event::{self, Recorder},
     eviction::{self, DiskTask, EvictionChannels, EvictionParts, EvictionTask},
+    handler::Handlers,
     hostfiles::{HostFilePaths, HostFiles},
     housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
     image::Images,
@@ -31,6 +32,7 @@ use crate::{
     node_view::{NodeViewTask, restored_conditions, save_conditions},
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
+    prober::{ProberParts, ProberTask},
     serve::{self, Server, Views},
     shutdown::{Places, ShutdownTask, Stage},
     store::{Loaded, Store},
@@ -89,12 +91,14 @@ pub(super) fn spawn_all(
     let addresses = AddressTask::new(config.node.ips.clone());
     let node_ips = addresses.addresses();
     spawn(tasks, "addresses", addresses.run(shutdown.clone()));
+    let handlers = Handlers::new().context("TLS for probes and hooks")?;
     let links = Links {
         runtime,
         store: store.clone(),
         pleg: pleg_handle,
         events: recorder.clone(),
         node_ips: node_ips.clone(),
+        handlers: handlers.clone(),
     };
     let facts = node_facts(config, &node_name, &capacity)?;
     let (labels, allocatable) = (facts.labels.clone(), facts.allocatable.clone());
@@ -112,12 +116,14 @@ pub(super) fn spawn_all(
     let thresholds = &config.eviction;
     let orders = watch::Sender::new(Arc::new(Relief::first_orders(&evictions, thresholds)));
     let (pressure_view, pressure) = watch::channel(Arc::default());
+    let (probe_results, probes) = watch::channel(Arc::default());
     let inputs = SetInputs {
         sources: snapshots.clone(),
         updates,
         health: health.clone(),
         machine: machine.subscribe(),
         node: facts,
+        probes,
         pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
@@ -127,6 +133,15 @@ pub(super) fn spawn_all(
     let (pods, set_view, heartbeat) = (set.views(), set.set_view(), set.heartbeat());
     let (known, ending, dead) = (set.known(), set.ending(), set.dead());
     tasks.spawn(named("workers", set.run()));
+    let prober = ProberTask::new(ProberParts {
+        runtime: runtime.clone(),
+        handlers,
+        events: recorder.clone(),
+        pods: pods.clone(),
+        results: probe_results,
+    });
+    let (probes, probed) = (prober.views(), prober.heartbeat());
+    spawn(tasks, "probes", prober.run(shutdown.clone()));
 
     let orders_of_view = orders.subscribe();
     let watched = Watched {
@@ -202,12 +217,13 @@ pub(super) fn spawn_all(
     let mut loops = vec![
         ("workers", heartbeat),
         ("relist", relists),
+        ("probes", probed),
         ("state files", synced),
         ("state files of this boot", cached),
     ];
     loops.extend(heartbeats_of_sources);
     let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
-    let views = Views { pods, node, events: event_log, heartbeats };
+    let views = Views { pods, probes, node, events: event_log, heartbeats };
     let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();
     let paths = &config.paths;
     let keeper =
@@ -401,6 +417,7 @@ struct Links {
     pleg: PlegHandle,
     events: Recorder,
     node_ips: watch::Receiver<NodeIps>,
+    handlers: Handlers,
 }
 
 fn host(
@@ -431,6 +448,7 @@ fn host(
         volumes,
         files,
         images: Images::new(links.runtime.clone(), image_settings(config)?),
+        handlers: links.handlers,
         starts: Semaphore::new(start_turns(config)),
         host_paths: HostPaths::default(),
         node_ips: links.node_ips,

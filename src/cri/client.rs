@@ -322,7 +322,7 @@ impl RuntimeClient {
         within(self.read_deadline, call, &self.endpoint, answer).await
     }
 
-    async fn change<T>(
+    pub(super) async fn change<T>(
         &self,
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,

@@ -30,6 +30,14 @@ pub enum CriError {
         /// The deadline that passed.
         seconds: u64,
     },
+    /// The runtime has killed a command in a container, because it took too long.
+    #[error("command timed out: {command:?} timed out after {seconds}s")]
+    ExecTimedOut {
+        /// The command and its arguments.
+        command: String,
+        /// How long it was allowed to take.
+        seconds: u64,
+    },
     /// The name of a sandbox or container to make belongs to a half-made one. It is to be stopped
     /// and removed before the next attempt.
     #[error("rpc error: code = Unknown desc = {message}")]
@@ -92,6 +100,7 @@ impl CriError {
             | Self::Other { message, .. } => message.clone(),
             Self::Unavailable { .. }
             | Self::DeadlineExceeded { .. }
+            | Self::ExecTimedOut { .. }
             | Self::Unimplemented { .. }
             | Self::Endpoint { .. } => self.to_string(),
         }

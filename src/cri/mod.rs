@@ -13,6 +13,7 @@
 mod client;
 mod error;
 mod events;
+mod exec;
 pub mod from_cri;
 mod images;
 mod layers;
@@ -22,6 +23,7 @@ pub mod to_cri;
 pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
 pub use events::{EventStream, RuntimeEvent};
+pub use exec::ExecOutput;
 pub use images::{ImageFilesystems, ImageFound};
 pub use layers::WritePlaces;
 pub use to_cri::{

@@ -67,6 +67,7 @@ impl From<CriError> for PullError {
             | CriError::Other { .. } => Self { text: error.to_string(), answered: true },
             CriError::Unavailable { .. }
             | CriError::DeadlineExceeded { .. }
+            | CriError::ExecTimedOut { .. }
             | CriError::Endpoint { .. } => Self { text: error.to_string(), answered: false },
         }
     }

@@ -52,6 +52,19 @@ fn default_container(container: &mut k8s::Container, host_network: bool) {
             port.host_port = Some(port.container_port);
         }
     }
+    let probes = [
+        &mut container.startup_probe,
+        &mut container.liveness_probe,
+        &mut container.readiness_probe,
+    ];
+    for probe in probes.into_iter().flatten() {
+        default_probe(probe);
+    }
+    if let Some(lifecycle) = &mut container.lifecycle {
+        for hook in [&mut lifecycle.post_start, &mut lifecycle.pre_stop].into_iter().flatten() {
+            default_http_get(&mut hook.http_get);
+        }
+    }
     for source in container.env.iter_mut().flatten().filter_map(|e| e.value_from.as_mut()) {
         if let Some(field) = &mut source.field_ref {
             or(&mut field.api_version, "v1");
@@ -64,6 +77,30 @@ fn default_container(container: &mut k8s::Container, host_network: bool) {
     for (name, limit) in resources.limits.iter().flatten() {
         let requests = resources.requests.get_or_insert_default();
         requests.entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+}
+
+/// A number that is zero counts as left out.
+fn default_probe(probe: &mut k8s::Probe) {
+    let or = |field: &mut Option<i32>, default: i32| {
+        if field.unwrap_or_default() == 0 {
+            *field = Some(default);
+        }
+    };
+    or(&mut probe.timeout_seconds, 1);
+    or(&mut probe.period_seconds, 10);
+    or(&mut probe.success_threshold, 1);
+    or(&mut probe.failure_threshold, 3);
+    default_http_get(&mut probe.http_get);
+    if let Some(grpc) = &mut probe.grpc {
+        grpc.service.get_or_insert_default();
+    }
+}
+
+fn default_http_get(action: &mut Option<k8s::HTTPGetAction>) {
+    if let Some(get) = action {
+        or(&mut get.path, "/");
+        or(&mut get.scheme, "HTTP");
     }
 }
 

@@ -20,6 +20,7 @@ mod mountinfo;
 mod observed;
 mod pressure;
 mod printable;
+mod probe;
 mod problem;
 mod quantity;
 mod shutdown;
@@ -48,6 +49,7 @@ pub use pressure::{
     ConditionWords, Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal,
 };
 pub use printable::{printable, printable_lines};
+pub use probe::{Finding, NodeProbes, PodProbes, ProbeKind, ProbeResults, ProbeView, ProbeViews};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{

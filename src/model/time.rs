@@ -1,4 +1,4 @@
-//! The two clocks (DESIGN: "Two clocks"), read in one place of the shell and passed as an argument.
+//! The two clocks, which one place of the shell reads and passes on as an argument.
 
 use jiff::Timestamp;
 use std::time::Duration;

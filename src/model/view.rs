@@ -1,7 +1,9 @@
 //! What is published for readers: the local socket, the command line and, later, the API reporter
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
-use super::{CgroupDriver, Origin, PodKey, PodUid, Position, Problem, Signal, SourceKind, k8s};
+use super::{
+    CgroupDriver, Origin, PodKey, PodUid, Position, ProbeView, Problem, Signal, SourceKind, k8s,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -34,6 +36,9 @@ pub struct PodView {
     /// What it waits for when its containers' states don't tell (the network, the runtime, an older
     /// incarnation).
     pub waiting: Option<String>,
+    /// Its probes. They are filled in when a reader asks; the views that workers publish have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ProbeView>,
 }
 
 /// Every pod's view by full name.
@@ -46,8 +51,10 @@ pub struct ContainerInstance {
     pub name: Box<str>,
     /// Its id in the runtime.
     pub id: super::ContainerId,
-    /// It runs.
-    pub running: bool,
+    /// When its process started; `None` when it does not run.
+    pub running_since: Option<Timestamp>,
+    /// It runs and has started: its startup probe has succeeded, if it has one.
+    pub started: bool,
 }
 
 /// The node as people see it.

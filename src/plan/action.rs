@@ -101,9 +101,20 @@ pub struct KillContainer {
     pub grace_seconds: u32,
     /// The `Killing` event. It is recorded before the call.
     pub event: Event,
-    /// True when the container is killed in order to start again. Its exit then counts neither as a
-    /// crash nor as an end of the pod.
-    pub restart: bool,
+    pub restart: Restart,
+    /// The preStop hook is called first, because there is time for it.
+    pub pre_stop: bool,
+}
+
+/// Whether a container starts again because it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// Its restart policy alone decides.
+    ByPolicy,
+    /// It starts again at once. Its exit counts neither as a crash nor as an end of the pod.
+    AtOnce,
+    /// It starts again after its back-off, whatever its exit code is: a probe has failed.
+    AfterBackOff,
 }
 
 /// Stops containers and sandboxes of one incarnation.

@@ -3,9 +3,10 @@
 //! Only instances in the current sandbox count. In a new sandbox all of them run again.
 
 use super::{
-    Action, ContainerKind, PodPlan,
+    Action, ContainerKind, PodPlan, Restart,
     kill::{Stop, grace_seconds},
     name::Cx,
+    probes::{is_started, kill_unhealthy},
     restart::{is_changed, is_init_failure, plan_start},
 };
 use crate::model::{ContainerState, ObservedContainer, ObservedSandbox, k8s};
@@ -77,7 +78,7 @@ fn run_to_end(
     }
 }
 
-/// Keeps a sidecar running. Returns true when it runs and is not about to be replaced.
+/// Keeps a sidecar running. Returns true when it has started and is not about to be replaced.
 fn keep_running(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -89,7 +90,9 @@ fn keep_running(
         return false;
     };
     match instance.state {
-        ContainerState::Running { .. } if !is_changed(container, instance) => true,
+        ContainerState::Running { .. } if !is_changed(container, instance) => {
+            !kill_unhealthy(cx, container, instance, plan) && is_started(cx, container, instance)
+        }
         ContainerState::Running { .. } => {
             let message =
                 format!("Container {} definition changed, will be restarted", container.name);
@@ -115,6 +118,11 @@ pub(crate) fn kill(
     plan: &mut PodPlan,
 ) {
     let pod = Some(cx.pod);
-    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    let stop = Stop {
+        key: cx.input.key,
+        pod,
+        grace_seconds: grace_seconds(pod),
+        restart: Restart::AtOnce,
+    };
     plan.actions.push(Action::KillContainer(stop.kill(instance, message)));
 }

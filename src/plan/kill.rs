@@ -2,7 +2,8 @@
 
 use super::{
     Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
-    PodPlan, RemoveContainer, RemoveSandbox, action::ContainerKind, memory::Stage, occupancy::Own,
+    PodPlan, RemoveContainer, RemoveSandbox, Restart, action::ContainerKind, memory::Stage,
+    occupancy::Own,
 };
 use crate::model::{
     ContainerState, Event, EventKind, EventTarget, HoldStop, Now, ObservedContainer, PodKey,
@@ -49,8 +50,7 @@ pub(crate) struct Stop<'a> {
     pub(crate) key: &'a PodKey,
     pub(crate) pod: Option<&'a k8s::Pod>,
     pub(crate) grace_seconds: u32,
-    /// True when the containers start again.
-    pub(crate) restart: bool,
+    pub(crate) restart: Restart,
 }
 
 impl Stop<'_> {
@@ -86,6 +86,7 @@ impl Stop<'_> {
                 message,
             },
             restart: self.restart,
+            pre_stop: self.grace_seconds > 0,
         }
     }
 
@@ -170,7 +171,8 @@ impl Retirement<'_> {
         let left = deadline.at.saturating_sub(now.boot);
         let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
         let left = u32::try_from(whole).unwrap_or(u32::MAX).min(deadline.grace_seconds);
-        let stop = Stop { key: self.key, pod: self.pod, grace_seconds: left, restart: false };
+        let stop =
+            Stop { key: self.key, pod: self.pod, grace_seconds: left, restart: Restart::ByPolicy };
         Some(KillPod {
             uid: self.uid.clone(),
             purpose: KillPurpose::Retire { deadline },

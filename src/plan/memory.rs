@@ -2,13 +2,13 @@
 //! It is kept under `/run`, so it outlives the agent but not a reboot.
 
 use super::{
-    Action, CreateSandbox, Failure, Incarnation, KillPurpose, Outcome, PlanSettings, PodPlan,
-    StartContainer, Step, Taken,
+    Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
+    PodPlan, Restart, StartContainer, Step, Taken,
     backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
 };
 use crate::model::{
-    ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer, ObservedPod, PodUid,
-    SandboxId, SandboxState,
+    ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer, ObservedPod,
+    PodProbes, PodUid, SandboxId, SandboxState,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
@@ -61,6 +61,12 @@ pub(crate) struct ContainerMemory {
     pub(crate) failure: Option<StartFailure>,
     /// The lowest restart count that no instance has had.
     pub(crate) next_count: Option<u32>,
+    /// The instance was killed because a probe had failed.
+    pub(crate) failed_probe: Option<ContainerId>,
+    /// The instance whose startup probe has succeeded.
+    pub(crate) started: Option<ContainerId>,
+    /// The instance whose readiness probe has succeeded and has not failed since.
+    pub(crate) ready: Option<ContainerId>,
 }
 
 /// A part of the plan that is retried as a whole.
@@ -93,8 +99,15 @@ static NOTHING: Recollection = Recollection {
     announced: BTreeMap::new(),
 };
 
-static NO_CONTAINER: ContainerMemory =
-    ContainerMemory { ends: Ends::NONE, forced: None, failure: None, next_count: None };
+static NO_CONTAINER: ContainerMemory = ContainerMemory {
+    ends: Ends::NONE,
+    forced: None,
+    failure: None,
+    next_count: None,
+    failed_probe: None,
+    started: None,
+    ready: None,
+};
 
 impl Recollection {
     pub(crate) fn container(&self, name: &str) -> &ContainerMemory {
@@ -200,9 +213,7 @@ impl PodMemory {
             Action::CreateSandbox(CreateSandbox { uid, replaces: Some(id), .. }) => {
                 self.at(uid).sandbox.count_restart(id.as_str(), cap, now);
             }
-            Action::KillContainer(kill) if kill.restart => {
-                self.container(&kill.uid, &kill.name).forced = Some(kill.id.clone());
-            }
+            Action::KillContainer(kill) => self.begin_kill(kill),
             Action::KillPod(kill) => {
                 match &kill.purpose {
                     KillPurpose::RestartAll { source, exited } => {
@@ -215,19 +226,59 @@ impl PodMemory {
                     | KillPurpose::Surplus
                     | KillPurpose::Shutdown => {}
                 }
-                for container in kill.containers().filter(|container| container.restart) {
-                    self.container(&kill.uid, &container.name).forced = Some(container.id.clone());
+                for container in kill.containers() {
+                    self.begin_kill(container);
                 }
             }
             Action::PreparePod { .. }
             | Action::CreateSandbox(_)
             | Action::StartContainer(_)
-            | Action::KillContainer(_)
             | Action::RemoveContainer(_)
             | Action::RemoveSandbox(_)
             | Action::Release { .. }
             | Action::CleanUp { .. } => {}
         }
+    }
+
+    fn begin_kill(&mut self, kill: &KillContainer) {
+        let killed = Some(kill.id.clone());
+        match kill.restart {
+            Restart::ByPolicy => {}
+            Restart::AtOnce => self.container(&kill.uid, &kill.name).forced = killed,
+            Restart::AfterBackOff => self.container(&kill.uid, &kill.name).failed_probe = killed,
+        }
+    }
+
+    /// Takes the results of probes in. An instance without a result stays as it was: one that was
+    /// ready before a restart of the agent is ready until its probe fails.
+    pub fn take_probes(&mut self, probes: &PodProbes, observed: &ObservedPod) {
+        for container in &observed.containers {
+            let Some(results) = probes.get(&container.id) else { continue };
+            if !self.incarnations.contains_key(&container.uid) {
+                continue;
+            }
+            let memory = self.container(&container.uid, &container.name);
+            if results.startup == Some(true) {
+                memory.started = Some(container.id.clone());
+            }
+            match results.readiness {
+                Some(true) => memory.ready = Some(container.id.clone()),
+                Some(false) => memory.ready = memory.ready.take().filter(|id| *id != container.id),
+                None => {}
+            }
+        }
+    }
+
+    /// True when the startup probe of this instance has succeeded.
+    #[must_use]
+    pub fn has_started(&self, instance: &ObservedContainer) -> bool {
+        self.of(&instance.uid).container(&instance.name).started.as_ref() == Some(&instance.id)
+    }
+
+    /// True when the readiness probe of this instance has succeeded and has not failed since.
+    #[must_use]
+    pub fn is_ready(&self, instance: &ObservedContainer) -> bool {
+        self.of(&instance.uid).container(&instance.name).ready.as_ref() == Some(&instance.id)
     }
 
     /// Takes the outcome of an action in.

@@ -29,6 +29,7 @@ mod orders;
 mod outcome;
 mod picture;
 mod pod;
+mod probes;
 mod regular;
 mod restart;
 mod sandbox;
@@ -37,8 +38,9 @@ mod types;
 
 pub use action::{
     Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
-    RemoveContainer, RemoveSandbox, StartContainer,
+    RemoveContainer, RemoveSandbox, Restart, StartContainer,
 };
+pub(crate) use kill::{Stop, grace_seconds, kind_of};
 pub use memory::PodMemory;
 pub use name::plan_name;
 pub(crate) use occupancy::Occupancy;

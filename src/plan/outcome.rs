@@ -20,9 +20,9 @@ pub enum Outcome {
     ContainerKilled {
         uid: PodUid,
         id: ContainerId,
-        /// The container as it was inspected after the kill. `None`: it counts as ended with code
-        /// 137 until the next listing.
-        inspected: Option<Box<ObservedContainer>>,
+        /// What follows depends on the exit code. So the container counts as running, and nothing
+        /// more is done, until a listing shows the code. Otherwise it counts as ended with 137.
+        exit_matters: bool,
     },
     /// `KillPod` has succeeded: all its containers and sandboxes are stopped.
     PodKilled {

@@ -70,10 +70,13 @@ impl Picture {
 
     /// True when an action has failed since the listing began. The call may have succeeded all the
     /// same, for example when the runtime was killed before it answered. So nothing more is done
-    /// before the next listing.
+    /// before the next listing. The same holds when the exit code of a killed container matters.
     #[must_use]
     pub fn awaits_listing(&self) -> bool {
-        self.outcomes.iter().any(|(_, outcome)| !outcome.is_success())
+        self.outcomes.iter().any(|(_, outcome)| {
+            let open = matches!(outcome, Outcome::ContainerKilled { exit_matters: true, .. });
+            open || !outcome.is_success()
+        })
     }
 
     fn refresh(&mut self) {
@@ -113,12 +116,8 @@ pub fn fold(pod: &mut ObservedPod, outcome: &Outcome, at: Timestamp) {
         Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => {}
         Outcome::SandboxCreated(sandbox) => put_sandbox(pod, sandbox),
         Outcome::ContainerStarted(container) => put_container(pod, container),
-        Outcome::ContainerKilled { id, inspected, .. } => {
-            if let Some(container) = inspected {
-                put_container(pod, container);
-            }
-            end_container(pod, id, at);
-        }
+        Outcome::ContainerKilled { exit_matters: true, .. } => {}
+        Outcome::ContainerKilled { id, .. } => end_container(pod, id, at),
         Outcome::PodKilled { containers, sandboxes, .. } => {
             for id in containers {
                 end_container(pod, id, at);

@@ -2,7 +2,8 @@
 //! new is made.
 
 use super::{
-    Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Terminal, TerminalPhase,
+    Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Restart, Terminal,
+    TerminalPhase,
     gc::plan_gc,
     init::plan_init,
     kill::{Stop, grace_seconds},
@@ -143,8 +144,12 @@ fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
         }
         if !cx.own.sandboxes.is_empty() || alive {
             let pod = Some(cx.pod);
-            let stop =
-                Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };
+            let stop = Stop {
+                key: cx.input.key,
+                pod,
+                grace_seconds: grace_seconds(pod),
+                restart: Restart::ByPolicy,
+            };
             plan.actions.push(Action::KillPod(KillPod {
                 uid: cx.uid.clone(),
                 purpose: KillPurpose::Terminal,
@@ -181,7 +186,12 @@ fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
 fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Some(kept) = current(cx) else { return };
     let pod = Some(cx.pod);
-    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    let stop = Stop {
+        key: cx.input.key,
+        pod,
+        grace_seconds: grace_seconds(pod),
+        restart: Restart::AtOnce,
+    };
     for surplus in cx.own.ready_sandboxes().filter(|s| s.id != kept.id) {
         let inside: Vec<_> =
             cx.own.containers.iter().copied().filter(|c| c.sandbox_id == surplus.id).collect();

@@ -1,10 +1,11 @@
 //! Regular containers: they start in the order of the spec, independently of each other.
 
 use super::{
-    Action, ContainerKind, PodPlan,
+    Action, ContainerKind, PodPlan, Restart,
     init::kill,
     kill::{Stop, grace_seconds, is_alive},
     name::Cx,
+    probes::kill_unhealthy,
     restart::{Verdict, is_changed, plan_start, verdict},
 };
 use crate::model::{ContainerState, ObservedSandbox};
@@ -27,6 +28,8 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
                     kill(cx, instance, Some(message), plan);
                 } else if instance.sandbox_id != sandbox.id {
                     kill(cx, instance, None, plan);
+                } else {
+                    kill_unhealthy(cx, container, instance, plan);
                 }
             }
             ContainerState::Unknown => kill(cx, instance, None, plan),
@@ -48,7 +51,12 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
 /// that it reported as failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let pod = Some(cx.pod);
-    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: false };
+    let stop = Stop {
+        key: cx.input.key,
+        pod,
+        grace_seconds: grace_seconds(pod),
+        restart: Restart::ByPolicy,
+    };
     let listed = |name: &str| cx.init.iter().chain(cx.regular).any(|c| c.name == name);
     for container in cx.own.containers.iter().filter(|c| is_alive(c)) {
         let name = &container.name;

@@ -1,7 +1,7 @@
 //! Whether a container that has ended starts again, and when.
 
 use super::{
-    Action, ContainerKind, KillPod, KillPurpose, MIN_STOP_SECONDS, PodPlan, StartContainer,
+    Action, ContainerKind, KillPod, KillPurpose, PodPlan, Restart, StartContainer,
     backoff::{Crash, ImageTurn},
     kill::{Stop, kind_of, remove},
     memory::Stage,
@@ -24,14 +24,21 @@ pub(crate) enum Verdict {
 }
 
 /// Applies the container's rules, its own restart policy and the pod's, in this order. An instance
-/// that was killed in order to be replaced starts again in any case.
+/// that was killed in order to be replaced starts again in any case; one whose probe failed, unless
+/// the policy is `Never`.
 pub(crate) fn verdict(
     cx: &Cx<'_>,
     container: &k8s::Container,
     instance: &ObservedContainer,
 ) -> Verdict {
     let Some(exit_code) = exit_code(cx, instance) else { return Verdict::Stay };
-    if cx.memory.container(&container.name).forced.as_ref() == Some(&instance.id) {
+    let memory = cx.memory.container(&container.name);
+    if memory.forced.as_ref() == Some(&instance.id) {
+        return Verdict::Restart;
+    }
+    if memory.failed_probe.as_ref() == Some(&instance.id)
+        && container_policy(cx, container) != "Never"
+    {
         return Verdict::Restart;
     }
     let policy = match &container.restart_policy {
@@ -50,6 +57,11 @@ pub(crate) fn verdict(
         "OnFailure" if exit_code == 0 => Verdict::Stay,
         _ => Verdict::Restart,
     }
+}
+
+/// The container's own restart policy, or else the pod's.
+pub(crate) fn container_policy<'a>(cx: &Cx<'a>, container: &'a k8s::Container) -> &'a str {
+    container.restart_policy.as_deref().unwrap_or_else(|| restart_policy(cx))
 }
 
 /// The exit code that counts. A container that was ended by a shutdown of the machine has not
@@ -260,7 +272,7 @@ pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mu
         return false;
     }
     let pod = Some(cx.pod);
-    let stop = Stop { key: cx.input.key, pod, grace_seconds: MIN_STOP_SECONDS, restart: true };
+    let stop = Stop { key: cx.input.key, pod, grace_seconds: 0, restart: Restart::AtOnce };
     plan.actions.push(Action::KillPod(KillPod {
         uid: cx.uid.clone(),
         purpose: KillPurpose::RestartAll { source: source.name.clone(), exited: source.id.clone() },

@@ -1,7 +1,7 @@
 //! The sandbox that the pod uses, and when it is replaced.
 
 use super::{
-    Action, CreateSandbox, KillPod, KillPurpose, PodPlan,
+    Action, CreateSandbox, KillPod, KillPurpose, PodPlan, Restart,
     backoff::Crash,
     kill::{Stop, grace_seconds, is_alive},
     memory::Stage,
@@ -96,7 +96,12 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
         plan.notice(newest.id.as_str(), event);
     }
     let pod = Some(cx.pod);
-    let stop = Stop { key: cx.input.key, pod, grace_seconds: grace_seconds(pod), restart: true };
+    let stop = Stop {
+        key: cx.input.key,
+        pod,
+        grace_seconds: grace_seconds(pod),
+        restart: Restart::AtOnce,
+    };
     // A dead sandbox is stopped as well, which releases its address and host ports. Older dead
     // sandboxes were stopped before.
     let sandboxes =

@@ -4,7 +4,7 @@
 //! them run again.
 
 use super::{
-    Action, KillPod, KillPurpose, NameInput, PodPlan, Terminal, Wish,
+    Action, KillPod, KillPurpose, NameInput, PodPlan, Restart, Terminal, Wish,
     kill::{Stop, grace_seconds},
     memory::Stage,
     name::Cx,
@@ -72,7 +72,7 @@ fn plan_stop(
         plan.wake(due);
         return;
     }
-    let stop = Stop { key: input.key, pod, grace_seconds, restart: true };
+    let stop = Stop { key: input.key, pod, grace_seconds, restart: Restart::AtOnce };
     plan.actions.push(Action::KillPod(KillPod {
         uid: uid.clone(),
         purpose: KillPurpose::Shutdown,

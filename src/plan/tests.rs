@@ -2,6 +2,7 @@ mod dead;
 mod hold;
 mod occupancy;
 mod picture;
+mod probes;
 mod properties;
 mod scenarios;
 mod shutdown;

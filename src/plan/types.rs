@@ -1,7 +1,7 @@
 //! The input of a plan, and the plan itself.
 
 use super::{Action, PodMemory, PodOrders};
-use crate::model::{ContainerId, Event, ObservedPod, PodKey, PodUid, RuntimeView, k8s};
+use crate::model::{ContainerId, Event, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView, k8s};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -17,8 +17,11 @@ pub struct NameInput<'a> {
     /// What runs: [`super::Picture::shared`]. The worker does not plan before the runtime was
     /// listed.
     pub observed: &'a ObservedPod,
-    /// What has happened before. The worker calls [`PodMemory::look`] with the same picture first.
+    /// What has happened before. The worker calls [`PodMemory::look`] with the same picture and
+    /// [`PodMemory::take_probes`] with the same results first.
     pub memory: &'a PodMemory,
+    /// What the probes of the pod's containers have found.
+    pub probes: &'a PodProbes,
     pub settings: &'a PlanSettings,
     /// Readiness of the runtime and its network (`not_ready`, `network_not_ready`), as the PLEG
     /// published it last.

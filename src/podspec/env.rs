@@ -234,6 +234,33 @@ pub fn expand_command(container: &k8s::Container, env: &[(String, String)]) -> E
     Expanded { command: expanded(&container.command), args: expanded(&container.args) }
 }
 
+/// The command of a probe. As in the kubelet, a reference is replaced by the value that the
+/// container's specification gives the variable, as it is written; a variable with a source counts
+/// as empty.
+///
+/// # Errors
+/// When the command is too long with its references replaced.
+pub fn probe_command(
+    container: &k8s::Container,
+    command: &[String],
+) -> Result<Vec<String>, TooLong> {
+    let variables = container.env.iter().flatten();
+    let values: HashMap<&str, &str> = variables
+        .map(|variable| (&*variable.name, variable.value.as_deref().unwrap_or_default()))
+        .collect();
+    let len_of = |text: &String| expanded_len(text, |name| values.get(name).map(|v| v.len()));
+    let len = command.iter().map(len_of).fold(0, usize::saturating_add);
+    if len > MAX_EXEC_BYTES {
+        return Err(TooLong);
+    }
+    Ok(command.iter().map(|text| expand(text, |name| values.get(name).copied())).collect())
+}
+
+/// A command that the kernel would not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the command is longer than {MAX_EXEC_BYTES} bytes with its variables replaced")]
+pub struct TooLong;
+
 /// A `subPathExpr` against the environment, whose making has checked its length; here a reference
 /// must have a value.
 ///
@@ -320,7 +347,7 @@ fn resource_value(
 ) -> Result<String, EnvError> {
     let of = match wanted.container_name.as_deref().filter(|n| !n.is_empty()) {
         None => container,
-        Some(name) => named_container(pod, name)
+        Some(name) => super::container_of(pod, name)
             .ok_or_else(|| EnvError::Container { container: name.to_owned() })?,
     };
     let unknown = || EnvError::Resource { resource: wanted.resource.clone() };
@@ -355,9 +382,4 @@ fn is_defaulted(resource: &str) -> bool {
 fn pod_level_limit(pod: &k8s::Pod, resource: &str) -> Option<Quantity> {
     let spec = pod.spec.as_ref()?;
     super::resources::pod_level(spec, |r| r.limits.as_ref()).non_zero(resource)
-}
-
-fn named_container<'a>(pod: &'a k8s::Pod, name: &str) -> Option<&'a k8s::Container> {
-    let spec = pod.spec.as_ref()?;
-    spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
 }

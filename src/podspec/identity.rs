@@ -129,3 +129,11 @@ fn shortened(name: &str) -> String {
         cut.trim_end_matches(['-', '.']).to_owned()
     }
 }
+
+/// A container of the specification by its name, init containers included.
+#[must_use]
+pub fn container_of<'a>(pod: &'a k8s::Pod, name: &str) -> Option<&'a k8s::Container> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.find(|container| container.name == name)
+}

@@ -24,14 +24,14 @@ pub use cgroup::{
     pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use env::{
-    EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, build_env,
-    check_expansion, expand_command, expand_sub_path,
+    EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,
+    check_expansion, expand_command, expand_sub_path, probe_command,
 };
 pub use expand::{expand, expanded_len};
 pub use hash::container_hash;
 pub use identity::{
-    HostnameError, container_log_path, hostname, is_host_network, is_node_critical, is_sidecar,
-    is_static, pod_display, pod_log_directory_name, uid_of,
+    HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
+    is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
 };
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};

@@ -19,7 +19,7 @@ pub use document::{ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
 
 use crate::{
     event::EventLog,
-    model::{NodeView, PodKey, PodViews},
+    model::{NodeView, PodKey, PodViews, ProbeViews},
 };
 use axum::Router;
 use connections::ConnectionPolicy;
@@ -43,6 +43,7 @@ const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
 #[derive(Clone, Debug)]
 pub struct Views {
     pub pods: watch::Receiver<Arc<PodViews>>,
+    pub probes: watch::Receiver<ProbeViews>,
     pub node: watch::Receiver<Arc<NodeView>>,
     pub events: watch::Receiver<Arc<EventLog>>,
     /// Boot times at which the loops that make up the agent last came round; zero before the first

@@ -43,6 +43,14 @@ impl App {
     fn pods(&self) -> Arc<[Arc<PodView>]> {
         self.views.pods.borrow().values().cloned().collect()
     }
+
+    /// A view with the probes of its pod.
+    fn with_probes(&self, pod: &PodView) -> Piece {
+        match self.views.probes.borrow().get(&pod.key) {
+            Some(probes) => json(&PodView { probes: probes.clone(), ..pod.clone() }),
+            None => json(pod),
+        }
+    }
 }
 
 pub(super) fn router(app: App) -> Router {
@@ -66,7 +74,7 @@ async fn status(State(app): State<App>) -> Response {
     let pods = app.pods();
     let log = app.views.events.borrow().clone();
     let events: Arc<[_]> = log.entries.as_slice().into();
-    let name = node.name.clone();
+    let (name, of_pods) = (node.name.clone(), app.clone());
     let tail = move || {
         [
             literal(b"],\"eventsDropped\":"),
@@ -78,7 +86,7 @@ async fn status(State(app): State<App>) -> Response {
     };
     let head = move || [literal(b"{\"node\":"), json(&*node), literal(b",\"pods\":[")];
     let pieces = later(head)
-        .chain(listed(&pods, |pod| json(&**pod)))
+        .chain(listed(&pods, move |pod| of_pods.with_probes(pod)))
         .chain([literal(b"],\"events\":[")])
         .chain(listed(&events, event_object(&name)))
         .chain(later(tail));

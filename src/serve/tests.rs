@@ -41,6 +41,7 @@ fn pod(name: &str) -> (PodKey, Arc<PodView>) {
         terminating: false,
         hung: None,
         waiting: None,
+        probes: Vec::new(),
     };
     (key, Arc::new(view))
 }
@@ -62,6 +63,7 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
     let (events, event_task, log) = crate::event::channel();
     let views = Views {
         pods: pods_seen,
+        probes: watch::channel(ProbeViews::new()).1,
         node: watch::channel(Arc::new(node)).1,
         events: log,
         heartbeats: vec![beats],
@@ -211,7 +213,8 @@ async fn replaces_a_dead_socket_and_spares_a_living_one() {
         let (_, node) = watch::channel(Arc::default());
         let (_, heartbeat) = watch::channel(Duration::ZERO);
         let (_, _, events) = crate::event::channel();
-        let views = Views { pods, node, events, heartbeats: vec![heartbeat] };
+        let probes = watch::channel(ProbeViews::new()).1;
+        let views = Views { pods, probes, node, events, heartbeats: vec![heartbeat] };
         Server::bind(settings(dir, None), views, mpsc::channel(1).0)
     };
     let error = bind(rig.dir.path()).unwrap_err();

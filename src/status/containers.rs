@@ -7,7 +7,7 @@ use crate::{
         ContainerInstance, ContainerState, ObservedContainer, ObservedPod, PodUid, SandboxState,
         k8s,
     },
-    plan::Waiting,
+    plan::{PodMemory, Waiting},
     podspec::is_sidecar,
 };
 use jiff::Timestamp;
@@ -66,16 +66,33 @@ pub fn container_instances(
     pod: &k8s::Pod,
     uid: &PodUid,
     observed: &ObservedPod,
+    memory: &PodMemory,
 ) -> Vec<ContainerInstance> {
     let all = init_of(pod).iter().chain(regular_of(pod));
-    let newest = all.filter_map(|container| newest(observed, uid, &container.name));
+    let newest = all.filter_map(|one| Some((one, newest(observed, uid, &one.name)?)));
     newest
-        .map(|instance| ContainerInstance {
+        .map(|(container, instance)| ContainerInstance {
             name: instance.name.clone(),
             id: instance.id.clone(),
-            running: matches!(instance.state, ContainerState::Running { .. }),
+            running_since: match instance.state {
+                ContainerState::Running { started_at } => Some(started_at),
+                ContainerState::Created
+                | ContainerState::Exited { .. }
+                | ContainerState::Unknown => None,
+            },
+            started: has_started(container, instance, memory),
         })
         .collect()
+}
+
+/// True when an instance runs and its startup probe has succeeded, if it has one.
+fn has_started(
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+    memory: &PodMemory,
+) -> bool {
+    instance.state.is_running()
+        && (container.startup_probe.is_none() || memory.has_started(instance))
 }
 
 /// Whether a regular container exists in the sandbox in use (or, without one, at all).
@@ -136,13 +153,15 @@ impl View<'_> {
                 None => waiting_state(self.default_reason(), ""),
             });
         }
-        let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
-        status.started = Some(running);
+        let memory = self.input.memory;
+        let started = newest.filter(|instance| has_started(container, instance, memory));
+        status.started = Some(started.is_some());
         status.ready = if init && !is_sidecar(container) {
             let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
             ended.is_some_and(|ended| ended.exit_code == 0)
         } else {
-            running
+            let probed = container.readiness_probe.is_some();
+            started.is_some_and(|instance| !probed || memory.is_ready(instance))
         };
         status
     }

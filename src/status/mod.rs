@@ -14,7 +14,7 @@ pub use display::{display_status, ready_column, restarts};
 
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, SandboxState, k8s},
-    plan::{PodPlan, Terminal},
+    plan::{PodMemory, PodPlan, Terminal},
     podspec::{is_host_network, qos_class},
 };
 use containers::Statuses;
@@ -33,6 +33,8 @@ pub struct StatusInput<'a> {
     /// The last plan of the name; `None` for an incarnation that it was not made for (a retiring
     /// one).
     pub plan: Option<&'a PodPlan>,
+    /// What is remembered of the name: which containers have started and are ready.
+    pub memory: &'a PodMemory,
     /// How it ended for good: [`PodPlan::terminal`], else from its record.
     pub terminal: Option<&'a Terminal>,
     /// When it was accepted, from its record.

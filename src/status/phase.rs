@@ -55,6 +55,7 @@ impl Counts {
         }
         if is_running(status) {
             self.running += 1;
+            self.pending_sidecars += usize::from(status.started != Some(true));
         } else if is_waiting(status) && !has_ended_before(status) {
             self.waiting += 1;
             self.pending_sidecars += 1;

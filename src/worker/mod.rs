@@ -15,7 +15,7 @@
 //! Invariant: nothing is planned before the runtime was listed once.
 //!
 //! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
-//! is dropped, when its pod is no longer wanted.
+//! and a hook are dropped, when their pod is no longer wanted.
 
 mod execute;
 mod records;
@@ -27,7 +27,7 @@ pub use execute::{Host, HostPaths, HostSettings, Leftovers};
 pub use set::{Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
-    model::{ObservedPod, RuntimeView},
+    model::{ObservedPod, PodProbes, RuntimeView},
     plan::PodOrders,
 };
 use std::sync::Arc;
@@ -39,6 +39,8 @@ struct Input {
     orders: Arc<PodOrders>,
     observed: Arc<ObservedPod>,
     runtime: Arc<RuntimeView>,
+    /// What the probes of the pod's containers have found.
+    probes: Arc<PodProbes>,
     /// Counts the inputs, so that the set knows whether a report answers the latest one.
     sequence: u64,
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     clock,
     model::{ObservedPod, Origin, PodKey, PodUid, PodView, k8s},
-    plan::{Occupancy, PodPlan, Wish},
+    plan::{Occupancy, PodMemory, PodPlan, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -42,6 +42,13 @@ impl Report {
             && self.recorded == other.recorded
             && (self.answers, self.alive, self.dead) == (other.answers, other.alive, other.dead)
     }
+}
+
+/// What a worker knows of its pod besides what runs.
+#[derive(Clone, Copy)]
+pub(super) struct Remembered<'a> {
+    pub(super) records: &'a Records,
+    pub(super) memory: &'a PodMemory,
 }
 
 /// Makes reports, and sends a report if it differs from the last one.
@@ -110,17 +117,18 @@ impl Reporter {
         &mut self,
         input: &Input,
         observed: &ObservedPod,
-        records: &Records,
+        known: Remembered<'_>,
         plan: &PodPlan,
         answers: Option<u64>,
     ) {
+        let records = known.records;
         let occupancy = Occupancy::new(observed, &self.host.settings.owner);
         let (subject, alive) = (subject(input, records, occupancy), occupancy.is_alive());
         let nothing_left = subject.is_none() && records.is_empty();
         if subject.is_none() {
             self.statuses.retain(|uid, _| records.of(uid).is_some());
         }
-        let view = subject.map(|subject| self.view(&subject, input, observed, records, plan));
+        let view = subject.map(|subject| self.view(&subject, input, observed, known, plan));
         let report = Report {
             key: self.key.clone(),
             view: view.map(Arc::new),
@@ -145,7 +153,7 @@ impl Reporter {
         subject: &Subject,
         input: &Input,
         observed: &ObservedPod,
-        records: &Records,
+        Remembered { records, memory }: Remembered<'_>,
         plan: &PodPlan,
     ) -> PodView {
         let record = records.of(&subject.uid);
@@ -165,6 +173,7 @@ impl Reporter {
                             uid: &subject.uid,
                             observed,
                             plan,
+                            memory,
                             terminal: plan
                                 .and_then(|plan| {
                                     plan.terminal.as_ref().or(plan.interrupted.as_ref())
@@ -197,13 +206,14 @@ impl Reporter {
             containers: subject
                 .pod
                 .as_ref()
-                .map(|pod| container_instances(pod, &subject.uid, observed))
+                .map(|pod| container_instances(pod, &subject.uid, observed, memory))
                 .unwrap_or_default(),
             status,
             origin: subject.origin.clone(),
             terminating: subject.terminating,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
             waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
+            probes: Vec::new(),
         }
     }
 }

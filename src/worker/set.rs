@@ -21,8 +21,8 @@ use crate::{
     desired::{Desired, SourceSnapshot, merge},
     machine::NodeIps,
     model::{
-        Ending, MachineState, ObservedPod, PodKey, PodUid, PodViews, PressureOrders, RuntimeView,
-        from_json, priority_of,
+        Ending, MachineState, NodeProbes, ObservedPod, PodKey, PodProbes, PodUid, PodViews,
+        PressureOrders, RuntimeView, from_json, priority_of,
     },
     plan::{Occupancy, Wish},
     pleg::{Health, PlegUpdate},
@@ -55,6 +55,7 @@ pub struct WorkerSet {
     health: watch::Receiver<Arc<Health>>,
     machine: watch::Receiver<MachineState>,
     node_ips: watch::Receiver<NodeIps>,
+    probes: watch::Receiver<Arc<NodeProbes>>,
     pressure: watch::Receiver<Arc<PressureOrders>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
@@ -126,6 +127,8 @@ pub struct SetInputs {
     pub machine: watch::Receiver<MachineState>,
     /// The facts about the node that admission needs.
     pub node: NodeFacts,
+    /// What the probes of all containers have found.
+    pub probes: watch::Receiver<Arc<NodeProbes>>,
     /// What is short on the node, and which pods are evicted for it.
     pub pressure: watch::Receiver<Arc<PressureOrders>>,
     /// Records that an earlier run of the agent left.
@@ -151,6 +154,7 @@ impl WorkerSet {
             node_ips: host.node_ips.clone(),
             host,
             node: inputs.node,
+            probes: inputs.probes,
             sources: inputs.sources,
             updates: inputs.updates,
             health: inputs.health,
@@ -256,6 +260,10 @@ impl WorkerSet {
                     changed?;
                     self.take_pressure();
                 }
+                changed = self.probes.changed() => {
+                    changed?;
+                    self.take_probes();
+                }
                 changed = self.node_ips.changed() => {
                     changed?;
                     self.report_anew();
@@ -349,6 +357,22 @@ impl WorkerSet {
         self.hold();
     }
 
+    /// Tells the workers what the probes of their pods have found.
+    fn take_probes(&mut self) {
+        let all = Arc::clone(&self.probes.borrow_and_update());
+        for (key, handle) in &self.state.workers {
+            let probes = of_pod(&all, key);
+            handle.input.send_if_modified(|input| {
+                let changed = input.probes != probes;
+                if changed {
+                    input.probes = probes;
+                    input.sequence += 1;
+                }
+                changed
+            });
+        }
+    }
+
     /// Lets the workers report their pods again, with the current addresses of the node.
     fn report_anew(&mut self) {
         self.node_ips.mark_unchanged();
@@ -402,6 +426,7 @@ impl WorkerSet {
             orders: Arc::new(self.state.orders(key)),
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
+            probes: of_pod(&self.probes.borrow(), key),
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();
@@ -552,6 +577,11 @@ impl State {
     fn runs(&self, key: &PodKey, uid: &PodUid) -> bool {
         self.occupancy(key).is_some_and(|all| all.own_sandboxes_of(uid).next().is_some())
     }
+}
+
+/// What the probes of one pod have found.
+fn of_pod(probes: &NodeProbes, key: &PodKey) -> Arc<PodProbes> {
+    probes.get(key).cloned().unwrap_or_default()
 }
 
 /// What a worker saved. If another version of the agent wrote it in another format, the worker

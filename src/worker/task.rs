@@ -4,7 +4,7 @@ use super::{
     Input,
     execute::{Host, Progress, Request, execute},
     records::Records,
-    report::{Report, Reporter},
+    report::{Remembered, Report, Reporter},
 };
 use crate::{
     clock,
@@ -153,6 +153,7 @@ impl Worker {
         let now = clock::now();
         let wished = input.orders.wish.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);
+        self.memory.take_probes(&input.probes, &observed);
         let plan = plan_name(
             &NameInput {
                 key: &self.key,
@@ -160,6 +161,7 @@ impl Worker {
                 known: self.records.incarnations(),
                 observed: &observed,
                 memory: &self.memory,
+                probes: &input.probes,
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
                 records_saved,
@@ -171,7 +173,8 @@ impl Worker {
         }
         // A worker must not end before a listing has shown that its pod is gone.
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
-        self.reporter.report(input, &observed, &self.records, &plan, answers).await;
+        let known = Remembered { records: &self.records, memory: &self.memory };
+        self.reporter.report(input, &observed, known, &plan, answers).await;
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
             let status = self.reporter.status(uid).cloned();
             self.records.end(&self.host.store, uid, terminal, status).await;
@@ -238,7 +241,7 @@ impl Worker {
         self.keep().await;
         self.records.begin(&host.store, &action, input, now).await;
         let uid: PodUid = action.uid().clone();
-        let cancel_pull = CancellationToken::new();
+        let cancel = CancellationToken::new();
         let (sender, mut progress) = watch::channel(Progress::default());
         let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
         let request = Request {
@@ -246,7 +249,7 @@ impl Worker {
             uid: uid.clone(),
             pod: self.records.pod_for(&uid, input),
             observed: self.picture.shared().unwrap_or_default(),
-            cancel_pull: cancel_pull.clone(),
+            cancel: cancel.clone(),
             progress: sender,
         };
         let mut running = execute(&host, &request, &action);
@@ -271,7 +274,7 @@ impl Worker {
                     // The same uid may be wished with another image: the manifest names the uid.
                     let pod = wished.as_deref().map(|wished| &*wished.pod);
                     if !listening || pod.is_none() || image_of(pod, &action) != image {
-                        cancel_pull.cancel();
+                        cancel.cancel();
                     }
                     if listening {
                         input = latest;
@@ -284,13 +287,15 @@ impl Worker {
                     self.reporter.hung.clone_from(&progress.overdue);
                     self.reporter.doing.clone_from(&progress.doing);
                 }
-                () = self.shutdown.cancelled(), if !cancel_pull.is_cancelled() => cancel_pull.cancel(),
+                () = self.shutdown.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
             }
             if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
                 return None;
             }
             if let Some(observed) = self.picture.shared() {
-                self.reporter.report(&input, &observed, &self.records, plan, None).await;
+                self.memory.take_probes(&input.probes, &observed);
+                let known = Remembered { records: &self.records, memory: &self.memory };
+                self.reporter.report(&input, &observed, known, plan, None).await;
             }
         }
     }

@@ -23,6 +23,7 @@ pub mod drivers;
 pub mod edits;
 pub mod faults;
 pub mod fields;
+pub mod hooks;
 pub mod identity;
 pub mod image_collection;
 pub mod images;
@@ -34,6 +35,7 @@ pub mod memory_rig;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
+pub mod probes;
 pub mod propagation;
 pub mod registry;
 pub mod restart_rules;
@@ -65,6 +67,12 @@ macro_rules! shared_scenarios {
             edits::a_vanished_directory_keeps_its_pods,
             edits::of_two_manifests_with_one_name_the_running_one_stays,
             edits::what_is_no_manifest_is_listed_with_its_reason,
+            probes::readiness_follows_its_command,
+            probes::a_failed_liveness_probe_restarts_its_container,
+            probes::other_probes_wait_for_the_startup_probe,
+            probes::a_sidecar_that_has_not_started_holds_up_the_others,
+            probes::a_ready_pod_stays_ready_while_the_agent_restarts,
+            probes::a_probe_that_hangs_holds_up_no_other,
             url::pods_of_a_url_stay_while_it_is_away,
             url::redirects_of_a_url_take_headers_nowhere_else,
             identity::a_pod_removed_during_a_reboot_is_not_started_again,
@@ -150,6 +158,12 @@ macro_rules! real_scenarios {
             images::pulls_from_a_registry_that_is_down_and_slow,
             images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,
+            hooks::a_post_start_hook_comes_before_the_next_container,
+            hooks::a_container_whose_post_start_hook_fails_is_restarted,
+            hooks::a_post_start_hook_that_never_ends_holds_up_no_removal,
+            hooks::pre_stop_hooks_come_before_the_signal,
+            hooks::a_bad_pre_stop_hook_keeps_no_pod,
+            probes::probes_over_the_network,
             registry::each_pull_policy_asks_the_registry_as_often_as_it_says,
             registry::a_registry_that_is_down_is_asked_less_and_less,
             registry::a_pull_that_hangs_is_cancelled_with_its_manifest,

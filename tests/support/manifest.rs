@@ -2,6 +2,7 @@
 
 use super::images::BUSYBOX;
 use serde_json::{Map, Value, json};
+use std::path::Path;
 
 /// A script that runs until it is told to stop, and then ends at once.
 pub const FOREVER: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
@@ -62,6 +63,17 @@ impl Pod {
         }
         *place = value.into();
         self
+    }
+
+    /// Gives every container this directory of the host at `/host`.
+    pub fn host_dir(mut self, dir: &Path) -> Self {
+        for list in ["initContainers", "containers"] {
+            let containers = self.0["spec"][list].as_array_mut();
+            for container in containers.into_iter().flatten() {
+                container["volumeMounts"] = json!([{ "name": "host", "mountPath": "/host" }]);
+            }
+        }
+        self.set("volumes", json!([{ "name": "host", "hostPath": { "path": dir } }]))
     }
 
     /// Sets a field of `metadata`.

@@ -21,12 +21,13 @@ use nodelet::{
     cri::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, RuntimeClient, v1},
     desired::{Knowledge, SourceSnapshot},
     event,
+    handler::Handlers,
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images},
     manifest::{self, Context},
     model::{
-        CgroupDriver, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState, OWNER_LABEL,
-        PodKey, PodView, PodViews, PressureOrders, SourceKind, SourceView, ToldDriver,
+        CgroupDriver, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState, NodeProbes,
+        OWNER_LABEL, PodKey, PodView, PodViews, PressureOrders, SourceKind, SourceView, ToldDriver,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegSettings},
@@ -76,6 +77,7 @@ pub(super) struct Bench {
     source: watch::Sender<Arc<SourceSnapshot>>,
     _machine: watch::Sender<MachineState>,
     _node_ips: watch::Sender<Arc<[IpAddr]>>,
+    _probes: watch::Sender<Arc<NodeProbes>>,
     pressure: watch::Sender<Arc<PressureOrders>>,
     views: watch::Receiver<Arc<PodViews>>,
     known: watch::Receiver<Arc<Known>>,
@@ -138,6 +140,7 @@ impl Bench {
             cgroups: cgroup_files,
             volumes,
             files,
+            handlers: Handlers::new().unwrap(),
             starts: Semaphore::new(4),
             node_ips: node_ips.subscribe(),
             host_paths: HostPaths::default(),
@@ -148,12 +151,14 @@ impl Bench {
         let machine = watch::Sender::new(MachineState::Up);
         let orders = PressureOrders { known: true, ..PressureOrders::default() };
         let pressure = watch::Sender::new(Arc::new(orders));
+        let probes = watch::Sender::default();
         let inputs = SetInputs {
             sources: vec![source.subscribe()],
             updates,
             health: host.pleg.health(),
             machine: machine.subscribe(),
             node: node(),
+            probes: probes.subscribe(),
             pressure: pressure.subscribe(),
             records: loaded.pods,
             kept: loaded.memory,
@@ -171,6 +176,7 @@ impl Bench {
             source,
             _machine: machine,
             _node_ips: node_ips,
+            _probes: probes,
             pressure,
             views,
             known,

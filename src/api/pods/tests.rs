@@ -153,6 +153,7 @@ fn view(name: &str) -> PodView {
         terminating: false,
         hung: None,
         waiting: None,
+        probes: Vec::new(),
     }
 }
 

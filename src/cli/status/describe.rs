@@ -1,11 +1,11 @@
 //! One pod in detail, in the order of `kubectl describe pod`.
 
 use super::{
-    pods,
+    pods, probes,
     text::{self, Page},
 };
 use crate::{
-    model::{PodView, REVISION_ANNOTATION, k8s},
+    model::{PodView, ProbeKind, ProbeView, REVISION_ANNOTATION, k8s},
     podspec::is_sidecar,
     serve::StatusDocument,
     status::display_status,
@@ -31,14 +31,10 @@ pub(super) fn render(document: &StatusDocument, view: &PodView, now: Timestamp) 
     let spec = pod.spec.clone().unwrap_or_default();
     let status = &view.status;
     let init = spec.init_containers.unwrap_or_default();
-    containers(&mut page, "Init containers", &init, status.init_container_statuses.as_deref(), now);
-    containers(
-        &mut page,
-        "Containers",
-        &spec.containers,
-        status.container_statuses.as_deref(),
-        now,
-    );
+    let of_init = status.init_container_statuses.as_deref();
+    containers(&mut page, view, ("Init containers", &init, of_init), now);
+    let of_regular = status.container_statuses.as_deref();
+    containers(&mut page, view, ("Containers", &spec.containers, of_regular), now);
     conditions(&mut page, status, now);
     volumes(&mut page, spec.volumes.as_deref().unwrap_or_default());
     events(&mut page, document, view, now);
@@ -92,11 +88,13 @@ fn pairs<'a>(map: impl Iterator<Item = (&'a String, &'a String)>) -> String {
     if lines.is_empty() { "<none>".to_owned() } else { lines.join("\n") }
 }
 
+/// One list of containers: its heading, specifications and statuses.
+type ContainerList<'a> = (&'a str, &'a [k8s::Container], Option<&'a [k8s::ContainerStatus]>);
+
 fn containers(
     page: &mut Page,
-    heading: &str,
-    specs: &[k8s::Container],
-    statuses: Option<&[k8s::ContainerStatus]>,
+    view: &PodView,
+    (heading, specs, statuses): ContainerList<'_>,
     now: Timestamp,
 ) {
     if specs.is_empty() {
@@ -107,7 +105,7 @@ fn containers(
         let status = statuses.unwrap_or_default().iter().find(|status| status.name == spec.name);
         let sidecar = if is_sidecar(spec) { " (sidecar)" } else { "" };
         page.block(2, &format!("{}:{sidecar}", spec.name));
-        container(page, spec, status, now);
+        container(page, spec, status, &view.probes, now);
     }
 }
 
@@ -115,6 +113,7 @@ fn container(
     page: &mut Page,
     spec: &k8s::Container,
     status: Option<&k8s::ContainerStatus>,
+    probed: &[ProbeView],
     now: Timestamp,
 ) {
     let id = status.and_then(|status| status.container_id.as_deref());
@@ -137,6 +136,10 @@ fn container(
     let resources = spec.resources.clone().unwrap_or_default();
     page.optional(4, "Requests", Some(&amounts(resources.requests.as_ref())));
     page.optional(4, "Limits", Some(&amounts(resources.limits.as_ref())));
+    for kind in ProbeKind::ALL {
+        let text = probes::describe(spec, kind, probed, now);
+        page.optional(4, kind.title(), text.as_deref());
+    }
     let mounts: Vec<String> = spec.volume_mounts.iter().flatten().map(mounted).collect();
     page.optional(4, "Mounts", Some(&mounts.join("\n")));
 }

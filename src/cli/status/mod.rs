@@ -9,6 +9,7 @@ mod objects;
 mod overview;
 mod pods;
 mod pressure;
+mod probes;
 mod select;
 mod text;
 

@@ -1,9 +1,7 @@
 //! `containers[]` and `initContainers[]`.
 
-use super::{QUANTITIES, STRINGS};
+use super::{QUANTITIES, STRINGS, lifecycle};
 use crate::document::{Field, Type};
-
-const NO_PROBES: &str = "this version does not run probes; remove the field";
 
 pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
@@ -20,15 +18,11 @@ pub(super) static CONTAINER: &[Field] = &[
         Type::String,
         "`Always`: if the registry is unreachable and the image is present, the container runs with a warning",
     ),
-    Field::no(
-        "lifecycle",
-        Type::Any,
-        "this version does not run lifecycle hooks; remove the field",
-    ),
-    Field::no("livenessProbe", Type::Any, NO_PROBES),
+    Field::yes("lifecycle", Type::Object(lifecycle::LIFECYCLE)),
+    Field::yes("livenessProbe", Type::Object(lifecycle::PROBE)),
     Field::yes("name", Type::String),
     Field::yes("ports", Type::List(&Type::Object(PORT))),
-    Field::no("readinessProbe", Type::Any, NO_PROBES),
+    Field::yes("readinessProbe", Type::Object(lifecycle::PROBE)),
     Field::ignored(
         "resizePolicy",
         Type::List(&Type::Object(RESIZE_POLICY)),
@@ -38,7 +32,7 @@ pub(super) static CONTAINER: &[Field] = &[
     Field::yes("restartPolicy", Type::String),
     Field::yes("restartPolicyRules", Type::List(&Type::Object(RESTART_RULE))),
     Field::yes("securityContext", Type::Object(SECURITY_CONTEXT)),
-    Field::no("startupProbe", Type::Any, NO_PROBES),
+    Field::yes("startupProbe", Type::Object(lifecycle::PROBE)),
     Field::yes("stdin", Type::Bool),
     Field::yes("stdinOnce", Type::Bool),
     Field::yes("terminationMessagePath", Type::String),

@@ -5,6 +5,7 @@
 //! field that is not supported nothing is listed: the verdict on it covers all of its parts.
 
 mod container;
+mod lifecycle;
 mod metadata;
 mod pod;
 mod scheduling;

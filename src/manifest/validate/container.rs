@@ -1,6 +1,6 @@
 //! `spec.containers` and `spec.initContainers`.
 
-use super::{Report, dns, env, given, names, resources, security, volumes};
+use super::{Report, dns, env, given, lifecycle, names, resources, security, volumes};
 use crate::model::k8s;
 use std::collections::HashSet;
 
@@ -20,6 +20,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
         containers: all.map(|c| c.name.as_str()).collect(),
     };
     let host_network = spec.host_network == Some(true);
+    let grace = spec.termination_grace_period_seconds.unwrap_or_default();
     let mut names = HashSet::new();
     let init = spec.init_containers.as_deref().unwrap_or_default();
     for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
@@ -33,6 +34,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
             }
             check_one(report, &path, container, &named);
             check_ports(report, &path, container, host_network);
+            lifecycle::check(report, &path, container, list == "initContainers", grace);
             check_host_ports(report, &path, container, &mut host_ports);
         }
     }

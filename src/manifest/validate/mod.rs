@@ -6,6 +6,7 @@
 mod container;
 mod dns;
 mod env;
+mod lifecycle;
 mod metadata;
 mod names;
 mod placement;

@@ -56,6 +56,7 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
         terminating: false,
         hung: None,
         waiting: None,
+        probes: Vec::new(),
     }
 }
 

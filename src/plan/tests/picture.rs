@@ -90,7 +90,7 @@ fn states_only_move_forward() {
     assert_eq!(picture.current().unwrap().containers, std::slice::from_ref(&ended));
     // A kill does not overwrite how it really ended.
     let (uid, id) = (ended.uid.clone(), ended.id.clone());
-    picture.record(Outcome::ContainerKilled { uid, id, inspected: None }, later(now, 2));
+    picture.record(Outcome::ContainerKilled { uid, id, exit_matters: false }, later(now, 2));
     assert_eq!(picture.current().unwrap().containers, [ended]);
 }
 
@@ -115,4 +115,17 @@ fn a_removed_sandbox_takes_its_containers_along() {
     assert!(picture.current().unwrap().is_stopped(&uid));
     picture.record(Outcome::SandboxRemoved { uid, id: sandbox }, later(now, 2));
     assert!(picture.current().unwrap().is_empty());
+}
+
+#[test]
+fn a_kill_whose_exit_code_matters_waits_for_a_listing() {
+    let mut world = World::of(&json!({"containers": [container("web")]}));
+    world.run();
+    let id = world.truth.containers[0].id.clone();
+    let killed = Outcome::ContainerKilled { uid: "a".into(), id, exit_matters: true };
+    world.picture.record(killed, world.now);
+    assert!(world.picture.awaits_listing());
+    assert!(world.picture.current().unwrap().containers[0].state.is_running());
+    world.list();
+    assert!(!world.picture.awaits_listing());
 }

@@ -4,7 +4,7 @@
 use super::world::{Want, World, container, desired};
 use crate::{
     model::{ContainerState, SandboxState, Shutdown, ShutdownPeriods},
-    plan::Action,
+    plan::{Action, Restart},
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -214,7 +214,7 @@ fn what_cannot_be_stopped_is_tried_again() {
     world.list();
     world.plan = world.plan();
     let [Action::KillPod(kill)] = &world.plan.actions[..] else { panic!("{:?}", world.plan) };
-    assert!(kill.containers().all(|container| container.restart));
+    assert!(kill.containers().all(|container| container.restart == Restart::AtOnce));
     world.run();
     assert!(world.plan.wake_at.is_some(), "{:?}", world.plan);
     world.advance(60);

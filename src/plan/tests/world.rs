@@ -4,13 +4,13 @@
 use crate::{
     model::{
         ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, Now, ObservedContainer,
-        ObservedPod, ObservedSandbox, Origin, PodKey, PodUid, RuntimeView, SandboxState, Shutdown,
-        SourceKind, k8s,
+        ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid, RuntimeView, SandboxState,
+        Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
-        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, StartContainer, Step, Taken,
-        Wish, plan_name,
+        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Restart, StartContainer,
+        Step, Taken, Wish, plan_name,
     },
     podspec::container_hash,
     status::{
@@ -87,6 +87,8 @@ pub(super) struct World {
     pub(super) faults: VecDeque<Fault>,
     pub(super) records: BTreeMap<PodUid, Incarnation>,
     pub(super) memory: PodMemory,
+    /// What the probes of the containers have found.
+    pub(super) probes: PodProbes,
     pub(super) picture: Picture,
     pub(super) settings: PlanSettings,
     pub(super) plan: PodPlan,
@@ -155,6 +157,7 @@ impl World {
             faults: VecDeque::new(),
             records: BTreeMap::new(),
             memory: PodMemory::default(),
+            probes: PodProbes::new(),
             picture: Picture::default(),
             settings: PlanSettings {
                 owner: OWNER.into(),
@@ -222,6 +225,7 @@ impl World {
             Want::Gone | Want::Undecided => None,
         };
         self.memory.look(wished, &known, &observed, self.now);
+        self.memory.take_probes(&self.probes, &observed);
         let shared = |pod: &DesiredPod| Arc::new(pod.clone());
         let orders = PodOrders {
             wish: match &self.want {
@@ -241,6 +245,7 @@ impl World {
             known: &known,
             observed: &observed,
             memory: &self.memory,
+            probes: &self.probes,
             settings: &self.settings,
             runtime: &self.runtime,
             records_saved: self.records_saved,
@@ -284,7 +289,11 @@ impl World {
                 }
                 let failed = !outcome.is_success();
                 self.memory.record(&outcome, self.now);
+                let open = matches!(outcome, Outcome::ContainerKilled { exit_matters: true, .. });
                 self.picture.record(outcome, self.now);
+                if open {
+                    self.list();
+                }
                 if failed && action.failure_ends_pass() {
                     break;
                 }
@@ -435,6 +444,7 @@ impl World {
             uid: &pod.uid,
             observed: self.picture.current().expect("listed"),
             plan: Some(&self.plan),
+            memory: &self.memory,
             terminal: self.plan.terminal.as_ref().or(self.plan.interrupted.as_ref()),
             started_at: self.records.get(&pod.uid).and_then(|record| record.started_at),
             terminating: false,
@@ -518,7 +528,8 @@ impl World {
                     Self::failed(&uid, Step::KillContainer { container, id }, "FailedKillPod", "no")
                 } else {
                     self.end_or_settle(&kill.id);
-                    Outcome::ContainerKilled { uid, id: kill.id.clone(), inspected: None }
+                    let exit_matters = kill.restart == Restart::ByPolicy;
+                    Outcome::ContainerKilled { uid, id: kill.id.clone(), exit_matters }
                 }
             }
             Action::KillPod(kill) => self.kill_pod(uid, kill),

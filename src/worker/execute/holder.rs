@@ -81,6 +81,7 @@ fn reserved_for(error: &CriError) -> Option<String> {
         CriError::NotFound { .. }
         | CriError::Unavailable { .. }
         | CriError::DeadlineExceeded { .. }
+        | CriError::ExecTimedOut { .. }
         | CriError::Unimplemented { .. }
         | CriError::Other { .. }
         | CriError::Endpoint { .. } => None,

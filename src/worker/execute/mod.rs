@@ -4,6 +4,7 @@
 
 mod error;
 mod holder;
+mod hooks;
 mod host_paths;
 mod leftovers;
 mod prepare;
@@ -22,6 +23,7 @@ use crate::{
     cgroup::Cgroups,
     cri::{NodeFacts, RuntimeClient},
     event::Recorder,
+    handler::Handlers,
     hostfiles::{DnsWarning, HostFiles},
     image::Images,
     machine::NodeIps,
@@ -60,6 +62,8 @@ pub struct Host {
     /// Logs, hosts files, termination messages.
     pub files: HostFiles,
     pub images: Images,
+    /// Asks containers over the network.
+    pub handlers: Handlers,
     /// Turns for starting sandboxes and containers.
     pub starts: Semaphore,
     pub host_paths: HostPaths,
@@ -105,8 +109,8 @@ pub(super) struct Request {
     /// The pod as it runs or is wished; `None` when only the runtime knows it.
     pub pod: Option<Arc<k8s::Pod>>,
     pub observed: Arc<ObservedPod>,
-    /// Cancels a running image pull.
-    pub cancel_pull: CancellationToken,
+    /// Cancels what may take for ever: an image pull or a postStart hook.
+    pub cancel: CancellationToken,
     pub progress: watch::Sender<Progress>,
 }
 

@@ -1,8 +1,8 @@
 //! `StartContainer`: image, configuration, create, start.
 
 use super::{
-    Call, Host, HostError, NotMade, Request, blocking, holder::Holder, host_paths::with_volumes,
-    sandbox,
+    Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
+    host_paths::with_volumes, sandbox, stop::stop_container,
 };
 use crate::{
     blocking::PODS,
@@ -13,10 +13,10 @@ use crate::{
     model::{
         ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
     },
-    plan::{Failure, Outcome, StartContainer, Step},
+    plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
-        EnvContext, build_env, container_hash, expand_sub_path, hostname, is_host_network,
-        is_static,
+        EnvContext, build_env, container_hash, container_of, expand_sub_path, hostname,
+        is_host_network, is_static,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -62,7 +62,7 @@ async fn try_start(
     };
     let pod = request.pod.as_ref();
     let pod = pod.ok_or_else(|| unknown("the pod's specification is not known"))?;
-    let container = find(pod, &action.name);
+    let container = container_of(pod, &action.name);
     let container = container.ok_or_else(|| unknown("the pod has no such container"))?;
     let mut start = Start { host, request, action, pod, container, restart_count: 0 };
     start.restart_count = match action.restart_count {
@@ -78,12 +78,6 @@ async fn try_start(
         }
     };
     start.run(made).await
-}
-
-fn find<'a>(pod: &'a k8s::Pod, name: &str) -> Option<&'a k8s::Container> {
-    let spec = pod.spec.as_ref()?;
-    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
-    all.into_iter().find(|container| container.name == name)
 }
 
 impl Start<'_> {
@@ -178,7 +172,44 @@ impl Start<'_> {
         made.state = ContainerState::Running { started_at: clock::now().wall };
         self.event(EventKind::Normal, "Started", "Container started".to_owned());
         self.link_log(&made).await;
-        Ok(made)
+        let lifecycle = self.container.lifecycle.as_ref();
+        match lifecycle.and_then(|lifecycle| lifecycle.post_start.as_ref()) {
+            Some(hook) => Box::pin(self.post_start(hook, made)).await,
+            None => Ok(made),
+        }
+    }
+
+    /// Calls the hook. A container whose hook fails is stopped. The call is dropped when the pod is
+    /// no longer wanted, because a hook may take for ever.
+    async fn post_start(
+        &self,
+        hook: &k8s::LifecycleHandler,
+        made: ObservedContainer,
+    ) -> Result<ObservedContainer, Box<Failure>> {
+        let Start { host, request, pod, container, .. } = *self;
+        let hooked = Hooked { host, request, pod, container, id: &made.id };
+        let call = request.shown("calling its postStart hook", hooked.call(hook, None));
+        // Both are cancel-safe.
+        let called = tokio::select! {
+            biased;
+            () = request.cancel.cancelled() => Ok(()),
+            called = call => called,
+        };
+        request.progress.send_modify(|progress| *progress = Progress::default());
+        let Err(message) = called else { return Ok(made) };
+        hooked.event(EventKind::Warning, "FailedPostStartHook", "PostStartHook failed");
+        let pod = Some(&**pod);
+        let (key, grace_seconds) = (&request.key, grace_seconds(pod));
+        let stop = Stop { key, pod, grace_seconds, restart: Restart::ByPolicy };
+        let kill = stop.kill(&made, Some("FailedPostStartHook".to_owned()));
+        if let Err(error) = stop_container(host, request, &kill).await {
+            // The next listing shows that it runs. It is left to itself then, as the kubelet does.
+            tracing::warn!(pod = %request.key, container = %container.name, err = %error.message(), "cannot stop it after its postStart hook has failed");
+        }
+        let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
+        let mut failure = request.failure(step, "PostStartHookError", message);
+        failure.left = Some(Box::new(made));
+        Err(Box::new(failure))
     }
 
     /// The symbolic link by which log collectors find the log. A container also runs without it.
@@ -353,7 +384,7 @@ impl Start<'_> {
                     Box::new(self.request.failure(step, reason, failed.message))
                 })
             }
-            () = self.request.cancel_pull.cancelled() => {
+            () = self.request.cancel.cancelled() => {
                 let message = "the pull was cancelled: the pod is not wanted any more".to_owned();
                 Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
             }

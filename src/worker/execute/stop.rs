@@ -1,25 +1,26 @@
 //! `KillContainer` and `KillPod`.
 
-use super::{Host, Request, blocking, error_chain};
+use super::{Host, Request, blocking, error_chain, hooks::Hooked};
 use crate::{
     blocking::PODS,
     cri::CriError,
     model::{EventKind, PodKey, SandboxId, k8s},
-    plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Step},
-    podspec::pod_cgroup_name,
+    plan::{KillContainer, KillPod, MIN_STOP_SECONDS, Outcome, Restart, Step},
+    podspec::{container_of, pod_cgroup_name},
 };
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 pub(super) async fn kill_container(
     host: &Host,
     request: &Request,
     kill: &KillContainer,
 ) -> Outcome {
-    host.events.record(kill.event.clone());
-    match stop(host, request, kill, Duration::ZERO).await {
+    match stop_container(host, request, kill).await {
         Ok(()) => {
-            Outcome::ContainerKilled { uid: kill.uid.clone(), id: kill.id.clone(), inspected: None }
+            let exit_matters = kill.restart == Restart::ByPolicy;
+            Outcome::ContainerKilled { uid: kill.uid.clone(), id: kill.id.clone(), exit_matters }
         }
         Err(error) => {
             let step = Step::KillContainer { container: kill.name.clone(), id: kill.id.clone() };
@@ -57,23 +58,59 @@ impl Host {
 
 /// Stops every container and sandbox, even if one of them fails, as the kubelet does: stopping the
 /// sandbox ends its remaining containers. If the runtime can't be reached, the action ends.
+///
+/// All preStop hooks begin at once. A container is stopped when its hook has ended and it is the
+/// turn of its group.
 async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
     let begun = Instant::now();
-    let mut result = Ok(());
-    for group in &kill.groups {
-        let elapsed = begun.elapsed();
-        for kill in group {
-            host.events.record(kill.event.clone());
-        }
-        let stops = group.iter().map(|kill| stop(host, request, kill, elapsed));
-        for stopped in all(stops.collect()).await {
-            result = result.and(present(stopped)?);
-        }
-    }
+    let turn = watch::Sender::new(0);
+    let kills: FuturesUnordered<_> = kill
+        .groups
+        .iter()
+        .enumerate()
+        .flat_map(|(group, containers)| containers.iter().map(move |kill| (group, kill)))
+        .map(|(group, kill)| {
+            let mut turn = turn.subscribe();
+            Box::pin(async move {
+                host.events.record(kill.event.clone());
+                pre_stop(host, request, kill).await;
+                // The sender lives as long as this future.
+                let came = turn.wait_for(|turn| *turn >= group).await.is_ok();
+                debug_assert!(came, "the turns ended early");
+                (group, stop(host, request, kill, begun.elapsed()).await)
+            })
+        })
+        .collect();
+    let result = in_turns(kills, &kill.groups, &turn).await?;
+    let mut result = result;
     for id in &kill.sandboxes {
         result = result.and(present(host.stop_sandbox(request, id).await)?);
     }
     result
+}
+
+/// Awaits the kills, and gives each group its turn when the one before it has ended. When the
+/// runtime can't be reached, the group that has its turn is awaited to its end, and what is left of
+/// the others, their hooks, is dropped.
+async fn in_turns<F: Future<Output = (usize, Result<(), CriError>)>>(
+    mut kills: FuturesUnordered<F>,
+    groups: &[Vec<KillContainer>],
+    turn: &watch::Sender<usize>,
+) -> Result<Result<(), CriError>, CriError> {
+    let mut left: Vec<usize> = groups.iter().map(Vec::len).collect();
+    let (mut result, mut away) = (Ok(()), Ok(()));
+    while let Some((group, stopped)) = kills.next().await {
+        match present(stopped) {
+            Ok(stopped) => result = result.and(stopped),
+            Err(error) => away = Err(error),
+        }
+        left[group] -= 1;
+        if left[group] == 0 {
+            away.clone()?;
+            turn.send_replace(group + 1);
+        }
+    }
+    Ok(result)
 }
 
 impl Host {
@@ -113,6 +150,39 @@ fn present(answer: Result<(), CriError>) -> Result<Result<(), CriError>, CriErro
     }
 }
 
+/// Calls the preStop hook of a container, for as long as its grace period at most. A hook that
+/// fails or takes longer changes nothing.
+async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
+    let Some(pod) = request.pod.as_deref().filter(|_| kill.pre_stop) else { return };
+    let Some(container) = container_of(pod, &kill.name) else { return };
+    let lifecycle = container.lifecycle.as_ref();
+    let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else { return };
+    let grace = Duration::from_secs(kill.grace_seconds.into());
+    let hooked = Hooked { host, request, pod, container, id: &kill.id };
+    match tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::info!(pod = %request.key, container = %kill.name, "{error}");
+            hooked.event(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed");
+        }
+        Err(_) => {
+            tracing::info!(pod = %request.key, container = %kill.name, "its preStop hook took longer than its grace period");
+        }
+    }
+}
+
+/// Records the event, calls the hook, and stops the container in the time that is left.
+pub(super) async fn stop_container(
+    host: &Host,
+    request: &Request,
+    kill: &KillContainer,
+) -> Result<(), CriError> {
+    let begun = Instant::now();
+    host.events.record(kill.event.clone());
+    pre_stop(host, request, kill).await;
+    stop(host, request, kill, begun.elapsed()).await
+}
+
 async fn stop(
     host: &Host,
     request: &Request,
@@ -124,26 +194,4 @@ async fn stop(
     let deadline = host.settings.request_timeout + Duration::from_secs(grace.into());
     let call = Box::pin(host.runtime.stop_container(&kill.id, grace.into()));
     request.awaited(&format!("StopContainer {}", kill.name), deadline, call).await
-}
-
-/// Awaits all futures at once and gives their results in order.
-async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut pinned: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let mut results: Vec<Option<F::Output>> = pinned.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (future, result) in pinned.iter_mut().zip(&mut results) {
-            if result.is_none()
-                && let std::task::Poll::Ready(output) = future.as_mut().poll(context)
-            {
-                *result = Some(output);
-            }
-        }
-        if results.iter().all(Option::is_some) {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await;
-    results.into_iter().flatten().collect()
 }

@@ -1,7 +1,7 @@
 //! What a container of the fake runtime does: the small part of `sh -c` that the scenarios use.
 //!
-//! `sleep N`, `sleep N & wait`, `exit N`, `true`, `false`, `echo TEXT`, `echo TEXT > PATH` and
-//! `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores SIGTERM without
+//! `sleep N`, `sleep N & wait`, `exit N`, `true`, `false`, `echo TEXT`, `echo TEXT > PATH`,
+//! `cat PATH` and `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores SIGTERM without
 //! a trap, and a shell that waits for a foreground command runs its trap after it, so does this.
 //! Anything else exits with 127 and says so in the container's log: a scenario that needs more runs
 //! on the real runtime only.
@@ -15,6 +15,7 @@ enum Statement {
     Sleep { time: Duration, interruptible: bool },
     Exit(i32),
     Echo { text: String, file: Option<String> },
+    Cat(String),
     TrapTerm(i32),
     Nothing,
 }
@@ -29,6 +30,8 @@ pub(super) trait Output {
     fn line(&self, text: &str);
     /// A file in the container is replaced.
     fn write(&self, path: &str, text: &str);
+    /// What a file in the container has.
+    fn read(&self, path: &str) -> Option<String>;
 }
 
 impl Script {
@@ -53,6 +56,14 @@ impl Script {
                 Statement::TrapTerm(code) => on_term = Some(code),
                 Statement::Echo { text, file: None } => output.line(&text),
                 Statement::Echo { text, file: Some(path) } => output.write(&path, &text),
+                Statement::Cat(path) => match output.read(&path) {
+                    Some(text) => output.line(text.trim_end()),
+                    None => {
+                        output
+                            .line(&format!("cat: can't open '{path}': No such file or directory"));
+                        return 1;
+                    }
+                },
                 Statement::Nothing => {}
                 Statement::Sleep { time, interruptible } if interruptible && on_term.is_some() => {
                     // Both arms may be dropped: a timer and a watch lose nothing.
@@ -90,6 +101,7 @@ fn statement(text: &str) -> Result<Statement, String> {
     Ok(match command.split_whitespace().collect::<Vec<_>>().as_slice() {
         ["true"] => Statement::Nothing,
         ["false"] => Statement::Exit(1),
+        ["cat", path] => Statement::Cat((*path).to_owned()),
         ["exit", code] => Statement::Exit(code.parse().map_err(|_| unknown())?),
         ["sleep", seconds] => {
             let seconds: f64 = seconds.parse().map_err(|_| unknown())?;

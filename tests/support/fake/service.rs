@@ -283,8 +283,12 @@ impl RuntimeService for CriService {
         Err(Status::unimplemented("the fake runtime measures nothing"))
     }
 
-    async fn exec_sync(&self, _: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
-        Err(Status::unimplemented("the fake runtime executes nothing"))
+    async fn exec_sync(
+        &self,
+        request: Request<v1::ExecSyncRequest>,
+    ) -> Answer<v1::ExecSyncResponse> {
+        let (exit_code, text) = state::exec(&self.0, request.into_inner()).await?;
+        ok(v1::ExecSyncResponse { stdout: text.into_bytes(), exit_code, ..Default::default() })
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -390,13 +390,81 @@ impl Output for ContainerOutput {
     }
 
     fn write(&self, path: &str, text: &str) {
-        for mount in &self.mounts {
-            if let Ok(inside) = Path::new(path).strip_prefix(&mount.container_path) {
-                let host = Path::new(&mount.host_path);
-                let file =
-                    if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) };
-                let _written = fs::write(file, format!("{text}\n"));
-            }
+        for file in on_host(&self.mounts, path) {
+            let _written = fs::write(file, format!("{text}\n"));
         }
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        on_host(&self.mounts, path).find_map(|file| fs::read_to_string(file).ok())
+    }
+}
+
+/// The files of the host that a path in a container may mean.
+fn on_host<'a>(mounts: &'a [v1::Mount], path: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+    mounts.iter().filter_map(move |mount| {
+        let inside = Path::new(path).strip_prefix(&mount.container_path).ok()?;
+        let host = Path::new(&mount.host_path);
+        Some(if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) })
+    })
+}
+
+/// Runs a command in a container: its exit code and what it wrote.
+pub(super) async fn exec(
+    shared: &Shared,
+    request: v1::ExecSyncRequest,
+) -> Result<(i32, String), Status> {
+    let (mounts, signals) = {
+        let state = shared.state();
+        let container = state.containers.get(&request.container_id);
+        let container = container.ok_or_else(|| no_container(&request.container_id))?;
+        let Run::Running { signals, .. } = &container.run else {
+            return Err(Status::unknown("failed to exec in container: container is not running"));
+        };
+        (container.config.mounts.clone(), signals.clone())
+    };
+    let output = CommandOutput { mounts, text: Mutex::default() };
+    let script = Script::parse(&request.cmd).map_err(Status::unknown)?;
+    let mut killed = signals.kill.subscribe();
+    let limit = match u64::try_from(request.timeout) {
+        Ok(seconds) if seconds > 0 => Duration::from_secs(seconds),
+        Ok(_) | Err(_) => Duration::from_secs(365 * 24 * 3600),
+    };
+    // A command sees no SIGTERM: only the first process of its container does.
+    let run = script.run(&output, watch::channel(false).1);
+    // What loses is dropped: that is what SIGKILL does.
+    let code = tokio::select! {
+        code = run => code,
+        _ = killed.wait_for(|sent| *sent) => 137,
+        () = tokio::time::sleep(limit) => {
+            let text = format!("timeout {}s exceeded: context deadline exceeded", request.timeout);
+            return Err(Status::deadline_exceeded(format!("failed to exec in container: {text}")));
+        }
+    };
+    let text = output.text.into_inner().unwrap();
+    Ok((code, text))
+}
+
+/// What a command in a container writes.
+struct CommandOutput {
+    mounts: Vec<v1::Mount>,
+    text: Mutex<String>,
+}
+
+impl Output for CommandOutput {
+    fn line(&self, text: &str) {
+        let mut all = self.text.lock().unwrap();
+        all.push_str(text);
+        all.push('\n');
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        for file in on_host(&self.mounts, path) {
+            let _written = fs::write(file, format!("{text}\n"));
+        }
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        on_host(&self.mounts, path).find_map(|file| fs::read_to_string(file).ok())
     }
 }

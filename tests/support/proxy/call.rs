@@ -95,10 +95,12 @@ pub(super) fn pod_of(state: &State, method: &str, request: &[u8]) -> Option<PodR
             .sandboxes
             .get(&decode::<v1::StopPodSandboxRequest>(request)?.pod_sandbox_id)
             .cloned(),
-        "StartContainer" | "StopContainer" | "RemoveContainer" | "ContainerStatus" => state
-            .containers
-            .get(&decode::<v1::StartContainerRequest>(request)?.container_id)
-            .cloned(),
+        "StartContainer" | "StopContainer" | "RemoveContainer" | "ContainerStatus" | "ExecSync" => {
+            state
+                .containers
+                .get(&decode::<v1::StartContainerRequest>(request)?.container_id)
+                .cloned()
+        }
         "ListPodSandbox" => {
             let filter = decode::<v1::ListPodSandboxRequest>(request)?.filter?;
             of_labels(&filter.label_selector)

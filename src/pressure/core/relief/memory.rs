@@ -142,6 +142,6 @@ impl Relief {
 /// False for a pod without a running container and without a volume in memory: what its cgroup
 /// shows is used by the runtime, which starts a container.
 fn has_memory_of_its_own(view: &Arc<PodView>) -> bool {
-    view.containers.iter().any(|container| container.running)
+    view.containers.iter().any(|container| container.running_since.is_some())
         || view.pod.as_deref().is_some_and(has_memory_volume)
 }

@@ -67,6 +67,7 @@ fn with_worker(mut state: State, shown: Option<&str>) -> State {
         orders: Arc::new(state.orders(&web())),
         observed: Arc::default(),
         runtime: Arc::default(),
+        probes: Arc::default(),
         sequence: 0,
     });
     let shown = shown.map(PodUid::from);

@@ -69,7 +69,12 @@ impl World {
     }
 
     fn publish(&mut self, pod: &Pod, running: bool) {
-        let container = ContainerInstance { name: "c".into(), id: "c1".into(), running };
+        let container = ContainerInstance {
+            name: "c".into(),
+            id: "c1".into(),
+            running_since: running.then_some(jiff::Timestamp::UNIX_EPOCH),
+            started: running,
+        };
         let view = PodView {
             key: pod.key.clone(),
             uid: pod.uid.clone(),
@@ -81,6 +86,7 @@ impl World {
             terminating: false,
             hung: None,
             waiting: None,
+            probes: Vec::new(),
         };
         self.pods.insert(pod.key.clone(), Arc::new(view));
     }

@@ -1,0 +1,130 @@
+//! Commands in containers.
+
+use super::{
+    CriError, RuntimeClient,
+    client::within,
+    v1::{self, runtime_service_client::RuntimeServiceClient},
+};
+use crate::model::ContainerId;
+use std::time::Duration;
+
+/// How much longer than the command the runtime may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest answer. A command that writes more fails with the runtime's or this client's error.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// The part of the output that is kept.
+const KEPT_BYTES: usize = 10 << 10;
+
+/// What a command in a container has returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The beginning of what it wrote to stdout, followed by what it wrote to stderr.
+    pub output: Vec<u8>,
+}
+
+impl RuntimeClient {
+    /// Runs a command in a container and waits for its end. After `timeout`, counted in whole
+    /// seconds, the runtime kills it; `None`: never.
+    ///
+    /// # Errors
+    /// `ExecTimedOut` when the runtime has killed the command. Otherwise see [`CriError`].
+    ///
+    /// # Cancel safety
+    /// The runtime kills the command when the call is dropped.
+    pub async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, CriError> {
+        const CALL: &str = "ExecSync";
+        let words = command.join(" ");
+        let seconds = timeout.map_or(0, |timeout| timeout.as_secs());
+        let request = v1::ExecSyncRequest {
+            container_id: id.to_string(),
+            cmd: command,
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        let mut runtime = RuntimeServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_OUTPUT_BYTES);
+        let call = runtime.exec_sync(request);
+        let answer = match timeout {
+            Some(timeout) => within(timeout + PATIENCE, CALL, &self.endpoint, call).await,
+            None => self.change(CALL, call).await,
+        };
+        match answer {
+            Ok(answer) => Ok(ExecOutput {
+                exit_code: answer.exit_code,
+                output: kept(answer.stdout, &answer.stderr),
+            }),
+            Err(error) if is_timeout(&error) => {
+                Err(CriError::ExecTimedOut { command: words, seconds })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The beginning of both outputs.
+fn kept(stdout: Vec<u8>, stderr: &[u8]) -> Vec<u8> {
+    let mut output = stdout;
+    output.truncate(KEPT_BYTES);
+    let room = KEPT_BYTES - output.len();
+    output.extend_from_slice(&stderr[..stderr.len().min(room)]);
+    output.shrink_to_fit();
+    output
+}
+
+/// True for the error with which a runtime says that it killed the command. containerd and CRI-O
+/// answer with the code `DeadlineExceeded`; older ones with `Unknown` and a text.
+fn is_timeout(error: &CriError) -> bool {
+    match error {
+        CriError::DeadlineExceeded { .. } => true,
+        CriError::Other { code, message } => {
+            code == "DeadlineExceeded"
+                || (message.contains("timeout") && message.contains("exceeded"))
+                || message.contains("command timed out")
+        }
+        CriError::NotFound { .. }
+        | CriError::Unavailable { .. }
+        | CriError::NameReserved { .. }
+        | CriError::Unimplemented { .. }
+        | CriError::ExecTimedOut { .. }
+        | CriError::Endpoint { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_both_outputs_is_kept() {
+        assert_eq!(kept(b"out".to_vec(), b"err"), b"outerr");
+        let long = kept(vec![b'o'; KEPT_BYTES - 1], b"err");
+        assert_eq!((long.len(), long.last()), (KEPT_BYTES, Some(&b'e')));
+        assert_eq!(kept(vec![b'o'; KEPT_BYTES + 1], b"err").len(), KEPT_BYTES);
+    }
+
+    #[test]
+    fn a_killed_command_is_told_apart() {
+        let other = |code: &str, message: &str| CriError::Other {
+            code: code.to_owned(),
+            message: message.to_owned(),
+        };
+        let texts = [
+            other("DeadlineExceeded", "x"),
+            other(
+                "Unknown",
+                "failed to exec in container: timeout 1s exceeded: context deadline exceeded",
+            ),
+            other("Unknown", "command timed out"),
+        ];
+        for error in texts {
+            assert!(is_timeout(&error), "{error}");
+        }
+        assert!(!is_timeout(&other("Unknown", "exec failed: no such file")));
+    }
+}

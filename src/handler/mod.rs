@@ -1,0 +1,119 @@
+//! What probes and lifecycle hooks ask a container over the network: HTTP, TCP and gRPC. Each
+//! request opens a connection of its own and closes it; dropping its future drops the connection.
+
+mod error;
+mod grpc;
+mod request;
+mod target;
+
+use crate::{any_server::AnyServer, model::Finding};
+use error::{NetworkError, host_and_port};
+use rustls::{ClientConfig, crypto::ring};
+use std::{sync::Arc, time::Duration};
+pub use target::{HttpGet, resolve_port};
+use tokio::{net::TcpStream, time::timeout};
+
+/// `User-Agent` of probes.
+pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
+/// `User-Agent` of hooks.
+pub const HOOK_USER_AGENT: &str = "kube-lifecycle/1.36";
+
+/// The gRPC health service, as generated from `proto/grpc_health.proto`.
+#[allow(missing_docs, reason = "generated; the comments are in proto/")]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
+mod health {
+    tonic::include_proto!("grpc.health.v1");
+}
+
+/// Makes requests to containers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handlers {
+    tls: Arc<ClientConfig>,
+}
+
+/// What came of a hook over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookAnswer {
+    /// The server speaks no TLS and was asked again without.
+    pub fell_back: bool,
+}
+
+impl Handlers {
+    /// # Errors
+    /// When the cryptography library refuses its own defaults.
+    pub fn new() -> Result<Self, rustls::Error> {
+        let provider = ring::default_provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let mut tls = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        tls.resumption = rustls::client::Resumption::disabled();
+        Ok(Self { tls: Arc::new(tls) })
+    }
+
+    /// A probe by HTTP: an answer with a status from 200 to 399 is a success. The timeout covers
+    /// everything from the name's lookup to the end of the answer.
+    pub async fn http_probe(&self, get: &HttpGet, limit: Duration) -> Finding {
+        let Ok(answer) = timeout(limit, request::get(&self.tls, get)).await else {
+            let url = get.url();
+            return Finding::Failure(format!(
+                "Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            ));
+        };
+        match answer {
+            Ok(answer) => answer.finding(),
+            Err(error) => Finding::Failure(error.to_string()),
+        }
+    }
+
+    /// A hook by HTTP: any answer will do. A server that speaks no TLS is asked without.
+    ///
+    /// # Errors
+    /// When there was no answer in time; one sentence.
+    pub async fn http_hook(&self, get: &HttpGet, limit: Duration) -> Result<HookAnswer, String> {
+        let asked = async {
+            match request::get(&self.tls, get).await {
+                Err(error) if error.is_no_tls() => {
+                    let plain = get.without_tls();
+                    request::get(&self.tls, &plain).await.map(|_| HookAnswer { fell_back: true })
+                }
+                other => other.map(|_| HookAnswer { fell_back: false }),
+            }
+        };
+        match timeout(limit, asked).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("Get \"{}\": context deadline exceeded", get.url())),
+        }
+    }
+
+    /// A probe by TCP: a connection that opens is a success.
+    pub async fn tcp_probe(&self, host: &str, port: u16, limit: Duration) -> Finding {
+        match timeout(limit, TcpStream::connect((host, port))).await {
+            Ok(Ok(_)) => Finding::Success,
+            Ok(Err(error)) => Finding::Failure(NetworkError::dial(host, port, &error).to_string()),
+            Err(_) => {
+                Finding::Failure(format!("dial tcp {}: i/o timeout", host_and_port(host, port)))
+            }
+        }
+    }
+
+    /// A probe by the gRPC health protocol, without TLS: a service that says SERVING is a success.
+    pub async fn grpc_probe(
+        &self,
+        host: &str,
+        port: u16,
+        service: &str,
+        limit: Duration,
+    ) -> Finding {
+        match grpc::check(&host_and_port(host, port), service, limit).await {
+            Ok(()) => Finding::Success,
+            Err(words) => Finding::Failure(words),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

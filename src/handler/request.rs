@@ -1,0 +1,172 @@
+//! A GET request over HTTP/1.1, with the redirects that lead to the same host.
+
+use super::{HttpGet, error::NetworkError};
+use crate::model::Finding;
+use http::{Request, StatusCode, Uri, header, uri::Authority};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use std::sync::Arc;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+
+/// Redirects that are followed.
+const MAX_REDIRECTS: usize = 10;
+/// The part of a body that is read.
+const MAX_BODY_BYTES: usize = 10 << 10;
+
+/// The last answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    status: StatusCode,
+    location: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// What it means for a probe. A redirect that was not followed is a success with a warning.
+    pub(super) fn finding(&self) -> Finding {
+        match self.status.as_u16() {
+            200..300 => Finding::Success,
+            300..400 => {
+                let body = String::from_utf8_lossy(&self.body);
+                Finding::Warning(format!("Probe terminated redirects, Response body: {body}"))
+            }
+            status => Finding::Failure(format!("HTTP probe failed with statuscode: {status}")),
+        }
+    }
+
+    fn redirect(&self) -> Option<&str> {
+        let follows = matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+        self.location.as_deref().filter(|_| follows)
+    }
+}
+
+/// Asks, and follows redirects to the same host.
+pub(super) async fn get(tls: &Arc<ClientConfig>, first: &HttpGet) -> Result<Answer, NetworkError> {
+    let mut get = first.clone();
+    for _ in 0..=MAX_REDIRECTS {
+        let of = |error| NetworkError::Of { url: get.url(), error: Box::new(error) };
+        let answer = ask(tls, &get).await.map_err(of)?;
+        let Some(location) = answer.redirect() else { return Ok(answer) };
+        match redirected(&get, location).map_err(of)? {
+            Some(next) => get = next,
+            None => return Ok(answer),
+        }
+    }
+    Err(NetworkError::Of { url: first.url(), error: Box::new(NetworkError::Redirects) })
+}
+
+/// The request to which a redirect leads; `None` when it leads to another host.
+fn redirected(get: &HttpGet, location: &str) -> Result<Option<HttpGet>, NetworkError> {
+    let unusable = || NetworkError::Location(location.to_owned());
+    let location = location.split('#').next().unwrap_or_default();
+    let mut next = get.clone();
+    let absolute = if location.starts_with("//") {
+        let scheme = if get.https { "https:" } else { "http:" };
+        Some(format!("{scheme}{location}"))
+    } else {
+        location.contains("://").then(|| location.to_owned())
+    };
+    if let Some(absolute) = absolute {
+        let uri: Uri = absolute.parse().map_err(|_| unusable())?;
+        next.https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            Some(_) | None => return Err(unusable()),
+        };
+        let authority: &Authority = uri.authority().ok_or_else(unusable)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if !host.eq_ignore_ascii_case(&get.host) {
+            return Ok(None);
+        }
+        next.port = authority.port_u16().unwrap_or(if next.https { 443 } else { 80 });
+        next.path = uri.path_and_query().map_or("/".to_owned(), ToString::to_string);
+        let host = super::host_and_port(&next.host, next.port);
+        let host = host.parse().map_err(|_| unusable())?;
+        next.headers.insert(header::HOST, host);
+        return Ok(Some(next));
+    }
+    let (path, _) = get.path.split_once('?').unwrap_or((&get.path, ""));
+    next.path = if location.starts_with('/') {
+        location.to_owned()
+    } else if location.starts_with('?') {
+        format!("{path}{location}")
+    } else {
+        let (directory, _) = path.rsplit_once('/').unwrap_or_default();
+        format!("{directory}/{location}")
+    };
+    Ok(Some(next))
+}
+
+async fn ask(tls: &Arc<ClientConfig>, get: &HttpGet) -> Result<Answer, NetworkError> {
+    let stream = TcpStream::connect((&*get.host, get.port)).await;
+    let stream = stream.map_err(|error| NetworkError::dial(&get.host, get.port, &error))?;
+    // Only a request that is small in any case would wait for nothing.
+    stream.set_nodelay(true).ok();
+    if !get.https {
+        return exchange(stream, get).await;
+    }
+    // On the heap: a connection over TLS is larger than all the rest.
+    Box::pin(async {
+        let name = ServerName::try_from(get.host.clone());
+        let name = name.map_err(|_| NetworkError::Name(get.host.clone()))?;
+        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
+        exchange(stream.map_err(NetworkError::Tls)?, get).await
+    })
+    .await
+}
+
+/// One request on a connection of its own.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    get: &HttpGet,
+) -> Result<Answer, NetworkError> {
+    let mut builder = http1::Builder::new();
+    builder.title_case_headers(true);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.uri_mut() = get.path.parse().map_err(|_| NetworkError::Location(get.path.clone()))?;
+    *request.headers_mut() = get.headers.clone();
+    let answered = async {
+        let response = sender.send_request(request).await?;
+        let location = response.headers().get(header::LOCATION);
+        let location = location.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let status = response.status();
+        let body = beginning(response.into_body()).await?;
+        Ok::<_, hyper::Error>(Answer { status, location, body })
+    };
+    let (mut answered, mut connection) = (std::pin::pin!(answered), std::pin::pin!(connection));
+    let mut open = true;
+    // Both are polled again after the other one was ready.
+    loop {
+        tokio::select! {
+            answer = &mut answered => return Ok(answer?),
+            // Its error reaches the request as well.
+            _ = &mut connection, if open => open = false,
+        }
+    }
+}
+
+/// The beginning of a body. The rest is not waited for.
+async fn beginning(mut body: Incoming) -> Result<Vec<u8>, hyper::Error> {
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            let room = MAX_BODY_BYTES - read.len();
+            read.extend_from_slice(&data[..data.len().min(room)]);
+            if read.len() == MAX_BODY_BYTES {
+                break;
+            }
+        }
+    }
+    Ok(read)
+}

@@ -1,0 +1,111 @@
+//! What is to be asked, as a specification says it.
+
+use super::error::host_and_port;
+use crate::model::k8s;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// A GET request.
+#[derive(Clone, Debug)]
+pub struct HttpGet {
+    pub(super) https: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Path and query, beginning with a slash.
+    pub(super) path: String,
+    /// `Host` included.
+    pub(super) headers: HeaderMap,
+}
+
+impl HttpGet {
+    /// The request of an action. `pod_host` is the address of the pod, which is asked unless the
+    /// action names another host.
+    ///
+    /// # Errors
+    /// When the port or a header can't be used; one sentence.
+    pub fn of(
+        action: &k8s::HTTPGetAction,
+        container: &k8s::Container,
+        pod_host: &str,
+        user_agent: &'static str,
+    ) -> Result<Self, String> {
+        let port = resolve_port(&action.port, container)?;
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(pod_host);
+        let https = action.scheme.as_deref().is_some_and(|it| it.eq_ignore_ascii_case("https"));
+        let mut headers = HeaderMap::new();
+        for given in action.http_headers.iter().flatten() {
+            let unusable = || format!("the header {:?} can't be sent", given.name);
+            let name = HeaderName::from_bytes(given.name.as_bytes()).map_err(|_| unusable())?;
+            headers.append(name, HeaderValue::from_str(&given.value).map_err(|_| unusable())?);
+        }
+        if !headers.contains_key(header::USER_AGENT) {
+            headers.insert(header::USER_AGENT, HeaderValue::from_static(user_agent));
+        }
+        match headers.get(header::ACCEPT) {
+            // This is how a specification asks for no such header.
+            Some(value) if value.is_empty() => drop(headers.remove(header::ACCEPT)),
+            Some(_) => {}
+            None => drop(headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"))),
+        }
+        let own_host = headers.get(header::HOST).filter(|host| !host.is_empty()).cloned();
+        let address = || HeaderValue::from_str(&host_and_port(host, port));
+        let host_header = own_host.map_or_else(address, Ok);
+        let host_header = host_header.map_err(|_| format!("{host:?} is not the name of a host"))?;
+        headers.insert(header::HOST, host_header);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let path = escaped(action.path.as_deref().unwrap_or_default());
+        Ok(Self { https, host: host.to_owned(), port, path, headers })
+    }
+
+    /// The URL, for messages.
+    pub(super) fn url(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        format!("{scheme}://{}{}", host_and_port(&self.host, self.port), self.path)
+    }
+
+    pub(super) fn without_tls(&self) -> Self {
+        let mut plain = Self { https: false, ..self.clone() };
+        // It was meant for a server that is known by its certificate.
+        plain.headers.remove(header::AUTHORIZATION);
+        plain
+    }
+}
+
+/// A path that can be sent: it begins with a slash, ends before a fragment, and what URLs do not
+/// allow is escaped.
+fn escaped(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let mut escaped = String::with_capacity(path.len() + 1);
+    if !path.starts_with('/') {
+        escaped.push('/');
+    }
+    for byte in path.bytes() {
+        match byte {
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0..=0x20 | 0x7f.. => {
+                escaped.push_str(&format!("%{byte:02X}"));
+            }
+            _ => escaped.push(char::from(byte)),
+        }
+    }
+    escaped
+}
+
+/// The number of a port that is given as a number, as the name of a port of the container, or as a
+/// number in quotes.
+///
+/// # Errors
+/// When there is no such port; one sentence.
+pub fn resolve_port(port: &IntOrString, container: &k8s::Container) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => {
+            let mut ports = container.ports.iter().flatten();
+            match ports.find(|port| port.name.as_deref() == Some(name)) {
+                Some(port) => port.container_port,
+                None => name.parse().map_err(|_| format!("couldn't find port: {name:?}"))?,
+            }
+        }
+    };
+    let port = u16::try_from(number).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| format!("invalid port number: {number}"))
+}

@@ -1,0 +1,89 @@
+//! One attempt of a probe.
+
+use crate::{
+    cri::{CriError, RuntimeClient},
+    handler::{Handlers, HttpGet, PROBE_USER_AGENT, resolve_port},
+    model::{Finding, k8s},
+    podspec::{container_of, probe_command},
+    probe::Attempt,
+};
+
+/// A probe that can't be made is tried this often in a row.
+const TRIES: usize = 3;
+
+/// Makes an attempt. `host` is the address of the pod.
+pub(super) async fn make(
+    runtime: &RuntimeClient,
+    handlers: &Handlers,
+    attempt: &Attempt,
+    host: Option<Box<str>>,
+) -> Finding {
+    let container = container_of(&attempt.pod, &attempt.container);
+    let probe = container.and_then(|container| Some((container, attempt.kind.of(container)?)));
+    let Some((container, probe)) = probe else {
+        return Finding::Error("the container has no such probe any more".to_owned());
+    };
+    let asked = Asked { runtime, handlers, attempt, container, host: host.as_deref() };
+    let mut finding = asked.once(probe).await;
+    for _ in 1..TRIES {
+        if !matches!(finding, Finding::Error(_)) {
+            break;
+        }
+        finding = asked.once(probe).await;
+    }
+    finding
+}
+
+struct Asked<'a> {
+    runtime: &'a RuntimeClient,
+    handlers: &'a Handlers,
+    attempt: &'a Attempt,
+    container: &'a k8s::Container,
+    host: Option<&'a str>,
+}
+
+impl Asked<'_> {
+    async fn once(&self, probe: &k8s::Probe) -> Finding {
+        let timeout = self.attempt.timeout;
+        if let Some(exec) = &probe.exec {
+            return Box::pin(self.exec(exec.command.as_deref().unwrap_or_default())).await;
+        }
+        let Some(host) = self.host else {
+            return Finding::Failure("the pod has no IP address".to_owned());
+        };
+        if let Some(action) = &probe.http_get {
+            match HttpGet::of(action, self.container, host, PROBE_USER_AGENT) {
+                Ok(get) => Box::pin(self.handlers.http_probe(&get, timeout)).await,
+                Err(error) => Finding::Error(error),
+            }
+        } else if let Some(action) = &probe.tcp_socket {
+            let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(host);
+            match resolve_port(&action.port, self.container) {
+                Ok(port) => self.handlers.tcp_probe(host, port, timeout).await,
+                Err(error) => Finding::Error(error),
+            }
+        } else if let Some(action) = &probe.grpc {
+            let service = action.service.as_deref().unwrap_or_default();
+            match u16::try_from(action.port) {
+                Ok(port) => Box::pin(self.handlers.grpc_probe(host, port, service, timeout)).await,
+                Err(_) => Finding::Error(format!("invalid port number: {}", action.port)),
+            }
+        } else {
+            Finding::Error("the probe has no handler".to_owned())
+        }
+    }
+
+    async fn exec(&self, command: &[String]) -> Finding {
+        let command = match probe_command(self.container, command) {
+            Ok(command) => command,
+            Err(error) => return Finding::Failure(error.to_string()),
+        };
+        let id = &self.attempt.instance;
+        match self.runtime.exec_sync(id, command, Some(self.attempt.timeout)).await {
+            Ok(done) if done.exit_code == 0 => Finding::Success,
+            Ok(done) => Finding::Failure(String::from_utf8_lossy(&done.output).into_owned()),
+            Err(error @ CriError::ExecTimedOut { .. }) => Finding::Failure(error.to_string()),
+            Err(error) => Finding::Error(error.to_string()),
+        }
+    }
+}

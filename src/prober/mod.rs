@@ -1,0 +1,209 @@
+//! Makes the attempts of all probes, and publishes what they find. One task for the whole node: it
+//! decides with [`Prober`] when an attempt is due, and awaits all attempts that are under way at
+//! once, so that none of them delays another one.
+
+mod attempt;
+
+use crate::{
+    clock,
+    cri::RuntimeClient,
+    event::Recorder,
+    handler::Handlers,
+    model::{Finding, NodeProbes, PodKey, PodView, PodViews, ProbeViews, k8s},
+    probe::{Attempt, ProbeId, ProbedInstance, ProbedPod, Prober},
+};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use std::{pin::Pin, sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The longest sleep: a due time is boot time, which continues while the machine is suspended, but
+/// timers stop then. It is also the period of the heartbeat.
+const RESYNC: Duration = Duration::from_secs(60);
+
+/// What the prober works with.
+pub struct ProberParts {
+    pub runtime: RuntimeClient,
+    pub handlers: Handlers,
+    pub events: Recorder,
+    /// What runs.
+    pub pods: watch::Receiver<Arc<PodViews>>,
+    pub results: watch::Sender<Arc<NodeProbes>>,
+}
+
+/// An attempt under way.
+type Trying = Pin<Box<dyn Future<Output = (ProbeId, Finding)> + Send>>;
+
+/// The task.
+pub struct ProberTask {
+    parts: ProberParts,
+    prober: Prober,
+    /// The views that were taken in last.
+    seen: Arc<PodViews>,
+    attempts: FuturesUnordered<Trying>,
+    views: watch::Sender<ProbeViews>,
+    heartbeat: watch::Sender<Duration>,
+}
+
+impl ProberTask {
+    #[must_use]
+    pub fn new(parts: ProberParts) -> Self {
+        Self {
+            parts,
+            prober: Prober::new(clock::now()),
+            seen: Arc::default(),
+            attempts: FuturesUnordered::new(),
+            views: watch::Sender::default(),
+            heartbeat: watch::Sender::default(),
+        }
+    }
+
+    /// The probes as people see them. The value is always current, but its changes wake nobody:
+    /// on a full node it changes hundreds of times a second.
+    #[must_use]
+    pub fn views(&self) -> watch::Receiver<ProbeViews> {
+        self.views.subscribe()
+    }
+
+    /// The boot time of the last pass of the loop.
+    #[must_use]
+    pub fn heartbeat(&self) -> watch::Receiver<Duration> {
+        self.heartbeat.subscribe()
+    }
+
+    /// Runs until shutdown. Attempts that are under way are dropped then.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        self.parts.pods.mark_changed();
+        loop {
+            let now = clock::now();
+            self.heartbeat.send_replace(now.boot);
+            for attempt in self.prober.begin(now) {
+                self.attempts.push(self.trying(attempt));
+            }
+            let pause = self.prober.wake_at().map_or(RESYNC, |due| due.saturating_sub(now.boot));
+            // Cancel-safe: every arm only waits, and the set of attempts keeps those that it holds.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                changed = self.parts.pods.changed() => {
+                    if changed.is_err() {
+                        // The workers end only with the agent.
+                        shutdown.cancelled().await;
+                        return;
+                    }
+                    self.observe();
+                }
+                Some((id, finding)) = self.attempts.next() => self.finish(id, &finding),
+                () = tokio::time::sleep(pause.min(RESYNC)) => {}
+            }
+        }
+    }
+
+    /// Takes in the pods whose views have changed.
+    fn observe(&mut self) {
+        let pods = Arc::clone(&self.parts.pods.borrow_and_update());
+        let before = std::mem::replace(&mut self.seen, Arc::clone(&pods));
+        let same = |key: &PodKey, view: &Arc<PodView>| {
+            before.get(key).is_some_and(|before| Arc::ptr_eq(before, view))
+        };
+        let now = clock::now();
+        for key in before.keys().filter(|key| !pods.contains_key(key)) {
+            if self.prober.observe(key, None, now) {
+                self.publish(key);
+            }
+            self.show(key);
+        }
+        for (key, view) in pods.iter().filter(|(key, view)| !same(key, view)) {
+            let probed = probed(view);
+            if self.prober.observe(key, probed.as_ref(), now) {
+                self.publish(key);
+            }
+            self.show(key);
+        }
+    }
+
+    fn trying(&self, attempt: Attempt) -> Trying {
+        let view = self.seen.get(&attempt.key);
+        let host = view.and_then(|view| host_of(view)).map(Into::into);
+        let (runtime, handlers) = (self.parts.runtime.clone(), self.parts.handlers.clone());
+        Box::pin(async move {
+            let finding = attempt::make(&runtime, &handlers, &attempt, host).await;
+            (attempt.id, finding)
+        })
+    }
+
+    fn finish(&mut self, id: ProbeId, finding: &Finding) {
+        let Some(attempted) = self.prober.finish(id, finding, clock::now()) else { return };
+        if let Some(event) = attempted.event {
+            self.parts.events.record(event);
+        }
+        if attempted.changed {
+            self.publish(&attempted.key);
+        }
+        self.show(&attempted.key);
+    }
+
+    /// Publishes the results of a pod.
+    fn publish(&self, key: &PodKey) {
+        let results = self.prober.results(key);
+        self.parts.results.send_modify(|all| {
+            let all = Arc::make_mut(all);
+            if results.is_empty() {
+                all.remove(key);
+            } else {
+                all.insert(key.clone(), Arc::new(results));
+            }
+        });
+    }
+
+    /// Updates what people see of the probes of a pod.
+    fn show(&self, key: &PodKey) {
+        let views = self.prober.views(key);
+        self.views.send_if_modified(|all| {
+            if views.is_empty() {
+                all.remove(key);
+            } else {
+                all.insert(key.clone(), views);
+            }
+            false
+        });
+    }
+}
+
+/// What is to be probed of a pod; `None` when it has no probes or has ended for good.
+fn probed(view: &PodView) -> Option<ProbedPod> {
+    let pod = view.pod.as_ref().filter(|pod| !view.ended && has_probes(pod))?;
+    let instances = view.containers.iter().filter_map(|instance| {
+        Some(ProbedInstance {
+            id: instance.id.clone(),
+            name: instance.name.clone(),
+            started_at: instance.running_since?,
+            started: instance.started,
+        })
+    });
+    Some(ProbedPod {
+        uid: view.uid.clone(),
+        pod: Arc::clone(pod),
+        terminating: view.terminating,
+        instances: instances.collect(),
+    })
+}
+
+fn has_probes(pod: &k8s::Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let containers = spec
+        .into_iter()
+        .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    let probed = |c: &k8s::Container| {
+        c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
+    };
+    containers.into_iter().any(probed)
+}
+
+/// The address at which the containers of a pod listen. Pods of the host network are asked at
+/// 127.0.0.1 where the node has no address.
+fn host_of(view: &PodView) -> Option<&str> {
+    let host_network = view.pod.as_ref()?.spec.as_ref()?.host_network == Some(true);
+    let ip = view.status.pod_ip.as_deref();
+    ip.or_else(|| host_network.then_some("127.0.0.1"))
+}
