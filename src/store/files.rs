@@ -105,9 +105,16 @@ pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<bool, StoreError> {
 /// Makes a directory that only root can enter; one that is there is made so. Returns whether it was
 /// missing.
 pub(super) fn make_private_dir(dir: &Path) -> Result<bool, StoreError> {
-    let missing = make_dir(dir, 0o700)?;
+    const PRIVATE: u32 = 0o700;
+    let missing = make_dir(dir, PRIVATE)?;
+    // Setting a mode writes to the disk, even if it is the same one.
+    let is_private =
+        || fs::metadata(dir).is_ok_and(|about| about.permissions().mode() & 0o7777 == PRIVATE);
+    if missing || is_private() {
+        return Ok(missing);
+    }
     // On a disk that is full or read-only the directory is there and that is enough.
-    if !missing && let Err(err) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
+    if let Err(err) = fs::set_permissions(dir, Permissions::from_mode(PRIVATE)) {
         tracing::warn!(%err, "cannot make {dir:?} private");
     }
     Ok(missing)

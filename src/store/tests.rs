@@ -3,7 +3,11 @@
 
 use super::*;
 use crate::model::PodUid;
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    time::Duration,
+};
 
 fn record(key: &PodKey, uid: &str) -> PodRecord {
     let new = PodRecord::new(key.clone(), PodUid::from(uid), Arc::default());
@@ -241,6 +245,30 @@ async fn a_name_too_long_for_a_file_is_saved_all_the_same() {
     life.end().await;
     let life = Life::begin(dir.path());
     assert!(life.loaded.pods.is_empty() && life.loaded.memory.is_empty());
+}
+
+#[tokio::test]
+async fn a_look_at_directories_in_place_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = Life::begin(dir.path());
+    assert_eq!(life.store.node_name("n1", None).unwrap(), "n1");
+    life.store.repair("n1").unwrap();
+    // Every change of an inode sets this time.
+    let changed = || {
+        ["root", "root/pods", "root/nodelet", "root/nodelet/pods", "run", "run/pods"].map(|name| {
+            let about = fs::metadata(dir.path().join(name)).unwrap();
+            (about.ctime(), about.ctime_nsec())
+        })
+    };
+    let before = changed();
+    // The kernel's clock for these times moves every few milliseconds.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(life.store.repair("n1").unwrap(), Repaired::default());
+    assert_eq!(changed(), before);
+    let pods = dir.path().join("root/nodelet/pods");
+    fs::set_permissions(&pods, fs::Permissions::from_mode(0o755)).unwrap();
+    life.store.repair("n1").unwrap();
+    assert_eq!(fs::metadata(&pods).unwrap().permissions().mode() & 0o7777, 0o700);
 }
 
 #[tokio::test]
