@@ -273,8 +273,9 @@ async fn a_server_without_tls_fails_a_probe_and_serves_a_hook() {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut sent = [0; 1024];
-            stream.read(&mut sent).await.ok();
-            stream.write_all(answer("400 Speak HTTP", "", "").as_bytes()).await.ok();
+            if stream.read(&mut sent).await.is_ok_and(|count| count > 0) {
+                stream.write_all(answer("400 Speak HTTP", "", "").as_bytes()).await.ok();
+            }
             while stream.read(&mut sent).await.is_ok_and(|count| count > 0) {}
         }
     });
