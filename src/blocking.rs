@@ -32,6 +32,9 @@ pub static UNMOUNTS: Pool = Pool::new("unmounts", UNMOUNTS_THREADS);
 pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
 /// Reading the credentials of registries, which may lie in a home directory on another file system.
 pub static REGISTRIES: Pool = Pool::new("registries", REGISTRIES_THREADS);
+/// Looking up the names of hosts that probes and hooks name: a lookup goes on after its caller has
+/// stopped waiting.
+pub static LOOKUPS: Pool = Pool::new("lookups", LOOKUPS_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
@@ -43,8 +46,9 @@ const REMOVALS_THREADS: usize = 2;
 const UNMOUNTS_THREADS: usize = 2;
 const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
+const LOOKUPS_THREADS: usize = 4;
 const LOOKS_THREADS: usize = 4;
-/// For libraries that block on threads of tokio by themselves: name resolution.
+/// For libraries that block on threads of tokio by themselves: the lookup of the API server.
 const LIBRARY_THREADS: usize = 16;
 
 /// The limit for tokio's blocking threads.
@@ -56,6 +60,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + UNMOUNTS_THREADS
     + CREDENTIALS_THREADS
     + REGISTRIES_THREADS
+    + LOOKUPS_THREADS
     + LOOKS_THREADS
     + LIBRARY_THREADS;
 

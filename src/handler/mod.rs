@@ -1,17 +1,19 @@
 //! What probes and lifecycle hooks ask a container over the network: HTTP, TCP and gRPC. Each
 //! request opens a connection of its own and closes it; dropping its future drops the connection.
 
+mod connect;
 mod error;
 mod grpc;
 mod request;
 mod target;
 
 use crate::{any_server::AnyServer, model::Finding};
-use error::{NetworkError, host_and_port};
+use connect::connect;
+use error::host_and_port;
 use rustls::{ClientConfig, crypto::ring};
 use std::{sync::Arc, time::Duration};
 pub use target::{HttpGet, resolve_port};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 
 /// `User-Agent` of probes.
 pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
@@ -91,9 +93,9 @@ impl Handlers {
 
     /// A probe by TCP: a connection that opens is a success.
     pub async fn tcp_probe(&self, host: &str, port: u16, limit: Duration) -> Finding {
-        match timeout(limit, TcpStream::connect((host, port))).await {
+        match timeout(limit, connect(host, port)).await {
             Ok(Ok(_)) => Finding::Success,
-            Ok(Err(error)) => Finding::Failure(NetworkError::dial(host, port, &error).to_string()),
+            Ok(Err(error)) => Finding::Failure(error.to_string()),
             Err(_) => {
                 Finding::Failure(format!("dial tcp {}: i/o timeout", host_and_port(host, port)))
             }

@@ -1,6 +1,11 @@
 //! A GET request over HTTP/1.1, with the redirects that lead to the same host.
 
-use super::{HttpGet, error::NetworkError};
+use super::{
+    HttpGet,
+    connect::connect,
+    error::{NetworkError, host_and_port},
+    target::escaped,
+};
 use crate::model::Finding;
 use http::{Request, StatusCode, Uri, header, uri::Authority};
 use http_body_util::{BodyExt as _, Empty};
@@ -12,14 +17,11 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-/// Redirects that are followed.
-const MAX_REDIRECTS: usize = 10;
+/// Requests that are made for one answer, redirects included.
+const MAX_REQUESTS: usize = 10;
 /// The part of a body that is read.
 const MAX_BODY_BYTES: usize = 10 << 10;
 
@@ -53,7 +55,7 @@ impl Answer {
 /// Asks, and follows redirects to the same host.
 pub(super) async fn get(tls: &Arc<ClientConfig>, first: &HttpGet) -> Result<Answer, NetworkError> {
     let mut get = first.clone();
-    for _ in 0..=MAX_REDIRECTS {
+    for _ in 0..MAX_REQUESTS {
         let of = |error| NetworkError::Of { url: get.url(), error: Box::new(error) };
         let answer = ask(tls, &get).await.map_err(of)?;
         let Some(location) = answer.redirect() else { return Ok(answer) };
@@ -67,50 +69,75 @@ pub(super) async fn get(tls: &Arc<ClientConfig>, first: &HttpGet) -> Result<Answ
 
 /// The request to which a redirect leads; `None` when it leads to another host.
 fn redirected(get: &HttpGet, location: &str) -> Result<Option<HttpGet>, NetworkError> {
-    let unusable = || NetworkError::Location(location.to_owned());
-    let location = location.split('#').next().unwrap_or_default();
-    let mut next = get.clone();
-    let absolute = if location.starts_with("//") {
-        let scheme = if get.https { "https:" } else { "http:" };
-        Some(format!("{scheme}{location}"))
-    } else {
-        location.contains("://").then(|| location.to_owned())
-    };
-    if let Some(absolute) = absolute {
-        let uri: Uri = absolute.parse().map_err(|_| unusable())?;
-        next.https = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            Some(_) | None => return Err(unusable()),
-        };
-        let authority: &Authority = uri.authority().ok_or_else(unusable)?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if !host.eq_ignore_ascii_case(&get.host) {
-            return Ok(None);
-        }
-        next.port = authority.port_u16().unwrap_or(if next.https { 443 } else { 80 });
-        next.path = uri.path_and_query().map_or("/".to_owned(), ToString::to_string);
-        let host = super::host_and_port(&next.host, next.port);
-        let host = host.parse().map_err(|_| unusable())?;
-        next.headers.insert(header::HOST, host);
-        return Ok(Some(next));
+    let location = escaped(location);
+    if has_scheme(&location) {
+        return redirected_to(get, &location);
+    }
+    if location.starts_with("//") {
+        let scheme = if get.https { "https" } else { "http" };
+        return redirected_to(get, &format!("{scheme}:{location}"));
     }
     let (path, _) = get.path.split_once('?').unwrap_or((&get.path, ""));
-    next.path = if location.starts_with('/') {
-        location.to_owned()
+    let joined = if location.starts_with('/') {
+        location
     } else if location.starts_with('?') {
         format!("{path}{location}")
     } else {
         let (directory, _) = path.rsplit_once('/').unwrap_or_default();
         format!("{directory}/{location}")
     };
+    Ok(Some(HttpGet { path: without_dots(&joined), ..get.clone() }))
+}
+
+/// True for a URL with a scheme. A URL in the query of a path does not count.
+fn has_scheme(location: &str) -> bool {
+    let before = location.split(['/', '?']).next().unwrap_or_default();
+    before.ends_with(':')
+}
+
+/// [`redirected`] for a URL with scheme and host.
+fn redirected_to(get: &HttpGet, url: &str) -> Result<Option<HttpGet>, NetworkError> {
+    let unusable = || NetworkError::Location(url.to_owned());
+    let uri: Uri = url.parse().map_err(|_| unusable())?;
+    let https = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        Some(_) | None => return Err(unusable()),
+    };
+    let authority: &Authority = uri.authority().ok_or_else(unusable)?;
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    if !host.eq_ignore_ascii_case(&get.host) {
+        return Ok(None);
+    }
+    let mut next = get.clone();
+    next.https = https;
+    next.port = authority.port_u16().unwrap_or(if https { 443 } else { 80 });
+    next.path = uri.path_and_query().map_or("/".to_owned(), ToString::to_string);
+    let host = host_and_port(&next.host, next.port).parse().map_err(|_| unusable())?;
+    next.headers.insert(header::HOST, host);
     Ok(Some(next))
 }
 
+/// A path and its query without the parts `.` and `..` (RFC 3986, section 5.2.4).
+fn without_dots(path: &str) -> String {
+    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    if path.ends_with("/.") || path.ends_with("/..") {
+        parts.push("");
+    }
+    format!("/{}{query}", parts.join("/"))
+}
+
 async fn ask(tls: &Arc<ClientConfig>, get: &HttpGet) -> Result<Answer, NetworkError> {
-    let stream = TcpStream::connect((&*get.host, get.port)).await;
-    let stream = stream.map_err(|error| NetworkError::dial(&get.host, get.port, &error))?;
-    // Only a request that is small in any case would wait for nothing.
+    let stream = connect(&get.host, get.port).await?;
+    // An error here only makes the request slower.
     stream.set_nodelay(true).ok();
     if !get.https {
         return exchange(stream, get).await;

@@ -54,6 +54,7 @@ impl HttpGet {
         headers.insert(header::HOST, host_header);
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         let path = escaped(action.path.as_deref().unwrap_or_default());
+        let path = if path.starts_with('/') { path } else { format!("/{path}") };
         Ok(Self { https, host: host.to_owned(), port, path, headers })
     }
 
@@ -71,15 +72,12 @@ impl HttpGet {
     }
 }
 
-/// A path that can be sent: it begins with a slash, ends before a fragment, and what URLs do not
-/// allow is escaped.
-fn escaped(path: &str) -> String {
-    let path = path.split('#').next().unwrap_or_default();
-    let mut escaped = String::with_capacity(path.len() + 1);
-    if !path.starts_with('/') {
-        escaped.push('/');
-    }
-    for byte in path.bytes() {
+/// A part of a URL that can be sent: it ends before a fragment, and what URLs do not allow is
+/// escaped.
+pub(super) fn escaped(text: &str) -> String {
+    let text = text.split('#').next().unwrap_or_default();
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
         match byte {
             b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0..=0x20 | 0x7f.. => {
                 escaped.push_str(&format!("%{byte:02X}"));

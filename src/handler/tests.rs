@@ -187,7 +187,9 @@ async fn redirects_to_the_same_host_are_followed() {
             "/" => to("/a/b"),
             "/a/b" => to("c?d"),
             "/a/c?d" => to("?e"),
-            "/a/c?e" => answer("200 OK", "", ""),
+            "/a/c?e" => to("/login?next=http://other.example/"),
+            "/login?next=http://other.example/" => to("../b/./c d"),
+            "/b/c%20d" => answer("200 OK", "", ""),
             "/loop" => to("/loop"),
             "/away" => answer("302 Found", "Location: http://other.example/\r\n", "gone"),
             _ => answer("500 No", "", ""),
@@ -287,6 +289,30 @@ async fn a_server_without_tls_fails_a_probe_and_serves_a_hook() {
     assert_eq!(handlers().http_hook(&get, LIMIT).await, Ok(HookAnswer { fell_back: false }));
     let get = request(closed_port().await, json!({}));
     assert!(handlers().http_hook(&get, LIMIT).await.unwrap_err().contains("connection refused"));
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_is_a_failure() {
+    for part in ["HTTP/1.1 200 OK\r\nX-A: ", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"] {
+        let (listener, port) = listener().await;
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            head(&mut stream).await;
+            stream.write_all(part.as_bytes()).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let words = failure(handlers().http_probe(&request(port, json!({})), SHORT).await);
+        assert!(words.contains("context deadline exceeded"), "{words}");
+        server.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_host_may_be_a_name() {
+    let (_listener, port) = listener().await;
+    assert_eq!(handlers().tcp_probe("localhost", port, LIMIT).await, Finding::Success);
+    let unknown = handlers().tcp_probe("no such host", port, LIMIT).await;
+    assert!(failure(unknown).starts_with(&format!("dial tcp no such host:{port}: ")));
 }
 
 #[tokio::test]
