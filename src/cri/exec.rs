@@ -29,7 +29,8 @@ impl RuntimeClient {
     /// seconds, the runtime kills it; `None`: never.
     ///
     /// # Errors
-    /// `ExecTimedOut` when the runtime has killed the command. Otherwise see [`CriError`].
+    /// `ExecTimedOut` when the runtime has killed the command, `DeadlineExceeded` when it does not
+    /// answer. Otherwise see [`CriError`].
     ///
     /// # Cancel safety
     /// The runtime kills the command when the call is dropped.
@@ -81,13 +82,14 @@ fn kept(stdout: Vec<u8>, stderr: &[u8]) -> Vec<u8> {
 /// answer with the code `DeadlineExceeded`; older ones with `Unknown` and a text.
 fn is_timeout(error: &CriError) -> bool {
     match error {
-        CriError::DeadlineExceeded { .. } => true,
         CriError::Other { code, message } => {
             code == "DeadlineExceeded"
                 || (message.contains("timeout") && message.contains("exceeded"))
                 || message.contains("command timed out")
         }
-        CriError::NotFound { .. }
+        // The runtime does not answer, which says nothing about the container.
+        CriError::DeadlineExceeded { .. }
+        | CriError::NotFound { .. }
         | CriError::Unavailable { .. }
         | CriError::NameReserved { .. }
         | CriError::Unimplemented { .. }
@@ -126,5 +128,6 @@ mod tests {
             assert!(is_timeout(&error), "{error}");
         }
         assert!(!is_timeout(&other("Unknown", "exec failed: no such file")));
+        assert!(!is_timeout(&CriError::DeadlineExceeded { call: "ExecSync", seconds: 6 }));
     }
 }
