@@ -9,7 +9,8 @@ use crate::{
     cri::RuntimeClient,
     event::Recorder,
     handler::Handlers,
-    model::{Finding, NodeProbes, PodKey, PodView, PodViews, ProbeViews, k8s},
+    model::{Finding, NodeProbes, Now, PodKey, PodView, PodViews, ProbeKind, ProbeViews, k8s},
+    podspec::is_host_network,
     probe::{Attempt, ProbeId, ProbedInstance, ProbedPod, Prober},
 };
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -38,8 +39,9 @@ type Trying = Pin<Box<dyn Future<Output = (ProbeId, Finding)> + Send>>;
 pub struct ProberTask {
     parts: ProberParts,
     prober: Prober,
-    /// The views that were taken in last.
-    seen: Arc<PodViews>,
+    /// The views that were taken in last. The published map itself is not kept, because the set of
+    /// workers would have to copy it for each change.
+    seen: PodViews,
     attempts: FuturesUnordered<Trying>,
     views: watch::Sender<ProbeViews>,
     heartbeat: watch::Sender<Duration>,
@@ -51,7 +53,7 @@ impl ProberTask {
         Self {
             parts,
             prober: Prober::new(clock::now()),
-            seen: Arc::default(),
+            seen: PodViews::new(),
             attempts: FuturesUnordered::new(),
             views: watch::Sender::default(),
             heartbeat: watch::Sender::default(),
@@ -102,24 +104,26 @@ impl ProberTask {
     /// Takes in the pods whose views have changed.
     fn observe(&mut self) {
         let pods = Arc::clone(&self.parts.pods.borrow_and_update());
-        let before = std::mem::replace(&mut self.seen, Arc::clone(&pods));
-        let same = |key: &PodKey, view: &Arc<PodView>| {
-            before.get(key).is_some_and(|before| Arc::ptr_eq(before, view))
-        };
         let now = clock::now();
-        for key in before.keys().filter(|key| !pods.contains_key(key)) {
-            if self.prober.observe(key, None, now) {
-                self.publish(key);
-            }
-            self.show(key);
+        let gone: Vec<PodKey> =
+            self.seen.keys().filter(|key| !pods.contains_key(key)).cloned().collect();
+        for key in gone {
+            self.seen.remove(&key);
+            self.take(&key, None, now);
         }
-        for (key, view) in pods.iter().filter(|(key, view)| !same(key, view)) {
-            let probed = probed(view);
-            if self.prober.observe(key, probed.as_ref(), now) {
-                self.publish(key);
+        for (key, view) in &*pods {
+            if self.seen.get(key).is_none_or(|seen| !Arc::ptr_eq(seen, view)) {
+                self.take(key, probed(view).as_ref(), now);
+                self.seen.insert(key.clone(), Arc::clone(view));
             }
-            self.show(key);
         }
+    }
+
+    fn take(&mut self, key: &PodKey, probed: Option<&ProbedPod>, now: Now) {
+        if self.prober.observe(key, probed, now) {
+            self.publish(key);
+        }
+        self.show(key);
     }
 
     fn trying(&self, attempt: Attempt) -> Trying {
@@ -190,20 +194,15 @@ fn probed(view: &PodView) -> Option<ProbedPod> {
 }
 
 fn has_probes(pod: &k8s::Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    let containers = spec
-        .into_iter()
-        .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
-    let probed = |c: &k8s::Container| {
-        c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
-    };
-    containers.into_iter().any(probed)
+    let spec = pod.spec.iter();
+    let mut containers =
+        spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    containers.any(|container| ProbeKind::ALL.iter().any(|kind| kind.of(container).is_some()))
 }
 
 /// The address at which the containers of a pod listen. Pods of the host network are asked at
 /// 127.0.0.1 where the node has no address.
 fn host_of(view: &PodView) -> Option<&str> {
-    let host_network = view.pod.as_ref()?.spec.as_ref()?.host_network == Some(true);
-    let ip = view.status.pod_ip.as_deref();
-    ip.or_else(|| host_network.then_some("127.0.0.1"))
+    let host_network = is_host_network(view.pod.as_ref()?);
+    view.status.pod_ip.as_deref().or_else(|| host_network.then_some("127.0.0.1"))
 }
