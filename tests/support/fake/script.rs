@@ -1,12 +1,18 @@
 //! What a container of the fake runtime does: the small part of `sh -c` that the scenarios use.
 //!
 //! `sleep N`, `sleep N & wait`, `exit N`, `true`, `false`, `echo TEXT`, `echo TEXT > PATH`,
-//! `cat PATH` and `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores SIGTERM without
-//! a trap, and a shell that waits for a foreground command runs its trap after it, so does this.
+//! `cat PATH` and `trap 'exit N' TERM`, joined by `;`. As the first process of a container ignores
+//! SIGTERM without a trap, and a shell that waits for a foreground command runs its trap after it,
+//! so does this.
 //! Anything else exits with 127 and says so in the container's log: a scenario that needs more runs
 //! on the real runtime only.
 
-use std::time::Duration;
+use nodelet::cri::v1;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// One statement.
@@ -28,10 +34,18 @@ pub(super) struct Script(Vec<Statement>);
 pub(super) trait Output {
     /// A line on stdout.
     fn line(&self, text: &str);
+    /// The mounts through which the container reaches files.
+    fn mounts(&self) -> &[v1::Mount];
     /// A file in the container is replaced.
-    fn write(&self, path: &str, text: &str);
+    fn write(&self, path: &str, text: &str) {
+        for file in on_host(self.mounts(), path) {
+            let _written = fs::write(file, format!("{text}\n"));
+        }
+    }
     /// What a file in the container has.
-    fn read(&self, path: &str) -> Option<String>;
+    fn read(&self, path: &str) -> Option<String> {
+        on_host(self.mounts(), path).find_map(|file| fs::read_to_string(file).ok())
+    }
 }
 
 impl Script {
@@ -82,6 +96,15 @@ impl Script {
         }
         0
     }
+}
+
+/// The files of the host that a path in a container may mean.
+fn on_host<'a>(mounts: &'a [v1::Mount], path: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+    mounts.iter().filter_map(move |mount| {
+        let inside = Path::new(path).strip_prefix(&mount.container_path).ok()?;
+        let host = Path::new(&mount.host_path);
+        Some(if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) })
+    })
 }
 
 fn statement(text: &str) -> Result<Statement, String> {

@@ -389,24 +389,9 @@ impl Output for ContainerOutput {
         let _written = log.and_then(|mut log| log.write_all(line.as_bytes()));
     }
 
-    fn write(&self, path: &str, text: &str) {
-        for file in on_host(&self.mounts, path) {
-            let _written = fs::write(file, format!("{text}\n"));
-        }
+    fn mounts(&self) -> &[v1::Mount] {
+        &self.mounts
     }
-
-    fn read(&self, path: &str) -> Option<String> {
-        on_host(&self.mounts, path).find_map(|file| fs::read_to_string(file).ok())
-    }
-}
-
-/// The files of the host that a path in a container may mean.
-fn on_host<'a>(mounts: &'a [v1::Mount], path: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
-    mounts.iter().filter_map(move |mount| {
-        let inside = Path::new(path).strip_prefix(&mount.container_path).ok()?;
-        let host = Path::new(&mount.host_path);
-        Some(if inside.as_os_str().is_empty() { host.to_owned() } else { host.join(inside) })
-    })
 }
 
 /// Runs a command in a container: its exit code and what it wrote.
@@ -458,13 +443,7 @@ impl Output for CommandOutput {
         all.push('\n');
     }
 
-    fn write(&self, path: &str, text: &str) {
-        for file in on_host(&self.mounts, path) {
-            let _written = fs::write(file, format!("{text}\n"));
-        }
-    }
-
-    fn read(&self, path: &str) -> Option<String> {
-        on_host(&self.mounts, path).find_map(|file| fs::read_to_string(file).ok())
+    fn mounts(&self) -> &[v1::Mount] {
+        &self.mounts
     }
 }
