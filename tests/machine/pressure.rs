@@ -155,8 +155,12 @@ fn kills_by_the_kernel_are_told(node: &Node, before: &BTreeMap<String, Running>)
     node.wait_until("it has its memory", anon, |line| {
         line.trim().trim_start_matches("anon ").parse::<u64>().unwrap() > 38 * MIB
     });
-    let pid = node.sh("grep -lx tail $(sed 's:.*:/proc/&/comm:' /sys/fs/cgroup/system.slice/greedy.service/cgroup.procs)");
-    let pid = pid.trim().trim_start_matches("/proc/").trim_end_matches("/comm").to_owned();
+    // `head` may end between the two reads.
+    let procs = "/sys/fs/cgroup/system.slice/greedy.service/cgroup.procs";
+    let find = format!(
+        "for pid in $(cat {procs}); do [ \"$(cat /proc/$pid/comm 2>&1)\" != tail ] || echo $pid; done"
+    );
+    let pid = node.sh(&find).trim().to_owned();
     // What the kernel does by itself when there is nothing left.
     node.sh("echo f >/proc/sysrq-trigger");
     let told = |status: &Status| -> Vec<String> {
