@@ -184,6 +184,7 @@ fn mark_duplicates(sources: &mut [SourceView], set: &SetView) {
             if matches!(verdict, FileVerdict::Accepted { key, .. } if *key == duplicate.key) {
                 *verdict = FileVerdict::Rejected {
                     key: Some(duplicate.key.clone()),
+                    object: None,
                     position: Position { line: dropped.line, column: 1 },
                     problems: vec![Problem {
                         position: Position { line: dropped.line, column: 1 },

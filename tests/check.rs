@@ -67,7 +67,7 @@ fn owed(view: &SourceView) -> Vec<String> {
         };
         for verdict in &file.verdicts {
             match verdict {
-                FileVerdict::Accepted { warnings, .. } => {
+                FileVerdict::Accepted { warnings, .. } | FileVerdict::Object { warnings, .. } => {
                     warnings.iter().for_each(|problem| line(problem, "warning: "));
                 }
                 FileVerdict::Rejected { problems, .. } => {
@@ -81,6 +81,7 @@ fn owed(view: &SourceView) -> Vec<String> {
                 FileVerdict::Accepted { key, .. } => {
                     lines.push(format!("{location}: ok: pod {key}"));
                 }
+                FileVerdict::Object { key, .. } => lines.push(format!("{location}: ok: {key}")),
                 FileVerdict::Rejected { .. } => {}
                 FileVerdict::Skipped { reason } => {
                     lines.push(format!("{location}: ignored: {reason}"));

@@ -44,6 +44,11 @@ fn said_about(text: &str) -> Vec<String> {
         lines.extend(problems.iter().map(|p| format!("verdict: {p}")));
         lines.extend(document.warnings.iter().map(|w| format!("warning: {w}")));
     }
+    for object in file.objects {
+        let problems = object.result.err().unwrap_or_default();
+        lines.extend(problems.iter().map(|p| format!("verdict: {p}")));
+        lines.extend(object.warnings.iter().map(|w| format!("warning: {w}")));
+    }
     lines
 }
 

@@ -174,8 +174,13 @@ fn check_document(document: &DecodedDocument, context: &Context<'_>) {
 /// What an accepted pod makes the agent compute for its containers has a bound.
 fn check_expansion_is_bounded(pod: &k8s::Pod) {
     let allocatable = Amounts::default();
-    let cx =
-        EnvContext { node_name: "node", host_ips: &[], pod_ips: &[], allocatable: &allocatable };
+    let cx = EnvContext {
+        node_name: "node",
+        host_ips: &[],
+        pod_ips: &[],
+        allocatable: &allocatable,
+        objects: &nodelet::model::NodeObjects::default(),
+    };
     let spec = pod.spec.as_ref().unwrap();
     for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
         // What depends on the node may still be refused at the start.

@@ -108,9 +108,10 @@ pub(super) fn spawn_all(
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
-        sources.iter().map(|source| source.snapshots.clone()).collect();
+        sources.pods.iter().map(|source| source.snapshots.clone()).collect();
+    let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
-        sources.iter().map(|source| ("manifests", source.heartbeat.clone())).collect();
+        sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();
     let machine = watch::Sender::default();
     let evictions = eviction::restored(loaded.evictions.take());
     let thresholds = &config.eviction;
@@ -124,6 +125,7 @@ pub(super) fn spawn_all(
         machine: machine.subscribe(),
         node: facts,
         probes,
+        objects: sources.all().map(|source| source.objects.clone()).collect(),
         pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
@@ -171,7 +173,7 @@ pub(super) fn spawn_all(
     let mut view = NodeViewTask {
         base: base_view(config, &node_name),
         health,
-        sources: snapshots,
+        sources: shown,
         set: set_view,
         trouble,
         trouble_of_shutdown,
@@ -211,9 +213,9 @@ pub(super) fn spawn_all(
         let parts = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
         parts.into_iter().for_each(|(name, part)| spawn(tasks, name, part));
     }
-    spawn(tasks, "reload", look_again(reload, sources.clone(), shutdown.clone()));
+    spawn(tasks, "reload", look_again(reload, sources.all().cloned().collect(), shutdown.clone()));
     let (commands, command_queue) = mpsc::channel(COMMANDS);
-    tasks.spawn(named("commands", obey(command_queue, sources, shutdown.clone())));
+    tasks.spawn(named("commands", obey(command_queue, sources.pods, shutdown.clone())));
     let mut loops = vec![
         ("workers", heartbeat),
         ("relist", relists),

@@ -70,7 +70,7 @@ mod tests {
         desired::Knowledge,
         manifest::Settings,
         model::Origin,
-        source::{DirectorySource, SourceOptions},
+        source::{Accepts, DirectorySource, SourceOptions},
     };
     use std::{fs, path::Path, time::Duration};
 
@@ -84,6 +84,7 @@ mod tests {
     /// How much a source knows after it has looked at an empty directory.
     async fn knowledge_of_empty(dir: &Path, saved: SavedState) -> Knowledge {
         let options = SourceOptions {
+            accepts: Accepts::All,
             node_name: "n1".to_owned(),
             settings: Settings::default(),
             check_every: Duration::from_millis(20),

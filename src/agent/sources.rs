@@ -9,12 +9,26 @@ use crate::{
     manifest,
     model::SourceKind,
     serve::{self, ForgetAnswer},
-    source::{DirectorySource, Forgotten, SourceHandle, SourceOptions, UrlSource},
+    source::{
+        Accepts, DirectorySource, Forgotten, SavedState, SourceHandle, SourceOptions, UrlSource,
+    },
     store::{Loaded, Store},
 };
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+/// The sources of pods, and the one of `configPath`.
+pub(super) struct Sources {
+    pub pods: Vec<SourceHandle>,
+    pub objects: Option<SourceHandle>,
+}
+
+impl Sources {
+    pub(super) fn all(&self) -> impl Iterator<Item = &SourceHandle> {
+        self.pods.iter().chain(&self.objects)
+    }
+}
 
 pub(super) fn spawn_sources(
     config: &Config,
@@ -23,8 +37,12 @@ pub(super) fn spawn_sources(
     store: &Store,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
-) -> Vec<SourceHandle> {
+) -> Sources {
     let mut options = |kind: SourceKind, check_every: Duration| SourceOptions {
+        accepts: match kind {
+            SourceKind::File => Accepts::All,
+            SourceKind::Http => Accepts::Pods,
+        },
         node_name: node_name.to_owned(),
         settings: manifest::Settings {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
@@ -50,7 +68,14 @@ pub(super) fn spawn_sources(
         let saving = save(handle.clone(), *kind, store.clone(), shutdown.clone());
         tasks.spawn(named("saved manifests", saving));
     }
-    handles.into_iter().map(|(_, handle)| handle).collect()
+    let objects = config.source.config_path.as_ref().map(|path| {
+        let mut options = options(SourceKind::File, config.source.file_check);
+        (options.accepts, options.saved) = (Accepts::Objects, SavedState::None);
+        let (source, handle) = DirectorySource::new(path, options);
+        spawn(tasks, "configPath", source.run(shutdown.clone()));
+        handle
+    });
+    Sources { pods: handles.into_iter().map(|(_, handle)| handle).collect(), objects }
 }
 
 /// Makes every source read its manifests again whenever `reload` changes.

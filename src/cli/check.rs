@@ -14,11 +14,14 @@ use crate::{
     files::{ReadError, open_regular_or_pipe},
     machine,
     manifest::Settings,
-    model::{DesiredPod, FileVerdict, SourceKind, SourceView, printable},
-    source::{SavedState, SourceOptions, inspect, inspect_text},
+    model::{
+        DesiredPod, FileVerdict, ObjectKey, Position, Problem, SourceKind, SourceView, printable,
+    },
+    podspec::{ObjectRef, object_refs},
+    source::{Accepts, SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -40,6 +43,12 @@ struct Report {
     /// How many lines stop something from working.
     wrong: usize,
     pods: Vec<Arc<DesiredPod>>,
+    /// The path of each file as the user wrote it.
+    shown: BTreeMap<Box<str>, String>,
+    /// The ConfigMaps and Secrets that pods find.
+    objects: BTreeSet<ObjectKey>,
+    /// A whole directory was checked, so what is not there is missing.
+    directory: bool,
 }
 
 /// Checks every path; the exit code tells whether everything was right.
@@ -51,6 +60,7 @@ pub(super) fn run(args: &CheckArgs) -> io::Result<ExitCode> {
     for path in &args.paths {
         report.path(path);
     }
+    report.references();
     report.duplicates();
     let lines: String =
         report.lines.iter().map(|line| printable(line).into_owned() + "\n").collect();
@@ -74,6 +84,7 @@ impl Report {
         flags.extend(name.and_then(|name| given("hostname-override", name)));
         let mut report = Self {
             options: SourceOptions {
+                accepts: Accepts::All,
                 node_name: String::new(),
                 settings: Settings::default(),
                 check_every: Duration::ZERO,
@@ -85,6 +96,9 @@ impl Report {
             lines: Vec::new(),
             wrong: 0,
             pods: Vec::new(),
+            shown: BTreeMap::new(),
+            objects: BTreeSet::new(),
+            directory: false,
         };
         let config = report.load(&flags);
         report.main = args.config.clone().map(|file| (file, report.wrong == 0));
@@ -94,6 +108,10 @@ impl Report {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
             priority_classes: config.pods.priority_classes.clone(),
         };
+        if let Some(path) = &config.source.config_path {
+            let options = SourceOptions { accepts: Accepts::Objects, ..report.options.clone() };
+            report.take_in(path, inspect(path, &options, clock::now()));
+        }
         report
     }
 
@@ -127,7 +145,10 @@ impl Report {
     fn path(&mut self, path: &Path) {
         match fs::metadata(path) {
             Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
-            Ok(metadata) if metadata.is_dir() => self.manifests(path),
+            Ok(metadata) if metadata.is_dir() => {
+                self.directory = true;
+                self.manifests(path);
+            }
             Ok(metadata) => match read(path) {
                 Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
                 Ok(text) if is_configuration(&text) => self.configuration(path),
@@ -157,12 +178,13 @@ impl Report {
         }
         for mut file in snapshot.view.files {
             let below = Path::new(&file.location).strip_prefix(&snapshot.view.location);
-            file.location = match below {
+            let written = match below {
                 Ok(name) if !name.as_os_str().is_empty() => path.join(name),
                 Ok(_) | Err(_) => path.to_path_buf(),
-            }
-            .to_string_lossy()
-            .into_owned();
+            };
+            let shown = written.to_string_lossy().into_owned();
+            self.shown.insert(file.location.as_str().into(), shown.clone());
+            file.location = shown;
             let shown = &file.location;
             for verdict in &file.verdicts {
                 let findings = findings(&file, verdict);
@@ -170,6 +192,11 @@ impl Report {
                     FileVerdict::Accepted { key, .. } => {
                         self.lines.extend(findings);
                         self.lines.push(format!("{shown}: ok: pod {key}"));
+                    }
+                    FileVerdict::Object { key, .. } => {
+                        self.objects.insert(key.clone());
+                        self.lines.extend(findings);
+                        self.lines.push(format!("{shown}: ok: {key}"));
                     }
                     FileVerdict::Rejected { .. } => {
                         self.wrong += findings.len();
@@ -203,6 +230,30 @@ impl Report {
         if self.load(&flags).is_some() && self.wrong == before {
             self.lines.push(format!("{}: ok", path.display()));
         }
+    }
+
+    /// ConfigMaps and Secrets that pods need and that nothing provides.
+    fn references(&mut self) {
+        let mut lines = Vec::new();
+        for pod in &self.pods {
+            let missing = object_refs(&pod.pod)
+                .into_iter()
+                .filter(|reference| !reference.optional && !self.objects.contains(&reference.key));
+            for ObjectRef { key, field, .. } in missing {
+                let position = Position { line: pod.origin.line, column: 1 };
+                let message =
+                    format!("Not found: \"{key}\": the pod waits until a document provides it");
+                let what = if self.directory { "" } else { "warning: " };
+                let problem = Problem { position, path: field, message };
+                let location = &pod.origin.location;
+                let shown = self.shown.get(location).map_or(&**location, String::as_str);
+                lines.push(finding(shown, &problem, what));
+            }
+        }
+        if self.directory {
+            self.wrong += lines.len();
+        }
+        self.lines.extend(lines);
     }
 
     /// Pods of the same name in several of the paths.

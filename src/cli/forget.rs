@@ -45,7 +45,7 @@ fn candidates(document: &StatusDocument) -> impl Iterator<Item = &PodKey> {
     let named = verdicts.flat_map(|file| &file.verdicts).filter_map(|verdict| match verdict {
         FileVerdict::Accepted { key, .. } => Some(key),
         FileVerdict::Rejected { key, .. } => key.as_ref(),
-        FileVerdict::Skipped { .. } => None,
+        FileVerdict::Object { .. } | FileVerdict::Skipped { .. } => None,
     });
     document.pods.iter().map(|view| &view.key).chain(named)
 }

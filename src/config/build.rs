@@ -35,7 +35,7 @@ pub(super) fn build(
         cluster: cluster::settings(kubelet),
         node: NodeConfig { labels: admission::node_labels(nodelet), ..NodeConfig::default() },
         paths: paths(kubelet, nodelet),
-        source: source(kubelet),
+        source: source(kubelet, nodelet),
         cri: cri(kubelet),
         pods: pods(kubelet, nodelet),
         eviction: eviction::settings(kubelet, nodelet, cgroup.enforce, notices),
@@ -77,7 +77,7 @@ fn paths(kubelet: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PathsConfig {
     }
 }
 
-fn source(r: &mut Reader<'_>) -> SourceConfig {
+fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
     let default = SourceConfig::default();
     let static_pod_path = match r.text("staticPodPath") {
         None => default.static_pod_path,
@@ -98,6 +98,7 @@ fn source(r: &mut Reader<'_>) -> SourceConfig {
     });
     SourceConfig {
         static_pod_path,
+        config_path: nodelet.filled_text("configPath").and_then(|_| nodelet.path("configPath")),
         url,
         headers: headers(r),
         file_check: r

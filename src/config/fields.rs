@@ -780,6 +780,11 @@ pub(super) const NODELET: &[Field] = &[
         String,
         "value of the owner label on this agent's sandboxes; the agent does not touch pods with another owner. If not set, it is generated at the first start and saved in the root directory",
     ),
+    yes(
+        "configPath",
+        String,
+        "directory or file with ConfigMaps and Secrets for static pods, in addition to those in staticPodPath. So Secrets can lie in a place of their own, for example with mode 0600",
+    ),
     yes_with(
         "containerLogLinksDir",
         String,

@@ -172,6 +172,8 @@ pub struct SourceConfig {
     /// `staticPodPath`: a directory or one file; `None`: no such source. Default
     /// `/etc/nodelet/static-pods`.
     pub static_pod_path: Option<PathBuf>,
+    /// `configPath`: a directory or one file with ConfigMaps and Secrets. Default `None`.
+    pub config_path: Option<PathBuf>,
     /// `staticPodURL`. Default `None`.
     pub url: Option<String>,
     /// `staticPodURLHeader`: name and value of each header, several of one name allowed. Default
@@ -187,6 +189,7 @@ impl Default for SourceConfig {
     fn default() -> Self {
         Self {
             static_pod_path: Some("/etc/nodelet/static-pods".into()),
+            config_path: None,
             url: None,
             headers: Vec::new(),
             file_check: Duration::from_secs(20),

@@ -3,15 +3,15 @@
 use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
     core::{PullStep, is_unreachable, missing, next_step, pull_failed},
-    keyring::{Credentials, Keyring},
+    keyring::{Credentials, Keyring, Layout},
     reference,
 };
 use crate::{
     blocking::REGISTRIES,
     cri::{CriError, ImageFound, v1},
-    model::{EventKind, format_duration},
+    model::{DataObject, EventKind, format_duration},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The longest time that reading the registry credentials may delay a pull.
@@ -29,6 +29,8 @@ pub struct PullRequest<'a> {
     /// Whether an image that is present may be used when policy `Always` can't reach the registry:
     /// for static pods, whose machine may be offline.
     pub accept_present: bool,
+    /// The Secrets of the pod's `imagePullSecrets`. Their credentials are tried before the node's.
+    pub pull_secrets: &'a [Arc<DataObject>],
 }
 
 /// Something to tell about a container's image.
@@ -245,7 +247,11 @@ where
                 Keyring::default()
             }
         };
-        let credentials = keyring.lookup(&repository);
+        let of_pod: Vec<Keyring> =
+            self.request.pull_secrets.iter().filter_map(|secret| of_secret(secret)).collect();
+        let keyrings = of_pod.iter().chain([&keyring]);
+        let credentials: Vec<&Credentials> =
+            keyrings.flat_map(|keyring| keyring.lookup(&repository)).collect();
         if credentials.is_empty() {
             return (self.pull)(name.to_owned(), None).await;
         }
@@ -297,6 +303,23 @@ where
     fn event(&mut self, kind: EventKind, reason: &'static str, message: String) {
         (self.record)(ImageEvent { kind, reason, message });
     }
+}
+
+/// The credentials in a Secret; `None` for one of another type, or without valid content.
+fn of_secret(secret: &DataObject) -> Option<Keyring> {
+    let (key, layout) = match &*secret.secret_type {
+        "kubernetes.io/dockerconfigjson" => (".dockerconfigjson", Layout::Config),
+        "kubernetes.io/dockercfg" => (".dockercfg", Layout::Legacy),
+        other => {
+            tracing::warn!(secret = %secret.key, "its type is {other}, not kubernetes.io/dockerconfigjson: it is not used for pulls");
+            return None;
+        }
+    };
+    let keyring = Keyring::parse(secret.data.get(key)?.as_bytes(), layout);
+    keyring
+        // Line and column only: the text holds passwords.
+        .inspect_err(|err| tracing::warn!(secret = %secret.key, line = err.line(), column = err.column(), "its registry credentials are damaged"))
+        .ok()
 }
 
 fn format_millis(duration: Duration) -> String {

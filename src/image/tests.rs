@@ -366,7 +366,13 @@ impl World {
 }
 
 fn request(policy: PullPolicy) -> PullRequest<'static> {
-    PullRequest { image: "app", policy, pull_allowed: true, accept_present: true }
+    PullRequest {
+        image: "app",
+        policy,
+        pull_allowed: true,
+        accept_present: true,
+        pull_secrets: &[],
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! The way of one text through parsing, strictness, defaults, validation and identity.
 
 use super::{
-    Context, DecodedDocument, DecodedFile, MAX_DOCUMENTS, MAX_MEMORY_BYTES, POD, defaults,
-    identity, limits, memory_bytes,
+    Context, DecodedDocument, DecodedFile, DecodedObject, MAX_DOCUMENTS, MAX_MEMORY_BYTES, POD,
+    defaults, identity, limits, memory_bytes, object,
     validate::{Report, validate},
 };
 use crate::{
@@ -30,7 +30,7 @@ const MAX_PATH: usize = 500;
 /// # Errors
 /// When the text can't be parsed. All other problems are reported for each document.
 pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
-    let mut file = Decoder { cx, documents: Vec::new(), memory_bytes: 0 };
+    let mut file = Decoder { cx, documents: Vec::new(), objects: Vec::new(), memory_bytes: 0 };
     for document in document::parse(text)? {
         let root = document.root;
         match root.get("kind").and_then(Node::as_str) {
@@ -38,39 +38,67 @@ pub fn decode(text: &[u8], cx: &Context<'_>) -> Result<DecodedFile, Problem> {
             Some(_) | None => file.document(&root)?,
         }
     }
-    Ok(DecodedFile { documents: file.documents })
+    Ok(DecodedFile { documents: file.documents, objects: file.objects })
 }
 
 /// The documents of one file, within the limits of [`super::limits`].
 struct Decoder<'a> {
     cx: &'a Context<'a>,
     documents: Vec<DecodedDocument>,
+    objects: Vec<DecodedObject>,
     memory_bytes: usize,
 }
 
 impl Decoder<'_> {
     fn document(&mut self, root: &Node) -> Result<(), Problem> {
-        let document = decode_at(root, self.cx, self.documents.len());
+        if let Some(kind) = object::kind(root) {
+            let object = object::decode(root, kind, &self.origin(root));
+            return self.add_object(object);
+        }
+        let document = decode_at(root, self.cx, self.count());
         self.add(document)
     }
 
+    fn origin(&self, root: &Node) -> Origin {
+        let (source, location) = (self.cx.source, self.cx.location.into());
+        Origin { source, location, document: self.count(), line: root.position.line }
+    }
+
+    fn count(&self) -> usize {
+        self.documents.len() + self.objects.len()
+    }
+
+    fn add_object(&mut self, object: DecodedObject) -> Result<(), Problem> {
+        let bytes = match &object.result {
+            Ok(object) => object.memory_bytes(),
+            Err(problems) => memory_bytes("", Err(problems)),
+        };
+        self.take_room(object.position, bytes)?;
+        self.objects.push(object);
+        Ok(())
+    }
+
     fn add(&mut self, document: DecodedDocument) -> Result<(), Problem> {
-        let too_large =
-            |message: String| Problem { position: document.position, path: String::new(), message };
-        if self.documents.len() >= MAX_DOCUMENTS {
+        let result = document.result.as_ref().map(|desired| &*desired.pod).map_err(Vec::as_slice);
+        self.take_room(document.position, memory_bytes(&document.as_written, result))?;
+        self.documents.push(document);
+        Ok(())
+    }
+
+    fn take_room(&mut self, position: Position, bytes: usize) -> Result<(), Problem> {
+        let too_large = |message: String| Problem { position, path: String::new(), message };
+        if self.count() >= MAX_DOCUMENTS {
             return Err(too_large(format!(
                 "Too many: at most {MAX_DOCUMENTS} documents and items of lists are read: remove some"
             )));
         }
-        let result = document.result.as_ref().map(|desired| &*desired.pod).map_err(Vec::as_slice);
-        self.memory_bytes += memory_bytes(&document.as_written, result);
+        self.memory_bytes += bytes;
         if self.memory_bytes > MAX_MEMORY_BYTES {
             return Err(too_large(format!(
                 "Too long: up to here, the documents take more than {} MiB of memory: remove some",
                 MAX_MEMORY_BYTES >> 20
             )));
         }
-        self.documents.push(document);
         Ok(())
     }
 
@@ -95,7 +123,7 @@ impl Decoder<'_> {
             problems.push(Problem { position: items.position, path: "items".to_owned(), message });
         }
         if !problems.is_empty() {
-            let mut rejected = rejected(root, self.cx, self.documents.len(), problems);
+            let mut rejected = rejected(root, self.cx, self.count(), problems);
             rejected.key = None;
             self.add(rejected)?;
         }
@@ -195,10 +223,17 @@ fn readable_key(root: &Node, node_name: &str) -> Option<PodKey> {
     if root.get("kind").and_then(Node::as_str).is_some_and(|kind| kind != "Pod") {
         return None;
     }
+    let (namespace, name) = readable_name(root)?;
+    Some(full_name(namespace, name, node_name))
+}
+
+/// Namespace and name of a document that may be wrong in any other way.
+pub(super) fn readable_name(root: &Node) -> Option<(&str, &str)> {
     let metadata = root.get("metadata")?;
     let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;
-    let namespace = metadata.get("namespace").and_then(Node::as_str).unwrap_or_default();
-    Some(full_name(document::cut(namespace, MAX_PATH), document::cut(name, MAX_PATH), node_name))
+    let namespace = metadata.get("namespace").and_then(Node::as_str);
+    let namespace = namespace.filter(|text| !text.is_empty()).unwrap_or("default");
+    Some((document::cut(namespace, MAX_PATH), document::cut(name, MAX_PATH)))
 }
 
 fn full_name(namespace: &str, name: &str, node_name: &str) -> PodKey {
@@ -206,7 +241,7 @@ fn full_name(namespace: &str, name: &str, node_name: &str) -> PodKey {
     PodKey::new(namespace, &format!("{name}-{}", node_name.to_lowercase()))
 }
 
-fn check_version(root: &Node, problems: &mut Vec<Problem>) {
+pub(super) fn check_version(root: &Node, problems: &mut Vec<Problem>) {
     let mut add = |path: &str, position: Position, message: String| {
         problems.push(Problem { position, path: path.to_owned(), message });
     };
@@ -241,7 +276,7 @@ fn check_kind(root: &Node) -> Vec<Problem> {
             Some(other) => {
                 let shown = document::show(&other.into());
                 let message = format!(
-                    "Unsupported value: {shown}: supported values: \"Pod\", \"PodList\", \"List\""
+                    "Unsupported value: {shown}: supported values: \"Pod\", \"ConfigMap\", \"Secret\", \"PodList\", \"List\""
                 );
                 add("kind", node.position, message);
             }
@@ -296,7 +331,7 @@ fn pod(
 }
 
 /// Adds what validation found, with places, except where the walk has said it already.
-fn add_report(
+pub(super) fn add_report(
     root: &Node,
     report: Report,
     problems: &mut Vec<Problem>,

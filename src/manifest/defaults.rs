@@ -25,17 +25,49 @@ pub(super) fn apply(pod: &mut k8s::Pod, settings: &Settings) {
     for container in init.chain(&mut spec.containers) {
         default_container(container, host_network);
     }
-    for volume in spec.volumes.iter_mut().flatten() {
-        match &mut volume.host_path {
-            Some(host_path) => {
-                host_path.type_.get_or_insert_default();
-            }
-            None => {
-                volume.empty_dir.get_or_insert_default();
-            }
-        }
-    }
+    spec.volumes.iter_mut().flatten().for_each(default_volume);
     default_pod_requests(spec);
+}
+
+fn default_volume(volume: &mut k8s::Volume) {
+    /// `defaultMode` of volumes that hold files.
+    const MODE: i32 = 0o644;
+    if let Some(source) = &mut volume.host_path {
+        source.type_.get_or_insert_default();
+    } else if let Some(source) = &mut volume.config_map {
+        source.default_mode.get_or_insert(MODE);
+    } else if let Some(source) = &mut volume.secret {
+        source.default_mode.get_or_insert(MODE);
+    } else if let Some(source) = &mut volume.downward_api {
+        source.default_mode.get_or_insert(MODE);
+        default_downward(source.items.as_mut());
+    } else if let Some(source) = &mut volume.projected {
+        source.default_mode.get_or_insert(MODE);
+        for projection in source.sources.iter_mut().flatten() {
+            let downward = projection.downward_api.as_mut();
+            default_downward(downward.and_then(|source| source.items.as_mut()));
+        }
+    } else {
+        volume.empty_dir.get_or_insert_default();
+    }
+}
+
+fn default_downward(items: Option<&mut Vec<k8s::DownwardAPIVolumeFile>>) {
+    for item in items.into_iter().flatten() {
+        default_source(&mut item.field_ref, &mut item.resource_field_ref);
+    }
+}
+
+fn default_source(
+    field: &mut Option<k8s::ObjectFieldSelector>,
+    resource: &mut Option<k8s::ResourceFieldSelector>,
+) {
+    if let Some(field) = field {
+        or(&mut field.api_version, "v1");
+    }
+    if let Some(resource) = resource {
+        resource.divisor.get_or_insert_with(|| Written("0".to_owned()));
+    }
 }
 
 fn default_container(container: &mut k8s::Container, host_network: bool) {
@@ -66,12 +98,7 @@ fn default_container(container: &mut k8s::Container, host_network: bool) {
         }
     }
     for source in container.env.iter_mut().flatten().filter_map(|e| e.value_from.as_mut()) {
-        if let Some(field) = &mut source.field_ref {
-            or(&mut field.api_version, "v1");
-        }
-        if let Some(resource) = &mut source.resource_field_ref {
-            resource.divisor.get_or_insert_with(|| Written("0".to_owned()));
-        }
+        default_source(&mut source.field_ref, &mut source.resource_field_ref);
     }
     let resources = container.resources.get_or_insert_default();
     for (name, limit) in resources.limits.iter().flatten() {

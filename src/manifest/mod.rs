@@ -15,6 +15,7 @@ mod docs;
 mod fields;
 mod identity;
 mod limits;
+mod object;
 mod validate;
 
 pub use crate::document::MAX_TEXT_BYTES;
@@ -23,7 +24,9 @@ pub use docs::markdown;
 pub use fields::POD;
 pub use limits::{MAX_DOCUMENTS, MAX_MEMORY_BYTES, memory_bytes};
 
-use crate::model::{DesiredPod, Origin, PodKey, Position, Problem, SourceKind};
+use crate::model::{
+    DataObject, DesiredPod, ObjectKey, Origin, PodKey, Position, Problem, SourceKind,
+};
 use jiff::Timestamp;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -55,8 +58,11 @@ pub struct Settings {
 /// not an error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedFile {
-    /// Its documents in the order written, items of lists counted as documents.
+    /// Its pods, and all that is neither a pod nor an object, in the order written. Items of lists
+    /// count as documents.
     pub documents: Vec<DecodedDocument>,
+    /// Its ConfigMaps and Secrets, in the order written.
+    pub objects: Vec<DecodedObject>,
 }
 
 /// One document of a file.
@@ -74,6 +80,20 @@ pub struct DecodedDocument {
     pub as_written: Arc<str>,
     /// The pod, or everything that is wrong, in the order written.
     pub result: Result<DesiredPod, Vec<Problem>>,
+    /// What is known and harmlessly not acted on.
+    pub warnings: Vec<Problem>,
+}
+
+/// A document of `kind: ConfigMap` or `kind: Secret`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedObject {
+    /// Where it begins.
+    pub position: Position,
+    /// Its name, also of one that is rejected, where it can be made out.
+    pub key: Option<ObjectKey>,
+    /// The object, or everything that is wrong, in the order written. The problems do not repeat
+    /// data of a Secret.
+    pub result: Result<DataObject, Vec<Problem>>,
     /// What is known and harmlessly not acted on.
     pub warnings: Vec<Problem>,
 }

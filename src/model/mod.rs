@@ -17,6 +17,7 @@ mod ids;
 mod json;
 mod known;
 mod mountinfo;
+mod object;
 mod observed;
 mod pressure;
 mod printable;
@@ -42,6 +43,7 @@ pub use json::from_json;
 pub use k8s_openapi::api::core::v1 as k8s;
 pub use known::Known;
 pub use mountinfo::{MountEntry, parse_mountinfo};
+pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };

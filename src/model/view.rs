@@ -2,7 +2,8 @@
 //! and the eviction ranking. Readers never ask a worker; they take the latest view.
 
 use super::{
-    CgroupDriver, Origin, PodKey, PodUid, Position, ProbeView, Problem, Signal, SourceKind, k8s,
+    CgroupDriver, ObjectKey, Origin, PodKey, PodUid, Position, ProbeView, Problem, Signal,
+    SourceKind, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -238,15 +239,25 @@ pub enum FileVerdict {
         /// Fields that are known and harmlessly not acted on.
         warnings: Vec<Problem>,
     },
+    /// A ConfigMap or Secret that pods may read.
+    Object {
+        /// Its name.
+        key: ObjectKey,
+        /// Fields that are known and harmlessly not acted on.
+        warnings: Vec<Problem>,
+    },
     /// Not acted on.
     Rejected {
-        /// Full name, where it could be made out.
+        /// Full name of a pod, where it could be made out.
         key: Option<PodKey>,
+        /// The name of a ConfigMap or Secret, where it could be made out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        object: Option<ObjectKey>,
         /// Where the document begins.
         position: Position,
         /// Everything that is wrong.
         problems: Vec<Problem>,
-        /// Whether an earlier good revision keeps running in its place.
+        /// Whether an earlier good revision is used in its place.
         last_good: bool,
     },
     /// Not looked at, with the reason (`not a *.yaml, *.yml or *.json file`, `backup file`, ...).

@@ -24,6 +24,7 @@ mod init;
 mod kill;
 mod memory;
 mod name;
+mod objects;
 mod occupancy;
 mod orders;
 mod outcome;

@@ -9,6 +9,7 @@ use super::{
     kill::{Stop, grace_seconds},
     memory::{Leftover, Stage},
     name::Cx,
+    objects::plan_volumes,
     regular::plan_regular,
     restart::{Verdict, exit_code, is_init_failure, plan_restart_all, verdict},
     sandbox::{self, current, plan_sandbox},
@@ -48,6 +49,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         return;
     };
     if !plan_restart_all(cx, sandbox, plan) {
+        plan_volumes(cx, plan);
         if plan_init(cx, sandbox, plan) {
             plan_regular(cx, sandbox, plan);
         }

@@ -6,6 +6,7 @@ use super::{
     kill::{Stop, kind_of, remove},
     memory::Stage,
     name::Cx,
+    objects::environment_ready,
     pod::restart_policy,
 };
 use crate::model::{
@@ -119,6 +120,10 @@ pub(crate) fn plan_start(
     if let Some(id) = restart_of
         && !plan_crash_back_off(cx, &container.name, kind, id, plan)
     {
+        return;
+    }
+    let is_created = newest.is_some_and(|instance| instance.state == ContainerState::Created);
+    if !is_created && !environment_ready(cx, container, kind, plan) {
         return;
     }
     let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };

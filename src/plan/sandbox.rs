@@ -6,6 +6,7 @@ use super::{
     kill::{Stop, grace_seconds, is_alive},
     memory::Stage,
     name::Cx,
+    objects::volumes_ready,
 };
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
 use crate::podspec::is_host_network;
@@ -51,6 +52,9 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan.block(&message);
         let event = cx.event(None, EventKind::Warning, "NetworkNotReady", message.clone());
         plan.notice(message, event);
+        return;
+    }
+    if !volumes_ready(cx, plan) {
         return;
     }
     if [Stage::Sandbox, Stage::Prepare].into_iter().any(|stage| cx.held_back(stage, plan)) {

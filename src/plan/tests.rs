@@ -1,5 +1,6 @@
 mod dead;
 mod hold;
+mod objects;
 mod occupancy;
 mod picture;
 mod probes;

@@ -1,7 +1,9 @@
 //! The input of a plan, and the plan itself.
 
 use super::{Action, PodMemory, PodOrders};
-use crate::model::{ContainerId, Event, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView, k8s};
+use crate::model::{
+    ContainerId, Event, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView, k8s,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -23,6 +25,10 @@ pub struct NameInput<'a> {
     /// What the probes of the pod's containers have found.
     pub probes: &'a PodProbes,
     pub settings: &'a PlanSettings,
+    /// ConfigMaps and Secrets.
+    pub objects: &'a NodeObjects,
+    /// The volumes of the wished pod were written from these objects.
+    pub volumes_current: bool,
     /// Readiness of the runtime and its network (`not_ready`, `network_not_ready`), as the PLEG
     /// published it last.
     pub runtime: &'a RuntimeView,

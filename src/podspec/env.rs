@@ -1,8 +1,11 @@
 //! Environment of a container: literals, fields of the pod, amounts of resources, and the
 //! `$(VAR)` references in values, commands and sub-paths.
 
-use super::{Amounts, container_limits, container_requests, expand, expanded_len};
-use crate::model::{Quantity, k8s};
+use super::{
+    Amounts, container_limits, container_requests, expand, expanded_len,
+    objects::{Finder, value_from},
+};
+use crate::model::{NodeObjects, Quantity, k8s};
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
@@ -33,6 +36,8 @@ pub struct EnvContext<'a> {
     /// Allocatable resources of the node: the limit that `resourceFieldRef` returns for a container
     /// without a limit.
     pub allocatable: &'a Amounts,
+    /// ConfigMaps and Secrets.
+    pub objects: &'a NodeObjects,
 }
 
 /// Why an environment can't be built (waiting reason `CreateContainerConfigError`).
@@ -56,12 +61,36 @@ pub enum EnvError {
         /// As written.
         container: String,
     },
+    /// An object that is not there.
+    #[error("{kind} {name:?} not found")]
+    NoObject {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// An object without this key.
+    #[error("couldn't find key {key} in {object}")]
+    NoKey {
+        /// The key.
+        key: String,
+        /// `ConfigMap default/web`
+        object: String,
+    },
+    /// A value that can't be that of an environment variable.
+    #[error("key {key} in {object} is not text: mount it as a volume")]
+    NotText {
+        /// The key.
+        key: String,
+        /// `Secret default/web`
+        object: String,
+    },
     /// A source that this agent can't read.
     #[error("environment variable {name}: {source_kind} is not supported")]
     Source {
         /// Name of the variable.
         name: String,
-        /// `configMapKeyRef`, ...
+        /// `fileKeyRef`
         source_kind: &'static str,
     },
     /// `subPathExpr` names variables that are not set, or empty.
@@ -136,29 +165,53 @@ pub fn build_env(
     container: &k8s::Container,
     cx: &EnvContext<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    if container.env_from.iter().flatten().next().is_some() {
-        return Err(EnvError::Source { name: "envFrom".to_owned(), source_kind: "envFrom" });
+    let finder = Finder::new(pod, cx.objects);
+    let mut imported = Vec::new();
+    for source in container.env_from.iter().flatten() {
+        imported.extend(finder.variables(source)?);
     }
-    measure(container, |name, source| {
-        sourced(pod, container, name, source, cx).map(|value| value.len())
+    measure(container, &imported, |name, source| {
+        let value = sourced(pod, container, name, source, cx)?;
+        Ok::<_, EnvError>(value.map(|value| value.len()))
     })?;
-    let mut made: Vec<(String, String)> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut env = Environment::default();
+    for (name, value) in &imported {
+        env.set(name, (*value).to_owned());
+    }
     for var in container.env.iter().flatten() {
         let value = match (written(var), &var.value_from) {
-            (Some(text), _) => expand(text, |name| Some(made[*places.get(name)?].1.as_str())),
+            (Some(text), _) => Some(expand(text, |name| env.get(name))),
             (None, Some(source)) => sourced(pod, container, &var.name, source, cx)?,
-            (None, None) => String::new(),
+            (None, None) => Some(String::new()),
         };
-        match places.get(var.name.as_str()) {
-            Some(place) => made[*place].1 = value,
+        if let Some(value) = value {
+            env.set(&var.name, value);
+        }
+    }
+    Ok(env.made)
+}
+
+/// Variables in the order of their first definition.
+#[derive(Default)]
+struct Environment<'a> {
+    made: Vec<(String, String)>,
+    places: HashMap<&'a str, usize>,
+}
+
+impl<'a> Environment<'a> {
+    fn get(&self, name: &str) -> Option<&str> {
+        Some(self.made[*self.places.get(name)?].1.as_str())
+    }
+
+    fn set(&mut self, name: &'a str, value: String) {
+        match self.places.get(name) {
+            Some(place) => self.made[*place].1 = value,
             None => {
-                places.insert(&var.name, made.len());
-                made.push((var.name.clone(), value));
+                self.places.insert(name, self.made.len());
+                self.made.push((name.to_owned(), value));
             }
         }
     }
-    Ok(made)
 }
 
 /// Checks the length of everything that has references, with values that are known only on the
@@ -167,7 +220,7 @@ pub fn build_env(
 /// # Errors
 /// The first field that is too long.
 pub fn check_expansion(container: &k8s::Container) -> Result<(), ExpansionError> {
-    measure(container, |_, _| Ok(0))
+    measure(container, &[], |_, _| Ok(Some(0)))
 }
 
 /// The text of a variable, unless its value comes from elsewhere.
@@ -178,10 +231,12 @@ fn written(var: &k8s::EnvVar) -> Option<&str> {
 /// Adds up what the kernel is given to execute, without making it.
 ///
 /// Every definition of a variable counts, also one that a later definition replaces: the sum is
-/// also the bound of the work.
+/// also the bound of the work. `imported` are the variables of `envFrom`. `sourced` returns `None`
+/// for a variable that is not set.
 fn measure<E: From<ExpansionError>>(
     container: &k8s::Container,
-    mut sourced: impl FnMut(&str, &k8s::EnvVarSource) -> Result<usize, E>,
+    imported: &[(String, &str)],
+    mut sourced: impl FnMut(&str, &k8s::EnvVarSource) -> Result<Option<usize>, E>,
 ) -> Result<(), E> {
     let mut lengths: HashMap<&str, usize> = HashMap::new();
     let mut total = 0_usize;
@@ -196,10 +251,17 @@ fn measure<E: From<ExpansionError>>(
             Ok(())
         }
     };
+    for (name, value) in imported {
+        add(value.len().saturating_add(name.len() + 1), &|| format!("envFrom ({name})"))?;
+        lengths.insert(name, value.len());
+    }
     for (index, var) in container.env.iter().flatten().enumerate() {
         let length = match (written(var), &var.value_from) {
             (Some(text), _) => expanded_len(text, |name| lengths.get(name).copied()),
-            (None, Some(source)) => sourced(&var.name, source)?,
+            (None, Some(source)) => match sourced(&var.name, source)? {
+                Some(length) => length,
+                None => continue,
+            },
             (None, None) => 0,
         };
         let entry = length.saturating_add(var.name.len() + 1);
@@ -278,33 +340,35 @@ pub fn expand_sub_path(text: &str, env: &[(String, String)]) -> Result<String, E
     if missing.is_empty() { Ok(path) } else { Err(EnvError::Missing { names: missing }) }
 }
 
+/// The value of a variable; `None` when it comes from an optional object or key that is not there.
 fn sourced(
     pod: &k8s::Pod,
     container: &k8s::Container,
     name: &str,
     source: &k8s::EnvVarSource,
     cx: &EnvContext<'_>,
-) -> Result<String, EnvError> {
-    let refused = |source_kind| Err(EnvError::Source { name: name.to_owned(), source_kind });
+) -> Result<Option<String>, EnvError> {
     if let Some(field) = &source.field_ref {
-        return field_value(pod, &field.field_path, cx);
+        return field_value(pod, &field.field_path, cx).map(Some);
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(pod, container, resource, cx);
+        return resource_value(pod, container, resource, cx).map(Some);
     }
-    if source.config_map_key_ref.is_some() {
-        return refused("configMapKeyRef");
-    }
-    if source.secret_key_ref.is_some() {
-        return refused("secretKeyRef");
+    if let Some(value) = value_from(Finder::new(pod, cx.objects), source)? {
+        return Ok(value.map(str::to_owned));
     }
     if source.file_key_ref.is_some() {
-        return refused("fileKeyRef");
+        let name = name.to_owned();
+        return Err(EnvError::Source { name, source_kind: "fileKeyRef" });
     }
-    Ok(String::new())
+    Ok(Some(String::new()))
 }
 
-fn field_value(pod: &k8s::Pod, path: &str, cx: &EnvContext<'_>) -> Result<String, EnvError> {
+pub(super) fn field_value(
+    pod: &k8s::Pod,
+    path: &str,
+    cx: &EnvContext<'_>,
+) -> Result<String, EnvError> {
     let meta = &pod.metadata;
     let service_account = || pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
     Ok(match path {
@@ -339,7 +403,7 @@ fn joined(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn resource_value(
+pub(super) fn resource_value(
     pod: &k8s::Pod,
     container: &k8s::Container,
     wanted: &k8s::ResourceFieldSelector,

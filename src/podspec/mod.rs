@@ -11,8 +11,10 @@
 mod cgroup;
 mod env;
 mod expand;
+mod files;
 mod hash;
 mod identity;
+mod objects;
 mod oom;
 mod priority;
 mod resources;
@@ -28,11 +30,16 @@ pub use env::{
     check_expansion, expand_command, expand_sub_path, probe_command,
 };
 pub use expand::{expand, expanded_len};
+pub use files::{
+    FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects, is_mounted,
+    volume_files,
+};
 pub use hash::container_hash;
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
     is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
 };
+pub use objects::{ObjectRef, check_env_objects, object_refs};
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};
 pub use resources::{

@@ -4,7 +4,7 @@
 )]
 
 use super::*;
-use crate::model::{PodKey, PodUid, k8s};
+use crate::model::{NodeObjects, PodKey, PodUid, k8s};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -309,6 +309,7 @@ fn environment(pod_value: Value) -> Result<BTreeMap<String, String>, String> {
         host_ips: &host,
         pod_ips: &own,
         allocatable: &allocatable,
+        objects: &NodeObjects::default(),
     };
     let first = &made.spec.as_ref().unwrap().containers[0];
     build_env(&made, first, &cx).map(BTreeMap::from_iter).map_err(|e| e.to_string())
@@ -385,10 +386,10 @@ fn fields_and_resources() {
 }
 
 #[test]
-fn what_needs_an_api_server_is_refused() {
-    let source = json!({"configMapKeyRef": {"name": "c", "key": "k"}});
+fn a_source_that_is_not_known_is_refused() {
+    let source = json!({"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}});
     let error = with_env(json!([{"name": "X", "valueFrom": source}])).unwrap_err();
-    assert_eq!(error, "environment variable X: configMapKeyRef is not supported");
+    assert_eq!(error, "environment variable X: fileKeyRef is not supported");
 }
 
 /// `A0` with 10 bytes, and variables that are each `width` times the one before.

@@ -23,17 +23,22 @@
 
 mod budget;
 mod claims;
+mod objects;
 mod report;
 mod saved;
 
 pub(super) use budget::Budget;
+pub use objects::ObjectDocument;
 pub use saved::{Saved, SavedRefusal};
 
 use crate::{
     desired::{Knowledge, SourceSnapshot},
-    model::{DesiredPod, Now, Origin, PodKey, Position, Problem, SourceKind, SourceView},
+    model::{
+        DesiredPod, NodeObjects, Now, Origin, PodKey, Position, Problem, SourceKind, SourceView,
+    },
 };
 use claims::{Claims, Decision};
+use objects::Objects;
 use saved::Refused;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -111,8 +116,10 @@ pub enum EntryLook {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedFile {
-    /// Its documents in the order written.
+    /// Its documents in the order written, without ConfigMaps and Secrets.
     pub documents: Vec<Document>,
+    /// Its ConfigMaps and Secrets in the order written.
+    pub objects: Vec<ObjectDocument>,
     /// It has no document because it holds an empty list, and not because it is empty itself.
     pub empty_list: bool,
 }
@@ -144,6 +151,7 @@ pub struct State {
     /// What is wrong with the source itself.
     error: Option<String>,
     kept: BTreeMap<PodKey, AcceptedPod>,
+    objects: Objects,
     /// The directory and the manifest names of the look before, if that one may remove.
     before: Option<(Identity, Vec<Box<str>>)>,
     /// Boot time of the first look.
@@ -248,6 +256,7 @@ impl State {
             complete: false,
             error: None,
             kept: BTreeMap::new(),
+            objects: Objects::default(),
             before: None,
             first_look: None,
         }
@@ -293,6 +302,7 @@ impl State {
     /// A look takes too long: what it has not settled counts as if the source could not be read, so
     /// that the last good pods start.
     pub fn stop_waiting(&mut self) {
+        self.objects.stop_waiting();
         self.before = None;
         for kept in self.kept.values_mut().filter(|kept| kept.presence.is_unconfirmed()) {
             kept.presence = Presence::LastGood;
@@ -320,11 +330,13 @@ impl State {
                 Some(home) if !home.is_same(*here) && !speaks => Some(self.elsewhere(home, *here)),
                 Some(_) | None => {
                     self.take_in(*here, speaks, listing, now);
+                    self.objects.step(listing);
                     None
                 }
             },
         };
         if error.is_some() {
+            self.objects.stop_waiting();
             self.before = None;
             for kept in self.kept.values_mut() {
                 kept.presence = Presence::LastGood;
@@ -339,6 +351,12 @@ impl State {
         SourceStep { snapshot: self.snapshot(listing), wake_at: self.wake_at(listing, now) }
     }
 
+    /// The ConfigMaps and Secrets that pods may read now.
+    #[must_use]
+    pub fn objects(&self) -> NodeObjects {
+        self.objects.found()
+    }
+
     /// What is wanted now, with `listing` for people. Decides nothing.
     #[must_use]
     pub fn snapshot(&self, listing: &Listing) -> SourceSnapshot {
@@ -346,7 +364,7 @@ impl State {
             kind: self.kind,
             location: self.location.clone(),
             error: self.trouble(),
-            files: report::files(listing, &self.kept, self.error.as_deref()),
+            files: report::files(listing, &self.kept, &self.objects, self.error.as_deref()),
         };
         let complete = self.complete && self.kept.values().all(|kept| kept.pod.is_ok());
         let knowledge = if complete { Knowledge::Complete } else { Knowledge::Checkpoint };
@@ -467,6 +485,11 @@ fn seen(pod: &DesiredPod) -> Option<&str> {
 }
 
 impl ParsedFile {
+    /// Whether it looks like a file that is being written: there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.documents.is_empty() && self.objects.is_empty() && !self.empty_list
+    }
+
     /// Puts pods that are accepted already in the place of their like, so that nothing is held
     /// twice: after a restart every pod comes from the saved state and from its file.
     pub fn adopt(&mut self, accepted: &[Arc<DesiredPod>]) {
@@ -500,7 +523,7 @@ impl Listing {
 impl EntryLook {
     /// Whether this says anything about pods: an unreadable file does not.
     fn speaks(&self) -> bool {
-        matches!(self, Self::Read(reading) if !reading.documents.is_empty() || reading.empty_list)
+        matches!(self, Self::Read(reading) if !reading.is_empty())
     }
 
     fn has_manifest_name(&self) -> bool {

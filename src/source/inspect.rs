@@ -38,7 +38,7 @@ pub fn inspect_text(
     options: &SourceOptions,
     now: Now,
 ) -> SourceSnapshot {
-    let look = match reader(options).read(text, location, &[], now.wall) {
+    let look = match reader(options).read(text, location, &[], now.wall, None) {
         Ok(reading) => EntryLook::Read(Arc::new(reading)),
         Err(problem) => EntryLook::Unread(problem),
     };
@@ -51,6 +51,7 @@ pub fn inspect_text(
 fn reader(options: &SourceOptions) -> Reader {
     Reader {
         kind: SourceKind::File,
+        accepts: options.accepts,
         node_name: options.node_name.as_str().into(),
         settings: Arc::new(options.settings.clone()),
     }

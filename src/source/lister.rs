@@ -96,6 +96,8 @@ struct Stamp {
     size: i64,
     mtime: (i64, i64),
     ctime: (i64, i64),
+    /// Permission bits.
+    mode: u32,
 }
 
 impl Stamp {
@@ -106,6 +108,7 @@ impl Stamp {
             size: stat.st_size,
             mtime: (stat.st_mtime, stat.st_mtime_nsec),
             ctime: (stat.st_ctime, stat.st_ctime_nsec),
+            mode: stat.st_mode & 0o777,
         }
     }
 
@@ -272,8 +275,13 @@ impl Lister {
                         Ok(Some(text)) => {
                             let digest = Sha256::digest(&text).into();
                             let look = match last {
-                                Some(last) if last.digest == digest => last.look,
-                                Some(_) | None => self.decode(name, &text, known, now),
+                                // A warning depends on the permissions.
+                                Some(last)
+                                    if last.digest == digest && last.stamp.mode == stamp.mode =>
+                                {
+                                    last.look
+                                }
+                                Some(_) | None => self.decode(name, &text, stamp, known, now),
                             };
                             (look.clone(), Some(LastRead { stamp, digest, look }))
                         }
@@ -288,8 +296,16 @@ impl Lister {
         look
     }
 
-    fn decode(&self, name: &str, text: &[u8], known: &LookContext, now: Now) -> EntryLook {
-        match self.reader.read(text, &self.location(name), &known.accepted, now.wall) {
+    fn decode(
+        &self,
+        name: &str,
+        text: &[u8],
+        stamp: Stamp,
+        known: &LookContext,
+        now: Now,
+    ) -> EntryLook {
+        let (location, mode) = (self.location(name), Some(stamp.mode));
+        match self.reader.read(text, &location, &known.accepted, now.wall, mode) {
             Ok(reading) => EntryLook::Read(reading.into()),
             Err(problem) => EntryLook::Unread(problem),
         }

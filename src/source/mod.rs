@@ -26,7 +26,11 @@ pub use directory::DirectorySource;
 pub use inspect::{inspect, inspect_text};
 pub use url::UrlSource;
 
-use crate::{desired::SourceSnapshot, manifest::Settings, model::PodKey};
+use crate::{
+    desired::SourceSnapshot,
+    manifest::Settings,
+    model::{NodeObjects, PodKey},
+};
 use output::Command;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,9 +38,22 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// No source looks more often than this by the clock, whatever was configured.
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
 
+/// Which documents a source takes; others get a verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepts {
+    /// Pods, ConfigMaps and Secrets.
+    #[default]
+    All,
+    /// Pods alone: a URL.
+    Pods,
+    /// ConfigMaps and Secrets alone: `configPath`.
+    Objects,
+}
+
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
+    pub accepts: Accepts,
     pub node_name: String,
     pub settings: Settings,
     /// Between two looks, without a hint.
@@ -62,6 +79,9 @@ pub struct SourceHandle {
     /// What it wants, from before its first look on (`Unknown`, or `Checkpoint` with the last good
     /// pods).
     pub snapshots: watch::Receiver<Arc<SourceSnapshot>>,
+    /// The ConfigMaps and Secrets that it has. Those that were written beside a pod are published
+    /// before it.
+    pub objects: watch::Receiver<Arc<NodeObjects>>,
     /// What is to be saved; changes when last good revisions change.
     pub saved: watch::Receiver<Arc<core::Saved>>,
     /// Boot time of the last sign of life of its task; zero before the first.

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     clock,
     desired::SourceSnapshot,
-    model::{FileReport, FileVerdict, PodKey, SourceKind},
+    model::{FileReport, FileVerdict, NodeObjects, PodKey, SourceKind},
     publish::PublishIfChanged as _,
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -35,6 +35,7 @@ pub(super) struct Output {
     state: State,
     last: Option<Listing>,
     snapshots: watch::Sender<Arc<SourceSnapshot>>,
+    objects: watch::Sender<Arc<NodeObjects>>,
     saved: watch::Sender<Arc<Saved>>,
     commands: mpsc::Receiver<Command>,
     heartbeat: watch::Sender<Duration>,
@@ -49,6 +50,7 @@ impl Output {
     ) -> (Self, Reader, SourceHandle) {
         let reader = Reader {
             kind,
+            accepts: options.accepts,
             node_name: options.node_name.into(),
             settings: Arc::new(options.settings),
         };
@@ -75,16 +77,19 @@ impl Output {
             tracing::error!(%location, "{error}");
         }
         let (snapshots, snapshot_reader) = watch::channel(Arc::new(first));
+        let (objects, object_reader) = watch::channel(Arc::default());
         let (saved, saved_reader) = watch::channel(Arc::new(state.saved()));
         let (sender, commands) = mpsc::channel(QUEUE);
         let (heartbeat, heartbeat_reader) = watch::channel(Duration::ZERO);
         let handle = SourceHandle {
             snapshots: snapshot_reader,
+            objects: object_reader,
             saved: saved_reader,
             commands: sender,
             heartbeat: heartbeat_reader,
         };
-        (Self { state, last: None, snapshots, saved, commands, heartbeat }, reader, handle)
+        let output = Self { state, last: None, snapshots, objects, saved, commands, heartbeat };
+        (output, reader, handle)
     }
 
     pub(super) fn state(&self) -> &State {
@@ -157,6 +162,8 @@ impl Output {
     }
 
     fn publish(&mut self, snapshot: SourceSnapshot) {
+        // Before the pods that may read them.
+        self.objects.publish_if_changed(Arc::new(self.state.objects()));
         self.snapshots.send_if_modified(|published| {
             if is_same(published, &snapshot) {
                 return false;
@@ -210,12 +217,23 @@ fn tell_file(file: &FileReport) {
                     tracing::warn!(%location, pod = %key, "{warning}");
                 }
             }
-            FileVerdict::Rejected { key, problems, last_good, .. } => {
+            FileVerdict::Object { key, warnings } => {
+                tracing::debug!(%location, object = %key, "accepted");
+                for warning in warnings {
+                    tracing::warn!(%location, object = %key, "{warning}");
+                }
+            }
+            FileVerdict::Rejected { key, object, problems, last_good, .. } => {
                 let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 let pod = key.as_ref().map(ToString::to_string);
+                let object = object.as_ref().map(ToString::to_string);
                 let problems = problems.join("; ");
-                let note = if *last_good { "; its last good revision keeps running" } else { "" };
-                tracing::warn!(%location, pod, "manifest rejected: {problems}{note}");
+                let note = match (last_good, &object) {
+                    (true, Some(_)) => "; its last good data stays in use",
+                    (true, None) => "; its last good revision keeps running",
+                    (false, _) => "",
+                };
+                tracing::warn!(%location, pod, object, "manifest rejected: {problems}{note}");
             }
             FileVerdict::Skipped { reason } => tracing::debug!(%location, "skipped: {reason}"),
         }

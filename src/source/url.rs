@@ -188,7 +188,7 @@ impl UrlSource {
         let (reader, location) = (self.reader.clone(), self.shown.clone());
         let seen = clock::now().wall;
         let accepted = self.output.state().pods();
-        let job = SOURCES.run(move || reader.read(&text, &location, &accepted, seen));
+        let job = SOURCES.run(move || reader.read(&text, &location, &accepted, seen, None));
         match job.await {
             Ok(Ok(reading)) => EntryLook::Read(reading.into()),
             Ok(Err(problem)) => EntryLook::Unread(problem),

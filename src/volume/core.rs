@@ -5,6 +5,10 @@ use super::{Propagation, RecursiveReadOnly, VolumeError};
 use crate::model::{Quantity, k8s};
 use std::path::{Component, Path};
 
+/// Longest file name and longest path, in bytes.
+const MAX_NAME: usize = 255;
+const MAX_PATH: usize = 4096;
+
 /// What a volume is, as far as this version knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VolumeKind {
@@ -12,8 +16,36 @@ pub(super) enum VolumeKind {
     Disk,
     /// A tmpfs of the pod's own, with the `sizeLimit` in bytes.
     Memory { size_limit: Option<i64> },
+    /// Files that the agent writes.
+    Files(Plugin),
     /// A path of the host that must look like `kind`.
     HostPath { path: String, kind: HostPathType },
+}
+
+/// The kinds of volumes that the agent makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plugin {
+    EmptyDir,
+    ConfigMap,
+    Secret,
+    DownwardApi,
+    Projected,
+}
+
+impl Plugin {
+    pub(super) const ALL: [Self; 5] =
+        [Self::EmptyDir, Self::ConfigMap, Self::Secret, Self::DownwardApi, Self::Projected];
+
+    /// Its directory below `volumes` and `plugins`.
+    pub(super) fn directory(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "kubernetes.io~empty-dir",
+            Self::ConfigMap => "kubernetes.io~configmap",
+            Self::Secret => "kubernetes.io~secret",
+            Self::DownwardApi => "kubernetes.io~downward-api",
+            Self::Projected => "kubernetes.io~projected",
+        }
+    }
 }
 
 /// `hostPath.type`.
@@ -62,16 +94,17 @@ pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeE
             medium => Err(VolumeError::Medium { medium: medium.to_owned() }),
         };
     }
+    let written = [
+        (Plugin::ConfigMap, volume.config_map.is_some()),
+        (Plugin::Secret, volume.secret.is_some()),
+        (Plugin::DownwardApi, volume.downward_api.is_some()),
+        (Plugin::Projected, volume.projected.is_some()),
+    ];
+    if let Some((plugin, _)) = written.into_iter().find(|(_, given)| *given) {
+        return Ok(VolumeKind::Files(plugin));
+    }
     let bare = k8s::Volume { name: volume.name.clone(), ..k8s::Volume::default() };
     if *volume == bare { Ok(VolumeKind::Disk) } else { Err(VolumeError::UnsupportedKind) }
-}
-
-/// Names of the volumes that some container of the pod mounts; others are not set up.
-pub(super) fn is_mounted(spec: &k8s::PodSpec, volume: &str) -> bool {
-    let regular = spec.containers.iter().map(|c| &c.volume_mounts);
-    let init = spec.init_containers.iter().flatten().map(|c| &c.volume_mounts);
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.volume_mounts);
-    regular.chain(init).chain(ephemeral).flatten().flatten().any(|mount| mount.name == volume)
 }
 
 /// `size=` of a tmpfs in bytes: the smallest of what the node, the pod and the volume allow.
@@ -102,6 +135,16 @@ pub(super) fn check_sub_path(sub_path: &str) -> Result<(), VolumeError> {
         return Err(VolumeError::UpwardSubPath { sub_path: sub_path.to_owned() });
     }
     Ok(())
+}
+
+/// Refuses the path of a file that would leave the volume, or take the place of the links in it.
+pub(super) fn check_file_path(path: &str) -> Result<(), VolumeError> {
+    let fits = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= MAX_NAME;
+    if path.len() <= MAX_PATH && !path.starts_with("..") && path.split('/').all(fits) {
+        Ok(())
+    } else {
+        Err(VolumeError::FilePath { path: path.to_owned() })
+    }
 }
 
 /// The path in the container, made absolute.

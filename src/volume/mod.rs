@@ -1,4 +1,5 @@
-//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths.
+//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths, and those whose files
+//! the agent writes (configMap, secret, downwardAPI, projected).
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
 //! find what they expect) and removes a pod's directory at the end. `owner` marks the directories
@@ -12,10 +13,11 @@
 //! blocking is allowed.
 
 mod core;
-mod empty_dir;
+mod files;
 mod host_path;
 mod mounts;
 mod owner;
+mod place;
 mod root;
 mod sub_path;
 mod teardown;
@@ -25,8 +27,14 @@ mod tests;
 pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
 pub use owner::{Claim, DirOwner};
 
-use crate::model::{PodUid, VolumePlace, k8s};
+use crate::{
+    model::{PodUid, VolumePlace, k8s},
+    podspec::{FilesError, VolumeFiles, is_mounted},
+};
+use core::Plugin;
+use place::{Medium, Place};
 use std::{
+    collections::BTreeMap,
     fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -52,6 +60,15 @@ pub enum VolumeError {
         /// Which.
         path: PathBuf,
     },
+    /// A file of a volume that would lie outside of it.
+    #[error("{path:?} is no valid path for a file of a volume")]
+    FilePath {
+        /// As written.
+        path: String,
+    },
+    /// The files of a volume can't be made.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// A uid or name that can't be a directory's name.
     #[error("{name:?} is no valid name for a directory")]
     InvalidName {
@@ -125,7 +142,7 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// Something is mounted at a volume's place that is not the volume.
-    #[error("something else is mounted at {path:?}, the place of an emptyDir volume")]
+    #[error("something else is mounted at {path:?}, the place of a volume of the agent")]
     ForeignMount {
         /// The place.
         path: PathBuf,
@@ -233,7 +250,9 @@ impl Volumes {
     /// Makes every volume that a container of the pod mounts. What was set up before (also by an
     /// earlier run of the agent) is left untouched, content included.
     ///
-    /// `memory_limit_bytes` is the pod's memory limit, if every container has one.
+    /// `memory_limit_bytes` is the pod's memory limit, if every container has one. `files` are those
+    /// of the volumes that the agent writes. A volume whose files can't be made keeps those that it
+    /// has; it fails when it was not set up before.
     ///
     /// # Errors
     /// Names each volume that failed; the others are set up all the same.
@@ -242,15 +261,20 @@ impl Volumes {
         pod: &k8s::Pod,
         uid: &PodUid,
         memory_limit_bytes: Option<i64>,
+        mut files: FilesOfVolumes,
     ) -> Result<(), SetupFailed> {
         let Some(spec) = &pod.spec else { return Ok(()) };
         let mut failures = Vec::new();
         for volume in spec.volumes.iter().flatten() {
-            if !core::is_mounted(spec, &volume.name) {
+            if !is_mounted(spec, &volume.name) {
                 continue;
             }
-            let fs_group = spec.security_context.as_ref().and_then(|s| s.fs_group);
-            if let Err(error) = self.setup_one(uid, volume, memory_limit_bytes, fs_group) {
+            let inputs = SetupInputs {
+                memory_limit: memory_limit_bytes,
+                fs_group: spec.security_context.as_ref().and_then(|s| s.fs_group),
+                files: files.remove(&volume.name),
+            };
+            if let Err(error) = self.setup_one(uid, volume, inputs) {
                 failures.push(MountFailure { volume: volume.name.clone(), error });
             }
         }
@@ -276,10 +300,12 @@ impl Volumes {
                 Ok(core::VolumeKind::Disk) => false,
                 Ok(core::VolumeKind::Memory { .. }) => true,
                 // One that was refused is not there.
-                Ok(core::VolumeKind::HostPath { .. }) | Err(_) => continue,
+                Ok(core::VolumeKind::HostPath { .. } | core::VolumeKind::Files(_)) | Err(_) => {
+                    continue;
+                }
             };
-            if core::is_mounted(spec, &volume.name) {
-                let path = empty_dir::VolumePaths::new(&pod_dir, &volume.name).directory();
+            if is_mounted(spec, &volume.name) {
+                let path = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name).directory();
                 found.push(VolumePlace { name: volume.name.as_str().into(), in_memory, path });
             }
         }
@@ -290,26 +316,48 @@ impl Volumes {
         &self,
         uid: &PodUid,
         volume: &k8s::Volume,
-        memory_limit: Option<i64>,
-        fs_group: Option<i64>,
+        inputs: SetupInputs,
     ) -> Result<(), VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
         check_name(&volume.name)?;
+        let place = |plugin| Place::new(&pod_dir, plugin, &volume.name);
+        let size =
+            |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
         match core::kind_of_volume(volume)? {
             core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
-            core::VolumeKind::Disk => {
-                let place = empty_dir::VolumePaths::new(&pod_dir, &volume.name);
-                place.setup(empty_dir::Medium::Disk, fs_group)
-            }
+            core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, inputs.fs_group),
             core::VolumeKind::Memory { size_limit } => {
-                let size =
-                    core::tmpfs_size([self.inner.allocatable_memory, memory_limit, size_limit]);
-                let place = empty_dir::VolumePaths::new(&pod_dir, &volume.name);
-                place.setup(empty_dir::Medium::Memory { size }, fs_group)
+                let medium = Medium::Memory { size: size(size_limit) };
+                place(Plugin::EmptyDir).setup(medium, inputs.fs_group)
+            }
+            core::VolumeKind::Files(plugin) => {
+                let medium = match plugin {
+                    Plugin::ConfigMap => Medium::Disk,
+                    Plugin::EmptyDir | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected => {
+                        Medium::Memory { size: size(None) }
+                    }
+                };
+                let place = place(plugin);
+                match inputs.files.unwrap_or_else(|| Ok(VolumeFiles::new())) {
+                    Ok(files) => place.setup_files(medium, &files, inputs.fs_group),
+                    Err(_) if place.is_set_up(medium)? => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
             }
         }
     }
 }
+
+/// What a volume is set up with.
+struct SetupInputs {
+    /// In bytes.
+    memory_limit: Option<i64>,
+    fs_group: Option<i64>,
+    files: Option<Result<VolumeFiles, FilesError>>,
+}
+
+/// By the volume's name, the files that the agent writes, or why they can't be made.
+pub type FilesOfVolumes = BTreeMap<String, Result<VolumeFiles, FilesError>>;
 
 fn check_name(name: &str) -> Result<(), VolumeError> {
     if core::is_component(name) {

@@ -2,8 +2,8 @@
 
 use super::{
     VolumeError, Volumes, check_name,
-    core::{self, VolumeKind},
-    empty_dir::VolumePaths,
+    core::{self, Plugin, VolumeKind},
+    place::Place,
     sub_path::SubPath,
 };
 use crate::model::{PodUid, k8s};
@@ -91,11 +91,14 @@ impl Volumes {
                 }
             })?;
         check_name(&volume.name)?;
-        let (base, own) = match core::kind_of_volume(volume)? {
+        let place = |plugin| Place::new(pod_dir, plugin, volume.name.as_str()).directory();
+        let kind = core::kind_of_volume(volume)?;
+        // Only the agent writes there.
+        let read_only = matches!(kind, VolumeKind::Files(_));
+        let (base, own) = match kind {
             VolumeKind::HostPath { path, .. } => (PathBuf::from(path), false),
-            VolumeKind::Disk | VolumeKind::Memory { .. } => {
-                (VolumePaths::new(pod_dir, volume.name.as_str()).directory(), true)
-            }
+            VolumeKind::Disk | VolumeKind::Memory { .. } => (place(Plugin::EmptyDir), true),
+            VolumeKind::Files(plugin) => (place(plugin), true),
         };
         let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);
         let relative = expanded.or(mount.sub_path.as_deref()).unwrap_or("");
@@ -116,7 +119,7 @@ impl Volumes {
         Ok(HostMount {
             host_path: host_path.to_string_lossy().into_owned(),
             container_path: core::container_path(&mount.mount_path),
-            readonly: mount.read_only.unwrap_or(false),
+            readonly: read_only || mount.read_only.unwrap_or(false),
             propagation: core::propagation(mount),
             recursive_read_only: core::recursive_read_only(mount),
             selinux_relabel: own,

@@ -1,6 +1,6 @@
 //! The root directory, and what is mounted below a path.
 
-use super::{VolumeError, Volumes, empty_dir, io_error};
+use super::{VolumeError, Volumes, io_error, place};
 use crate::model::{MountEntry, parse_mountinfo};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
@@ -23,7 +23,7 @@ impl Volumes {
     /// # Errors
     /// When no tmpfs can be mounted there.
     pub fn noswap_works(&self) -> Result<bool, VolumeError> {
-        empty_dir::noswap_works(&self.inner.root.join(NOSWAP_TEST))
+        place::noswap_works(&self.inner.root.join(NOSWAP_TEST))
     }
 
     /// Makes the root directory a shared mount, unless it lies on one already, so that mounts made

@@ -2,10 +2,10 @@
 
 use super::{
     VolumeError, Volumes,
-    core::is_component,
-    empty_dir::{self, VolumePaths},
+    core::{Plugin, is_component},
     io_error,
     owner::{is_marker, remove_marked},
+    place::Place,
     root::{mounts_at_or_below, remove_empty, unmount},
     sub_path,
 };
@@ -30,19 +30,19 @@ impl Volumes {
         // SubPaths keep volumes busy: if they can't be unmounted, the volumes can't either.
         remove_sub_paths(&pod_dir.join(sub_path::DIRECTORY))?;
         let mut result = Ok(());
-        for place in empty_dirs(&pod_dir)? {
+        for place in places(&pod_dir)? {
             result = result.and(place.unmount());
         }
         result
     }
 
-    /// Deletes the pod's emptyDirs after they were unmounted. Repeat it until it succeeds.
+    /// Deletes the volumes that the agent has made, after they were unmounted. Repeat it until it succeeds.
     ///
     /// # Errors
     /// The first failure, after trying everything. Data below a foreign mount are not deleted.
     pub(crate) fn delete(&self, uid: &PodUid, slice: &mut Slice) -> Result<Removal, VolumeError> {
         let mut result = Ok(Removal::Complete);
-        for place in empty_dirs(&self.pod_dir(uid)?)? {
+        for place in places(&self.pod_dir(uid)?)? {
             match place.delete(slice) {
                 Ok(Removal::Unfinished) => return Ok(Removal::Unfinished),
                 Ok(Removal::Complete) => {}
@@ -108,10 +108,15 @@ impl Volumes {
     }
 }
 
-/// The emptyDirs that exist on disk.
-fn empty_dirs(pod_dir: &Path) -> Result<Vec<VolumePaths>, VolumeError> {
-    let paths = children(&pod_dir.join("volumes").join(empty_dir::PLUGIN))?;
-    Ok(paths.iter().filter_map(|path| Some(VolumePaths::new(pod_dir, path.file_name()?))).collect())
+/// The volumes on disk that the agent has made.
+fn places(pod_dir: &Path) -> Result<Vec<Place>, VolumeError> {
+    let mut places = Vec::new();
+    for plugin in Plugin::ALL {
+        let paths = children(&pod_dir.join("volumes").join(plugin.directory()))?;
+        let place = |path: &PathBuf| Some(Place::new(pod_dir, plugin, path.file_name()?));
+        places.extend(paths.iter().filter_map(place));
+    }
+    Ok(places)
 }
 
 /// Unmounts every subPath and removes the mount points, which are exactly three levels below.

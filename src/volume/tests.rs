@@ -117,7 +117,7 @@ fn kinds_of_volumes() {
     for (value, text) in [
         (json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), "unknown storage medium"),
         (json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}), "Pipe is an invalid"),
-        (json!({"name": "v", "configMap": {"name": "c"}}), "no volume plugin matched"),
+        (json!({"name": "v", "image": {"reference": "c"}}), "no volume plugin matched"),
     ] {
         let error = kind(value).unwrap_err().to_string();
         assert!(error.starts_with(text), "{error}");
@@ -152,14 +152,14 @@ fn small_rules() {
 fn a_disk_volume_lives_as_long_as_the_pod() {
     let root = TestRoot::new();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     let directory = root.empty_dir("v");
     assert_eq!(mode(&directory), 0o777);
     assert_eq!(mode(&root.pod_dir()), 0o750);
     assert!(root.pod_dir().join("plugins/kubernetes.io~empty-dir/v/ready").is_file());
     fs::write(directory.join("file"), "x").unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     assert_eq!(mode(&directory), 0o700, "what was set up is left as the containers made it");
     assert_eq!(fs::read(directory.join("file")).unwrap(), b"x");
     let mounts = mounts_of(&root, &pod).unwrap();
@@ -186,7 +186,7 @@ fn fs_group_owns_the_volume() {
     let root = TestRoot::new();
     let mounts = json!([{ "name": "v", "mountPath": "/v" }]);
     let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, Some(4242));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     let metadata = fs::metadata(root.empty_dir("v")).unwrap();
     assert_eq!(metadata.gid(), 4242);
     assert_eq!(mode(&root.empty_dir("v")), 0o2777);
@@ -217,7 +217,7 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     let root = TestRoot::new();
     let volume = json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
     let pod = simple_pod(&volume);
-    root.volumes.setup(&pod, &uid(), Some(512 << 10)).unwrap();
+    root.volumes.setup(&pod, &uid(), Some(512 << 10), FilesOfVolumes::new()).unwrap();
     let directory = root.empty_dir("v");
     let mounted = mounts_at_or_below(&directory).unwrap();
     assert_eq!(mounted.len(), 1);
@@ -225,13 +225,13 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     assert!(mounted[0].super_options.contains("size=512k"), "{}", mounted[0].super_options);
     assert_eq!(mode(&directory), 0o777);
     fs::write(directory.join("file"), "x").unwrap();
-    root.volumes.setup(&pod, &uid(), Some(512 << 10)).unwrap();
+    root.volumes.setup(&pod, &uid(), Some(512 << 10), FilesOfVolumes::new()).unwrap();
     assert!(directory.join("file").exists());
     assert_eq!(root.mounts().len(), 1);
 
     // A reboot: the marker is there, the mount is not.
     umount2(&directory, MntFlags::empty()).unwrap();
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     assert_eq!(root.mounts().len(), 1);
     assert!(remove_pod_dir(&root.volumes, &uid()).is_err(), "it is still mounted");
     teardown(&root.volumes, &uid()).unwrap();
@@ -248,7 +248,7 @@ fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
             {"name": "unused", "hostPath": {"path": missing, "type": "Directory"}},
             {"name": "a", "hostPath": {"path": missing, "type": "Directory"}},
             {"name": "b", "emptyDir": {}},
-            {"name": "c", "configMap": {"name": "c"}},
+            {"name": "c", "image": {"reference": "c"}},
         ]),
         &json!([
             {"name": "a", "mountPath": "/a"},
@@ -257,7 +257,7 @@ fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
         ]),
         None,
     );
-    let failed = root.volumes.setup(&pod, &uid(), None).unwrap_err();
+    let failed = root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap_err();
     let messages: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();
     assert_eq!(
         messages,
@@ -333,7 +333,7 @@ fn sub_paths_are_made_pinned_and_taken_down() {
         ]),
         None,
     );
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     let directory = root.empty_dir("v");
     fs::write(directory.join("file"), "content").unwrap();
     fs::create_dir(directory.join("real")).unwrap();
@@ -409,7 +409,7 @@ fn expanded_sub_paths_win() {
     let root = TestRoot::new();
     let mounts = json!([{"name": "v", "mountPath": "/v", "subPathExpr": "$(POD)"}]);
     let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, None);
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let inputs = MountInputs {
         pod: &pod,
@@ -439,7 +439,7 @@ fn remove_pod_dir(volumes: &Volumes, uid: &PodUid) -> Result<(), VolumeError> {
 fn volumes_are_deleted_in_slices() {
     let root = TestRoot::new();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     for n in 0..10 {
         fs::create_dir(root.empty_dir("v").join(n.to_string())).unwrap();
     }
@@ -465,7 +465,7 @@ fn nothing_is_deleted_behind_a_mount() {
     fs::create_dir(&data).unwrap();
     fs::write(data.join("precious"), "").unwrap();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     let bind = |target: &Path| {
         fs::create_dir_all(target).unwrap();
         mount(Some(&data), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
@@ -521,7 +521,7 @@ fn the_root_becomes_shared_once() {
     assert!(at_root[0].shared);
     // Volumes below it come and go as ever.
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     teardown(&root.volumes, &uid()).unwrap();
     remove_pod_dir(&root.volumes, &uid()).unwrap();
 }
@@ -538,7 +538,7 @@ fn a_uid_is_never_a_path() {
         assert!(remove_pod_dir(&root.volumes, &uid).is_err());
     }
     let dots = simple_pod(&json!({"name": "..", "emptyDir": {}}));
-    root.volumes.setup(&dots, &uid(), None).unwrap();
+    root.volumes.setup(&dots, &uid(), None, FilesOfVolumes::new()).unwrap();
     assert!(!root.pod_dir().exists(), "a volume that nobody mounts");
 }
 
@@ -561,7 +561,7 @@ fn empty_dirs_are_found_where_they_are_made() {
     let names: Vec<(&str, bool)> = found.iter().map(|v| (&*v.name, v.in_memory)).collect();
     assert_eq!(names, [("disk", false), ("memory", true)]);
     assert!(found.iter().all(|volume| !volume.path.exists()));
-    root.volumes.setup(&pod, &uid(), None).unwrap();
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
     assert!(found.iter().all(|volume| volume.path.is_dir()));
 }
 
@@ -655,17 +655,17 @@ fn a_foreign_mount_at_the_place_of_an_empty_dir_is_refused() {
         fs::create_dir(&data).unwrap();
         fs::write(data.join("precious"), "").unwrap();
         let (pod, directory) = (simple_pod(&volume), root.empty_dir("v"));
-        root.volumes.setup(&pod, &uid(), None).unwrap();
+        root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
         umount2(&directory, MntFlags::empty()).ok();
         mount(Some(&data), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-        let refused = root.volumes.setup(&pod, &uid(), None).unwrap_err();
+        let refused = root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap_err();
         let refused = refused.failures[0].to_string();
         assert!(refused.contains("something else is mounted at"), "{refused}");
         let torn_down = teardown(&root.volumes, &uid()).unwrap_err();
         assert!(matches!(torn_down, VolumeError::StillMounted { .. }), "{torn_down}");
         assert_eq!(root.mounts(), std::slice::from_ref(&directory));
         umount2(&directory, MntFlags::empty()).unwrap();
-        root.volumes.setup(&pod, &uid(), None).unwrap();
+        root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
         teardown(&root.volumes, &uid()).unwrap();
         assert!(data.join("precious").exists());
     }

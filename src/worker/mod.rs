@@ -27,7 +27,7 @@ pub use execute::{Host, HostPaths, HostSettings, Leftovers};
 pub use set::{Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
-    model::{ObservedPod, PodProbes, RuntimeView},
+    model::{NodeObjects, ObservedPod, PodProbes, RuntimeView},
     plan::PodOrders,
 };
 use std::sync::Arc;
@@ -41,6 +41,8 @@ struct Input {
     runtime: Arc<RuntimeView>,
     /// What the probes of the pod's containers have found.
     probes: Arc<PodProbes>,
+    /// ConfigMaps and Secrets.
+    objects: Arc<NodeObjects>,
     /// Counts the inputs, so that the set knows whether a report answers the latest one.
     sequence: u64,
 }

@@ -21,8 +21,8 @@ use crate::{
     desired::{Desired, SourceSnapshot, merge},
     machine::NodeIps,
     model::{
-        Ending, MachineState, NodeProbes, ObservedPod, PodKey, PodProbes, PodUid, PodViews,
-        PressureOrders, RuntimeView, from_json, priority_of,
+        Ending, MachineState, NodeObjects, NodeProbes, ObservedPod, PodKey, PodProbes, PodUid,
+        PodViews, PressureOrders, RuntimeView, from_json, priority_of,
     },
     plan::{Occupancy, Wish},
     pleg::{Health, PlegUpdate},
@@ -56,6 +56,7 @@ pub struct WorkerSet {
     machine: watch::Receiver<MachineState>,
     node_ips: watch::Receiver<NodeIps>,
     probes: watch::Receiver<Arc<NodeProbes>>,
+    objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
     pressure: watch::Receiver<Arc<PressureOrders>>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
@@ -89,6 +90,7 @@ struct State {
     desired: Desired,
     runtime: Arc<RuntimeView>,
     machine: MachineState,
+    objects: Arc<NodeObjects>,
     pressure: Arc<PressureOrders>,
     admitted: Admitted,
     listed: bool,
@@ -129,6 +131,8 @@ pub struct SetInputs {
     pub node: NodeFacts,
     /// What the probes of all containers have found.
     pub probes: watch::Receiver<Arc<NodeProbes>>,
+    /// ConfigMaps and Secrets of each place, most important first.
+    pub objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
     /// What is short on the node, and which pods are evicted for it.
     pub pressure: watch::Receiver<Arc<PressureOrders>>,
     /// Records that an earlier run of the agent left.
@@ -155,6 +159,7 @@ impl WorkerSet {
             host,
             node: inputs.node,
             probes: inputs.probes,
+            objects: inputs.objects,
             sources: inputs.sources,
             updates: inputs.updates,
             health: inputs.health,
@@ -264,6 +269,7 @@ impl WorkerSet {
                     changed?;
                     self.take_probes();
                 }
+                () = any_changed(&mut self.objects) => self.take_objects(),
                 changed = self.node_ips.changed() => {
                     changed?;
                     self.report_anew();
@@ -322,6 +328,8 @@ impl WorkerSet {
         if !self.state.listed {
             return;
         }
+        // A source publishes objects before the pods that were written beside them.
+        self.take_objects();
         let snapshots: Vec<Arc<SourceSnapshot>> =
             self.sources.iter_mut().map(|s| Arc::clone(&s.borrow_and_update())).collect();
         let state = &self.state;
@@ -369,6 +377,23 @@ impl WorkerSet {
                     input.sequence += 1;
                 }
                 changed
+            });
+        }
+    }
+
+    /// Gives the workers the objects that their pods may read.
+    fn take_objects(&mut self) {
+        let places: Vec<Arc<NodeObjects>> =
+            self.objects.iter_mut().map(|place| Arc::clone(&place.borrow_and_update())).collect();
+        let objects = NodeObjects::merge(&places);
+        if *self.state.objects == objects {
+            return;
+        }
+        self.state.objects = Arc::new(objects);
+        for handle in self.state.workers.values() {
+            handle.input.send_modify(|input| {
+                input.objects = Arc::clone(&self.state.objects);
+                input.sequence += 1;
             });
         }
     }
@@ -427,6 +452,7 @@ impl WorkerSet {
             observed: self.state.observed.get(key).cloned().unwrap_or_default(),
             runtime: Arc::clone(&self.state.runtime),
             probes: of_pod(&self.probes.borrow(), key),
+            objects: Arc::clone(&self.state.objects),
             sequence: 0,
         });
         let records = self.state.records.remove(key).unwrap_or_default();

@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     clock,
-    model::{PodKey, PodUid, k8s},
+    model::{DataObject, NodeObjects, ObjectKey, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, plan_name,
     },
+    podspec::object_refs,
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,9 @@ pub(super) struct Worker {
     at_once: Option<HeldPod>,
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
+    /// What the volumes of an incarnation were made from last; `None` before this run of the agent
+    /// has written them.
+    written: Option<(PodUid, ObjectsRead)>,
 }
 
 enum Pass {
@@ -101,6 +105,7 @@ impl Worker {
             held: None,
             at_once: None,
             losses,
+            written: None,
         }
     }
 
@@ -162,6 +167,8 @@ impl Worker {
                 observed: &observed,
                 memory: &self.memory,
                 probes: &input.probes,
+                objects: &input.objects,
+                volumes_current: self.has_written(input),
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
                 records_saved,
@@ -202,10 +209,15 @@ impl Worker {
             }
             tracing::debug!(pod = %self.key, uid = %action.uid(), "{action}");
             let ends_pass = action.failure_ends_pass();
+            let pod = self.records.pod_for(action.uid(), input);
+            let prepared_with = pod.map(|pod| read(&pod, &input.objects)).unwrap_or_default();
             let Some(outcome) = self.perform(input, &plan, action).await else { return };
             let now = clock::now();
             self.acted = true;
             self.records.take(&self.host.store, &outcome).await;
+            if let Outcome::Prepared { uid } = &outcome {
+                self.written = Some((uid.clone(), prepared_with));
+            }
             if let Outcome::CleanedUp { uid } = &outcome {
                 self.reporter.forget(uid);
             }
@@ -249,6 +261,7 @@ impl Worker {
             uid: uid.clone(),
             pod: self.records.pod_for(&uid, input),
             observed: self.picture.shared().unwrap_or_default(),
+            objects: Arc::clone(&input.objects),
             cancel: cancel.clone(),
             progress: sender,
         };
@@ -349,6 +362,13 @@ impl Worker {
         self.keep().await;
     }
 
+    /// True when the volumes of the wished pod were made from the objects of `input`.
+    fn has_written(&self, input: &Input) -> bool {
+        let Some(desired) = input.orders.wish.pod() else { return true };
+        let written = self.written.as_ref().filter(|(uid, _)| *uid == desired.uid);
+        written.is_some_and(|(_, objects)| *objects == read(&desired.pod, &input.objects))
+    }
+
     /// Keeps what the agent's next life needs, when it has changed.
     async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
@@ -365,6 +385,14 @@ impl Worker {
             tracing::debug!(pod = %self.key, err = %error, "its back-offs are not kept yet");
         }
     }
+}
+
+/// The objects that a pod reads, as they are now.
+type ObjectsRead = BTreeMap<ObjectKey, Option<Arc<DataObject>>>;
+
+fn read(pod: &k8s::Pod, objects: &NodeObjects) -> ObjectsRead {
+    let keys = object_refs(pod).into_iter().map(|reference| reference.key);
+    keys.map(|key| (key.clone(), objects.found.get(&key).cloned())).collect()
 }
 
 /// Comparable, and small.

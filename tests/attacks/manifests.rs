@@ -41,7 +41,9 @@ fn said(world: &World, file: &str) -> String {
     let status = world.agent.status().unwrap();
     let problems = status.verdicts(file).into_iter().flat_map(|verdict| match verdict {
         FileVerdict::Rejected { problems, .. } => problems.clone(),
-        FileVerdict::Accepted { warnings, .. } => warnings.clone(),
+        FileVerdict::Accepted { warnings, .. } | FileVerdict::Object { warnings, .. } => {
+            warnings.clone()
+        }
         FileVerdict::Skipped { .. } => Vec::new(),
     });
     problems.map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")

@@ -109,7 +109,8 @@ fn bad_edits(good: &Pod) -> Vec<(&'static str, Vec<u8>)> {
         (
             "a volume that is not supported",
             edit(
-                good.clone().set("volumes", json!([{ "name": "c", "configMap": { "name": "c" } }])),
+                good.clone()
+                    .set("volumes", json!([{ "name": "c", "gitRepo": { "repository": "c" } }])),
             ),
         ),
         (

@@ -32,6 +32,7 @@ pub mod lifecycle;
 pub mod memory_pressure;
 pub mod memory_restarts;
 pub mod memory_rig;
+pub mod objects;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
@@ -67,6 +68,10 @@ macro_rules! shared_scenarios {
             edits::a_vanished_directory_keeps_its_pods,
             edits::of_two_manifests_with_one_name_the_running_one_stays,
             edits::what_is_no_manifest_is_listed_with_its_reason,
+            objects::objects_written_beside_a_pod_are_there_at_its_start,
+            objects::a_pod_waits_for_objects_and_starts_when_they_come,
+            objects::an_edited_object_reaches_the_volume_and_restarts_nothing,
+            objects::nothing_of_a_secret_is_told,
             probes::readiness_follows_its_command,
             probes::a_failed_liveness_probe_restarts_its_container,
             probes::other_probes_wait_for_the_startup_probe,
@@ -140,6 +145,8 @@ macro_rules! real_scenarios {
             fields::names_and_dns,
             fields::volumes,
             fields::security_context,
+            objects::a_secret_broken_meanwhile_leaves_volumes_as_they_are,
+            objects::projected_volumes_hold_what_all_their_sources_say,
             fields::images_with_users_and_non_root_checks,
             confinement::seccomp_profiles_are_in_force,
             confinement::seccomp_default_confines_what_names_no_profile,

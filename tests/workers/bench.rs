@@ -159,6 +159,7 @@ impl Bench {
             machine: machine.subscribe(),
             node: node(),
             probes: probes.subscribe(),
+            objects: Vec::new(),
             pressure: pressure.subscribe(),
             records: loaded.pods,
             kept: loaded.memory,

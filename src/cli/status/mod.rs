@@ -146,7 +146,9 @@ fn rejected(document: &StatusDocument, wanted: &Wanted) -> Option<StatusError> {
     let verdicts = || files().flat_map(|file| file.verdicts.iter().map(move |v| (file, v)));
     let key_of = |verdict: &'_ FileVerdict| match verdict {
         FileVerdict::Rejected { key, .. } => key.clone(),
-        FileVerdict::Accepted { .. } | FileVerdict::Skipped { .. } => None,
+        FileVerdict::Accepted { .. } | FileVerdict::Object { .. } | FileVerdict::Skipped { .. } => {
+            None
+        }
     };
     let keys: Vec<PodKey> = verdicts().filter_map(|(_, verdict)| key_of(verdict)).collect();
     let key = wanted.select(&document.node.name, &keys).ok()?.clone();

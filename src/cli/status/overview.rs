@@ -67,14 +67,16 @@ fn row(source: &SourceView, file: &FileReport, verdict: &FileVerdict) -> Vec<Str
     };
     let (key, said) = match verdict {
         FileVerdict::Accepted { key, .. } => (key.to_string(), "accepted".to_owned()),
-        FileVerdict::Rejected { key, last_good, .. } => {
-            let key = key.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-            let said = if *last_good {
-                "REJECTED, its last good revision keeps running"
-            } else {
-                "REJECTED"
+        FileVerdict::Object { key, .. } => (key.to_string(), "accepted".to_owned()),
+        FileVerdict::Rejected { key, object, last_good, .. } => {
+            let said = match (last_good, object) {
+                (true, Some(_)) => "REJECTED, its last good data stays in use",
+                (true, None) => "REJECTED, its last good revision keeps running",
+                (false, _) => "REJECTED",
             };
-            (key, said.to_owned())
+            let pod = key.as_ref().map(ToString::to_string);
+            let name = pod.or_else(|| object.as_ref().map(ToString::to_string));
+            (name.unwrap_or_else(|| "-".to_owned()), said.to_owned())
         }
         FileVerdict::Skipped { reason } => ("-".to_owned(), format!("ignored: {reason}")),
     };
@@ -85,7 +87,7 @@ fn row(source: &SourceView, file: &FileReport, verdict: &FileVerdict) -> Vec<Str
 pub(in crate::cli) fn findings(file: &FileReport, verdict: &FileVerdict) -> Vec<String> {
     let line = |problem: &Problem, what: &str| finding(&file.location, problem, what);
     match verdict {
-        FileVerdict::Accepted { warnings, .. } => {
+        FileVerdict::Accepted { warnings, .. } | FileVerdict::Object { warnings, .. } => {
             warnings.iter().map(|problem| line(problem, "warning: ")).collect()
         }
         FileVerdict::Rejected { problems, .. } => {
@@ -196,7 +198,7 @@ fn manifest_counts(sources: &[SourceView]) -> String {
     let (mut accepted, mut rejected, mut ignored) = (0, 0, 0);
     for verdict in sources.iter().flat_map(|s| &s.files).flat_map(|file| &file.verdicts) {
         match verdict {
-            FileVerdict::Accepted { .. } => accepted += 1,
+            FileVerdict::Accepted { .. } | FileVerdict::Object { .. } => accepted += 1,
             FileVerdict::Rejected { .. } => rejected += 1,
             FileVerdict::Skipped { .. } => ignored += 1,
         }

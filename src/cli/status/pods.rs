@@ -98,6 +98,7 @@ pub(super) fn last_good(sources: &[SourceView]) -> BTreeSet<&PodKey> {
             FileVerdict::Rejected { key: Some(key), last_good: true, .. } => Some(key),
             FileVerdict::Rejected { .. }
             | FileVerdict::Accepted { .. }
+            | FileVerdict::Object { .. }
             | FileVerdict::Skipped { .. } => None,
         })
         .collect()

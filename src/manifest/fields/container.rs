@@ -54,26 +54,30 @@ static ENV_VAR: &[Field] = &[
 ];
 
 static ENV_SOURCE: &[Field] = &[
-    Field::no("configMapKeyRef", Type::Any, "static pods may not reference configmaps"),
+    Field::differs(
+        "configMapKeyRef",
+        Type::Object(super::object::KEY_REF),
+        super::object::FROM_FILES,
+    ),
     Field::yes("fieldRef", Type::Object(FIELD_REF)),
     Field::no("fileKeyRef", Type::Any, "this version does not read environment files"),
     Field::yes("resourceFieldRef", Type::Object(RESOURCE_FIELD_REF)),
-    Field::no("secretKeyRef", Type::Any, "static pods may not reference secrets"),
+    Field::differs("secretKeyRef", Type::Object(super::object::KEY_REF), super::object::FROM_FILES),
 ];
 
-static FIELD_REF: &[Field] =
+pub(super) static FIELD_REF: &[Field] =
     &[Field::yes("apiVersion", Type::String), Field::yes("fieldPath", Type::String)];
 
-static RESOURCE_FIELD_REF: &[Field] = &[
+pub(super) static RESOURCE_FIELD_REF: &[Field] = &[
     Field::yes("containerName", Type::String),
     Field::yes("divisor", Type::Quantity),
     Field::yes("resource", Type::String),
 ];
 
 static ENV_FROM: &[Field] = &[
-    Field::no("configMapRef", Type::Any, "static pods may not reference configmaps"),
+    Field::differs("configMapRef", Type::Object(super::object::REF), super::object::FROM_FILES),
     Field::yes("prefix", Type::String),
-    Field::no("secretRef", Type::Any, "static pods may not reference secrets"),
+    Field::differs("secretRef", Type::Object(super::object::REF), super::object::FROM_FILES),
 ];
 
 static PORT: &[Field] = &[

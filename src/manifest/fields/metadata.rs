@@ -33,7 +33,7 @@ pub(super) static OBJECT_META: &[Field] = &[
     ),
 ];
 
-static MANAGED_FIELDS: &[Field] = &[
+pub(super) static MANAGED_FIELDS: &[Field] = &[
     Field::yes("apiVersion", Type::String),
     Field::yes("fieldsType", Type::String),
     Field::yes("fieldsV1", Type::Any),
@@ -43,7 +43,7 @@ static MANAGED_FIELDS: &[Field] = &[
     Field::yes("time", Type::Time),
 ];
 
-static OWNER_REFERENCE: &[Field] = &[
+pub(super) static OWNER_REFERENCE: &[Field] = &[
     Field::yes("apiVersion", Type::String),
     Field::yes("blockOwnerDeletion", Type::Bool),
     Field::yes("controller", Type::Bool),

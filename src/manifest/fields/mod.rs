@@ -7,11 +7,14 @@
 mod container;
 mod lifecycle;
 mod metadata;
+mod object;
 mod pod;
 mod scheduling;
 mod volume;
 
 use crate::document::{Field, Type};
+
+pub(super) use object::{CONFIG_MAP, SECRET};
 
 /// A Pod document.
 pub static POD: &[Field] = &[

@@ -39,10 +39,10 @@ pub(super) static POD_SPEC: &[Field] = &[
     ),
     Field::yes("hostname", Type::String),
     Field::yes("hostnameOverride", Type::String),
-    Field::no(
+    Field::differs(
         "imagePullSecrets",
-        Type::List(&Type::Any),
-        "static pods may not reference secrets; put the credentials into the node's docker config",
+        Type::List(&Type::Object(NAME_REF)),
+        super::object::FROM_FILES,
     ),
     Field::yes("initContainers", Type::List(&Type::Object(CONTAINER))),
     Field::differs("nodeName", Type::String, "always set to this node's name"),
@@ -146,3 +146,5 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
 ];
 
 static SYSCTL: &[Field] = &[Field::yes("name", Type::String), Field::yes("value", Type::String)];
+
+static NAME_REF: &[Field] = &[Field::yes("name", Type::String)];

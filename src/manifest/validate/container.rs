@@ -7,18 +7,23 @@ use std::collections::HashSet;
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
-/// What containers refer to by name.
+/// What containers and volumes refer to by name.
 pub(super) struct Named<'a> {
     pub(super) volumes: HashSet<&'a str>,
     pub(super) containers: HashSet<&'a str>,
 }
 
-pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
-    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let named = Named {
-        volumes: spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect(),
-        containers: all.map(|c| c.name.as_str()).collect(),
-    };
+impl<'a> Named<'a> {
+    pub(super) fn of(spec: &'a k8s::PodSpec) -> Self {
+        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        Self {
+            volumes: spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect(),
+            containers: all.map(|c| c.name.as_str()).collect(),
+        }
+    }
+}
+
+pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>) {
     let host_network = spec.host_network == Some(true);
     let grace = spec.termination_grace_period_seconds.unwrap_or_default();
     let mut names = HashSet::new();
@@ -32,7 +37,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
             if !container.name.is_empty() && !names.insert(container.name.as_str()) {
                 report.duplicate(&name_path, container.name.as_str());
             }
-            check_one(report, &path, container, &named);
+            check_one(report, &path, container, named);
             check_ports(report, &path, container, host_network);
             lifecycle::check(report, &path, container, list == "initContainers", grace);
             check_host_ports(report, &path, container, &mut host_ports);

@@ -44,30 +44,77 @@ pub(super) fn check(
         if given(variable.value.as_ref()).is_some() {
             report.invalid(&path, "", "may not be specified when `value` is not empty");
         }
-        match (&source.field_ref, &source.resource_field_ref) {
-            (Some(_), Some(_)) => {
-                report.invalid(&path, "", "may not have more than one field specified at a time");
-            }
-            (Some(field), None) => field_ref(report, &format!("{path}.fieldRef"), field),
-            (None, Some(resource)) => {
-                resource_ref(report, &format!("{path}.resourceFieldRef"), resource, named);
-            }
-            (None, None) => {
-                let detail = "must specify one of: `fieldRef` or `resourceFieldRef`";
-                report.invalid(&path, "", detail);
-            }
-        }
+        value_from(report, &path, source, named);
     }
     if let Err(error) = check_expansion(container) {
         report.too_long_because(&format!("{path}.{}", error.field()), &error.to_string());
     }
-    for index in 0..container.env_from.as_ref().map_or(0, Vec::len) {
-        let detail = "must specify one of: `configMapRef` or `secretRef`";
-        report.invalid(&format!("{path}.envFrom[{index}]"), "", detail);
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        env_from(report, &format!("{path}.envFrom[{index}]"), source);
     }
 }
 
-fn field_ref(report: &mut Report, path: &str, field: &k8s::ObjectFieldSelector) {
+fn value_from(report: &mut Report, path: &str, source: &k8s::EnvVarSource, named: &Named<'_>) {
+    let mut sources = 0;
+    if let Some(field) = &source.field_ref {
+        sources += 1;
+        field_ref(report, &format!("{path}.fieldRef"), field, &FIELD_PATHS);
+    }
+    if let Some(resource) = &source.resource_field_ref {
+        sources += 1;
+        resource_ref(report, &format!("{path}.resourceFieldRef"), resource, named);
+    }
+    if let Some(from) = &source.config_map_key_ref {
+        sources += 1;
+        key_ref(report, &format!("{path}.configMapKeyRef"), &from.name, &from.key);
+    }
+    if let Some(from) = &source.secret_key_ref {
+        sources += 1;
+        key_ref(report, &format!("{path}.secretKeyRef"), &from.name, &from.key);
+    }
+    match sources {
+        0 => {
+            let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or \
+                          `secretKeyRef`";
+            report.invalid(path, "", detail);
+        }
+        1 => {}
+        _ => report.invalid(path, "", "may not have more than one field specified at a time"),
+    }
+}
+
+fn key_ref(report: &mut Report, path: &str, name: &str, key: &str) {
+    report.name(&format!("{path}.name"), name, names::dns_subdomain);
+    report.name(&format!("{path}.key"), key, names::config_key);
+}
+
+fn env_from(report: &mut Report, path: &str, source: &k8s::EnvFromSource) {
+    if let Some(prefix) = given(source.prefix.as_ref()) {
+        report.name(&format!("{path}.prefix"), prefix, names::env_name);
+    }
+    match (&source.config_map_ref, &source.secret_ref) {
+        (Some(_), Some(_)) => {
+            report.invalid(path, "", "may not have more than one field specified at a time");
+        }
+        (Some(from), None) => {
+            report.name(&format!("{path}.configMapRef.name"), &from.name, names::dns_subdomain);
+        }
+        (None, Some(from)) => {
+            report.name(&format!("{path}.secretRef.name"), &from.name, names::dns_subdomain);
+        }
+        (None, None) => {
+            report.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`");
+        }
+    }
+}
+
+/// `paths`: the fields that may be named, besides single labels and annotations.
+pub(super) fn field_ref(
+    report: &mut Report,
+    path: &str,
+    field: &k8s::ObjectFieldSelector,
+    paths: &[&str],
+) {
     if let Some(version) = given(field.api_version.as_ref())
         && version != "v1"
     {
@@ -89,11 +136,11 @@ fn field_ref(report: &mut Report, path: &str, field: &k8s::ObjectFieldSelector) 
                 report.invalid(&path, text, &detail);
             }
         }
-        None => report.one_of(&path, Some(text), &FIELD_PATHS),
+        None => report.one_of(&path, Some(text), paths),
     }
 }
 
-fn resource_ref(
+pub(super) fn resource_ref(
     report: &mut Report,
     path: &str,
     field: &k8s::ResourceFieldSelector,

@@ -37,6 +37,17 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     annotations(report, meta.annotations.as_ref());
 }
 
+/// The metadata of a ConfigMap or a Secret.
+pub(in crate::manifest) fn check_object(report: &mut Report, meta: &ObjectMeta) {
+    let name = meta.name.as_deref().unwrap_or_default();
+    report.name("metadata.name", name, names::dns_subdomain);
+    if let Some(namespace) = given(meta.namespace.as_ref()) {
+        report.name("metadata.namespace", namespace, names::dns_label);
+    }
+    labels(report, "metadata.labels", meta.labels.as_ref());
+    annotations(report, meta.annotations.as_ref());
+}
+
 /// The pod's log directory is `<namespace>_<name>-<node>_<uid>`, and a pod without one can't start.
 /// The kubelet accepts such a pod and never runs it.
 fn log_directory(report: &mut Report, meta: &ObjectMeta, full_name_len: usize) {

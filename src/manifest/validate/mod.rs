@@ -6,9 +6,10 @@
 mod container;
 mod dns;
 mod env;
+mod files;
 mod lifecycle;
 mod metadata;
-mod names;
+pub(super) mod names;
 mod placement;
 mod report;
 mod resources;
@@ -19,7 +20,7 @@ mod volumes;
 
 use super::Context;
 use crate::model::k8s;
-pub(super) use report::Report;
+pub(super) use {metadata::check_object as check_object_meta, report::Report};
 
 /// Checks a pod after defaulting and before its name gets the node's suffix.
 pub(super) fn validate(pod: &k8s::Pod, cx: &Context<'_>) -> Report {

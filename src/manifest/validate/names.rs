@@ -88,6 +88,35 @@ pub(super) fn env_name(text: &str) -> Result<(), String> {
         .to_owned())
 }
 
+/// A key of a ConfigMap or a Secret.
+pub(in crate::manifest) fn config_key(text: &str) -> Result<(), String> {
+    max_len(text, 253)?;
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if !text.bytes().all(inner) {
+        return Err("a valid config key must consist of alphanumeric characters, '-', '_' or '.' \
+                    (e.g. 'key.name', or 'KEY_NAME', or 'key-name')"
+            .to_owned());
+    }
+    match text {
+        "." | ".." => Err(format!("must not be '{text}'")),
+        _ if text.starts_with("..") => Err("must not start with '..'".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The path of a file below its volume.
+pub(super) fn volume_path(text: &str) -> Result<(), String> {
+    inner_path(text)?;
+    max_len(text, 4096)?;
+    if text.starts_with("..") {
+        return Err("must not start with '..'".to_owned());
+    }
+    if text.split('/').any(|part| part.is_empty() || part == "." || part.len() > 255) {
+        return Err("must consist of file names of at most 255 bytes, separated by '/'".to_owned());
+    }
+    Ok(())
+}
+
 /// The name of a sysctl, with dots or slashes.
 pub(super) fn sysctl_name(text: &str) -> Result<(), String> {
     max_len(text, 253)?;

@@ -18,18 +18,28 @@ pub(in crate::manifest) struct Report {
 
 impl Report {
     /// `Required value`
-    pub(super) fn required(&mut self, path: &str) {
+    pub(in crate::manifest) fn required(&mut self, path: &str) {
         self.add(path, "Required value".to_owned());
     }
 
     /// `Required value: must be ...`
-    pub(super) fn required_because(&mut self, path: &str, detail: &str) {
+    pub(in crate::manifest) fn required_because(&mut self, path: &str, detail: &str) {
         self.add(path, format!("Required value: {detail}"));
     }
 
     /// `Invalid value: "x": must be ...`
-    pub(super) fn invalid(&mut self, path: &str, value: impl Into<Value>, detail: &str) {
+    pub(in crate::manifest) fn invalid(
+        &mut self,
+        path: &str,
+        value: impl Into<Value>,
+        detail: &str,
+    ) {
         self.add(path, format!("Invalid value: {}: {detail}", show(&value.into())));
+    }
+
+    /// `Invalid value: must be ...`, without a value that may be secret.
+    pub(in crate::manifest) fn wrong(&mut self, path: &str, detail: &str) {
+        self.add(path, format!("Invalid value: {detail}"));
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`
@@ -60,7 +70,7 @@ impl Report {
     }
 
     /// `Too long: may not be more than 63 bytes`
-    pub(super) fn too_long(&mut self, path: &str, limit: usize) {
+    pub(in crate::manifest) fn too_long(&mut self, path: &str, limit: usize) {
         self.add(path, format!("Too long: may not be more than {limit} bytes"));
     }
 

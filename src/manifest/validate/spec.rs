@@ -1,7 +1,9 @@
 //! `spec`: what concerns the pod as a whole.
 
 use super::{
-    Report, container, dns, given, names, placement, resources, scheduling, security, volumes,
+    Report,
+    container::{self, Named},
+    dns, given, names, placement, resources, scheduling, security, volumes,
 };
 use crate::{manifest::Context, model::k8s, podspec::priority_of_class};
 use std::collections::BTreeMap;
@@ -13,8 +15,13 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
         &["Always", "OnFailure", "Never"],
     );
     seconds(report, spec);
-    volumes::check(report, spec);
-    container::check(report, spec);
+    let named = Named::of(spec);
+    volumes::check(report, spec, &named);
+    container::check(report, spec, &named);
+    for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
+        let path = format!("spec.imagePullSecrets[{index}].name");
+        report.name(&path, &secret.name, names::dns_subdomain);
+    }
     resources::check_pod(report, spec);
     security::check(report, spec, &cx.settings.allowed_unsafe_sysctls);
     dns::check(report, spec);

@@ -1,6 +1,6 @@
 //! `spec.volumes`, and where containers mount them.
 
-use super::{Report, container::Named, given, names};
+use super::{Report, container::Named, files, given, names};
 use crate::model::{Quantity, k8s};
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
     "BlockDevice",
 ];
 
-pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
+pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>) {
     let mut names = HashSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = format!("spec.volumes[{index}]");
@@ -24,17 +24,29 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
         if !volume.name.is_empty() && !names.insert(volume.name.as_str()) {
             report.duplicate(&name_path, volume.name.as_str());
         }
-        if volume.empty_dir.is_some() && volume.host_path.is_some() {
-            report
-                .forbidden(&format!("{path}.hostPath"), "may not specify more than 1 volume type");
-        }
-        if let Some(empty_dir) = &volume.empty_dir {
-            check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir);
-        }
-        if let Some(host_path) = &volume.host_path {
-            check_host_path(report, &format!("{path}.hostPath"), host_path);
-        }
+        check_source(report, &path, volume, named);
     }
+}
+
+fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &Named<'_>) {
+    let kinds = [
+        ("emptyDir", volume.empty_dir.is_some()),
+        ("hostPath", volume.host_path.is_some()),
+        ("configMap", volume.config_map.is_some()),
+        ("secret", volume.secret.is_some()),
+        ("downwardAPI", volume.downward_api.is_some()),
+        ("projected", volume.projected.is_some()),
+    ];
+    for (kind, _) in kinds.into_iter().filter(|(_, given)| *given).skip(1) {
+        report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
+    }
+    if let Some(empty_dir) = &volume.empty_dir {
+        check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir);
+    }
+    if let Some(host_path) = &volume.host_path {
+        check_host_path(report, &format!("{path}.hostPath"), host_path);
+    }
+    files::check(report, path, volume, named);
 }
 
 fn check_empty_dir(report: &mut Report, path: &str, source: &k8s::EmptyDirVolumeSource) {

@@ -3,9 +3,9 @@
 
 use crate::{
     model::{
-        ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, Now, ObservedContainer,
-        ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid, RuntimeView, SandboxState,
-        Shutdown, SourceKind, k8s,
+        ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects, Now,
+        ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid,
+        RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
@@ -89,6 +89,9 @@ pub(super) struct World {
     pub(super) memory: PodMemory,
     /// What the probes of the containers have found.
     pub(super) probes: PodProbes,
+    /// ConfigMaps and Secrets. A test that changes them also clears `volumes_current`.
+    pub(super) objects: NodeObjects,
+    pub(super) volumes_current: bool,
     pub(super) picture: Picture,
     pub(super) settings: PlanSettings,
     pub(super) plan: PodPlan,
@@ -158,6 +161,8 @@ impl World {
             records: BTreeMap::new(),
             memory: PodMemory::default(),
             probes: PodProbes::new(),
+            objects: NodeObjects { known: true, ..NodeObjects::default() },
+            volumes_current: false,
             picture: Picture::default(),
             settings: PlanSettings {
                 owner: OWNER.into(),
@@ -246,6 +251,8 @@ impl World {
             observed: &observed,
             memory: &self.memory,
             probes: &self.probes,
+            objects: &self.objects,
+            volumes_current: self.volumes_current,
             settings: &self.settings,
             runtime: &self.runtime,
             records_saved: self.records_saved,
@@ -395,6 +402,7 @@ impl World {
     pub(super) fn restart_agent(&mut self) {
         self.note("-- agent restarted");
         self.picture = Picture::default();
+        self.volumes_current = false;
         let file = serde_json::to_string(&self.memory).unwrap();
         self.memory = serde_json::from_str(&file).unwrap();
     }
@@ -519,7 +527,11 @@ impl World {
         let uid = action.uid().clone();
         self.note(&action.to_string());
         let outcome = match action {
-            Action::PreparePod { .. } => self.prepare(&uid),
+            Action::PreparePod { .. } => {
+                let outcome = self.prepare(&uid);
+                self.volumes_current |= outcome.is_success();
+                outcome
+            }
             Action::CreateSandbox(create) => self.create_sandbox(&uid, create.attempt),
             Action::StartContainer(start) => self.start(start),
             Action::KillContainer(kill) => {

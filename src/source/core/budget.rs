@@ -42,7 +42,8 @@ impl Budget {
     /// Takes what a file says; whether there was room for it.
     pub(in crate::source) fn take_look(&mut self, look: &EntryLook) -> bool {
         let EntryLook::Read(reading) = look else { return true };
-        let documents = self.documents.checked_sub(reading.documents.len());
+        let documents = reading.documents.len() + reading.objects.len();
+        let documents = self.documents.checked_sub(documents);
         let memory = self.memory_bytes.checked_sub(reading.memory_bytes());
         let Some((documents, memory)) = documents.zip(memory).filter(|_| !self.is_closed) else {
             self.is_closed = true;
@@ -69,7 +70,11 @@ impl ParsedFile {
             let result = document.result.as_ref().map(|desired| &*desired.pod);
             memory_bytes(&document.manifest, result.map_err(Vec::as_slice))
         });
-        bytes.sum()
+        let objects = self.objects.iter().map(|document| match &document.result {
+            Ok(object) => object.memory_bytes(),
+            Err(problems) => memory_bytes("", Err(problems)),
+        });
+        bytes.chain(objects).sum()
     }
 }
 

@@ -136,8 +136,7 @@ impl EntryLook {
             Self::Skipped { manifest_name, .. } => *manifest_name,
             Self::Read(reading) => {
                 let nameless = |d: &Document| d.key.is_none() && d.result.is_err();
-                reading.documents.iter().any(nameless)
-                    || reading.documents.is_empty() && !reading.empty_list
+                reading.documents.iter().any(nameless) || reading.is_empty()
             }
         }
     }

@@ -1,6 +1,9 @@
 //! The report about each file in the status.
 
-use super::{AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, saved::Refused};
+use super::{
+    AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, objects::Objects,
+    saved::Refused,
+};
 use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};
 use std::collections::BTreeMap;
 
@@ -62,7 +65,9 @@ fn shorten(reports: &mut [FileReport]) {
     let mut left = MAX_SHOWN;
     for verdict in reports.iter_mut().flat_map(|report| &mut report.verdicts) {
         let problems = match verdict {
-            FileVerdict::Accepted { warnings, .. } => warnings,
+            FileVerdict::Accepted { warnings, .. } | FileVerdict::Object { warnings, .. } => {
+                warnings
+            }
             FileVerdict::Rejected { problems, .. } => problems,
             FileVerdict::Skipped { .. } => continue,
         };
@@ -82,6 +87,7 @@ fn shorten(reports: &mut [FileReport]) {
 pub(super) fn files(
     listing: &Listing,
     kept: &BTreeMap<PodKey, AcceptedPod>,
+    objects: &Objects,
     error: Option<&str>,
 ) -> Vec<FileReport> {
     let mut reports: Vec<FileReport> = listing
@@ -89,7 +95,7 @@ pub(super) fn files(
         .iter()
         .map(|file| FileReport {
             location: file.location.to_string(),
-            verdicts: file_verdicts(file, kept),
+            verdicts: file_verdicts(file, kept, objects),
         })
         .collect();
     for (key, kept) in kept {
@@ -99,6 +105,7 @@ pub(super) fn files(
         let message = error.unwrap_or("the file is gone").to_owned();
         let verdict = FileVerdict::Rejected {
             key: Some(key.clone()),
+            object: None,
             position: Position { line: kept.origin().line, column: 0 },
             problems: vec![problem(message)],
             last_good: true,
@@ -117,12 +124,17 @@ pub(super) fn files(
     reports
 }
 
-fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, AcceptedPod>) -> Vec<FileVerdict> {
+fn file_verdicts(
+    file: &Listed,
+    kept: &BTreeMap<PodKey, AcceptedPod>,
+    objects: &Objects,
+) -> Vec<FileVerdict> {
     let from_here = || kept.iter().filter(|(_, kept)| kept.file == file.name);
     let last_good = from_here().any(|(_, kept)| !kept.is_current());
     let whole = |problem: Problem| {
         let position = problem.position;
-        vec![FileVerdict::Rejected { key: None, position, problems: vec![problem], last_good }]
+        let problems = vec![problem];
+        vec![FileVerdict::Rejected { key: None, object: None, position, problems, last_good }]
     };
     match &file.look {
         EntryLook::Unread(problem) => whole(problem.clone()),
@@ -135,6 +147,7 @@ fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, AcceptedPod>) -> Vec<Fil
                 }
                 Err(refused) => FileVerdict::Rejected {
                     key: Some(key.clone()),
+                    object: None,
                     position: Position { line: kept.origin().line, column: 0 },
                     problems: vec![problem(refused.reason.clone())],
                     last_good: true,
@@ -142,18 +155,18 @@ fn file_verdicts(file: &Listed, kept: &BTreeMap<PodKey, AcceptedPod>) -> Vec<Fil
             })
             .collect(),
         EntryLook::Settling => vec![FileVerdict::Skipped { reason: "being written".to_owned() }],
-        EntryLook::Read(reading) if reading.documents.is_empty() && reading.empty_list => {
-            vec![FileVerdict::Skipped { reason: "an empty list".to_owned() }]
-        }
-        EntryLook::Read(reading) if reading.documents.is_empty() => {
+        EntryLook::Read(reading) if reading.is_empty() => {
             whole(problem("there is nothing in it".to_owned()))
         }
-        EntryLook::Read(reading) => reading
-            .documents
-            .iter()
-            .enumerate()
-            .map(|(index, document)| document_verdict(file, index, document, kept))
-            .collect(),
+        EntryLook::Read(reading) if reading.empty_list => {
+            vec![FileVerdict::Skipped { reason: "an empty list".to_owned() }]
+        }
+        EntryLook::Read(reading) => {
+            let documents = reading.documents.iter().enumerate();
+            let pods =
+                documents.map(|(index, document)| document_verdict(file, index, document, kept));
+            pods.chain(objects.verdicts(file)).collect()
+        }
     }
 }
 
@@ -166,6 +179,7 @@ fn document_verdict(
     let holder = document.key.as_ref().and_then(|key| kept.get(key));
     let rejected = |problems: Vec<Problem>, last_good: bool| FileVerdict::Rejected {
         key: document.key.clone(),
+        object: None,
         position: document.position,
         problems,
         last_good,

@@ -70,7 +70,7 @@ fn listing(text: &str) -> Listing {
             "~" => EntryLook::Settling,
             "0" => EntryLook::Read(Arc::default()),
             "[]" => {
-                EntryLook::Read(Arc::new(ParsedFile { documents: Vec::new(), empty_list: true }))
+                EntryLook::Read(Arc::new(ParsedFile { empty_list: true, ..ParsedFile::default() }))
             }
             "d" => EntryLook::Skipped { reason: "a directory".to_owned(), manifest_name: true },
             "-" => EntryLook::Skipped { reason: "a backup file".to_owned(), manifest_name: false },
@@ -80,7 +80,7 @@ fn listing(text: &str) -> Listing {
                     .enumerate()
                     .map(|(index, text)| document(text, name, index))
                     .collect(),
-                empty_list: false,
+                ..ParsedFile::default()
             })),
         };
         Listed { name: name.into(), location: format!("/m/{name}").into(), look }
@@ -650,8 +650,9 @@ fn verdicts(looks: &[&str]) -> String {
         for verdict in &file.verdicts {
             let line = match verdict {
                 FileVerdict::Accepted { key, .. } => format!("{key} accepted"),
+                FileVerdict::Object { key, .. } => format!("{key} accepted"),
                 FileVerdict::Skipped { reason } => format!("skipped: {reason}"),
-                FileVerdict::Rejected { key, position, problems, last_good } => format!(
+                FileVerdict::Rejected { key, position, problems, last_good, .. } => format!(
                     "{} line {} {}: {}",
                     key.as_ref().map_or("?".to_owned(), ToString::to_string),
                     position.line,

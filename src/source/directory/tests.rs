@@ -3,7 +3,7 @@ use crate::{
     desired::{Knowledge, SourceSnapshot},
     manifest::Settings,
     model::{FileVerdict, PodKey},
-    source::{Forgotten, SavedState},
+    source::{Accepts, Forgotten, SavedState},
 };
 use std::{
     fmt::Write as _,
@@ -24,6 +24,7 @@ struct Bed {
 
 fn options(saved: SavedState) -> SourceOptions {
     SourceOptions {
+        accepts: Accepts::default(),
         node_name: "node".to_owned(),
         settings: Settings::default(),
         // Long: what the tests wait for comes from hints.
@@ -109,6 +110,7 @@ fn verdicts(snapshot: &SourceSnapshot) -> String {
         for verdict in &file.verdicts {
             match verdict {
                 FileVerdict::Accepted { key, .. } => writeln!(text, "{name}: {key}").unwrap(),
+                FileVerdict::Object { key, .. } => writeln!(text, "{name}: {key}").unwrap(),
                 FileVerdict::Skipped { reason } => writeln!(text, "{name}: {reason}").unwrap(),
                 FileVerdict::Rejected { problems, last_good, .. } => {
                     let note = if *last_good { "kept" } else { "rejected" };

@@ -3,7 +3,7 @@ use crate::{
     desired::{Knowledge, SourceSnapshot},
     manifest::Settings,
     model::FileVerdict,
-    source::SavedState,
+    source::{Accepts, SavedState},
 };
 use std::sync::Arc;
 use tokio::{
@@ -74,6 +74,7 @@ fn list(names: &[&str]) -> String {
 
 fn options(saved: SavedState) -> SourceOptions {
     SourceOptions {
+        accepts: Accepts::default(),
         node_name: "node".to_owned(),
         settings: Settings::default(),
         check_every: Duration::from_millis(20),

@@ -28,8 +28,8 @@ use crate::{
     image::Images,
     machine::NodeIps,
     model::{
-        Event, EventKind, EventTarget, ObservedPod, PodKey, PodUid, error_chain, format_duration,
-        k8s,
+        Event, EventKind, EventTarget, NodeObjects, ObservedPod, PodKey, PodUid, error_chain,
+        format_duration, k8s,
     },
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
@@ -109,6 +109,8 @@ pub(super) struct Request {
     /// The pod as it runs or is wished; `None` when only the runtime knows it.
     pub pod: Option<Arc<k8s::Pod>>,
     pub observed: Arc<ObservedPod>,
+    /// ConfigMaps and Secrets.
+    pub objects: Arc<NodeObjects>,
     /// Cancels what may take for ever: an image pull or a postStart hook.
     pub cancel: CancellationToken,
     pub progress: watch::Sender<Progress>,

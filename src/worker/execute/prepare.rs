@@ -6,8 +6,8 @@ use crate::{
     cgroup::CgroupError,
     model::{EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
-    podspec::{pod_cgroup, pod_cgroup_name, pod_limits},
-    volume::Claim,
+    podspec::{EnvContext, pod_cgroup, pod_cgroup_name, pod_limits, volume_files},
+    volume::{Claim, FilesOfVolumes},
 };
 use std::sync::Arc;
 
@@ -74,6 +74,25 @@ async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), CgroupError> {
     host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await.map(drop)
 }
 
+/// The files of the volumes that the agent writes.
+fn files(host: &Host, request: &Request, pod: &k8s::Pod) -> FilesOfVolumes {
+    let host_ips = Arc::clone(&host.node_ips.borrow());
+    let cx = EnvContext {
+        node_name: &host.settings.node_name,
+        host_ips: &host_ips,
+        // No file tells the pod's addresses.
+        pod_ips: &[],
+        allocatable: &host.settings.allocatable,
+        objects: &request.objects,
+    };
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let files = |volume: &k8s::Volume| {
+        let files = volume_files(pod, volume, &cx).transpose()?;
+        Some((volume.name.clone(), files))
+    };
+    volumes.filter_map(files).collect()
+}
+
 async fn set_up_volumes(
     host: &Host,
     request: &Request,
@@ -82,7 +101,8 @@ async fn set_up_volumes(
     let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
     let memory_limit =
         pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
-    let done = with_volumes(host, request, move || volumes.setup(&pod, &uid, memory_limit))
+    let files = files(host, request, &pod);
+    let done = with_volumes(host, request, move || volumes.setup(&pod, &uid, memory_limit, files))
         .await
         .map_err(|error| ("FailedMount", error.message()))?;
     done.map_err(|failed| {

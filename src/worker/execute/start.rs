@@ -11,7 +11,8 @@ use crate::{
     hostfiles::EtcHosts,
     image::{ImageEvent, PullPolicy, PullRequest},
     model::{
-        ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
+        ContainerId, ContainerState, DataObject, Event, EventKind, ObjectKey, ObjectKind,
+        ObservedContainer, ObservedSandbox, k8s,
     },
     plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
@@ -262,6 +263,7 @@ impl Start<'_> {
                 host_ips: &host_ips,
                 pod_ips,
                 allocatable: &self.host.settings.allocatable,
+                objects: &self.request.objects,
             },
         )?;
         let mounts = self.mounts(&env, pod_ips).await?;
@@ -356,6 +358,33 @@ impl Start<'_> {
             && (!pod_ips.is_empty() || is_host_network(self.pod))
     }
 
+    /// The Secrets for pulls. The image may be public or present, so one that is missing is an event
+    /// and no failure.
+    fn pull_secrets(&self) -> Vec<Arc<DataObject>> {
+        let names = self.pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for secret in names {
+            let key = ObjectKey::new(ObjectKind::Secret, &self.request.key.namespace, &secret.name);
+            match self.request.objects.found.get(&key) {
+                Some(object) => found.push(Arc::clone(object)),
+                None => missing.push(secret.name.as_str()),
+            }
+        }
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.host.record(
+                self.request,
+                EventKind::Warning,
+                "FailedToRetrieveImagePullSecret",
+                message,
+            );
+        }
+        found
+    }
+
     /// Makes the image present according to its pull policy. This is the only step that is
     /// cancelled when its pod is no longer wanted, because a pull may take for ever.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
@@ -369,6 +398,7 @@ impl Start<'_> {
             policy: PullPolicy::of(self.container),
             pull_allowed: self.action.pull_allowed,
             accept_present: is_static(self.pod),
+            pull_secrets: &self.pull_secrets(),
         };
         let step = |pull_tried| Step::Image {
             container: self.action.name.clone(),

@@ -68,6 +68,7 @@ fn with_worker(mut state: State, shown: Option<&str>) -> State {
         observed: Arc::default(),
         runtime: Arc::default(),
         probes: Arc::default(),
+        objects: Arc::default(),
         sequence: 0,
     });
     let shown = shown.map(PodUid::from);

@@ -1,12 +1,15 @@
-//! emptyDir: a directory or a tmpfs that lives as long as the pod.
+//! The place of a volume that the agent makes: a directory or a tmpfs that lives as long as the pod.
 
 use super::{
-    VolumeError, core, io_error,
+    VolumeError,
+    core::{self, Plugin},
+    files, io_error,
     root::{make_directory, mounts_at_or_below, set_mode, unmount},
 };
 use crate::{
     beneath::{self, Removal, Slice},
     model::MountEntry,
+    podspec::VolumeFiles,
 };
 use nix::{
     errno::Errno,
@@ -19,9 +22,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Directory of emptyDir volumes below `volumes` and `plugins`.
-pub(super) const PLUGIN: &str = "kubernetes.io~empty-dir";
-
 /// Where a volume's data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Medium {
@@ -32,21 +32,21 @@ pub(super) enum Medium {
     },
 }
 
-/// The paths of one volume.
+/// The paths of one volume that the agent makes.
 #[derive(Debug)]
-pub(super) struct VolumePaths {
+pub(super) struct Place {
     name: OsString,
-    /// `<pod>/volumes/kubernetes.io~empty-dir`
+    /// `<pod>/volumes/<plugin>`
     parent: PathBuf,
-    /// `<pod>/plugins/kubernetes.io~empty-dir/<name>`
+    /// `<pod>/plugins/<plugin>/<name>`
     meta: PathBuf,
 }
 
-impl VolumePaths {
-    pub(super) fn new(pod_dir: &Path, name: impl Into<OsString>) -> Self {
-        let name = name.into();
-        let meta = pod_dir.join("plugins").join(PLUGIN).join(&name);
-        Self { parent: pod_dir.join("volumes").join(PLUGIN), meta, name }
+impl Place {
+    pub(super) fn new(pod_dir: &Path, plugin: Plugin, name: impl Into<OsString>) -> Self {
+        let (name, plugin) = (name.into(), plugin.directory());
+        let meta = pod_dir.join("plugins").join(plugin).join(&name);
+        Self { parent: pod_dir.join("volumes").join(plugin), meta, name }
     }
 
     /// The volume's directory.
@@ -57,16 +57,7 @@ impl VolumePaths {
     /// Makes the volume, or leaves it as it is when that was finished before.
     pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
         let directory = self.directory();
-        let mut mounts = mounts_at_or_below(&directory)?;
-        mounts.retain(|m| m.mount_point == directory);
-        // A memory volume is gone after a reboot while its marker is not.
-        let (present, is_own) = match medium {
-            Medium::Disk => (directory.is_dir(), mounts.is_empty()),
-            Medium::Memory { .. } => (!mounts.is_empty(), mounts.iter().all(is_tmpfs)),
-        };
-        if !is_own {
-            return Err(VolumeError::ForeignMount { path: directory });
-        }
+        let present = self.is_present(medium)?;
         if present && self.ready_marker().exists() {
             return Ok(());
         }
@@ -84,8 +75,57 @@ impl VolumePaths {
                 .map_err(|errno| io_error("change the group of", &directory, errno.into()))?;
             set_mode(&directory, core::with_group_access(0o777))?;
         }
-        make_directory(&self.meta)?;
+        self.mark_ready()
+    }
+
+    /// Makes a volume that holds exactly `files`. They are written to their medium alone: a Secret
+    /// never reaches the disk below its tmpfs.
+    pub(super) fn setup_files(
+        &self,
+        medium: Medium,
+        files: &VolumeFiles,
+        fs_group: Option<i64>,
+    ) -> Result<(), VolumeError> {
+        let directory = self.directory();
+        if !self.is_set_up(medium)? {
+            make_directory(&self.parent)?;
+            make_directory(&directory)?;
+            if let Medium::Memory { size } = medium
+                && !self.is_present(medium)?
+            {
+                mount_tmpfs(&directory, size)?;
+            }
+            set_mode(&directory, 0o777)?;
+        }
+        let group = fs_group.and_then(|group| u32::try_from(group).ok());
+        files::write(&directory, files, group)?;
+        self.mark_ready()
+    }
+
+    /// Whether the volume was set up before, and nothing of it was lost since.
+    pub(super) fn is_set_up(&self, medium: Medium) -> Result<bool, VolumeError> {
+        Ok(self.is_present(medium)? && self.ready_marker().exists())
+    }
+
+    /// Whether the volume's medium is there. A memory volume is gone after a reboot while its
+    /// marker is not.
+    fn is_present(&self, medium: Medium) -> Result<bool, VolumeError> {
+        let directory = self.directory();
+        let mut mounts = mounts_at_or_below(&directory)?;
+        mounts.retain(|m| m.mount_point == directory);
+        let (present, is_own) = match medium {
+            Medium::Disk => (directory.is_dir(), mounts.is_empty()),
+            Medium::Memory { .. } => (!mounts.is_empty(), mounts.iter().all(is_tmpfs)),
+        };
+        if is_own { Ok(present) } else { Err(VolumeError::ForeignMount { path: directory }) }
+    }
+
+    fn mark_ready(&self) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
+        if marker.exists() {
+            return Ok(());
+        }
+        make_directory(&self.meta)?;
         fs::File::create(&marker).map(drop).map_err(|source| io_error("create", &marker, source))
     }
 

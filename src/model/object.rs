@@ -1,0 +1,150 @@
+//! ConfigMaps and Secrets: data that pods refer to by name.
+
+use super::Origin;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// The kinds of objects that hold data for pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ObjectKind {
+    /// Text and bytes that anybody may read.
+    ConfigMap,
+    /// Text and bytes that are shown nowhere.
+    Secret,
+}
+
+/// Names one object; it is displayed as `ConfigMap default/web`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectKey {
+    /// A ConfigMap and a Secret may have the same name.
+    pub kind: ObjectKind,
+    /// The namespace of the pods that may read it.
+    pub namespace: Box<str>,
+    /// `metadata.name`
+    pub name: Box<str>,
+}
+
+/// A ConfigMap or a Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataObject {
+    /// Its name.
+    pub key: ObjectKey,
+    /// The values by their keys.
+    pub data: BTreeMap<Box<str>, Datum>,
+    /// The data may not change while the object exists.
+    pub immutable: bool,
+    /// `type` of a Secret: `Opaque`, `kubernetes.io/dockerconfigjson`, ...; empty for a ConfigMap.
+    pub secret_type: Box<str>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// The value of one key. `Debug` shows its size only, because it may be secret.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Datum {
+    /// `data` of a ConfigMap, or data of a Secret that is UTF-8.
+    Text(Box<str>),
+    /// `binaryData` of a ConfigMap, or data of a Secret that is not UTF-8.
+    Binary(Box<[u8]>),
+}
+
+/// The objects that pods of this node can refer to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeObjects {
+    /// Every place that may have objects was read. Before that, an object that is not found may be
+    /// there.
+    pub known: bool,
+    /// The objects by name.
+    pub found: BTreeMap<ObjectKey, Arc<DataObject>>,
+}
+
+impl NodeObjects {
+    /// The objects of several places. Of two with the same name, the one of the earlier place
+    /// counts.
+    #[must_use]
+    pub fn merge(places: &[Arc<Self>]) -> Self {
+        let known = places.iter().all(|place| place.known);
+        let all = places.iter().rev().flat_map(|place| &place.found);
+        let found = all.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+        Self { known, found }
+    }
+}
+
+impl ObjectKind {
+    /// `kind` in a manifest.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// `configmap`, `secret`: as messages of the kubelet name it.
+    #[must_use]
+    pub fn lower(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmap",
+            Self::Secret => "secret",
+        }
+    }
+}
+
+impl ObjectKey {
+    /// The name of an object of this kind.
+    #[must_use]
+    pub fn new(kind: ObjectKind, namespace: &str, name: &str) -> Self {
+        Self { kind, namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.as_str(), self.namespace, self.name)
+    }
+}
+
+impl DataObject {
+    /// About how much memory it takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let entries = self.data.iter().map(|(key, datum)| {
+            size_of::<(Box<str>, Datum)>() + key.len() + datum.as_bytes().len()
+        });
+        size_of::<Self>() + entries.sum::<usize>()
+    }
+
+    /// Whether both hold the same, wherever they are written.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.data == other.data
+            && self.immutable == other.immutable
+            && self.secret_type == other.secret_type
+    }
+}
+
+impl Datum {
+    /// The content of a file.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Binary(bytes) => bytes,
+        }
+    }
+
+    /// The value of an environment variable; `None` for bytes.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Binary(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for Datum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.as_bytes().len())
+    }
+}

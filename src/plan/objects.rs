@@ -1,0 +1,78 @@
+//! What the pod waits for of ConfigMaps and Secrets, and when its volumes are written again.
+//!
+//! What is missing is not tried: the worker plans again as soon as an object comes or changes.
+
+use super::{Action, ContainerKind, PodPlan, memory::Stage, name::Cx};
+use crate::model::{EventKind, k8s};
+use crate::podspec::{
+    check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, object_refs,
+};
+
+const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
+
+/// True when the objects of all volumes are there. A pod whose volumes were set up before does not
+/// ask: it goes on with the files that they have.
+pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    let objects = cx.input.objects;
+    let missing: Vec<String> = volumes(cx)
+        .filter_map(|volume| {
+            let error = check_volume_objects(cx.pod, volume, objects).err()?;
+            Some(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name))
+        })
+        .collect();
+    if missing.is_empty() {
+        return true;
+    }
+    if !objects.known {
+        plan.block(NOT_KNOWN);
+        return false;
+    }
+    let message = missing.join("; ");
+    plan.block(&message);
+    let event = cx.event(None, EventKind::Warning, "FailedMount", message.clone());
+    plan.notice(message, event);
+    false
+}
+
+/// True when the objects of the container's environment are there.
+pub(crate) fn environment_ready(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    kind: ContainerKind,
+    plan: &mut PodPlan,
+) -> bool {
+    let objects = cx.input.objects;
+    let Err(error) = check_env_objects(cx.pod, container, objects) else { return true };
+    if !objects.known {
+        plan.block(NOT_KNOWN);
+        return false;
+    }
+    let message = error.to_string();
+    let path = Some(kind.field_path(&container.name));
+    let event = cx.event(path, EventKind::Warning, "Failed", format!("Error: {message}"));
+    plan.notice(message.clone(), event);
+    plan.wait(&container.name, "CreateContainerConfigError", message);
+    false
+}
+
+/// Has the volumes written again when objects have changed since, or when an earlier run of the
+/// agent wrote them.
+pub(crate) fn plan_volumes(cx: &Cx<'_>, plan: &mut PodPlan) {
+    let objects = cx.input.objects;
+    if !objects.known || cx.input.volumes_current || volumes(cx).next().is_none() {
+        return;
+    }
+    if object_refs(cx.pod).is_empty() || cx.held_back(Stage::Prepare, plan) {
+        return;
+    }
+    plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+}
+
+/// The volumes that are made from objects.
+fn volumes<'a>(cx: &Cx<'a>) -> impl Iterator<Item = &'a k8s::Volume> {
+    let spec = cx.pod.spec.as_ref();
+    let all = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+    all.iter().filter(move |volume| {
+        is_made_from_objects(volume) && spec.is_some_and(|spec| is_mounted(spec, &volume.name))
+    })
+}

@@ -1,0 +1,137 @@
+//! Pods that read ConfigMaps and Secrets.
+
+use super::world::{World, container};
+use crate::model::{DataObject, Datum, ObjectKey, ObjectKind, Origin, SourceKind};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// A pod that mounts ConfigMap `conf` and takes a variable from Secret `pass`.
+fn reader() -> Value {
+    let mut web = container("web");
+    web["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    web["env"] = json!([
+        {"name": "P", "valueFrom": {"secretKeyRef": {"name": "pass", "key": "word"}}}
+    ]);
+    json!({
+        "containers": [web],
+        "volumes": [{"name": "v", "configMap": {"name": "conf"}}],
+    })
+}
+
+fn put(world: &mut World, kind: ObjectKind, name: &str, key: &str, value: &str) {
+    let origin =
+        Origin { source: SourceKind::File, location: "/m/o.yaml".into(), document: 0, line: 1 };
+    let object = DataObject {
+        key: ObjectKey::new(kind, "default", name),
+        data: [(key.into(), Datum::Text(value.into()))].into(),
+        immutable: false,
+        secret_type: "".into(),
+        origin,
+    };
+    world.objects.found.insert(object.key.clone(), Arc::new(object));
+    world.volumes_current = false;
+}
+
+#[test]
+fn a_pod_waits_for_its_objects_and_starts_when_they_come() {
+    let mut world = World::of(&reader());
+    world.run();
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+    let missing = "MountVolume.SetUp failed for volume \"v\" : configmap \"conf\" not found";
+    assert_eq!(world.plan.blocked.as_deref(), Some(missing));
+    assert!(world.truth.sandboxes.is_empty(), "nothing is tried");
+    let trace = world.take_trace();
+    assert_eq!(trace.matches(&format!("event FailedMount {missing}")).count(), 1, "{trace}");
+    world.advance(600);
+    world.run();
+    assert!(!world.take_trace().contains("event"), "it is told once");
+
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "1");
+    world.run();
+    assert_eq!(world.line(), "CreateContainerConfigError 0/1 0");
+    let trace = world.take_trace();
+    let told = "event Failed Error: secret \"pass\" not found";
+    assert_eq!(trace.matches(told).count(), 1, "{trace}");
+
+    put(&mut world, ObjectKind::Secret, "pass", "other", "1");
+    world.run();
+    let told = "event Failed Error: couldn't find key word in Secret default/pass";
+    assert!(world.take_trace().contains(told));
+
+    put(&mut world, ObjectKind::Secret, "pass", "word", "1");
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0", "at once, without a back-off");
+}
+
+#[test]
+fn nothing_is_said_before_all_objects_were_read() {
+    let mut world = World::of(&reader());
+    world.objects.known = false;
+    world.run();
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+    let why = "waiting until ConfigMaps and Secrets have been read";
+    assert_eq!(world.plan.blocked.as_deref(), Some(why));
+    assert!(!world.take_trace().contains("event"));
+}
+
+#[test]
+fn changed_objects_are_written_and_restart_nothing() {
+    let mut world = World::of(&reader());
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "1");
+    put(&mut world, ObjectKind::Secret, "pass", "word", "1");
+    world.run();
+    world.take_trace();
+    world.run();
+    assert!(!world.take_trace().contains("prepare"), "nothing has changed");
+
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "2");
+    world.run();
+    let trace = world.take_trace();
+    assert_eq!(trace.matches("prepare").count(), 1, "{trace}");
+    assert_eq!(world.line(), "Running 1/1 0");
+
+    world.restart_agent();
+    world.run();
+    let trace = world.take_trace();
+    assert_eq!(trace.matches("prepare").count(), 1, "what was written is not known: {trace}");
+    assert_eq!(world.line(), "Running 1/1 0");
+}
+
+#[test]
+fn a_running_pod_goes_on_without_its_objects() {
+    let mut world = World::of(&reader());
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "1");
+    put(&mut world, ObjectKind::Secret, "pass", "word", "1");
+    world.run();
+    world.objects.found.retain(|key, _| key.kind == ObjectKind::Secret);
+    world.volumes_current = false;
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0");
+    // Its volume is there: it also starts again.
+    world.kill("web", 1);
+    world.run();
+    world.advance(10);
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 1");
+    // Its environment is not.
+    world.objects.found.clear();
+    world.kill("web", 1);
+    world.run();
+    world.advance(30);
+    world.run();
+    assert_eq!(world.line(), "CreateContainerConfigError 0/1 1");
+}
+
+#[test]
+fn a_pod_without_references_is_prepared_once() {
+    let mut world = World::of(&json!({
+        "containers": [container("web")],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }));
+    world.run();
+    world.take_trace();
+    world.restart_agent();
+    put(&mut world, ObjectKind::Secret, "pass", "word", "1");
+    world.run();
+    assert!(!world.take_trace().contains("prepare"));
+}

@@ -1,0 +1,261 @@
+//! The files of volumes that the agent writes: configMap, secret, downwardAPI and projected.
+
+use super::{
+    EnvContext, EnvError, container_of,
+    env::{field_value, resource_value},
+    objects::Finder,
+};
+use crate::model::{Datum, NodeObjects, ObjectKind, k8s};
+use std::{collections::BTreeMap, fmt};
+use thiserror::Error;
+
+/// `defaultMode` when it is not set.
+const DEFAULT_MODE: i32 = 0o644;
+
+/// One file of a volume. `Debug` does not show the content, because it may be secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VolumeFile {
+    /// All of it.
+    pub content: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// Files by their path below the volume, with `/` between the parts.
+pub type VolumeFiles = BTreeMap<Box<str>, VolumeFile>;
+
+/// Why the files of a volume can't be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FilesError {
+    /// An object or a field that does not exist.
+    #[error(transparent)]
+    Source(#[from] EnvError),
+    /// A key that `items` names.
+    #[error("{kind} references non-existent {what} key: {key}")]
+    NoKey {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// `config` or `secret`.
+        what: &'static str,
+        /// The key.
+        key: String,
+    },
+}
+
+/// The files of a volume; `None` for a volume of another kind.
+///
+/// # Errors
+/// When an object or a key is missing, or a field does not exist.
+pub fn volume_files(
+    pod: &k8s::Pod,
+    volume: &k8s::Volume,
+    cx: &EnvContext<'_>,
+) -> Result<Option<VolumeFiles>, FilesError> {
+    let mut made = Making { pod, cx, files: VolumeFiles::new(), default_mode: DEFAULT_MODE };
+    if let Some(source) = &volume.config_map {
+        made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        made.objects(&ObjectFiles::of_config_map(source))?;
+    } else if let Some(source) = &volume.secret {
+        made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        made.objects(&ObjectFiles::of_secret(source))?;
+    } else if let Some(source) = &volume.downward_api {
+        made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        made.downward(source.items.as_deref())?;
+    } else if let Some(source) = &volume.projected {
+        made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        for projection in source.sources.iter().flatten() {
+            for objects in ObjectFiles::of_projection(projection) {
+                made.objects(&objects)?;
+            }
+            if let Some(source) = &projection.downward_api {
+                made.downward(source.items.as_deref())?;
+            }
+        }
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(made.files))
+}
+
+/// Whether the objects and keys that a volume needs are there.
+///
+/// # Errors
+/// The first one that is missing.
+pub fn check_volume_objects(
+    pod: &k8s::Pod,
+    volume: &k8s::Volume,
+    objects: &NodeObjects,
+) -> Result<(), FilesError> {
+    let projected = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
+    let config_map = volume.config_map.iter().map(ObjectFiles::of_config_map);
+    let secret = volume.secret.iter().map(ObjectFiles::of_secret);
+    let mut all = config_map.chain(secret).chain(projected.flat_map(ObjectFiles::of_projection));
+    let finder = Finder::new(pod, objects);
+    all.try_for_each(|objects| objects.resolve(finder).map(drop))
+}
+
+/// Whether the files of a volume can change while the pod runs.
+#[must_use]
+pub fn is_made_from_objects(volume: &k8s::Volume) -> bool {
+    volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some()
+}
+
+/// Names of the volumes that some container of the pod mounts; others are not set up.
+#[must_use]
+pub fn is_mounted(spec: &k8s::PodSpec, volume: &str) -> bool {
+    let regular = spec.containers.iter().map(|c| &c.volume_mounts);
+    let init = spec.init_containers.iter().flatten().map(|c| &c.volume_mounts);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.volume_mounts);
+    regular.chain(init).chain(ephemeral).flatten().flatten().any(|mount| mount.name == volume)
+}
+
+/// The part of a volume that comes from one object.
+struct ObjectFiles<'a> {
+    kind: ObjectKind,
+    name: &'a str,
+    items: Option<&'a [k8s::KeyToPath]>,
+    optional: Option<bool>,
+}
+
+/// A file of an object: its path, the value and its own mode.
+type ObjectFile<'a> = (&'a str, &'a Datum, Option<i32>);
+
+impl<'a> ObjectFiles<'a> {
+    fn of_config_map(source: &'a k8s::ConfigMapVolumeSource) -> Self {
+        let (items, optional) = (source.items.as_deref(), source.optional);
+        Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional }
+    }
+
+    fn of_secret(source: &'a k8s::SecretVolumeSource) -> Self {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let (items, optional) = (source.items.as_deref(), source.optional);
+        Self { kind: ObjectKind::Secret, name, items, optional }
+    }
+
+    fn of_projection(projection: &'a k8s::VolumeProjection) -> impl Iterator<Item = Self> {
+        let config_map = projection.config_map.iter().map(|source| {
+            let (items, optional) = (source.items.as_deref(), source.optional);
+            Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional }
+        });
+        let secret = projection.secret.iter().map(|source| {
+            let (items, optional) = (source.items.as_deref(), source.optional);
+            Self { kind: ObjectKind::Secret, name: &source.name, items, optional }
+        });
+        config_map.chain(secret)
+    }
+
+    fn resolve(&self, finder: Finder<'a>) -> Result<Vec<ObjectFile<'a>>, FilesError> {
+        let Some(object) = finder.object(self.kind, self.name, self.optional)? else {
+            return Ok(Vec::new());
+        };
+        let Some(items) = self.items.filter(|items| !items.is_empty()) else {
+            return Ok(object.data.iter().map(|(key, datum)| (&**key, datum, None)).collect());
+        };
+        let mut files = Vec::with_capacity(items.len());
+        for item in items {
+            match object.data.get(item.key.as_str()) {
+                Some(datum) => files.push((item.path.as_str(), datum, item.mode)),
+                None if self.optional == Some(true) => {}
+                None => return Err(self.no_key(&item.key)),
+            }
+        }
+        Ok(files)
+    }
+
+    fn no_key(&self, key: &str) -> FilesError {
+        let kind = self.kind.lower();
+        let what = match self.kind {
+            ObjectKind::ConfigMap => "config",
+            ObjectKind::Secret => "secret",
+        };
+        FilesError::NoKey { kind, what, key: key.to_owned() }
+    }
+}
+
+/// The files made so far.
+struct Making<'a> {
+    pod: &'a k8s::Pod,
+    cx: &'a EnvContext<'a>,
+    files: VolumeFiles,
+    default_mode: i32,
+}
+
+impl Making<'_> {
+    /// A later file of a path takes the place of an earlier one.
+    fn add(&mut self, path: &str, content: &[u8], mode: Option<i32>) {
+        let mode = u32::try_from(mode.unwrap_or(self.default_mode)).unwrap_or_default();
+        self.files.insert(path.into(), VolumeFile { content: content.to_vec(), mode });
+    }
+
+    fn objects(&mut self, objects: &ObjectFiles<'_>) -> Result<(), FilesError> {
+        let finder = Finder::new(self.pod, self.cx.objects);
+        for (path, datum, mode) in objects.resolve(finder)? {
+            self.add(path, datum.as_bytes(), mode);
+        }
+        Ok(())
+    }
+
+    fn downward(&mut self, items: Option<&[k8s::DownwardAPIVolumeFile]>) -> Result<(), FilesError> {
+        for item in items.unwrap_or_default() {
+            let content = if let Some(field) = &item.field_ref {
+                self.field(&field.field_path)?
+            } else if let Some(resource) = &item.resource_field_ref {
+                let name = resource.container_name.as_deref().unwrap_or_default();
+                let container = container_of(self.pod, name)
+                    .ok_or_else(|| EnvError::Container { container: name.to_owned() })?;
+                resource_value(self.pod, container, resource, self.cx)?
+            } else {
+                String::new()
+            };
+            self.add(&item.path, content.as_bytes(), item.mode);
+        }
+        Ok(())
+    }
+
+    /// Unlike an environment variable, a file can hold all labels or annotations.
+    fn field(&self, path: &str) -> Result<String, EnvError> {
+        let meta = &self.pod.metadata;
+        match path {
+            "metadata.labels" => Ok(lines(meta.labels.as_ref())),
+            "metadata.annotations" => Ok(lines(meta.annotations.as_ref())),
+            path => field_value(self.pod, path, self.cx),
+        }
+    }
+}
+
+/// `key="value"` for each entry, as Go's `%q` writes it, sorted by key.
+fn lines(map: Option<&BTreeMap<String, String>>) -> String {
+    let lines = map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quoted(value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A string literal of Go.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if u32::from(c) < 0x20 || u32::from(c) == 0x7f => {
+                out.push_str(&format!("\\x{:02x}", u32::from(c)));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl fmt::Debug for VolumeFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, mode {:o}", self.content.len(), self.mode)
+    }
+}

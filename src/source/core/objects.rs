@@ -1,0 +1,172 @@
+//! The ConfigMaps and Secrets of a source: the last good data of each, while the agent runs.
+//!
+//! Unlike a pod, an object that is gone is gone at the first look that does not show it: a pod that
+//! runs does not lose anything by that. Nothing of it is saved, so that no Secret is.
+
+use super::{EntryLook, Listed, Listing};
+use crate::model::{DataObject, FileVerdict, NodeObjects, ObjectKey, Position, Problem};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// A document of `kind: ConfigMap` or `kind: Secret`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectDocument {
+    pub position: Position,
+    /// The object's name, where it can be made out.
+    pub key: Option<ObjectKey>,
+    /// The object, or everything that is wrong. The problems do not repeat data of a Secret.
+    pub result: Result<Arc<DataObject>, Vec<Problem>>,
+    /// What is known and harmlessly not acted on.
+    pub warnings: Vec<Problem>,
+}
+
+/// The objects that are in use, by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Objects {
+    kept: BTreeMap<ObjectKey, Kept>,
+    /// A look was taken in, or it is not waited for any more.
+    known: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    file: Box<str>,
+    object: Arc<DataObject>,
+}
+
+const IMMUTABLE: &str = "Forbidden: field is immutable when `immutable` is set: remove the \
+                         document and add it again, or use another name";
+
+impl Objects {
+    /// Takes in what a look showed.
+    pub(super) fn step(&mut self, listing: &Listing) {
+        self.known = true;
+        let before = std::mem::take(&mut self.kept);
+        // What the file of the last good data says comes first.
+        for at_home in [true, false] {
+            for (file, document) in documents(listing) {
+                let Ok(object) = &document.result else { continue };
+                let kept = before.get(&object.key);
+                if kept.is_some_and(|kept| kept.file == file.name) == at_home
+                    && !self.kept.contains_key(&object.key)
+                {
+                    let object = chosen(kept.map(|kept| &kept.object), object);
+                    self.kept.insert(object.key.clone(), Kept { file: file.name.clone(), object });
+                }
+            }
+        }
+        for (key, kept) in before {
+            if !self.kept.contains_key(&key) && may_hold(listing, &kept.file, &key) {
+                self.kept.insert(key, kept);
+            }
+        }
+    }
+
+    pub(super) fn stop_waiting(&mut self) {
+        self.known = true;
+    }
+
+    /// What pods may read.
+    pub(super) fn found(&self) -> NodeObjects {
+        let found = self.kept.iter().map(|(key, kept)| (key.clone(), Arc::clone(&kept.object)));
+        NodeObjects { known: self.known, found: found.collect() }
+    }
+
+    /// What a person is told about the documents of a file.
+    pub(super) fn verdicts(&self, file: &Listed) -> Vec<FileVerdict> {
+        let EntryLook::Read(reading) = &file.look else { return Vec::new() };
+        reading.objects.iter().map(|document| self.verdict(file, document)).collect()
+    }
+
+    fn verdict(&self, file: &Listed, document: &ObjectDocument) -> FileVerdict {
+        let kept = document.key.as_ref().and_then(|key| self.kept.get(key));
+        let rejected = |problems: Vec<Problem>, last_good| FileVerdict::Rejected {
+            key: None,
+            object: document.key.clone(),
+            position: document.position,
+            problems,
+            last_good,
+        };
+        let object = match &document.result {
+            Ok(object) => object,
+            Err(problems) => {
+                let last_good = kept.is_some_and(|kept| kept.file == file.name);
+                return rejected(problems.clone(), last_good);
+            }
+        };
+        let problem = |path: &str, message: String| {
+            vec![Problem { position: document.position, path: path.to_owned(), message }]
+        };
+        match kept {
+            Some(kept) if kept.file == file.name && kept.object.origin == object.origin => {
+                if kept.object.is_same(object) {
+                    let warnings = document.warnings.clone();
+                    FileVerdict::Object { key: object.key.clone(), warnings }
+                } else {
+                    rejected(problem("data", IMMUTABLE.to_owned()), true)
+                }
+            }
+            Some(kept) => {
+                let origin = &kept.object.origin;
+                let message = format!(
+                    "Duplicate value: \"{}\": also written in {} line {}, which is used: rename or remove one of them",
+                    object.key, origin.location, origin.line
+                );
+                rejected(problem("metadata.name", message), false)
+            }
+            // Valid and not kept: only in a listing that is not believed.
+            None => rejected(problem("", "not looked at".to_owned()), false),
+        }
+    }
+}
+
+fn documents(listing: &Listing) -> impl Iterator<Item = (&Listed, &ObjectDocument)> {
+    listing.files.iter().flat_map(|file| {
+        let objects = match &file.look {
+            EntryLook::Read(reading) => reading.objects.as_slice(),
+            EntryLook::Unread(_) | EntryLook::Settling | EntryLook::Skipped { .. } => &[],
+        };
+        objects.iter().map(move |document| (file, document))
+    })
+}
+
+/// The new data, unless the old may not change. The same data stays the same object, so that
+/// nothing is written again.
+fn chosen(old: Option<&Arc<DataObject>>, new: &Arc<DataObject>) -> Arc<DataObject> {
+    match old {
+        Some(old) if **old == **new => Arc::clone(old),
+        Some(old) if old.immutable && !old.is_same(new) => {
+            // The old data, as if it were written here.
+            let origin = new.origin.clone();
+            if old.origin == origin {
+                Arc::clone(old)
+            } else {
+                Arc::new(DataObject { origin, ..DataObject::clone(old) })
+            }
+        }
+        Some(_) | None => Arc::clone(new),
+    }
+}
+
+/// Whether a file may still hold an object that it does not show: it can't be read, or a broken
+/// document has the object's name or none.
+fn may_hold(listing: &Listing, file: &str, key: &ObjectKey) -> bool {
+    let Some(file) = listing.files.iter().find(|listed| *listed.name == *file) else {
+        return false;
+    };
+    match &file.look {
+        EntryLook::Unread(_) | EntryLook::Settling => true,
+        EntryLook::Skipped { manifest_name, .. } => *manifest_name,
+        EntryLook::Read(reading) => {
+            let broken = |key_of: Option<&ObjectKey>| key_of.is_none_or(|other| other == key);
+            reading
+                .objects
+                .iter()
+                .any(|document| document.result.is_err() && broken(document.key.as_ref()))
+                || reading.documents.iter().any(|d| d.key.is_none() && d.result.is_err())
+                || reading.is_empty()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! Writes the files of a volume so that a reader never sees a part of a change: the layout of the
+//! kubelet's atomic writer.
+//!
+//! ```text
+//! ..2026_05_01_12_00_00.123456789/   the files
+//! ..data      ─► ..2026_05_01_12_00_00.123456789
+//! web.conf    ─► ..data/web.conf     one link for each first part of a path
+//! ```
+//!
+//! A change is written to a new directory, and one rename of `..data` makes it visible. A write
+//! that was cut off anywhere is finished or removed by the next one.
+
+use super::{VolumeError, core::check_file_path, io_error, teardown::children};
+use crate::{
+    beneath::{self, Slice},
+    clock,
+    podspec::{VolumeFile, VolumeFiles},
+};
+use nix::unistd::{Gid, chown};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const DATA: &str = "..data";
+const NEW_DATA: &str = "..data_tmp";
+const DIRECTORY_MODE: u32 = 0o755;
+/// What `fsGroup` adds to a directory: the group can list it, and files in it get the group.
+const GROUP_DIRECTORY: u32 = 0o2550;
+/// What `fsGroup` adds to a file of a volume that is read-only.
+const GROUP_FILE: u32 = 0o440;
+
+/// Makes `directory` hold exactly `files`. Returns false when it did before. `group` gets access to
+/// all of them.
+///
+/// # Errors
+/// When a path is not acceptable or a step fails; what readers see is then what it was before.
+pub(super) fn write(
+    directory: &Path,
+    files: &VolumeFiles,
+    group: Option<u32>,
+) -> Result<bool, VolumeError> {
+    files.keys().try_for_each(|path| check_file_path(path))?;
+    let volume = Volume { directory, files, group };
+    let current = volume.current();
+    let changed = !current.as_ref().is_some_and(|current| volume.is_in(current));
+    let kept = match current {
+        Some(current) if !changed => current,
+        Some(_) | None => volume.publish()?,
+    };
+    volume.link_names()?;
+    volume.remove_others(&kept)?;
+    Ok(changed)
+}
+
+struct Volume<'a> {
+    directory: &'a Path,
+    files: &'a VolumeFiles,
+    group: Option<u32>,
+}
+
+impl Volume<'_> {
+    /// The directory that readers see now.
+    fn current(&self) -> Option<PathBuf> {
+        let target = fs::read_link(self.directory.join(DATA)).ok()?;
+        let name = target.to_str().filter(|name| is_own(name))?;
+        Some(self.directory.join(name))
+    }
+
+    /// Whether a directory holds these files and nothing else.
+    fn is_in(&self, current: &Path) -> bool {
+        let mut found = BTreeSet::new();
+        let walked = self.compare(current, "", &mut found);
+        walked && found.len() == self.files.len()
+    }
+
+    fn compare(&self, directory: &Path, prefix: &str, found: &mut BTreeSet<String>) -> bool {
+        let Ok(entries) = fs::read_dir(directory) else { return false };
+        for entry in entries {
+            let Ok(entry) = entry else { return false };
+            let (Ok(name), Ok(metadata)) =
+                (entry.file_name().into_string(), entry.path().symlink_metadata())
+            else {
+                return false;
+            };
+            let path = format!("{prefix}{name}");
+            let same = if metadata.is_dir() {
+                metadata.permissions().mode() & 0o7777 == self.directory_mode()
+                    && self.compare(&entry.path(), &format!("{path}/"), found)
+            } else {
+                let wanted = self.files.get(path.as_str());
+                let same = metadata.is_file()
+                    && wanted.is_some_and(|file| self.is_same(file, &entry.path(), &metadata));
+                found.insert(path);
+                same
+            };
+            if !same || self.group.is_some_and(|group| metadata.gid() != group) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn is_same(&self, file: &VolumeFile, path: &Path, metadata: &fs::Metadata) -> bool {
+        usize::try_from(metadata.len()).is_ok_and(|len| len == file.content.len())
+            && metadata.permissions().mode() & 0o7777 == self.file_mode(file)
+            && fs::read(path).is_ok_and(|content| content == file.content)
+    }
+
+    fn directory_mode(&self) -> u32 {
+        DIRECTORY_MODE | if self.group.is_some() { GROUP_DIRECTORY } else { 0 }
+    }
+
+    fn file_mode(&self, file: &VolumeFile) -> u32 {
+        file.mode & 0o777 | if self.group.is_some() { GROUP_FILE } else { 0 }
+    }
+
+    /// Writes all files to a new directory and makes readers see it.
+    fn publish(&self) -> Result<PathBuf, VolumeError> {
+        let now = clock::now().wall;
+        let name =
+            format!("..{}.{:09}", now.strftime("%Y_%m_%d_%H_%M_%S"), now.subsec_nanosecond());
+        let new = self.directory.join(&name);
+        // One of this name was cut off when the clock showed the same time.
+        remove(self.directory, OsStr::new(&name))?;
+        self.make_directory(&new)?;
+        for (path, file) in self.files {
+            let mut parent = new.clone();
+            let mut parts: Vec<&str> = path.split('/').collect();
+            let last = parts.pop().unwrap_or_default();
+            for part in parts {
+                parent.push(part);
+                if !parent.is_dir() {
+                    self.make_directory(&parent)?;
+                }
+            }
+            self.write_file(&parent.join(last), file)?;
+        }
+        let link = self.directory.join(NEW_DATA);
+        remove(self.directory, OsStr::new(NEW_DATA))?;
+        symlink(&name, &link).map_err(|source| io_error("link", &link, source))?;
+        let data = self.directory.join(DATA);
+        fs::rename(&link, &data).map_err(|source| io_error("replace", &data, source))?;
+        Ok(new)
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), VolumeError> {
+        fs::create_dir(path).map_err(|source| io_error("create", path, source))?;
+        self.own(path)?;
+        set_mode(path, self.directory_mode())
+    }
+
+    fn write_file(&self, path: &Path, file: &VolumeFile) -> Result<(), VolumeError> {
+        let failed = |source| io_error("write", path, source);
+        let mut options = fs::OpenOptions::new();
+        let mut opened =
+            options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        io::Write::write_all(&mut opened, &file.content).map_err(failed)?;
+        self.own(path)?;
+        set_mode(path, self.file_mode(file))
+    }
+
+    fn own(&self, path: &Path) -> Result<(), VolumeError> {
+        let Some(group) = self.group else { return Ok(()) };
+        chown(path, None, Some(Gid::from_raw(group)))
+            .map_err(|errno| io_error("change the group of", path, errno.into()))
+    }
+
+    /// Links every first part of a path to where readers see the files.
+    fn link_names(&self) -> Result<(), VolumeError> {
+        for name in self.names() {
+            let link = self.directory.join(name);
+            let target = Path::new(DATA).join(name);
+            if fs::read_link(&link).is_ok_and(|found| found == target) {
+                continue;
+            }
+            remove(self.directory, OsStr::new(name))?;
+            symlink(&target, &link).map_err(|source| io_error("link", &link, source))?;
+        }
+        Ok(())
+    }
+
+    /// Removes names that are no longer wanted, and what earlier writes have left.
+    fn remove_others(&self, kept: &Path) -> Result<(), VolumeError> {
+        let names = self.names();
+        for path in children(self.directory)? {
+            let Some(name) = path.file_name() else { continue };
+            let wanted = path == *kept
+                || name == DATA
+                || name.to_str().is_some_and(|name| names.contains(name));
+            if !wanted {
+                remove(self.directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> BTreeSet<&str> {
+        self.files.keys().filter_map(|path| path.split('/').next()).collect()
+    }
+}
+
+/// A directory that this module has made.
+fn is_own(name: &str) -> bool {
+    name.starts_with("..2") && !name.contains('/')
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), VolumeError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|source| io_error("change the mode of", path, source))
+}
+
+/// Removes an entry of the volume, whatever it is, with its content.
+fn remove(directory: &Path, name: &OsStr) -> Result<(), VolumeError> {
+    let path = directory.join(name);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(io_error("remove", &path, source)),
+        Ok(metadata) if !metadata.is_dir() => {
+            return fs::remove_file(&path).map_err(|source| io_error("remove", &path, source));
+        }
+        Ok(_) => {}
+    }
+    // Objects are small, so one slice is enough.
+    beneath::remove_tree(directory, name, &mut Slice::new(Duration::MAX))
+        .map(drop)
+        .map_err(|source| io_error("remove", &path, source))
+}
+
+#[cfg(test)]
+mod tests;
