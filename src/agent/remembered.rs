@@ -70,7 +70,7 @@ mod tests {
         desired::Knowledge,
         manifest::Settings,
         model::Origin,
-        source::{Accepts, DirectorySource, SourceOptions},
+        source::{Accepts, CredentialsDirectory, DirectorySource, SourceOptions},
     };
     use std::{fs, path::Path, time::Duration};
 
@@ -85,6 +85,7 @@ mod tests {
     async fn knowledge_of_empty(dir: &Path, saved: SavedState) -> Knowledge {
         let options = SourceOptions {
             accepts: Accepts::All,
+            credentials: CredentialsDirectory::None,
             node_name: "n1".to_owned(),
             settings: Settings::default(),
             check_every: Duration::from_millis(20),

@@ -10,7 +10,8 @@ use crate::{
     model::SourceKind,
     serve::{self, ForgetAnswer},
     source::{
-        Accepts, DirectorySource, Forgotten, SavedState, SourceHandle, SourceOptions, UrlSource,
+        Accepts, CredentialsDirectory, DirectorySource, Forgotten, SavedState, SourceHandle,
+        SourceOptions, UrlSource,
     },
     store::{Loaded, Store},
 };
@@ -42,6 +43,10 @@ pub(super) fn spawn_sources(
         accepts: match kind {
             SourceKind::File => Accepts::All,
             SourceKind::Http => Accepts::Pods,
+        },
+        credentials: match &config.source.credentials {
+            Some(path) => CredentialsDirectory::At(path.clone()),
+            None => CredentialsDirectory::None,
         },
         node_name: node_name.to_owned(),
         settings: manifest::Settings {

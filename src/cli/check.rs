@@ -18,7 +18,7 @@ use crate::{
         DesiredPod, FileVerdict, ObjectKey, Position, Problem, SourceKind, SourceView, printable,
     },
     podspec::{ObjectRef, object_refs},
-    source::{Accepts, SavedState, SourceOptions, inspect, inspect_text},
+    source::{Accepts, CredentialsDirectory, SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,6 +85,7 @@ impl Report {
         let mut report = Self {
             options: SourceOptions {
                 accepts: Accepts::All,
+                credentials: CredentialsDirectory::Unknown,
                 node_name: String::new(),
                 settings: Settings::default(),
                 check_every: Duration::ZERO,

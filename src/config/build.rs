@@ -99,6 +99,7 @@ fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
     SourceConfig {
         static_pod_path,
         config_path: nodelet.filled_text("configPath").and_then(|_| nodelet.path("configPath")),
+        credentials: None,
         url,
         headers: headers(r),
         file_check: r

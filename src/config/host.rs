@@ -75,6 +75,8 @@ pub struct Environment {
     pub journal_stream: Option<(u64, u64)>,
     /// `NO_COLOR` is set, or `TERM` is `dumb`.
     pub no_color: bool,
+    /// `CREDENTIALS_DIRECTORY`, when it is absolute.
+    pub credentials: Option<PathBuf>,
     /// `HOME`, when it is absolute.
     pub home_dir: Option<PathBuf>,
 }
@@ -105,6 +107,9 @@ impl Environment {
                 .and_then(|address| bus_path(address.to_str()?)),
             journal_stream,
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
+            credentials: set("CREDENTIALS_DIRECTORY")
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute()),
             home_dir: set("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
         }
     }
@@ -120,6 +125,7 @@ impl Environment {
             config.shutdown.get_or_insert_with(shutdown::under_systemd);
         }
         config.paths.home_dir.clone_from(&self.home_dir);
+        config.source.credentials.clone_from(&self.credentials);
     }
 }
 

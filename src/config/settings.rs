@@ -174,6 +174,9 @@ pub struct SourceConfig {
     pub static_pod_path: Option<PathBuf>,
     /// `configPath`: a directory or one file with ConfigMaps and Secrets. Default `None`.
     pub config_path: Option<PathBuf>,
+    /// `CREDENTIALS_DIRECTORY` of the environment: credentials that systemd has given the agent,
+    /// which Secrets in files may name.
+    pub credentials: Option<PathBuf>,
     /// `staticPodURL`. Default `None`.
     pub url: Option<String>,
     /// `staticPodURLHeader`: name and value of each header, several of one name allowed. Default
@@ -190,6 +193,7 @@ impl Default for SourceConfig {
         Self {
             static_pod_path: Some("/etc/nodelet/static-pods".into()),
             config_path: None,
+            credentials: None,
             url: None,
             headers: Vec::new(),
             file_check: Duration::from_secs(20),

@@ -96,7 +96,12 @@ pub struct DecodedObject {
     pub result: Result<DataObject, Vec<Problem>>,
     /// What is known and harmlessly not acted on.
     pub warnings: Vec<Problem>,
+    /// By their keys, the names of the credentials that the reader has to add.
+    pub credentials: CredentialNames,
 }
+
+/// The name of a credential by the key of the Secret that it becomes the value of.
+pub type CredentialNames = BTreeMap<Box<str>, Box<str>>;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! The rules are those of the API server. No message repeats data of a Secret.
 
 use super::{
-    DecodedObject,
+    CredentialNames, DecodedObject,
     decode::{add_report, check_version, readable_name},
     fields::{CONFIG_MAP, SECRET},
     limits,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     document::{self, Finding, FindingKind, Node},
-    model::{DataObject, Datum, ObjectKey, ObjectKind, Origin, Problem},
+    model::{CREDENTIALS, DataObject, Datum, ObjectKey, ObjectKind, Origin, Problem},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -47,19 +47,21 @@ pub(super) fn kind(root: &Node) -> Option<ObjectKind> {
 /// The object of a document.
 pub(super) fn decode(root: &Node, kind: ObjectKind, origin: &Origin) -> DecodedObject {
     let key = readable_name(root).map(|(namespace, name)| ObjectKey::new(kind, namespace, name));
-    let (result, mut warnings) = object(root, kind, origin);
+    let mut credentials = CredentialNames::new();
+    let (result, mut warnings) = object(root, kind, origin, &mut credentials);
     limits::shorten(&mut warnings);
     let result = result.map_err(|mut problems| {
         limits::shorten(&mut problems);
         problems
     });
-    DecodedObject { position: root.position, key, result, warnings }
+    DecodedObject { position: root.position, key, result, warnings, credentials }
 }
 
 fn object(
     root: &Node,
     kind: ObjectKind,
     origin: &Origin,
+    credentials: &mut CredentialNames,
 ) -> (Result<DataObject, Vec<Problem>>, Vec<Problem>) {
     let table = match kind {
         ObjectKind::ConfigMap => CONFIG_MAP,
@@ -82,9 +84,10 @@ fn object(
         });
     let mut report = Report::default();
     check_object_meta(&mut report, &written.metadata);
+    *credentials = credentials_of(&mut report, kind, &written.metadata);
     let data = match kind {
         ObjectKind::ConfigMap => config_map(&mut report, &written),
-        ObjectKind::Secret => secret(&mut report, &written),
+        ObjectKind::Secret => secret(&mut report, &written, credentials),
     };
     add_report(root, report, &mut problems, &mut warnings);
     if !problems.is_empty() {
@@ -140,17 +143,13 @@ fn config_map(report: &mut Report, written: &Written) -> Data {
     data
 }
 
-fn secret(report: &mut Report, written: &Written) -> Data {
+fn secret(report: &mut Report, written: &Written, credentials: &CredentialNames) -> Data {
     let mut data = Data::new();
     for (key, text) in &written.data {
         check_key(report, "data", key);
         let hint = ", or write it as it is under stringData";
         if let Some(bytes) = base64(report, &format!("data[{key}]"), text, hint) {
-            let datum = match String::from_utf8(bytes) {
-                Ok(text) => Datum::Text(text.into()),
-                Err(binary) => Datum::Binary(binary.into_bytes().into()),
-            };
-            data.insert(key.as_str().into(), datum);
+            data.insert(key.as_str().into(), Datum::of_secret(bytes));
         }
     }
     // As the API server does when it is written.
@@ -159,8 +158,31 @@ fn secret(report: &mut Report, written: &Written) -> Data {
         data.insert(key.as_str().into(), Datum::Text(text.as_str().into()));
     }
     check_size(report, &data);
-    check_type(report, &written.secret_type, &data);
+    check_type(report, &written.secret_type, &data, credentials);
     data
+}
+
+/// The credentials that a Secret names.
+fn credentials_of(report: &mut Report, kind: ObjectKind, meta: &ObjectMeta) -> CredentialNames {
+    let path = format!("metadata.annotations[{CREDENTIALS}]");
+    let text = meta.annotations.as_ref().and_then(|all| all.get(CREDENTIALS));
+    let mut found = CredentialNames::new();
+    let Some(text) = text else { return found };
+    if kind == ObjectKind::ConfigMap {
+        report.wrong(&path, "credentials are for Secrets: make this a Secret");
+        return found;
+    }
+    for entry in text.split(',').map(str::trim) {
+        let (key, credential) = entry.split_once('=').unwrap_or((entry, entry));
+        // A file name in the directory that systemd has made.
+        let is_name = !credential.starts_with('.') && !credential.contains(['/', '\0']);
+        let is_key = !key.is_empty() && names::config_key(key).is_ok();
+        if !(is_key && is_name && !credential.is_empty()) {
+            report.invalid(&path, entry, "must be KEY=CREDENTIAL, separated by commas");
+        }
+        found.insert(key.into(), credential.into());
+    }
+    found
 }
 
 fn check_key(report: &mut Report, field: &str, key: &str) {
@@ -185,8 +207,8 @@ fn check_size(report: &mut Report, data: &Data) {
 }
 
 /// The keys that a type of Secret needs.
-fn check_type(report: &mut Report, secret_type: &str, data: &Data) {
-    let has = |key: &str| data.contains_key(key);
+fn check_type(report: &mut Report, secret_type: &str, data: &Data, credentials: &CredentialNames) {
+    let has = |key: &str| data.contains_key(key) || credentials.contains_key(key);
     let mut need = |key: &str| {
         if !has(key) {
             report.required(&format!("data[{key}]"));

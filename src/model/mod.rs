@@ -72,3 +72,9 @@ pub use view::{
 pub const OWNER_LABEL: &str = "nodelet.dev/owner";
 /// Annotation on a pod: the hash of everything that was written in its manifest.
 pub const REVISION_ANNOTATION: &str = "nodelet.dev/revision";
+/// Annotation of a pod, `"true"` or `"false"`: its containers are restarted when a ConfigMap or
+/// Secret that it reads has changed.
+pub const RESTART_ON_CONFIG_CHANGE: &str = "nodelet.dev/restart-on-config-change";
+/// Annotation of a Secret in a file: keys whose values are credentials that systemd has given the
+/// agent, `KEY=CREDENTIAL`, separated by commas.
+pub const CREDENTIALS: &str = "nodelet.dev/credentials";

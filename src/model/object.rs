@@ -124,6 +124,15 @@ impl DataObject {
 }
 
 impl Datum {
+    /// The value of a key of a Secret.
+    #[must_use]
+    pub fn of_secret(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.into()),
+            Err(error) => Self::Binary(error.into_bytes().into()),
+        }
+    }
+
     /// The content of a file.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -6,6 +6,7 @@ use super::{
     Action, ContainerKind, PodPlan, Restart,
     kill::{Stop, grace_seconds},
     name::Cx,
+    objects::kill_outdated,
     probes::{is_started, kill_unhealthy},
     restart::{is_changed, is_init_failure, plan_start},
 };
@@ -91,7 +92,9 @@ fn keep_running(
     };
     match instance.state {
         ContainerState::Running { .. } if !is_changed(container, instance) => {
-            !kill_unhealthy(cx, container, instance, plan) && is_started(cx, container, instance)
+            !kill_outdated(cx, container, instance, plan)
+                && !kill_unhealthy(cx, container, instance, plan)
+                && is_started(cx, container, instance)
         }
         ContainerState::Running { .. } => {
             let message =

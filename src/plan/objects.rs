@@ -2,8 +2,8 @@
 //!
 //! What is missing is not tried: the worker plans again as soon as an object comes or changes.
 
-use super::{Action, ContainerKind, PodPlan, memory::Stage, name::Cx};
-use crate::model::{EventKind, k8s};
+use super::{Action, ContainerKind, PodPlan, init::kill, memory::Stage, name::Cx};
+use crate::model::{EventKind, ObservedContainer, k8s};
 use crate::podspec::{
     check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, object_refs,
 };
@@ -66,6 +66,27 @@ pub(crate) fn plan_volumes(cx: &Cx<'_>, plan: &mut PodPlan) {
         return;
     }
     plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+}
+
+/// Kills a container that is to begin anew with the objects as they are now. Returns true when it
+/// does.
+pub(crate) fn kill_outdated(
+    cx: &Cx<'_>,
+    container: &k8s::Container,
+    instance: &ObservedContainer,
+    plan: &mut PodPlan,
+) -> bool {
+    // One that could not start again goes on running.
+    let ready = || check_env_objects(cx.pod, container, cx.input.objects).is_ok();
+    if !cx.input.outdated.contains(&instance.id) || !ready() {
+        return false;
+    }
+    let message = format!(
+        "Container {} reads a ConfigMap or Secret that has changed, will be restarted",
+        instance.name
+    );
+    kill(cx, instance, Some(message), plan);
+    true
 }
 
 /// The volumes that are made from objects.

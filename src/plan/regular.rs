@@ -5,6 +5,7 @@ use super::{
     init::kill,
     kill::{Stop, grace_seconds, is_alive},
     name::Cx,
+    objects::kill_outdated,
     probes::kill_unhealthy,
     restart::{Verdict, is_changed, plan_start, verdict},
 };
@@ -28,7 +29,7 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
                     kill(cx, instance, Some(message), plan);
                 } else if instance.sandbox_id != sandbox.id {
                     kill(cx, instance, None, plan);
-                } else {
+                } else if !kill_outdated(cx, container, instance, plan) {
                     kill_unhealthy(cx, container, instance, plan);
                 }
             }

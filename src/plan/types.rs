@@ -6,7 +6,11 @@ use crate::model::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Everything that a decision about one pod name depends on, except the time.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,8 @@ pub struct NameInput<'a> {
     pub objects: &'a NodeObjects,
     /// The volumes of the wished pod were written from these objects.
     pub volumes_current: bool,
+    /// Containers of a pod with [`RESTART_ON_CONFIG_CHANGE`] that began with other objects.
+    pub outdated: &'a BTreeSet<ContainerId>,
     /// Readiness of the runtime and its network (`not_ready`, `network_not_ready`), as the PLEG
     /// published it last.
     pub runtime: &'a RuntimeView,

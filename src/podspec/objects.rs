@@ -14,6 +14,16 @@ pub struct ObjectRef {
     pub field: String,
 }
 
+impl ObjectRef {
+    /// Whether containers get its data; not so for a Secret that only pulls use.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        !self.field.starts_with(PULL_SECRETS)
+    }
+}
+
+const PULL_SECRETS: &str = "spec.imagePullSecrets";
+
 /// All references of a pod, in the order of the fields.
 #[must_use]
 pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
@@ -21,7 +31,7 @@ pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
     let Some(spec) = &pod.spec else { return refs.found };
     for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
         // Images that need no credentials can be pulled without it.
-        let field = || format!("spec.imagePullSecrets[{index}]");
+        let field = || format!("{PULL_SECRETS}[{index}]");
         refs.add(ObjectKind::Secret, &secret.name, Some(true), field);
     }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {

@@ -52,6 +52,7 @@ fn reader(options: &SourceOptions) -> Reader {
     Reader {
         kind: SourceKind::File,
         accepts: options.accepts,
+        credentials: options.credentials.clone(),
         node_name: options.node_name.as_str().into(),
         settings: Arc::new(options.settings.clone()),
     }

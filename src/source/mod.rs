@@ -32,7 +32,7 @@ use crate::{
     model::{NodeObjects, PodKey},
 };
 use output::Command;
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// No source looks more often than this by the clock, whatever was configured.
@@ -50,10 +50,23 @@ pub enum Accepts {
     Objects,
 }
 
+/// Where the values of credentials are, which Secrets in files may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CredentialsDirectory {
+    /// Nobody has given the agent any.
+    #[default]
+    None,
+    /// `$CREDENTIALS_DIRECTORY` of the agent.
+    At(PathBuf),
+    /// This is not the agent, so it can't tell which there are.
+    Unknown,
+}
+
 /// What a source is made from besides its place.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
     pub accepts: Accepts,
+    pub credentials: CredentialsDirectory,
     pub node_name: String,
     pub settings: Settings,
     /// Between two looks, without a hint.

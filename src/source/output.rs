@@ -51,6 +51,7 @@ impl Output {
         let reader = Reader {
             kind,
             accepts: options.accepts,
+            credentials: options.credentials,
             node_name: options.node_name.into(),
             settings: Arc::new(options.settings),
         };

@@ -1,13 +1,17 @@
 //! From the bytes of a manifest to what the core decides on.
 
 use super::{
-    Accepts,
+    Accepts, CredentialsDirectory,
     core::{Document, ObjectDocument, ParsedFile, SavedRefusal},
 };
 use crate::{
     document,
-    manifest::{self, Context, DecodedDocument, DecodedObject, Settings},
-    model::{DesiredPod, ObjectKind, Origin, Position, Problem, SourceKind},
+    files::read_regular,
+    manifest::{self, Context, CredentialNames, DecodedDocument, DecodedObject, Settings},
+    model::{
+        CREDENTIALS, DataObject, Datum, DesiredPod, ObjectKind, Origin, Position, Problem,
+        SourceKind,
+    },
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -17,6 +21,7 @@ use std::sync::Arc;
 pub(super) struct Reader {
     pub(super) kind: SourceKind,
     pub(super) accepts: Accepts,
+    pub(super) credentials: CredentialsDirectory,
     pub(super) node_name: Arc<str>,
     pub(super) settings: Arc<Settings>,
 }
@@ -38,7 +43,8 @@ impl Reader {
         let decoded = manifest::decode(text, &self.context(location, seen))?;
         let mut documents: Vec<Document> = decoded.documents.into_iter().map(document).collect();
         documents.shrink_to_fit();
-        let mut objects: Vec<ObjectDocument> = decoded.objects.into_iter().map(object).collect();
+        let objects = decoded.objects.into_iter().map(|decoded| self.object(decoded));
+        let mut objects: Vec<ObjectDocument> = objects.collect();
         if mode.is_some_and(|mode| mode & OTHERS_READ != 0) {
             warn_of_readers(&mut objects);
         }
@@ -80,6 +86,52 @@ impl Reader {
         })
     }
 
+    fn object(&self, decoded: DecodedObject) -> ObjectDocument {
+        let DecodedObject { position, key, result, mut warnings, credentials } = decoded;
+        let result = result.and_then(|mut object| {
+            let missing = self.add_credentials(&mut object, &credentials);
+            let path = format!("metadata.annotations[{CREDENTIALS}]");
+            let problem = |message| Problem { position, path: path.clone(), message };
+            let missing: Vec<Problem> = missing.into_iter().map(problem).collect();
+            if missing.is_empty() {
+                return Ok(Arc::new(object));
+            }
+            if self.credentials != CredentialsDirectory::Unknown {
+                return Err(missing);
+            }
+            warnings.extend(missing);
+            Ok(Arc::new(object))
+        });
+        ObjectDocument { position, key, result, warnings }
+    }
+
+    /// Adds the values of credentials; says what can't be added, a sentence each.
+    fn add_credentials(&self, object: &mut DataObject, names: &CredentialNames) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (key, name) in names {
+            let found = match &self.credentials {
+                CredentialsDirectory::At(directory) => {
+                    read_regular(&directory.join(&**name), MAX_CREDENTIAL_BYTES)
+                        .map(Some)
+                        .or_else(|error| if error.is_not_found() { Ok(None) } else { Err(error) })
+                }
+                CredentialsDirectory::None => Ok(None),
+                CredentialsDirectory::Unknown => {
+                    missing.push(format!("the agent looks for {name:?} when it reads this"));
+                    continue;
+                }
+            };
+            match found {
+                Ok(Some(bytes)) => {
+                    object.data.insert(key.clone(), Datum::of_secret(bytes));
+                }
+                Ok(None) => missing.push(format!("Not found: {name:?}: {NO_CREDENTIAL}")),
+                Err(error) => missing.push(format!("{name:?} can't be read: {error}")),
+            }
+        }
+        missing
+    }
+
     fn context<'a>(&'a self, location: &'a str, seen: Timestamp) -> Context<'a> {
         Context {
             node_name: &self.node_name,
@@ -90,6 +142,11 @@ impl Reader {
         }
     }
 }
+
+/// Largest credential, in bytes: systemd's limit.
+const MAX_CREDENTIAL_BYTES: u64 = 1 << 20;
+const NO_CREDENTIAL: &str = "the agent has no credential of this name: add LoadCredential= or \
+                             SetCredential= to its unit and restart it";
 
 /// The permission bit of a file that every user can read.
 const OTHERS_READ: u32 = 0o004;
@@ -113,11 +170,6 @@ const NOT_IN_CONFIG_PATH: &str =
 
 fn misplaced(position: Position, message: &str) -> Problem {
     Problem { position, path: "kind".to_owned(), message: message.to_owned() }
-}
-
-fn object(decoded: DecodedObject) -> ObjectDocument {
-    let DecodedObject { position, key, result, warnings } = decoded;
-    ObjectDocument { position, key, result: result.map(Arc::new), warnings }
 }
 
 fn document(decoded: DecodedDocument) -> Document {

@@ -18,6 +18,7 @@
 //! and a hook are dropped, when their pod is no longer wanted.
 
 mod execute;
+mod objects;
 mod records;
 mod report;
 mod set;

@@ -3,16 +3,16 @@
 use super::{
     Input,
     execute::{Host, Progress, Request, execute},
+    objects::{ObjectsRead, ObjectsUsed},
     records::Records,
     report::{Remembered, Report, Reporter},
 };
 use crate::{
     clock,
-    model::{DataObject, NodeObjects, ObjectKey, PodKey, PodUid, k8s},
+    model::{PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, plan_name,
     },
-    podspec::object_refs,
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -72,9 +72,7 @@ pub(super) struct Worker {
     at_once: Option<HeldPod>,
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
-    /// What the volumes of an incarnation were made from last; `None` before this run of the agent
-    /// has written them.
-    written: Option<(PodUid, ObjectsRead)>,
+    objects: ObjectsUsed,
 }
 
 enum Pass {
@@ -105,7 +103,7 @@ impl Worker {
             held: None,
             at_once: None,
             losses,
-            written: None,
+            objects: ObjectsUsed::default(),
         }
     }
 
@@ -159,6 +157,7 @@ impl Worker {
         let wished = input.orders.wish.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);
         self.memory.take_probes(&input.probes, &observed);
+        let outdated = self.objects.outdated(input, &observed);
         let plan = plan_name(
             &NameInput {
                 key: &self.key,
@@ -168,7 +167,8 @@ impl Worker {
                 memory: &self.memory,
                 probes: &input.probes,
                 objects: &input.objects,
-                volumes_current: self.has_written(input),
+                volumes_current: self.objects.are_written(input),
+                outdated: &outdated,
                 settings: &self.host.settings.plan,
                 runtime: &input.runtime,
                 records_saved,
@@ -210,14 +210,12 @@ impl Worker {
             tracing::debug!(pod = %self.key, uid = %action.uid(), "{action}");
             let ends_pass = action.failure_ends_pass();
             let pod = self.records.pod_for(action.uid(), input);
-            let prepared_with = pod.map(|pod| read(&pod, &input.objects)).unwrap_or_default();
+            let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
             let Some(outcome) = self.perform(input, &plan, action).await else { return };
             let now = clock::now();
             self.acted = true;
             self.records.take(&self.host.store, &outcome).await;
-            if let Outcome::Prepared { uid } = &outcome {
-                self.written = Some((uid.clone(), prepared_with));
-            }
+            self.objects.take(&outcome, objects);
             if let Outcome::CleanedUp { uid } = &outcome {
                 self.reporter.forget(uid);
             }
@@ -362,13 +360,6 @@ impl Worker {
         self.keep().await;
     }
 
-    /// True when the volumes of the wished pod were made from the objects of `input`.
-    fn has_written(&self, input: &Input) -> bool {
-        let Some(desired) = input.orders.wish.pod() else { return true };
-        let written = self.written.as_ref().filter(|(uid, _)| *uid == desired.uid);
-        written.is_some_and(|(_, objects)| *objects == read(&desired.pod, &input.objects))
-    }
-
     /// Keeps what the agent's next life needs, when it has changed.
     async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
@@ -385,14 +376,6 @@ impl Worker {
             tracing::debug!(pod = %self.key, err = %error, "its back-offs are not kept yet");
         }
     }
-}
-
-/// The objects that a pod reads, as they are now.
-type ObjectsRead = BTreeMap<ObjectKey, Option<Arc<DataObject>>>;
-
-fn read(pod: &k8s::Pod, objects: &NodeObjects) -> ObjectsRead {
-    let keys = object_refs(pod).into_iter().map(|reference| reference.key);
-    keys.map(|key| (key.clone(), objects.found.get(&key).cloned())).collect()
 }
 
 /// Comparable, and small.

@@ -164,6 +164,37 @@ pub fn an_edited_object_reaches_the_volume_and_restarts_nothing(kind: Kind) {
     world.finish();
 }
 
+pub fn a_pod_that_asks_for_it_restarts_when_its_data_change(kind: Kind) {
+    let world = World::start(kind);
+    let map = |text: &str| config_map("web", &json!({ "greeting": text }));
+    world.write("map.yaml", &map("one"));
+    world.write("secret.yaml", &secret("db", &json!({ "password": PASSWORD })));
+    let annotation = json!({ "nodelet.dev/restart-on-config-change": "true" });
+    world.drop_pod(&reader().meta("annotations", annotation));
+    world.wait_running("web");
+    for (value, restarts) in [("two", 1), ("three", 2)] {
+        world.write("map.yaml", &map(value));
+        world.wait("it has restarted", |status| {
+            status.runs("web") && status.restarts("web", "main") == restarts
+        });
+        assert_eq!(env(&request(&world), "GREETING"), value);
+    }
+    // Neither the end of the file nor a restart of the agent is a change.
+    let ids = world.running_ids("web");
+    world.remove("map.yaml");
+    world.agent.kill();
+    world.agent.start();
+    world.drop_pod(&Pod::running("later"));
+    world.wait_running("later");
+    stays(
+        "the same container",
+        Duration::from_secs(2),
+        || world.running_ids("web"),
+        |now| *now == ids,
+    );
+    world.finish();
+}
+
 /// The agent comes back and finds that the Secret is broken: what runs goes on, with the files that
 /// it has, and what would begin waits.
 pub fn a_secret_broken_meanwhile_leaves_volumes_as_they_are(kind: Kind) {

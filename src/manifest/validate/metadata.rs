@@ -1,7 +1,7 @@
 //! `metadata`.
 
 use super::{Report, given, names};
-use crate::manifest::Context;
+use crate::{manifest::Context, model::RESTART_ON_CONFIG_CHANGE};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
@@ -35,6 +35,9 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     }
     labels(report, "metadata.labels", meta.labels.as_ref());
     annotations(report, meta.annotations.as_ref());
+    let restart = meta.annotations.as_ref().and_then(|all| all.get(RESTART_ON_CONFIG_CHANGE));
+    let path = format!("metadata.annotations[{RESTART_ON_CONFIG_CHANGE}]");
+    report.one_of(&path, restart.map(String::as_str), &["true", "false"]);
 }
 
 /// The metadata of a ConfigMap or a Secret.

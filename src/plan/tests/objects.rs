@@ -135,3 +135,21 @@ fn a_pod_without_references_is_prepared_once() {
     world.run();
     assert!(!world.take_trace().contains("prepare"));
 }
+
+#[test]
+fn an_outdated_container_is_restarted_after_its_volumes_are_written() {
+    let mut world = World::of(&reader());
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "1");
+    put(&mut world, ObjectKind::Secret, "pass", "word", "1");
+    world.run();
+    world.take_trace();
+    put(&mut world, ObjectKind::ConfigMap, "conf", "a", "2");
+    world.outdated = world.truth.containers.iter().map(|c| c.id.clone()).collect();
+    world.run();
+    let trace = world.take_trace();
+    let at = |text: &str| trace.find(text).unwrap_or_else(|| panic!("no {text}: {trace}"));
+    assert!(at("prepare") < at("kill web"), "{trace}");
+    assert!(at("kill web") < at("start web"), "{trace}");
+    assert!(!trace.contains("BackOff"), "it did not crash: {trace}");
+    assert_eq!(world.line(), "Running 1/1 1");
+}

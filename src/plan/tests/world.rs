@@ -20,7 +20,7 @@ use crate::{
 use jiff::Timestamp;
 use serde_json::json;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -92,6 +92,7 @@ pub(super) struct World {
     /// ConfigMaps and Secrets. A test that changes them also clears `volumes_current`.
     pub(super) objects: NodeObjects,
     pub(super) volumes_current: bool,
+    pub(super) outdated: BTreeSet<ContainerId>,
     pub(super) picture: Picture,
     pub(super) settings: PlanSettings,
     pub(super) plan: PodPlan,
@@ -163,6 +164,7 @@ impl World {
             probes: PodProbes::new(),
             objects: NodeObjects { known: true, ..NodeObjects::default() },
             volumes_current: false,
+            outdated: BTreeSet::new(),
             picture: Picture::default(),
             settings: PlanSettings {
                 owner: OWNER.into(),
@@ -253,6 +255,7 @@ impl World {
             probes: &self.probes,
             objects: &self.objects,
             volumes_current: self.volumes_current,
+            outdated: &self.outdated,
             settings: &self.settings,
             runtime: &self.runtime,
             records_saved: self.records_saved,

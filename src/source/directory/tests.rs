@@ -3,7 +3,7 @@ use crate::{
     desired::{Knowledge, SourceSnapshot},
     manifest::Settings,
     model::{FileVerdict, PodKey},
-    source::{Accepts, Forgotten, SavedState},
+    source::{Accepts, CredentialsDirectory, Forgotten, SavedState},
 };
 use std::{
     fmt::Write as _,
@@ -25,6 +25,7 @@ struct Bed {
 fn options(saved: SavedState) -> SourceOptions {
     SourceOptions {
         accepts: Accepts::default(),
+        credentials: CredentialsDirectory::None,
         node_name: "node".to_owned(),
         settings: Settings::default(),
         // Long: what the tests wait for comes from hints.
@@ -411,4 +412,45 @@ async fn a_file_written_at_the_start_comes_with_the_others() {
     let first = timeout(Duration::from_secs(10), bed.handle.snapshots.changed()).await;
     first.unwrap().unwrap();
     assert_eq!(pods(&bed.handle.snapshots.borrow()), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn secrets_take_the_credentials_that_they_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (path, given) = (root.path().join("m"), root.path().join("credentials"));
+    fs::create_dir(&path).unwrap();
+    fs::create_dir(&given).unwrap();
+    fs::write(given.join("db"), "hunter2").unwrap();
+    fs::write(given.join("key"), [255, 0]).unwrap();
+    let secret = |name: &str, credentials: &str| {
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  annotations: {{nodelet.dev/credentials: '{credentials}'}}\nstringData: {{user: root}}\n"
+        )
+    };
+    fs::write(path.join("a.yaml"), secret("a", "password=db, key")).unwrap();
+    fs::write(path.join("b.yaml"), secret("b", "password=none")).unwrap();
+    fs::write(path.join("c.yaml"), secret("c", "password=../db")).unwrap();
+    let credentials = CredentialsDirectory::At(given);
+    let options = SourceOptions { credentials, ..options(SavedState::None) };
+    let mut bed = start(root, &path, options);
+    let known = bed.handle.objects.wait_for(|found| found.known && !found.found.is_empty());
+    let found = Arc::clone(&timeout(Duration::from_secs(10), known).await.unwrap().unwrap());
+    let names: Vec<String> = found.found.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["Secret default/a"]);
+    let data = &found.found.values().next().unwrap().data;
+    let value = |key: &str| data[key].as_bytes().to_vec();
+    assert_eq!((value("password"), value("key")), (b"hunter2".to_vec(), vec![255, 0]));
+    assert_eq!(value("user"), b"root");
+    let looked = bed.handle.snapshots.wait_for(|snapshot| snapshot.view.files.len() == 3);
+    let looked = Arc::clone(&timeout(Duration::from_secs(10), looked).await.unwrap().unwrap());
+    let told = |file: &str| {
+        let view = &looked.view;
+        let report = view.files.iter().find(|report| report.location.ends_with(file)).cloned();
+        match report.unwrap().verdicts.as_slice() {
+            [FileVerdict::Rejected { problems, .. }] => problems[0].message.clone(),
+            other => format!("{other:?}"),
+        }
+    };
+    assert!(told("b.yaml").starts_with("Not found: \"none\": the agent has no credential"));
+    assert!(told("c.yaml").ends_with("must be KEY=CREDENTIAL, separated by commas"));
 }

@@ -3,7 +3,7 @@ use crate::{
     desired::{Knowledge, SourceSnapshot},
     manifest::Settings,
     model::FileVerdict,
-    source::{Accepts, SavedState},
+    source::{Accepts, CredentialsDirectory, SavedState},
 };
 use std::sync::Arc;
 use tokio::{
@@ -75,6 +75,7 @@ fn list(names: &[&str]) -> String {
 fn options(saved: SavedState) -> SourceOptions {
     SourceOptions {
         accepts: Accepts::default(),
+        credentials: CredentialsDirectory::None,
         node_name: "node".to_owned(),
         settings: Settings::default(),
         check_every: Duration::from_millis(20),
