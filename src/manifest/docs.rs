@@ -34,15 +34,15 @@ const INTRODUCTION: &str = "\
 # Manifests
 
 nodelet runs Kubernetes manifests of `kind: Pod` (`apiVersion: v1`), written in YAML or JSON. A file holds one or more
-documents; a document can be a `Pod`, a `List` or a `PodList`. nodelet reads YAML as Kubernetes' tools do: `0644` is octal,
+documents; a document can be a `Pod`, a `ConfigMap`, a `Secret`, a `List` or a `PodList`. nodelet reads YAML as Kubernetes' tools do: `0644` is octal,
 `yes` and `on` are true, and a quoted value is text. A duplicate key is an error.
 
 nodelet checks manifests strictly. It rejects a manifest that has an unknown field, a value of the wrong type, or a field that
 nodelet does not support. The error message names file, line, column and field. `nodelet check FILE` reports the same errors
 without running the pod. Fields that are left out get Kubernetes' defaults.
 
-nodelet appends the node's name to the name of a static pod. A static pod cannot refer to API objects: Secrets, ConfigMaps,
-ServiceAccounts, PersistentVolumeClaims or ResourceClaims.
+nodelet appends the node's name to the name of a static pod. A static pod reads ConfigMaps and Secrets from documents on the machine
+([secrets.md](secrets.md)). It cannot refer to other objects of an API: ServiceAccounts, PersistentVolumeClaims or ResourceClaims.
 
 The second column of the tables below has one of these values:
 

@@ -94,6 +94,12 @@ pub fn check_volume_objects(
     all.try_for_each(|objects| objects.resolve(finder).map(drop))
 }
 
+/// Whether the agent writes the files of a volume. Containers can only read them.
+#[must_use]
+pub fn is_made_of_files(volume: &k8s::Volume) -> bool {
+    is_made_from_objects(volume) || volume.downward_api.is_some()
+}
+
 /// Whether the files of a volume can change while the pod runs.
 #[must_use]
 pub fn is_made_from_objects(volume: &k8s::Volume) -> bool {

@@ -31,8 +31,8 @@ pub use env::{
 };
 pub use expand::{expand, expanded_len};
 pub use files::{
-    FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects, is_mounted,
-    volume_files,
+    FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects,
+    is_made_of_files, is_mounted, volume_files,
 };
 pub use hash::container_hash;
 pub use identity::{

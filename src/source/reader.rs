@@ -156,8 +156,8 @@ fn warn_of_readers(objects: &mut [ObjectDocument]) {
     for document in objects {
         let key = document.key.as_ref();
         if key.is_some_and(|key| key.kind == ObjectKind::Secret) {
-            let message = "every user of this machine can read the file: make it 0600".to_owned();
-            let (position, path) = (document.position, "kind".to_owned());
+            let message = "every user of this machine can read this Secret: make its file 0600";
+            let (position, path, message) = (document.position, String::new(), message.to_owned());
             document.warnings.push(Problem { position, path, message });
         }
     }

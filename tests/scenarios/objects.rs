@@ -347,7 +347,7 @@ pub fn nothing_of_a_secret_is_told(kind: Kind) {
     world.wait("a warning", |status| {
         let told = |verdict: &&FileVerdict| {
             matches!(verdict, FileVerdict::Object { warnings, .. }
-            if warnings.iter().any(|problem| problem.message.contains("make it 0600")))
+            if warnings.iter().any(|problem| problem.message.contains("make its file 0600")))
         };
         status.verdicts("secret.yaml").iter().any(told)
     });

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{PodView, ProbeKind, ProbeView, REVISION_ANNOTATION, k8s},
-    podspec::is_sidecar,
+    podspec::{is_made_of_files, is_sidecar},
     serve::StatusDocument,
     status::display_status,
 };
@@ -105,7 +105,7 @@ fn containers(
         let status = statuses.unwrap_or_default().iter().find(|status| status.name == spec.name);
         let sidecar = if is_sidecar(spec) { " (sidecar)" } else { "" };
         page.block(2, &format!("{}:{sidecar}", spec.name));
-        container(page, spec, status, &view.probes, now);
+        container(page, spec, status, view, now);
     }
 }
 
@@ -113,7 +113,7 @@ fn container(
     page: &mut Page,
     spec: &k8s::Container,
     status: Option<&k8s::ContainerStatus>,
-    probed: &[ProbeView],
+    view: &PodView,
     now: Timestamp,
 ) {
     let id = status.and_then(|status| status.container_id.as_deref());
@@ -137,10 +137,13 @@ fn container(
     page.optional(4, "Requests", Some(&amounts(resources.requests.as_ref())));
     page.optional(4, "Limits", Some(&amounts(resources.limits.as_ref())));
     for kind in ProbeKind::ALL {
-        let text = probes::describe(spec, kind, probed, now);
+        let text = probes::describe(spec, kind, &view.probes, now);
         page.optional(4, kind.title(), text.as_deref());
     }
-    let mounts: Vec<String> = spec.volume_mounts.iter().flatten().map(mounted).collect();
+    let pod = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+    let volumes = pod.and_then(|pod| pod.volumes.as_deref()).unwrap_or_default();
+    let mounts = spec.volume_mounts.iter().flatten().map(|mount| mounted(mount, volumes));
+    let mounts: Vec<String> = mounts.collect();
     page.optional(4, "Mounts", Some(&mounts.join("\n")));
 }
 
@@ -161,8 +164,10 @@ fn words(words: Option<&[String]>) -> String {
     words.unwrap_or_default().join("\n")
 }
 
-fn mounted(mount: &k8s::VolumeMount) -> String {
-    let access = if mount.read_only == Some(true) { "ro" } else { "rw" };
+fn mounted(mount: &k8s::VolumeMount, volumes: &[k8s::Volume]) -> String {
+    let volume = volumes.iter().find(|volume| volume.name == mount.name);
+    let read_only = mount.read_only == Some(true) || volume.is_some_and(is_made_of_files);
+    let access = if read_only { "ro" } else { "rw" };
     let path = mount.sub_path.as_deref().or(mount.sub_path_expr.as_deref());
     let path = path.map(|path| format!(", path {path}")).unwrap_or_default();
     format!("{} from {} ({access}{path})", mount.mount_path, mount.name)
@@ -237,6 +242,20 @@ fn volume_source(volume: &k8s::Volume) -> String {
         let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
         return format!("hostPath {}{kind}", host.path);
     }
+    if let Some(source) = &volume.config_map {
+        return object("ConfigMap", &source.name, source.optional);
+    }
+    if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        return object("Secret", name, source.optional);
+    }
+    if volume.downward_api.is_some() {
+        return "downwardAPI".to_owned();
+    }
+    if let Some(source) = &volume.projected {
+        let sources = source.sources.iter().flatten().flat_map(projected);
+        return format!("projected from {}", sources.collect::<Vec<_>>().join(", "));
+    }
     let Some(empty) = &volume.empty_dir else { return "?".to_owned() };
     let medium = match empty.medium.as_deref() {
         None | Some("") => "disk",
@@ -244,6 +263,19 @@ fn volume_source(volume: &k8s::Volume) -> String {
     };
     let limit = empty.size_limit.as_ref().map(|limit| format!(", at most {}", limit.0));
     format!("emptyDir on {medium}{}", limit.unwrap_or_default())
+}
+
+fn object(kind: &str, name: &str, optional: Option<bool>) -> String {
+    let optional = if optional == Some(true) { " (optional)" } else { "" };
+    format!("{kind} {name}{optional}")
+}
+
+fn projected(source: &k8s::VolumeProjection) -> Vec<String> {
+    let config_map =
+        source.config_map.iter().map(|map| object("ConfigMap", &map.name, map.optional));
+    let secret = source.secret.iter().map(|secret| object("Secret", &secret.name, secret.optional));
+    let downward = source.downward_api.iter().map(|_| "downwardAPI".to_owned());
+    config_map.chain(secret).chain(downward).collect()
 }
 
 fn events(page: &mut Page, document: &StatusDocument, view: &PodView, now: Timestamp) {

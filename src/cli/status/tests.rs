@@ -41,11 +41,15 @@ fn web() -> Value {
             {"name": "web", "image": "nginx:1", "command": ["nginx", "-g", "daemon off;"],
              "ports": [{"containerPort": 80, "hostPort": 8080}],
              "resources": {"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}},
-             "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": true}]},
+             "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": true},
+                              {"name": "keys", "mountPath": "/keys"}]},
             {"name": "side", "image": "side:2"},
         ],
         "volumes": [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
-                    {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}}],
+                    {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}},
+                    {"name": "conf", "configMap": {"name": "web", "optional": true}},
+                    {"name": "keys", "projected": {"sources": [
+                        {"secret": {"name": "db"}}, {"downwardAPI": {"items": []}}]}}],
     });
     let status = json!({
         "phase": "Running", "podIP": "10.88.0.4", "podIPs": [{"ip": "10.88.0.4"}],
