@@ -125,7 +125,7 @@ pub(super) fn spawn_all(
         machine: machine.subscribe(),
         node: facts,
         probes,
-        objects: sources.all().map(|source| source.objects.clone()).collect(),
+        objects: sources.objects.clone(),
         pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     config::Config,
     manifest,
-    model::SourceKind,
+    model::{NodeObjects, SourceKind},
     serve::{self, ForgetAnswer},
     source::{
         Accepts, CredentialsDirectory, DirectorySource, Forgotten, SavedState, SourceHandle,
@@ -15,19 +15,21 @@ use crate::{
     },
     store::{Loaded, Store},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The sources of pods, and the one of `configPath`.
 pub(super) struct Sources {
     pub pods: Vec<SourceHandle>,
-    pub objects: Option<SourceHandle>,
+    config: Option<SourceHandle>,
+    /// ConfigMaps and Secrets of the sources that may have them, most important first.
+    pub objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
 }
 
 impl Sources {
     pub(super) fn all(&self) -> impl Iterator<Item = &SourceHandle> {
-        self.pods.iter().chain(&self.objects)
+        self.pods.iter().chain(&self.config)
     }
 }
 
@@ -73,14 +75,17 @@ pub(super) fn spawn_sources(
         let saving = save(handle.clone(), *kind, store.clone(), shutdown.clone());
         tasks.spawn(named("saved manifests", saving));
     }
-    let objects = config.source.config_path.as_ref().map(|path| {
+    let directory = handles.iter().find(|(kind, _)| *kind == SourceKind::File);
+    let mut objects: Vec<_> = directory.iter().map(|(_, handle)| handle.objects.clone()).collect();
+    let config = config.source.config_path.as_ref().map(|path| {
         let mut options = options(SourceKind::File, config.source.file_check);
         (options.accepts, options.saved) = (Accepts::Objects, SavedState::None);
         let (source, handle) = DirectorySource::new(path, options);
         spawn(tasks, "configPath", source.run(shutdown.clone()));
         handle
     });
-    Sources { pods: handles.into_iter().map(|(_, handle)| handle).collect(), objects }
+    objects.extend(config.iter().map(|handle| handle.objects.clone()));
+    Sources { pods: handles.into_iter().map(|(_, handle)| handle).collect(), config, objects }
 }
 
 /// Makes every source read its manifests again whenever `reload` changes.

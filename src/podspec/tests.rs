@@ -4,9 +4,11 @@
 )]
 
 use super::*;
-use crate::model::{NodeObjects, PodKey, PodUid, k8s};
+use crate::model::{
+    DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, Origin, PodKey, PodUid, SourceKind, k8s,
+};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 fn spec(value: Value) -> k8s::PodSpec {
     serde_json::from_value(value).unwrap()
@@ -474,4 +476,240 @@ fn commands_and_sub_paths_are_expanded() {
     assert_eq!(expand_sub_path("logs/$(A)", &env).as_deref(), Ok("logs/1"));
     let error = expand_sub_path("$(E)/$(B)", &env).unwrap_err();
     assert_eq!(error.to_string(), "missing value for E, B");
+}
+
+/// ConfigMap `web` and Secret `db` of namespace `ns`.
+fn node_objects() -> NodeObjects {
+    let object = |kind, name: &str, data: &[(&str, Datum)]| {
+        let location = "/m/o.yaml".into();
+        let origin = Origin { source: SourceKind::File, location, document: 0, line: 1 };
+        let data = data.iter().map(|(key, datum)| ((*key).into(), datum.clone())).collect();
+        let key = ObjectKey::new(kind, "ns", name);
+        (
+            key.clone(),
+            Arc::new(DataObject { key, data, immutable: false, secret_type: "".into(), origin }),
+        )
+    };
+    let text = |text: &str| Datum::Text(text.into());
+    let bytes = || Datum::Binary([255, 0].into());
+    let web = [("a", text("1")), ("b.conf", text("x=$(a)")), ("raw", bytes())];
+    let db = [("password", text("secret")), ("zero", text("a\0b")), ("key", bytes())];
+    let found =
+        [object(ObjectKind::ConfigMap, "web", &web), object(ObjectKind::Secret, "db", &db[..1])];
+    let odd = object(ObjectKind::Secret, "odd", &db[1..]);
+    NodeObjects { known: true, found: found.into_iter().chain([odd]).collect() }
+}
+
+fn pod_with_container(mut container: Value, volumes: &Value) -> k8s::Pod {
+    container["name"] = json!("main");
+    pod(json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "u", "labels": {"b": "2", "a": "q\"\n"}},
+        "spec": {"containers": [container], "volumes": volumes},
+    }))
+}
+
+fn with_objects<T>(use_it: impl FnOnce(&EnvContext<'_>) -> T) -> T {
+    use_it(&EnvContext {
+        node_name: "node1",
+        host_ips: &[],
+        pod_ips: &[],
+        allocatable: &Amounts::default(),
+        objects: &node_objects(),
+    })
+}
+
+/// `NAME=value` in the order of the environment, or the error.
+fn env_from_objects(container: Value) -> Result<String, String> {
+    let pod = pod_with_container(container, &json!([]));
+    let first = &pod.spec.as_ref().unwrap().containers[0];
+    let checked =
+        check_env_objects(&pod, first, &node_objects()).map_err(|error| error.to_string());
+    let made = with_objects(|cx| build_env(&pod, first, cx)).map_err(|error| error.to_string());
+    assert_eq!(checked.err(), made.clone().err(), "the check says what the start says");
+    Ok(made?.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn environments_take_values_from_objects() {
+    let map = |name: &str, more: Value| {
+        let mut source = json!({"name": name});
+        source.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        source
+    };
+    let all = |name: &str| json!({"configMapRef": {"name": name}});
+    let key = |field: &str, source: Value| json!({"name": "X", "valueFrom": {field: source}});
+    for (container, expected) in [
+        (json!({"envFrom": [all("web")]}), Ok("a=1 b.conf=x=$(a)")),
+        (
+            json!({"envFrom": [{"prefix": "P_", "configMapRef": {"name": "web"}}]}),
+            Ok("P_a=1 P_b.conf=x=$(a)"),
+        ),
+        (
+            json!({"envFrom": [all("web"), {"secretRef": {"name": "db"}}]}),
+            Ok("a=1 b.conf=x=$(a) password=secret"),
+        ),
+        (
+            json!({"envFrom": [all("web")], "env": [{"name": "a", "value": "<$(a)>"}]}),
+            Ok("a=<1> b.conf=x=$(a)"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("db", json!({"key": "password"})))]}),
+            Ok("X=secret"),
+        ),
+        (json!({"env": [key("configMapKeyRef", map("web", json!({"key": "a"})))]}), Ok("X=1")),
+        (
+            json!({"env": [key("configMapKeyRef", map("no", json!({"key": "a", "optional": true})))]}),
+            Ok(""),
+        ),
+        (
+            json!({"env": [key("configMapKeyRef", map("web", json!({"key": "z", "optional": true})))]}),
+            Ok(""),
+        ),
+        (json!({"envFrom": [{"secretRef": {"name": "no", "optional": true}}]}), Ok("")),
+        (json!({"envFrom": [all("no")]}), Err("configmap \"no\" not found")),
+        (json!({"envFrom": [{"secretRef": {"name": "no"}}]}), Err("secret \"no\" not found")),
+        (
+            json!({"env": [key("secretKeyRef", map("no", json!({"key": "a"})))]}),
+            Err("secret \"no\" not found"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("db", json!({"key": "z"})))]}),
+            Err("couldn't find key z in Secret ns/db"),
+        ),
+        (
+            json!({"env": [key("configMapKeyRef", map("web", json!({"key": "raw"})))]}),
+            Err("couldn't find key raw in ConfigMap ns/web"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("odd", json!({"key": "key"})))]}),
+            Err("key key in Secret ns/odd is not text: mount it as a volume"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("odd", json!({"key": "zero"})))]}),
+            Err("key zero in Secret ns/odd is not text: mount it as a volume"),
+        ),
+    ] {
+        let made = env_from_objects(container.clone());
+        assert_eq!(made.as_deref().map_err(String::as_str), expected, "{container}");
+    }
+}
+
+/// `path mode content` of each file, or the error.
+fn files_of(volume: Value) -> Result<Vec<String>, String> {
+    let container = json!({"resources": {"limits": {"memory": "64Mi"}}});
+    let pod = pod_with_container(container, &json!([volume]));
+    let volume = &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0];
+    let checked =
+        check_volume_objects(&pod, volume, &node_objects()).map_err(|error| error.to_string());
+    let made = with_objects(|cx| volume_files(&pod, volume, cx)).map_err(|error| error.to_string());
+    assert_eq!(checked.err(), made.clone().err(), "the check says what the setup says");
+    let files = made?.unwrap_or_default();
+    let shown = files.iter().map(|(path, file)| {
+        format!("{path} {:o} {}", file.mode, String::from_utf8_lossy(&file.content))
+    });
+    Ok(shown.collect())
+}
+
+#[test]
+fn volumes_hold_what_objects_and_the_pod_say() {
+    let item = |key: &str, path: &str| json!({"key": key, "path": path});
+    for (volume, expected) in [
+        (json!({"name": "v", "emptyDir": {}}), Ok(vec![])),
+        (
+            json!({"name": "v", "configMap": {"name": "web", "defaultMode": 0o640}}),
+            Ok(vec!["a 640 1", "b.conf 640 x=$(a)", "raw 640 \u{fffd}\0"]),
+        ),
+        (
+            json!({"name": "v", "configMap": {"name": "web", "items": [item("b.conf", "d/b"), {"key": "a", "path": "a", "mode": 0o400}]}}),
+            Ok(vec!["a 400 1", "d/b 644 x=$(a)"]),
+        ),
+        (json!({"name": "v", "secret": {"secretName": "db"}}), Ok(vec!["password 644 secret"])),
+        (json!({"name": "v", "secret": {"secretName": "no"}}), Err("secret \"no\" not found")),
+        (json!({"name": "v", "secret": {"secretName": "no", "optional": true}}), Ok(vec![])),
+        (
+            json!({"name": "v", "secret": {"secretName": "db", "items": [item("z", "z")]}}),
+            Err("secret references non-existent secret key: z"),
+        ),
+        (
+            json!({"name": "v", "configMap": {"name": "web", "items": [item("z", "z")]}}),
+            Err("configmap references non-existent config key: z"),
+        ),
+        (
+            json!({"name": "v", "configMap": {"name": "web", "optional": true, "items": [item("z", "z"), item("a", "a")]}}),
+            Ok(vec!["a 644 1"]),
+        ),
+        (
+            json!({"name": "v", "downwardAPI": {"items": [
+                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o600},
+                {"path": "none", "fieldRef": {"fieldPath": "metadata.annotations"}},
+                {"path": "limit", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory", "divisor": "1Mi"}},
+            ]}}),
+            Ok(vec![
+                "labels 644 a=\"q\\\"\\n\"\nb=\"2\"",
+                "limit 644 64",
+                "name 600 web",
+                "none 644 ",
+            ]),
+        ),
+        (
+            json!({"name": "v", "projected": {"defaultMode": 0o444, "sources": [
+                {"configMap": {"name": "web", "items": [item("a", "same")]}},
+                {"secret": {"name": "db", "items": [item("password", "same")]}},
+                {"secret": {"name": "no", "optional": true}},
+                {"downwardAPI": {"items": [{"path": "uid", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
+            ]}}),
+            Ok(vec!["same 444 secret", "uid 444 u"]),
+        ),
+        (
+            json!({"name": "v", "projected": {"sources": [{"configMap": {"name": "no"}}]}}),
+            Err("configmap \"no\" not found"),
+        ),
+    ] {
+        let made = files_of(volume.clone());
+        let expected = expected
+            .map(|lines| lines.into_iter().map(str::to_owned).collect::<Vec<String>>())
+            .map_err(str::to_owned);
+        assert_eq!(made, expected, "{volume}");
+    }
+}
+
+#[test]
+fn every_reference_of_a_pod_is_found() {
+    let container = json!({
+        "envFrom": [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b", "optional": true}}],
+        "env": [
+            {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+            {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "d", "key": "k", "optional": true}}},
+        ],
+    });
+    let volumes = json!([
+        {"name": "e", "configMap": {"name": "e"}},
+        {"name": "f", "secret": {"secretName": "f", "optional": true}},
+        {"name": "g", "projected": {"sources": [{"configMap": {"name": "g"}}, {"secret": {"name": "h"}}]}},
+    ]);
+    let mut pod = pod_with_container(container, &volumes);
+    let secret = k8s::LocalObjectReference { name: "i".to_owned() };
+    pod.spec.as_mut().unwrap().image_pull_secrets = Some(vec![secret]);
+    let refs = object_refs(&pod);
+    let shown = refs.iter().map(|found| {
+        let optional = if found.optional { " optional" } else { "" };
+        let read = if found.is_read() { "" } else { " not read" };
+        format!("{} {}{optional}{read}", found.field, found.key)
+    });
+    let shown: Vec<String> = shown.collect();
+    assert_eq!(
+        shown,
+        [
+            "spec.imagePullSecrets[0] Secret ns/i optional not read",
+            "spec.volumes[0].configMap ConfigMap ns/e",
+            "spec.volumes[1].secret Secret ns/f optional",
+            "spec.volumes[2].projected.sources[0].configMap ConfigMap ns/g",
+            "spec.volumes[2].projected.sources[1].secret Secret ns/h",
+            "spec.containers[0].envFrom[0].configMapRef ConfigMap ns/a",
+            "spec.containers[0].envFrom[1].secretRef Secret ns/b optional",
+            "spec.containers[0].env[0].valueFrom.configMapKeyRef ConfigMap ns/c",
+            "spec.containers[0].env[1].valueFrom.secretKeyRef Secret ns/d optional",
+        ]
+    );
 }

@@ -5,7 +5,7 @@ use super::{
     text::{self, Page},
 };
 use crate::{
-    model::{PodView, ProbeKind, ProbeView, REVISION_ANNOTATION, k8s},
+    model::{PodView, ProbeKind, REVISION_ANNOTATION, k8s},
     podspec::{is_made_of_files, is_sidecar},
     serve::StatusDocument,
     status::display_status,
