@@ -22,6 +22,10 @@ fn pod(name: &str, more: &str) -> String {
     )
 }
 
+fn object(kind: &str, name: &str) -> String {
+    format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n")
+}
+
 /// Every kind of thing that lies about in such directories.
 fn fill(dir: &Path) {
     let write = |name: &str, text: &[u8]| fs::write(dir.join(name), text).unwrap();
@@ -40,6 +44,11 @@ fn fill(dir: &Path) {
         pod("warned", "").replace("spec:", "spec:\n  enableServiceLinks: true").as_bytes(),
     );
     write("config.yaml", CONFIG.as_bytes());
+    write(
+        "objects.yaml",
+        format!("{}---\n{}", object("ConfigMap", "web"), object("Secret", "db")).as_bytes(),
+    );
+    write("wrong-object.yaml", object("Secret", "Wrong").as_bytes());
     write("large.yaml", &vec![b'#'; (4 << 20) + 1]);
     for name in
         ["a.yaml~", ".a.yaml.swp", "#a.yaml#", "a.yaml.bak", "4913", "notes.txt", "a.yaml.dpkg-new"]
@@ -181,7 +190,55 @@ fn check_says_what_the_agent_says() {
         "dangling.yaml: a link to nothing",
         "large.yaml: cannot be read: larger than 4 MiB",
         "config.yaml:2:7: kind: ",
+        "objects.yaml: ok: ConfigMap default/web",
+        "objects.yaml:5:1: warning: every user of this machine can read this Secret",
+        "objects.yaml: ok: Secret default/db",
+        "wrong-object.yaml:3:18: metadata.name: Invalid value: \"Wrong\"",
     ] {
         assert!(said.iter().any(|line| line.contains(part)), "no {part:?} in\n{}", said.join("\n"));
     }
+}
+
+#[test]
+fn check_names_objects_that_no_document_provides() {
+    let home = tempfile::tempdir().unwrap();
+    let (manifests, objects) = (home.path().join("manifests"), home.path().join("objects"));
+    fs::create_dir(&manifests).unwrap();
+    fs::create_dir(&objects).unwrap();
+    let from = |name: &str, optional: bool| {
+        format!("{{secretRef: {{name: {name}, optional: {optional}}}}}")
+    };
+    let all = [("here", false), ("there", false), ("nowhere", false), ("anywhere", true)];
+    let all = all.map(|(name, optional)| from(name, optional)).join(", ");
+    let web =
+        format!("{}---\n{}", object("Secret", "here"), pod("web", &format!(", envFrom: [{all}]")));
+    fs::write(manifests.join("web.yaml"), web).unwrap();
+    fs::write(objects.join("there.yaml"), object("Secret", "there")).unwrap();
+    let config = home.path().join("config.yaml");
+    let own = "apiVersion: nodelet.dev/v1alpha1\nkind: NodeletConfiguration\n";
+    let text = format!("{CONFIG}---\n{own}configPath: {}\n", objects.display());
+    fs::write(&config, text).unwrap();
+    let said = |path: &Path| {
+        let mut check = Command::new(BINARY);
+        let check = check.args(["check", "--hostname-override=n1", "--config"]).arg(&config);
+        let output = check.arg(path).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let missing = "spec.containers[0].envFrom[2].secretRef: Not found: \"Secret default/nowhere\": the pod \
+                   waits until a document provides it\n";
+    let at = manifests.display();
+    let (code, text) = said(&manifests);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("{at}/web.yaml:5:1: {missing}")), "{text}");
+    assert_eq!(text.matches("Not found").count(), 1, "{text}");
+    // Of a single file it is not known what lies beside it.
+    let (code, text) = said(&manifests.join("web.yaml"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(&format!("{at}/web.yaml:5:1: warning: {missing}")), "{text}");
+    fs::write(objects.join("pod.yaml"), pod("misplaced", "")).unwrap();
+    let (code, text) = said(&manifests.join("web.yaml"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("pod.yaml:1:1: kind: Forbidden: configPath is for ConfigMaps and Secrets")
+    );
 }

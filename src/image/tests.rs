@@ -6,8 +6,11 @@ use super::{
     reference::{NameError, normalize, repository},
     *,
 };
-use crate::{cri::ImageFound, model::k8s};
-use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, time::Duration};
+use crate::{
+    cri::ImageFound,
+    model::{DataObject, Datum, ObjectKey, ObjectKind, Origin, SourceKind, k8s},
+};
+use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
 
 #[test]
 fn a_name_stands_for_all_that_runtimes_list() {
@@ -502,6 +505,40 @@ async fn credentials_are_tried_in_turn() {
     assert_eq!(users, ["team", "host"]);
     let failure = world.ensure(wanted).await.0.unwrap_err();
     assert_eq!(failure.message, "[denied, also denied]");
+}
+
+#[tokio::test]
+async fn secrets_of_the_pod_are_tried_before_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = |user: &str| format!("{{\"auths\": {{\"r.io\": {{\"username\": \"{user}\"}}}}}}");
+    fs::write(dir.path().join("config.json"), config("node")).unwrap();
+    let credentials =
+        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let secret = |name: &str, secret_type: &str, key: &str, text: &str| {
+        let location = "/m/s.yaml".into();
+        Arc::new(DataObject {
+            key: ObjectKey::new(ObjectKind::Secret, "default", name),
+            data: [(key.into(), Datum::Text(text.into()))].into(),
+            immutable: false,
+            secret_type: secret_type.into(),
+            origin: Origin { source: SourceKind::File, location, document: 0, line: 1 },
+        })
+    };
+    let config_type = "kubernetes.io/dockerconfigjson";
+    let secrets = [
+        secret("other", "Opaque", ".dockerconfigjson", &config("opaque")),
+        secret("broken", config_type, ".dockerconfigjson", "{"),
+        secret("new", config_type, ".dockerconfigjson", &config("new")),
+        secret("old", "kubernetes.io/dockercfg", ".dockercfg", r#"{"r.io": {"username": "old"}}"#),
+    ];
+    let answers = vec![Err("denied"), Err("denied"), Ok("r.io/app:1")];
+    let world = World { credentials, ..World::with(&[], answers) };
+    let wanted = request(PullPolicy::Always);
+    let wanted = PullRequest { image: "r.io/app:1", pull_secrets: &secrets, ..wanted };
+    assert!(world.ensure(wanted).await.0.is_ok());
+    let users: Vec<_> =
+        world.pulls.borrow().iter().map(|(_, user)| user.clone().unwrap()).collect();
+    assert_eq!(users, ["new", "old", "node"]);
 }
 
 /// A worker awaits it in a task.

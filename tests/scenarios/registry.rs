@@ -12,6 +12,7 @@ use crate::support::{
     stays,
     world::{Kind, World},
 };
+use serde_json::json;
 use std::{fs, time::Duration};
 
 const NAME: &str = "busybox:pulled";
@@ -188,5 +189,29 @@ pub fn a_denied_image_does_not_start_from_the_copy_on_the_machine(kind: Kind) {
     world.wait_running("web");
     // The wrong password is nowhere to be read.
     assert!(!world.agent.log().contains("wrong"), "the log has the password");
+    world.finish();
+}
+
+pub fn a_secret_of_the_pod_has_the_password_of_a_registry(kind: Kind) {
+    let Some((world, mut registry)) = with_registry(kind, &Settings::for_kind(kind)) else {
+        return;
+    };
+    registry.stop();
+    registry.start(true);
+    // The node's own password is wrong.
+    write_password(&world, &registry, WRONG);
+    let image = registry.image(NAME);
+    let pull_secrets = json!([{ "name": "registry" }]);
+    world.drop_pod(&pod("web", &image, "Always").set("imagePullSecrets", pull_secrets));
+    let status = world.wait("it is denied", |s| s.waiting_reason("web", "main") == "ErrImagePull");
+    assert!(status.has_event("FailedToRetrieveImagePullSecret", "(registry)"));
+    let config = format!("{{\"auths\":{{\"{}\":{{\"auth\":\"{RIGHT}\"}}}}}}", registry.address());
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "registry" },
+        "type": "kubernetes.io/dockerconfigjson", "stringData": { ".dockerconfigjson": config },
+    });
+    world.write("secret.yaml", &secret.to_string());
+    world.wait_running("web");
+    assert!(!world.agent.log().contains(RIGHT), "the log has the password");
     world.finish();
 }
