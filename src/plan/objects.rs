@@ -10,8 +10,8 @@ use crate::podspec::{
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
 
-/// True when the objects of all volumes are there. A pod whose volumes were set up before does not
-/// ask: it goes on with the files that they have.
+/// True when the objects of all volumes are there. It is asked before a sandbox is made; a pod that
+/// has one goes on with the files that its volumes have.
 pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let objects = cx.input.objects;
     let missing: Vec<String> = volumes(cx)

@@ -56,19 +56,11 @@ impl Place {
 
     /// Makes the volume, or leaves it as it is when that was finished before.
     pub(super) fn setup(&self, medium: Medium, fs_group: Option<i64>) -> Result<(), VolumeError> {
-        let directory = self.directory();
-        let present = self.is_present(medium)?;
-        if present && self.ready_marker().exists() {
+        if self.is_set_up(medium)? {
             return Ok(());
         }
-        make_directory(&self.parent)?;
-        make_directory(&directory)?;
-        if let Medium::Memory { size } = medium
-            && !present
-        {
-            mount_tmpfs(&directory, size)?;
-        }
-        set_mode(&directory, 0o777)?;
+        self.make(medium)?;
+        let directory = self.directory();
         // Only the directory itself: nothing ran yet that could have put something into it.
         if let Some(group) = fs_group.and_then(|group| u32::try_from(group).ok()) {
             chown(&directory, None, Some(Gid::from_raw(group)))
@@ -86,20 +78,25 @@ impl Place {
         files: &VolumeFiles,
         fs_group: Option<i64>,
     ) -> Result<(), VolumeError> {
-        let directory = self.directory();
         if !self.is_set_up(medium)? {
-            make_directory(&self.parent)?;
-            make_directory(&directory)?;
-            if let Medium::Memory { size } = medium
-                && !self.is_present(medium)?
-            {
-                mount_tmpfs(&directory, size)?;
-            }
-            set_mode(&directory, 0o777)?;
+            self.make(medium)?;
         }
         let group = fs_group.and_then(|group| u32::try_from(group).ok());
-        files::write(&directory, files, group)?;
+        files::write(&self.directory(), files, group)?;
         self.mark_ready()
+    }
+
+    /// Makes the directory, and mounts its tmpfs.
+    fn make(&self, medium: Medium) -> Result<(), VolumeError> {
+        let directory = self.directory();
+        make_directory(&self.parent)?;
+        make_directory(&directory)?;
+        if let Medium::Memory { size } = medium
+            && !self.is_present(medium)?
+        {
+            mount_tmpfs(&directory, size)?;
+        }
+        set_mode(&directory, 0o777)
     }
 
     /// Whether the volume was set up before, and nothing of it was lost since.
@@ -122,9 +119,6 @@ impl Place {
 
     fn mark_ready(&self) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
-        if marker.exists() {
-            return Ok(());
-        }
         make_directory(&self.meta)?;
         fs::File::create(&marker).map(drop).map_err(|source| io_error("create", &marker, source))
     }

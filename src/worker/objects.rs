@@ -15,22 +15,58 @@ use std::{
     sync::Arc,
 };
 
-/// The objects that a pod reads, as they are at one time; `None`: it is not there.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct ObjectsRead(BTreeMap<ObjectKey, Option<Arc<DataObject>>>);
+/// The objects that a pod reads, as they are at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ObjectsRead(BTreeMap<ObjectKey, Read>);
+
+#[derive(Clone, Debug)]
+struct Read {
+    /// `None`: it is not there.
+    object: Option<Arc<DataObject>>,
+    /// All references to it are optional.
+    optional: bool,
+}
 
 impl ObjectsRead {
     pub(super) fn of(pod: &k8s::Pod, objects: &NodeObjects) -> Self {
-        let keys = object_refs(pod).into_iter().filter(ObjectRef::is_read).map(|found| found.key);
-        Self(keys.map(|key| (key.clone(), objects.found.get(&key).cloned())).collect())
+        let mut read = BTreeMap::new();
+        for reference in object_refs(pod).into_iter().filter(ObjectRef::is_read) {
+            let object = objects.found.get(&reference.key).cloned();
+            let entry = read.entry(reference.key).or_insert(Read { object, optional: true });
+            entry.optional &= reference.optional;
+        }
+        Self(read)
     }
 
-    /// Whether there are other data now. An object that is gone is no other one.
-    fn is_outdated_by(&self, now: &Self) -> bool {
-        let differs = |(key, object): (&ObjectKey, &Option<Arc<DataObject>>)| {
-            object.is_some() && self.0.get(key) != Some(object)
-        };
-        now.0.iter().any(differs)
+    fn has_same_data(&self, other: &Self) -> bool {
+        let keys = self.0.keys().eq(other.0.keys());
+        keys && self.0.values().zip(other.0.values()).all(|(a, b)| a.has_same_data(b))
+    }
+
+    /// Whether there are other data now. An object that is gone is no other one. An object that
+    /// was not there although the pod needs it was not known, so it is taken as it is now.
+    fn is_outdated_by(&mut self, now: &Self) -> bool {
+        let mut outdated = false;
+        for (key, now) in now.0.iter().filter(|(_, now)| now.object.is_some()) {
+            match self.0.get_mut(key) {
+                Some(before) if before.object.is_none() && !before.optional => {
+                    *before = now.clone();
+                }
+                Some(before) => outdated |= !before.has_same_data(now),
+                None => {}
+            }
+        }
+        outdated
+    }
+}
+
+impl Read {
+    fn has_same_data(&self, other: &Self) -> bool {
+        match (&self.object, &other.object) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.data == b.data,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
     }
 }
 
@@ -62,7 +98,7 @@ impl ObjectsUsed {
         let Some(desired) = input.orders.wish.pod() else { return true };
         let written = self.written.as_ref().filter(|(uid, _)| *uid == desired.uid);
         let now = || ObjectsRead::of(&desired.pod, &input.objects);
-        written.is_some_and(|(_, objects)| *objects == now())
+        written.is_some_and(|(_, objects)| objects.has_same_data(&now()))
     }
 
     /// The containers that run and began with other objects than there are now, if the pod wants
@@ -99,3 +135,6 @@ fn wants_restarts(pod: &DesiredPod) -> bool {
     let annotations = pod.pod.metadata.annotations.as_ref();
     annotations.and_then(|all| all.get(RESTART_ON_CONFIG_CHANGE)).is_some_and(|text| text == "true")
 }
+
+#[cfg(test)]
+mod tests;

@@ -179,8 +179,11 @@ pub fn a_pod_that_asks_for_it_restarts_when_its_data_change(kind: Kind) {
         });
         assert_eq!(env(&request(&world), "GREETING"), value);
     }
-    // Neither the end of the file nor a restart of the agent is a change.
+    // Neither another place, the end of the file nor a restart of the agent is a change.
     let ids = world.running_ids("web");
+    world.write("map.yaml", &format!("# moved down\n\n{}", map("three")));
+    world.drop_pod(&Pod::running("between"));
+    world.wait_running("between");
     world.remove("map.yaml");
     world.agent.kill();
     world.agent.start();
