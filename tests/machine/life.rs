@@ -107,6 +107,18 @@ fn witness() -> Pod {
 /// What the agent mounts below its root directory is what a container sees, although the service is
 /// hardened.
 fn volumes_reach_the_runtime(node: &Node) {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "db", "annotations": { "nodelet.dev/credentials": "password=db" } },
+    });
+    node.sh(&format!(
+        "mkdir -p /etc/systemd/system/nodelet.service.d
+         echo hunter2 >/etc/db-password
+         printf '[Service]\\nLoadCredential=db:/etc/db-password\\n' >/etc/systemd/system/nodelet.service.d/db.conf
+         echo '{secret}' >{MANIFESTS}/db.yaml
+         systemctl daemon-reload; systemctl restart nodelet"
+    ));
+    node.wait_for_runtime();
     let keeper = Pod::with_main(
         "keeper",
         &format!("echo kept >/data/file; echo quick >/mem/file; {FOREVER}"),
@@ -116,6 +128,7 @@ fn volumes_reach_the_runtime(node: &Node) {
         json!([
             { "name": "mem", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } },
             { "name": "data", "emptyDir": {} },
+            { "name": "keys", "secret": { "secretName": "db" } },
         ]),
     )
     .set(
@@ -123,6 +136,7 @@ fn volumes_reach_the_runtime(node: &Node) {
         json!([
             { "name": "mem", "mountPath": "/mem" },
             { "name": "data", "mountPath": "/data", "subPath": "below/here" },
+            { "name": "keys", "mountPath": "/keys" },
         ]),
     );
     node.drop_pods(&[keeper]);
@@ -133,12 +147,13 @@ fn volumes_reach_the_runtime(node: &Node) {
     let script = format!(
         "cat {volumes}/data/below/here/file {volumes}/mem/file
          stat -f -c %T {volumes}/mem /proc/{pid}/root/mem
+         cat /proc/{pid}/root/keys/password; stat -f -c %T /proc/{pid}/root/keys
          [ $(stat -c %d {volumes}/mem) = $(stat -c %d /proc/{pid}/root/mem) ] && echo same
          [ $(readlink /proc/1/ns/mnt) = $(readlink /proc/{agent}/ns/mnt) ] && echo 'no namespace of its own'",
         agent = node.agent_pid()
     );
     // It runs; what it writes first may be to come.
-    let expected = "kept\nquick\ntmpfs\ntmpfs\nsame\nno namespace of its own\n";
+    let expected = "kept\nquick\ntmpfs\ntmpfs\nhunter2\ntmpfs\nsame\nno namespace of its own\n";
     node.wait_until("volumes are as asked", || node.run(&script).output, |seen| *seen == expected);
 }
 
@@ -264,6 +279,9 @@ fn after_a_reboot_pods_run_again(node: &Node) {
         assert!(counts.contains(&now.restarts), "{name}: a reboot counts as one restart: {now:?}");
         assert_ne!(now.sandbox, then.sandbox, "{name} has a new sandbox");
     }
+    let pid = node.cri.container_pid(&after["keeper/main"].id);
+    let keys = node.sh(&format!("cd /proc/{pid}/root/keys; cat password; stat -f -c %T ."));
+    assert_eq!(keys, "hunter2\ntmpfs\n", "the Secret is there again");
     for (pod, id) in &new_sandboxes {
         assert_ne!(Some(id), sandboxes.get(pod));
     }
