@@ -38,6 +38,10 @@ impl ObjectsRead {
         Self(read)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn has_same_data(&self, other: &Self) -> bool {
         let keys = self.0.keys().eq(other.0.keys());
         keys && self.0.values().zip(other.0.values()).all(|(a, b)| a.has_same_data(b))
@@ -87,7 +91,7 @@ impl ObjectsUsed {
         if let Outcome::Prepared { uid } = outcome {
             self.written = Some((uid.clone(), objects));
         } else if let Outcome::ContainerStarted(container) = outcome
-            && !objects.0.is_empty()
+            && !objects.is_empty()
         {
             self.begun_with.insert(container.id.clone(), objects);
         }

@@ -16,7 +16,7 @@ use crate::{
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -265,15 +265,24 @@ impl Worker {
         };
         let mut running = execute(&host, &request, &action);
         let mut listening = true;
+        let mut refresh: Option<Refresh> = None;
         let mut input = input.clone();
-        // `running` is pinned outside and polled again when another arm wins; a watch's `changed`
-        // loses nothing when it is dropped.
+        // `running` and `refresh` are pinned outside and polled again when another arm wins; a
+        // watch's `changed` loses nothing when it is dropped.
         loop {
             tokio::select! {
                 biased;
                 outcome = &mut running => {
                     (self.reporter.hung, self.reporter.doing) = (None, None);
+                    // The next action may write the same volumes.
+                    if let Some((done, objects)) = finished(&mut refresh).await {
+                        self.objects.take(&done, objects);
+                    }
                     return Some(outcome);
+                }
+                Some((done, objects)) = finished(&mut refresh) => {
+                    self.objects.take(&done, objects);
+                    refresh = if done.is_success() { self.refresh(&input, &uid) } else { None };
                 }
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
@@ -291,6 +300,9 @@ impl Worker {
                         input = latest;
                         self.picture.observe(Arc::clone(&input.observed));
                         self.kill_at_once(&input);
+                        if refresh.is_none() && matches!(action, Action::StartContainer(_)) {
+                            refresh = self.refresh(&input, &uid);
+                        }
                     }
                 }
                 Ok(()) = progress.changed() => {
@@ -309,6 +321,30 @@ impl Worker {
                 self.reporter.report(&input, &observed, known, plan, None).await;
             }
         }
+    }
+
+    /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
+    /// which lasts as long as the pull of its image.
+    fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
+        let pod = Arc::clone(&input.orders.wish.desired(uid)?.pod);
+        let objects = ObjectsRead::of(&pod, &input.objects);
+        if !input.objects.known || objects.is_empty() || self.objects.are_written(input) {
+            return None;
+        }
+        let request = Request {
+            key: self.key.clone(),
+            uid: uid.clone(),
+            pod: Some(pod),
+            observed: self.picture.shared().unwrap_or_default(),
+            objects: Arc::clone(&input.objects),
+            cancel: CancellationToken::new(),
+            progress: watch::Sender::default(),
+        };
+        let host = Arc::clone(&self.host);
+        Some(Box::pin(async move {
+            let action = Action::PreparePod { uid: request.uid.clone() };
+            (execute(&host, &request, &action).await, objects)
+        }))
     }
 
     /// Kills the processes of a pod that must be killed at once. Does so once for each hold,
@@ -375,6 +411,17 @@ impl Worker {
         {
             tracing::debug!(pod = %self.key, err = %error, "its back-offs are not kept yet");
         }
+    }
+}
+
+/// Volumes that are being written, and from what.
+type Refresh = Pin<Box<dyn Future<Output = (Outcome, ObjectsRead)> + Send>>;
+
+/// Waits for its end; `None` at once when there is none. It may be dropped and called again.
+async fn finished(refresh: &mut Option<Refresh>) -> Option<(Outcome, ObjectsRead)> {
+    match refresh {
+        Some(refresh) => Some(refresh.await),
+        None => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{
     agent::Settings,
-    manifest::Pod,
+    manifest::{FOREVER, Pod},
     process::Process,
     stays,
     world::{Kind, World},
@@ -161,6 +161,36 @@ pub fn an_edited_object_reaches_the_volume_and_restarts_nothing(kind: Kind) {
     world.agent.start();
     wait_for_text(&world, &file, "three");
     assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}
+
+/// One container of the pod runs and another one waits for its image.
+pub fn a_pull_that_hangs_delays_no_change_of_a_volume(kind: Kind) {
+    let world = World::start(kind);
+    let map = |text: &str| config_map("web", &json!({ "greeting": text }));
+    world.write("map.yaml", &map("one"));
+    world.write("secret.yaml", &secret("db", &json!({ "password": PASSWORD })));
+    let hangs = world.proxy.on("PullImage").hang();
+    let pod = reader().container("slow", FOREVER);
+    world.drop_pod(&pod.set("containers/1/imagePullPolicy", "Always"));
+    world.wait("one container runs", |status| {
+        let main = status.container("web", "main");
+        main.is_some_and(|main| main.ready)
+    });
+    world.wait_until(
+        "the other one is pulled",
+        || world.proxy.count("PullImage", "web"),
+        |n| *n > 0,
+    );
+    let ids = world.running_ids("web");
+    let file = host_path(&request(&world), "/etc/web").join("greeting");
+    for text in ["two", "three"] {
+        world.write("map.yaml", &map(text));
+        wait_for_text(&world, &file, text);
+    }
+    assert_eq!(world.proxy.count("PullImage", "web"), 1, "it is still the same pull");
+    assert_eq!(world.running_ids("web"), ids);
+    world.proxy.lift(hangs);
     world.finish();
 }
 
