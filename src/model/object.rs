@@ -157,3 +157,42 @@ impl fmt::Debug for Datum {
         write!(f, "{} bytes", self.as_bytes().len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SourceKind;
+
+    fn place(known: bool, text: &str) -> Arc<NodeObjects> {
+        let object = |(name, value): (&str, &str)| {
+            let location = "/m/o.yaml".into();
+            let object = DataObject {
+                key: ObjectKey::new(ObjectKind::Secret, "default", name),
+                data: [("k".into(), Datum::Text(value.into()))].into(),
+                immutable: false,
+                secret_type: "".into(),
+                origin: Origin { source: SourceKind::File, location, document: 0, line: 1 },
+            };
+            (object.key.clone(), Arc::new(object))
+        };
+        let found = text.split_whitespace().filter_map(|one| one.split_once('=')).map(object);
+        Arc::new(NodeObjects { known, found: found.collect() })
+    }
+
+    #[test]
+    fn of_two_places_the_earlier_one_counts() {
+        let merged = NodeObjects::merge(&[place(true, "a=1"), place(true, "a=2 b=2")]);
+        let values: Vec<&str> =
+            merged.found.values().filter_map(|object| object.data["k"].as_text()).collect();
+        assert_eq!(values, ["1", "2"]);
+        assert!(merged.known);
+        assert!(NodeObjects::merge(&[]).known, "there is no place to wait for");
+        assert!(!NodeObjects::merge(&[place(true, ""), place(false, "a=1")]).known);
+    }
+
+    #[test]
+    fn debug_shows_no_data() {
+        let shown = format!("{:?}", place(true, "a=hunter2"));
+        assert!(!shown.contains("hunter2") && shown.contains("7 bytes"), "{shown}");
+    }
+}

@@ -41,22 +41,29 @@ impl Objects {
     pub(super) fn step(&mut self, listing: &Listing) {
         self.known = true;
         let before = std::mem::take(&mut self.kept);
-        // What the file of the last good data says comes first.
-        for at_home in [true, false] {
-            for (file, document) in documents(listing) {
-                let Ok(object) = &document.result else { continue };
-                let kept = before.get(&object.key);
-                if kept.is_some_and(|kept| kept.file == file.name) == at_home
-                    && !self.kept.contains_key(&object.key)
-                {
-                    let object = chosen(kept.map(|kept| &kept.object), object);
-                    self.kept.insert(object.key.clone(), Kept { file: file.name.clone(), object });
-                }
+        // The file of the last good data comes first: with what it says, or else with those.
+        self.take(listing, &before, |file, kept| kept.is_some_and(|kept| kept.file == file.name));
+        for (key, kept) in &before {
+            if !self.kept.contains_key(key) && may_hold(listing, &kept.file, key) {
+                self.kept.insert(key.clone(), kept.clone());
             }
         }
-        for (key, kept) in before {
-            if !self.kept.contains_key(&key) && may_hold(listing, &kept.file, &key) {
-                self.kept.insert(key, kept);
+        self.take(listing, &before, |_, _| true);
+    }
+
+    /// Takes the first valid document of each object that has none yet.
+    fn take(
+        &mut self,
+        listing: &Listing,
+        before: &BTreeMap<ObjectKey, Kept>,
+        may: impl Fn(&Listed, Option<&Kept>) -> bool,
+    ) {
+        for (file, document) in documents(listing) {
+            let Ok(object) = &document.result else { continue };
+            let kept = before.get(&object.key);
+            if !self.kept.contains_key(&object.key) && may(file, kept) {
+                let object = chosen(kept.map(|kept| &kept.object), object);
+                self.kept.insert(object.key.clone(), Kept { file: file.name.clone(), object });
             }
         }
     }

@@ -129,6 +129,9 @@ fn of_two_documents_with_one_name_the_first_stays() {
         (&["b: web=2", "a: web=1; b: web=2"], "web=2"),
         (&["b: web=2", "a: web=1; b: web=3"], "web=3"),
         (&["b: web=2", "a: web=1"], "web=1"),
+        (&["b: web=2", "a: web=1; b: web?"], "web=2"),
+        (&["b: web=2", "a: web=1; b: {"], "web=2"),
+        (&["b: web=2", "a: web=1; b: other=1"], "other=1 web=1"),
         (&["a: web=1 web=2"], "web=1"),
     ] {
         assert_eq!(after(looks), expected, "{looks:?}");
