@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cri::ImageFound,
-    model::{DataObject, Datum, ObjectKey, ObjectKind, Origin, SourceKind, k8s},
+    model::{DataObject, ObjectKind, k8s},
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
 
@@ -515,14 +515,8 @@ async fn secrets_of_the_pod_are_tried_before_the_node() {
     let credentials =
         CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
     let secret = |name: &str, secret_type: &str, key: &str, text: &str| {
-        let location = "/m/s.yaml".into();
-        Arc::new(DataObject {
-            key: ObjectKey::new(ObjectKind::Secret, "default", name),
-            data: [(key.into(), Datum::Text(text.into()))].into(),
-            immutable: false,
-            secret_type: secret_type.into(),
-            origin: Origin { source: SourceKind::File, location, document: 0, line: 1 },
-        })
+        let secret = DataObject::sample(ObjectKind::Secret, name, &[(key, text)]);
+        Arc::new(DataObject { secret_type: secret_type.into(), ..secret })
     };
     let config_type = "kubernetes.io/dockerconfigjson";
     let secrets = [

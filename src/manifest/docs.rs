@@ -67,7 +67,8 @@ each pod keeps running. The kubelet has only the first of these limits, and its 
 | text of a file, of all files of the directory together, or of the response from a URL | 4 MiB |
 | values in a file (scalars, lists and mappings, after aliases are expanded) | 50,000 |
 | documents of a source, where each item of a list counts as a document | 500 |
-| memory that the pods of a source use (a typical pod uses about 20 KiB) | 16 MiB |
+| memory that the documents of a source use (a typical pod uses about 20 KiB) | 16 MiB |
+| values of a ConfigMap, or of a Secret, together (the limit of the API) | 1 MiB |
 | entries of the directory; if there are more, none of them is read | 1,000 |
 | `containers` of a pod, and `initContainers` of a pod | 100 each |
 | `volumes` of a pod | 250 |

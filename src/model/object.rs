@@ -159,24 +159,38 @@ impl fmt::Debug for Datum {
 }
 
 #[cfg(test)]
+impl DataObject {
+    /// An object of namespace `default` with these texts, for tests.
+    pub(crate) fn sample(kind: ObjectKind, name: &str, data: &[(&str, &str)]) -> Self {
+        let (source, location) = (super::SourceKind::File, "/m/o.yaml".into());
+        let data = data.iter().map(|(key, text)| ((*key).into(), Datum::Text((*text).into())));
+        Self {
+            key: ObjectKey::new(kind, "default", name),
+            data: data.collect(),
+            immutable: false,
+            secret_type: "".into(),
+            origin: Origin { source, location, document: 0, line: 1 },
+        }
+    }
+}
+
+#[cfg(test)]
+impl FromIterator<DataObject> for NodeObjects {
+    fn from_iter<I: IntoIterator<Item = DataObject>>(objects: I) -> Self {
+        let found = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object)));
+        Self { known: true, found: found.collect() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SourceKind;
 
     fn place(known: bool, text: &str) -> Arc<NodeObjects> {
-        let object = |(name, value): (&str, &str)| {
-            let location = "/m/o.yaml".into();
-            let object = DataObject {
-                key: ObjectKey::new(ObjectKind::Secret, "default", name),
-                data: [("k".into(), Datum::Text(value.into()))].into(),
-                immutable: false,
-                secret_type: "".into(),
-                origin: Origin { source: SourceKind::File, location, document: 0, line: 1 },
-            };
-            (object.key.clone(), Arc::new(object))
-        };
-        let found = text.split_whitespace().filter_map(|one| one.split_once('=')).map(object);
-        Arc::new(NodeObjects { known, found: found.collect() })
+        let all = text.split_whitespace().filter_map(|one| one.split_once('='));
+        let all =
+            all.map(|(name, value)| DataObject::sample(ObjectKind::Secret, name, &[("k", value)]));
+        Arc::new(NodeObjects { known, ..all.collect() })
     }
 
     #[test]

@@ -4,9 +4,7 @@
 
 use super::{Action, ContainerKind, PodPlan, init::kill, memory::Stage, name::Cx};
 use crate::model::{EventKind, ObservedContainer, k8s};
-use crate::podspec::{
-    check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, object_refs,
-};
+use crate::podspec::{check_env_objects, check_volume_objects, is_made_from_objects, is_mounted};
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
 
@@ -62,10 +60,9 @@ pub(crate) fn plan_volumes(cx: &Cx<'_>, plan: &mut PodPlan) {
     if !objects.known || cx.input.volumes_current || volumes(cx).next().is_none() {
         return;
     }
-    if object_refs(cx.pod).is_empty() || cx.held_back(Stage::Prepare, plan) {
-        return;
+    if !cx.held_back(Stage::Prepare, plan) {
+        plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
     }
-    plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
 }
 
 /// Kills a container that is to begin anew with the objects as they are now. Returns true when it

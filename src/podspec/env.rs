@@ -3,7 +3,7 @@
 
 use super::{
     Amounts, container_limits, container_requests, expand, expanded_len,
-    objects::{Finder, value_from},
+    objects::{Finder, KeyRef},
 };
 use crate::model::{NodeObjects, Quantity, k8s};
 use std::{
@@ -354,8 +354,8 @@ fn sourced(
     if let Some(resource) = &source.resource_field_ref {
         return resource_value(pod, container, resource, cx).map(Some);
     }
-    if let Some(value) = value_from(Finder::new(pod, cx.objects), source)? {
-        return Ok(value.map(str::to_owned));
+    if let Some(from) = KeyRef::of(source) {
+        return Ok(Finder::new(pod, cx.objects).text(&from)?.map(str::to_owned));
     }
     if source.file_key_ref.is_some() {
         let name = name.to_owned();

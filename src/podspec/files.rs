@@ -63,8 +63,8 @@ pub fn volume_files(
         made.downward(source.items.as_deref())?;
     } else if let Some(source) = &volume.projected {
         made.default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        for projection in source.sources.iter().flatten() {
-            for objects in ObjectFiles::of_projection(projection) {
+        for (index, projection) in source.sources.iter().flatten().enumerate() {
+            for objects in ObjectFiles::of_projection((index, projection)) {
                 made.objects(&objects)?;
             }
             if let Some(source) = &projection.downward_api {
@@ -86,24 +86,21 @@ pub fn check_volume_objects(
     volume: &k8s::Volume,
     objects: &NodeObjects,
 ) -> Result<(), FilesError> {
-    let projected = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
-    let config_map = volume.config_map.iter().map(ObjectFiles::of_config_map);
-    let secret = volume.secret.iter().map(ObjectFiles::of_secret);
-    let mut all = config_map.chain(secret).chain(projected.flat_map(ObjectFiles::of_projection));
     let finder = Finder::new(pod, objects);
-    all.try_for_each(|objects| objects.resolve(finder).map(drop))
+    ObjectFiles::of_volume(volume).try_for_each(|objects| objects.resolve(finder).map(drop))
 }
 
 /// Whether the agent writes the files of a volume. Containers can only read them.
 #[must_use]
 pub fn is_made_of_files(volume: &k8s::Volume) -> bool {
-    is_made_from_objects(volume) || volume.downward_api.is_some()
+    let of_objects = volume.config_map.is_some() || volume.secret.is_some();
+    of_objects || volume.downward_api.is_some() || volume.projected.is_some()
 }
 
 /// Whether the files of a volume can change while the pod runs.
 #[must_use]
 pub fn is_made_from_objects(volume: &k8s::Volume) -> bool {
-    volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some()
+    ObjectFiles::of_volume(volume).next().is_some()
 }
 
 /// Names of the volumes that some container of the pod mounts; others are not set up.
@@ -116,38 +113,63 @@ pub fn is_mounted(spec: &k8s::PodSpec, volume: &str) -> bool {
 }
 
 /// The part of a volume that comes from one object.
-struct ObjectFiles<'a> {
-    kind: ObjectKind,
-    name: &'a str,
+pub(super) struct ObjectFiles<'a> {
+    pub(super) kind: ObjectKind,
+    pub(super) name: &'a str,
     items: Option<&'a [k8s::KeyToPath]>,
-    optional: Option<bool>,
+    pub(super) optional: Option<bool>,
+    /// Which source of a projected volume it is.
+    index: Option<usize>,
 }
 
 /// A file of an object: its path, the value and its own mode.
 type ObjectFile<'a> = (&'a str, &'a Datum, Option<i32>);
 
 impl<'a> ObjectFiles<'a> {
+    /// All parts of a volume, in the order of its sources.
+    pub(super) fn of_volume(volume: &'a k8s::Volume) -> impl Iterator<Item = Self> {
+        let config_map = volume.config_map.iter().map(Self::of_config_map);
+        let secret = volume.secret.iter().map(Self::of_secret);
+        let projected = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
+        config_map.chain(secret).chain(projected.enumerate().flat_map(Self::of_projection))
+    }
+
     fn of_config_map(source: &'a k8s::ConfigMapVolumeSource) -> Self {
         let (items, optional) = (source.items.as_deref(), source.optional);
-        Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional }
+        Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional, index: None }
     }
 
     fn of_secret(source: &'a k8s::SecretVolumeSource) -> Self {
         let name = source.secret_name.as_deref().unwrap_or_default();
         let (items, optional) = (source.items.as_deref(), source.optional);
-        Self { kind: ObjectKind::Secret, name, items, optional }
+        Self { kind: ObjectKind::Secret, name, items, optional, index: None }
     }
 
-    fn of_projection(projection: &'a k8s::VolumeProjection) -> impl Iterator<Item = Self> {
-        let config_map = projection.config_map.iter().map(|source| {
+    fn of_projection(
+        (index, projection): (usize, &'a k8s::VolumeProjection),
+    ) -> impl Iterator<Item = Self> {
+        let index = Some(index);
+        let config_map = projection.config_map.iter().map(move |source| {
             let (items, optional) = (source.items.as_deref(), source.optional);
-            Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional }
+            Self { kind: ObjectKind::ConfigMap, name: &source.name, items, optional, index }
         });
-        let secret = projection.secret.iter().map(|source| {
+        let secret = projection.secret.iter().map(move |source| {
             let (items, optional) = (source.items.as_deref(), source.optional);
-            Self { kind: ObjectKind::Secret, name: &source.name, items, optional }
+            Self { kind: ObjectKind::Secret, name: &source.name, items, optional, index }
         });
         config_map.chain(secret)
+    }
+
+    /// `configMap`, `projected.sources[1].secret`: its field of the volume.
+    pub(super) fn field(&self) -> String {
+        let field = match self.kind {
+            ObjectKind::ConfigMap => "configMap",
+            ObjectKind::Secret => "secret",
+        };
+        match self.index {
+            Some(index) => format!("projected.sources[{index}].{field}"),
+            None => field.to_owned(),
+        }
     }
 
     fn resolve(&self, finder: Finder<'a>) -> Result<Vec<ObjectFile<'a>>, FilesError> {
@@ -265,3 +287,6 @@ impl fmt::Debug for VolumeFile {
         write!(f, "{} bytes, mode {:o}", self.content.len(), self.mode)
     }
 }
+
+#[cfg(test)]
+mod tests;

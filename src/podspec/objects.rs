@@ -1,7 +1,8 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
-use super::EnvError;
-use crate::model::{DataObject, NodeObjects, ObjectKey, ObjectKind, k8s};
+use super::{EnvError, files::ObjectFiles};
+use crate::model::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, k8s};
+use std::fmt;
 
 /// A place in a pod that names an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +36,14 @@ pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
         refs.add(ObjectKind::Secret, &secret.name, Some(true), field);
     }
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        refs.of_volume(volume, &format!("spec.volumes[{index}]"));
+        refs.of_volume(volume, format_args!("spec.volumes[{index}]"));
     }
     let init = spec.init_containers.iter().flatten().enumerate();
     for (index, container) in init {
-        refs.of_container(container, &format!("spec.initContainers[{index}]"));
+        refs.of_container(container, format_args!("spec.initContainers[{index}]"));
     }
     for (index, container) in spec.containers.iter().enumerate() {
-        refs.of_container(container, &format!("spec.containers[{index}]"));
+        refs.of_container(container, format_args!("spec.containers[{index}]"));
     }
     refs.found
 }
@@ -64,29 +65,14 @@ impl Refs<'_> {
         self.found.push(ObjectRef { key, optional: optional.unwrap_or_default(), field: field() });
     }
 
-    fn of_volume(&mut self, volume: &k8s::Volume, path: &str) {
-        use ObjectKind::{ConfigMap, Secret};
-        if let Some(source) = &volume.config_map {
-            self.add(ConfigMap, &source.name, source.optional, || format!("{path}.configMap"));
-        }
-        if let Some(source) = &volume.secret {
-            let name = source.secret_name.as_deref().unwrap_or_default();
-            self.add(Secret, name, source.optional, || format!("{path}.secret"));
-        }
-        let projected = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
-        for (index, projection) in projected.enumerate() {
-            let path = || format!("{path}.projected.sources[{index}]");
-            if let Some(source) = &projection.config_map {
-                let field = || format!("{}.configMap", path());
-                self.add(ConfigMap, &source.name, source.optional, field);
-            }
-            if let Some(source) = &projection.secret {
-                self.add(Secret, &source.name, source.optional, || format!("{}.secret", path()));
-            }
+    fn of_volume(&mut self, volume: &k8s::Volume, path: fmt::Arguments<'_>) {
+        for objects in ObjectFiles::of_volume(volume) {
+            let field = || format!("{path}.{}", objects.field());
+            self.add(objects.kind, objects.name, objects.optional, field);
         }
     }
 
-    fn of_container(&mut self, container: &k8s::Container, path: &str) {
+    fn of_container(&mut self, container: &k8s::Container, path: fmt::Arguments<'_>) {
         use ObjectKind::{ConfigMap, Secret};
         for (index, source) in container.env_from.iter().flatten().enumerate() {
             let path = || format!("{path}.envFrom[{index}]");
@@ -99,16 +85,13 @@ impl Refs<'_> {
             }
         }
         for (index, variable) in container.env.iter().flatten().enumerate() {
-            let Some(source) = &variable.value_from else { continue };
-            let path = || format!("{path}.env[{index}].valueFrom");
-            if let Some(source) = &source.config_map_key_ref {
-                let field = || format!("{}.configMapKeyRef", path());
-                self.add(ConfigMap, &source.name, source.optional, field);
-            }
-            if let Some(source) = &source.secret_key_ref {
-                let field = || format!("{}.secretKeyRef", path());
-                self.add(Secret, &source.name, source.optional, field);
-            }
+            let Some(from) = variable.value_from.as_ref().and_then(KeyRef::of) else { continue };
+            let field = match from.kind {
+                ObjectKind::ConfigMap => "configMapKeyRef",
+                ObjectKind::Secret => "secretKeyRef",
+            };
+            let field = || format!("{path}.env[{index}].valueFrom.{field}");
+            self.add(from.kind, from.name, from.optional, field);
         }
     }
 }
@@ -144,23 +127,15 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The text under a key; `None` when it is optional and not there.
-    pub(super) fn text(
-        self,
-        (kind, name, key): (ObjectKind, &str, &str),
-        optional: Option<bool>,
-    ) -> Result<Option<&'a str>, EnvError> {
+    /// The value of a key; `None` when it is optional and not there.
+    pub(super) fn text(self, from: &KeyRef<'_>) -> Result<Option<&'a str>, EnvError> {
+        let KeyRef { kind, name, key, optional } = *from;
         let Some(object) = self.object(kind, name, optional)? else { return Ok(None) };
-        match (object.data.get(key), kind) {
-            (Some(datum), ObjectKind::Secret) => text_of(object, key, datum.as_text()).map(Some),
-            // `binaryData` is for volumes.
-            (Some(datum), ObjectKind::ConfigMap) if datum.as_text().is_some() => {
-                Ok(datum.as_text())
-            }
-            (Some(_) | None, _) if optional == Some(true) => Ok(None),
-            (Some(_) | None, _) => {
-                Err(EnvError::NoKey { key: key.to_owned(), object: object.key.to_string() })
-            }
+        let value = object.data.get(key).and_then(|datum| variable(object, key, datum));
+        match value {
+            Some(value) => value.map(Some),
+            None if optional == Some(true) => Ok(None),
+            None => Err(EnvError::NoKey { key: key.to_owned(), object: object.key.to_string() }),
         }
     }
 
@@ -176,23 +151,29 @@ impl<'a> Finder<'a> {
             (None, None) => None,
         };
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        let mut made = Vec::new();
-        let Some(object) = object else { return Ok(made) };
-        for (key, datum) in &object.data {
-            let text = match (datum.as_text(), object.key.kind) {
-                (None, ObjectKind::ConfigMap) => continue,
-                (text, _) => text_of(object, key, text)?,
-            };
-            made.push((format!("{prefix}{key}"), text));
-        }
-        Ok(made)
+        let Some(object) = object else { return Ok(Vec::new()) };
+        let values = object.data.iter().filter_map(|(key, datum)| {
+            let value = variable(object, key, datum)?;
+            Some(value.map(|value| (format!("{prefix}{key}"), value)))
+        });
+        values.collect()
     }
 }
 
-/// An environment variable holds text.
-fn text_of<'a>(object: &DataObject, key: &str, text: Option<&'a str>) -> Result<&'a str, EnvError> {
+/// The value of an environment variable; `None` for `binaryData` of a ConfigMap, which is for
+/// volumes alone.
+fn variable<'a>(
+    object: &DataObject,
+    key: &str,
+    datum: &'a Datum,
+) -> Option<Result<&'a str, EnvError>> {
+    let text = datum.as_text();
+    if text.is_none() && object.key.kind == ObjectKind::ConfigMap {
+        return None;
+    }
     let text = text.filter(|text| !text.contains('\0'));
-    text.ok_or_else(|| EnvError::NotText { key: key.to_owned(), object: object.key.to_string() })
+    let not_text = || EnvError::NotText { key: key.to_owned(), object: object.key.to_string() };
+    Some(text.ok_or_else(not_text))
 }
 
 /// Why the environment of a container can't be made from the objects that are there.
@@ -209,27 +190,32 @@ pub fn check_env_objects(
         finder.variables(source)?;
     }
     for variable in container.env.iter().flatten() {
-        if let Some(source) = &variable.value_from {
-            value_from(finder, source)?;
+        if let Some(from) = variable.value_from.as_ref().and_then(KeyRef::of) {
+            finder.text(&from)?;
         }
     }
     Ok(())
 }
 
-/// The value of a variable that comes from an object. The outer `None`: it comes from elsewhere;
-/// the inner one: it is optional and not there.
-#[expect(clippy::option_option, reason = "two different absences, told apart at the one caller")]
-pub(super) fn value_from<'a>(
-    finder: Finder<'a>,
-    source: &k8s::EnvVarSource,
-) -> Result<Option<Option<&'a str>>, EnvError> {
-    if let Some(from) = &source.config_map_key_ref {
-        let value = finder.text((ObjectKind::ConfigMap, &from.name, &from.key), from.optional);
-        return value.map(Some);
-    }
-    if let Some(from) = &source.secret_key_ref {
-        let value = finder.text((ObjectKind::Secret, &from.name, &from.key), from.optional);
-        return value.map(Some);
-    }
-    Ok(None)
+/// A variable's reference to one key of an object.
+pub(super) struct KeyRef<'a> {
+    kind: ObjectKind,
+    name: &'a str,
+    key: &'a str,
+    optional: Option<bool>,
 }
+
+impl<'a> KeyRef<'a> {
+    /// `None` for a variable that comes from elsewhere.
+    pub(super) fn of(source: &'a k8s::EnvVarSource) -> Option<Self> {
+        if let Some(k8s::ConfigMapKeySelector { name, key, optional }) = &source.config_map_key_ref
+        {
+            return Some(Self { kind: ObjectKind::ConfigMap, name, key, optional: *optional });
+        }
+        let k8s::SecretKeySelector { name, key, optional } = source.secret_key_ref.as_ref()?;
+        Some(Self { kind: ObjectKind::Secret, name, key, optional: *optional })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

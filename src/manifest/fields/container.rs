@@ -7,11 +7,7 @@ pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
     Field::yes("command", STRINGS),
     Field::yes("env", Type::List(&Type::Object(ENV_VAR))),
-    Field::differs(
-        "envFrom",
-        Type::List(&Type::Object(ENV_FROM)),
-        "every source that it can refer to is an API object, which a static pod may not reference",
-    ),
+    Field::yes("envFrom", Type::List(&Type::Object(ENV_FROM))),
     Field::yes("image", Type::String),
     Field::differs(
         "imagePullPolicy",

@@ -1,7 +1,7 @@
 //! Pods that read ConfigMaps and Secrets.
 
 use super::world::{World, container};
-use crate::model::{DataObject, Datum, ObjectKey, ObjectKind, Origin, SourceKind};
+use crate::model::{DataObject, ObjectKind};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -19,15 +19,7 @@ fn reader() -> Value {
 }
 
 fn put(world: &mut World, kind: ObjectKind, name: &str, key: &str, value: &str) {
-    let origin =
-        Origin { source: SourceKind::File, location: "/m/o.yaml".into(), document: 0, line: 1 };
-    let object = DataObject {
-        key: ObjectKey::new(kind, "default", name),
-        data: [(key.into(), Datum::Text(value.into()))].into(),
-        immutable: false,
-        secret_type: "".into(),
-        origin,
-    };
+    let object = DataObject::sample(kind, name, &[(key, value)]);
     world.objects.found.insert(object.key.clone(), Arc::new(object));
     world.volumes_current = false;
 }

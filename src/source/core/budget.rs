@@ -56,8 +56,8 @@ impl Budget {
     /// Why a file has no room.
     pub(in crate::source) fn exhausted() -> String {
         format!(
-            "not read: with the files before it, the directory has more than {} MiB of manifests, \
-             {MAX_DOCUMENTS} documents, or pods that take {} MiB of memory: remove some",
+            "not read: with the files before it, the directory has more than {} MiB of manifests or \
+             {MAX_DOCUMENTS} documents, or takes more than {} MiB of memory: remove some",
             MAX_TEXT_BYTES >> 20,
             MAX_MEMORY_BYTES >> 20
         )

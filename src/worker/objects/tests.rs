@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::model::{Datum, ObjectKind, Origin, SourceKind};
+use crate::model::{ObjectKind, Origin};
 use serde_json::json;
 
 /// A pod that needs ConfigMap `a`, and reads `b` if it is there.
@@ -18,18 +18,11 @@ fn pod() -> k8s::Pod {
 /// What the pod reads of `a=1 b=2`, which are written at this line.
 fn read(text: &str, line: usize) -> ObjectsRead {
     let object = |(name, value): (&str, &str)| {
-        let location = "/m/o.yaml".into();
-        let object = DataObject {
-            key: ObjectKey::new(ObjectKind::ConfigMap, "default", name),
-            data: [("k".into(), Datum::Text(value.into()))].into(),
-            immutable: false,
-            secret_type: "".into(),
-            origin: Origin { source: SourceKind::File, location, document: 0, line },
-        };
-        (object.key.clone(), Arc::new(object))
+        let object = DataObject::sample(ObjectKind::ConfigMap, name, &[("k", value)]);
+        DataObject { origin: Origin { line, ..object.origin }, ..object }
     };
-    let found = text.split_whitespace().map(|one| object(one.split_once('=').unwrap()));
-    ObjectsRead::of(&pod(), &NodeObjects { known: true, found: found.collect() })
+    let objects = text.split_whitespace().map(|one| object(one.split_once('=').unwrap()));
+    ObjectsRead::of(&pod(), &objects.collect())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::{Identity, ParsedFile, SourcePlace, State};
 use super::*;
-use crate::model::{Datum, Now, ObjectKind, Origin, SourceKind};
+use crate::model::{Now, ObjectKind, Origin, SourceKind};
 
 /// `web=1` is ConfigMap `web` with this value, `web!=1` an immutable one, `web?` a broken document
 /// of this name, and `?` one without a name.
@@ -20,13 +20,9 @@ fn document(text: &str, file: &str, index: usize) -> ObjectDocument {
             let name = name.trim_end_matches('!');
             let location = format!("/m/{file}").into();
             let line = index + 1;
-            let object = DataObject {
-                key: key(name),
-                data: [("k".into(), Datum::Text(value.into()))].into(),
-                immutable,
-                secret_type: "".into(),
-                origin: Origin { source: SourceKind::File, location, document: index, line },
-            };
+            let origin = Origin { source: SourceKind::File, location, document: index, line };
+            let object = DataObject::sample(ObjectKind::ConfigMap, name, &[("k", value)]);
+            let object = DataObject { immutable, origin, ..object };
             (name, Ok(Arc::new(object)))
         }
     };

@@ -1,0 +1,167 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::{
+    model::{DataObject, Datum},
+    podspec::{Amounts, EnvContext, build_env},
+};
+use serde_json::{Value, json};
+
+/// ConfigMaps `web` and `nul`, and Secrets `db` and `odd`.
+pub(in crate::podspec) fn node_objects() -> NodeObjects {
+    use ObjectKind::{ConfigMap, Secret};
+    let bytes = |mut object: DataObject, key: &str| {
+        object.data.insert(key.into(), Datum::Binary([255, 0].into()));
+        object
+    };
+    let objects = [
+        bytes(DataObject::sample(ConfigMap, "web", &[("a", "1"), ("b.conf", "x=$(a)")]), "raw"),
+        DataObject::sample(ConfigMap, "nul", &[("zero", "a\0b")]),
+        DataObject::sample(Secret, "db", &[("password", "secret")]),
+        bytes(DataObject::sample(Secret, "odd", &[("zero", "a\0b")]), "key"),
+    ];
+    objects.into_iter().collect()
+}
+
+pub(in crate::podspec) fn pod_with_container(mut container: Value, volumes: &Value) -> k8s::Pod {
+    container["name"] = json!("main");
+    let pod = json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u", "labels": {"b": "2", "a": "q\"\n"}},
+        "spec": {"containers": [container], "volumes": volumes},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+pub(in crate::podspec) fn with_objects<T>(use_it: impl FnOnce(&EnvContext<'_>) -> T) -> T {
+    use_it(&EnvContext {
+        node_name: "node1",
+        host_ips: &[],
+        pod_ips: &[],
+        allocatable: &Amounts::default(),
+        objects: &node_objects(),
+    })
+}
+
+/// `NAME=value` in the order of the environment, or the error.
+fn env_from_objects(container: Value) -> Result<String, String> {
+    let pod = pod_with_container(container, &json!([]));
+    let first = &pod.spec.as_ref().unwrap().containers[0];
+    let checked =
+        check_env_objects(&pod, first, &node_objects()).map_err(|error| error.to_string());
+    let made = with_objects(|cx| build_env(&pod, first, cx)).map_err(|error| error.to_string());
+    assert_eq!(checked.err(), made.clone().err(), "the check says what the start says");
+    Ok(made?.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn environments_take_values_from_objects() {
+    let map = |name: &str, more: Value| {
+        let mut source = json!({"name": name});
+        source.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        source
+    };
+    let all = |name: &str| json!({"configMapRef": {"name": name}});
+    let key = |field: &str, source: Value| json!({"name": "X", "valueFrom": {field: source}});
+    for (container, expected) in [
+        (json!({"envFrom": [all("web")]}), Ok("a=1 b.conf=x=$(a)")),
+        (
+            json!({"envFrom": [{"prefix": "P_", "configMapRef": {"name": "web"}}]}),
+            Ok("P_a=1 P_b.conf=x=$(a)"),
+        ),
+        (
+            json!({"envFrom": [all("web"), {"secretRef": {"name": "db"}}]}),
+            Ok("a=1 b.conf=x=$(a) password=secret"),
+        ),
+        (
+            json!({"envFrom": [all("web")], "env": [{"name": "a", "value": "<$(a)>"}]}),
+            Ok("a=<1> b.conf=x=$(a)"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("db", json!({"key": "password"})))]}),
+            Ok("X=secret"),
+        ),
+        (json!({"env": [key("configMapKeyRef", map("web", json!({"key": "a"})))]}), Ok("X=1")),
+        (
+            json!({"env": [key("configMapKeyRef", map("no", json!({"key": "a", "optional": true})))]}),
+            Ok(""),
+        ),
+        (
+            json!({"env": [key("configMapKeyRef", map("web", json!({"key": "z", "optional": true})))]}),
+            Ok(""),
+        ),
+        (json!({"envFrom": [{"secretRef": {"name": "no", "optional": true}}]}), Ok("")),
+        (json!({"envFrom": [all("no")]}), Err("configmap \"no\" not found")),
+        (json!({"envFrom": [{"secretRef": {"name": "no"}}]}), Err("secret \"no\" not found")),
+        (
+            json!({"env": [key("secretKeyRef", map("no", json!({"key": "a"})))]}),
+            Err("secret \"no\" not found"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("db", json!({"key": "z"})))]}),
+            Err("couldn't find key z in Secret default/db"),
+        ),
+        (
+            json!({"env": [key("configMapKeyRef", map("web", json!({"key": "raw"})))]}),
+            Err("couldn't find key raw in ConfigMap default/web"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("odd", json!({"key": "key"})))]}),
+            Err("key key in Secret default/odd is not text: mount it as a volume"),
+        ),
+        (
+            json!({"env": [key("secretKeyRef", map("odd", json!({"key": "zero"})))]}),
+            Err("key zero in Secret default/odd is not text: mount it as a volume"),
+        ),
+        (
+            json!({"env": [key("configMapKeyRef", map("nul", json!({"key": "zero"})))]}),
+            Err("key zero in ConfigMap default/nul is not text: mount it as a volume"),
+        ),
+        (
+            json!({"envFrom": [all("nul")]}),
+            Err("key zero in ConfigMap default/nul is not text: mount it as a volume"),
+        ),
+    ] {
+        let made = env_from_objects(container.clone());
+        assert_eq!(made.as_deref().map_err(String::as_str), expected, "{container}");
+    }
+}
+
+#[test]
+fn every_reference_of_a_pod_is_found() {
+    let container = json!({
+        "envFrom": [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b", "optional": true}}],
+        "env": [
+            {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+            {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "d", "key": "k", "optional": true}}},
+        ],
+    });
+    let volumes = json!([
+        {"name": "e", "configMap": {"name": "e"}},
+        {"name": "f", "secret": {"secretName": "f", "optional": true}},
+        {"name": "g", "projected": {"sources": [{"configMap": {"name": "g"}}, {"secret": {"name": "h"}}]}},
+    ]);
+    let mut pod = pod_with_container(container, &volumes);
+    let secret = k8s::LocalObjectReference { name: "i".to_owned() };
+    pod.spec.as_mut().unwrap().image_pull_secrets = Some(vec![secret]);
+    let refs = object_refs(&pod);
+    let shown = refs.iter().map(|found| {
+        let optional = if found.optional { " optional" } else { "" };
+        let read = if found.is_read() { "" } else { " not read" };
+        format!("{} {}{optional}{read}", found.field, found.key)
+    });
+    let shown: Vec<String> = shown.collect();
+    assert_eq!(
+        shown,
+        [
+            "spec.imagePullSecrets[0] Secret default/i optional not read",
+            "spec.volumes[0].configMap ConfigMap default/e",
+            "spec.volumes[1].secret Secret default/f optional",
+            "spec.volumes[2].projected.sources[0].configMap ConfigMap default/g",
+            "spec.volumes[2].projected.sources[1].secret Secret default/h",
+            "spec.containers[0].envFrom[0].configMapRef ConfigMap default/a",
+            "spec.containers[0].envFrom[1].secretRef Secret default/b optional",
+            "spec.containers[0].env[0].valueFrom.configMapKeyRef ConfigMap default/c",
+            "spec.containers[0].env[1].valueFrom.secretKeyRef Secret default/d optional",
+        ]
+    );
+}
