@@ -1,7 +1,7 @@
 //! The pure part: what a policy asks for, and what a failure is called.
 
-use super::{ImageFailure, reference};
-use crate::model::k8s;
+use super::ImageFailure;
+use crate::{model::k8s, podspec::image_name};
 
 /// `imagePullPolicy`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl PullPolicy {
             Some("Never") => Self::Never,
             Some("IfNotPresent") => Self::IfNotPresent,
             Some(_) | None => {
-                match reference::tag_and_digest(container.image.as_deref().unwrap_or("")) {
+                match image_name::tag_and_digest(container.image.as_deref().unwrap_or("")) {
                     (Some("latest"), _) | (None, None) => Self::Always,
                     (Some(_), _) | (None, Some(_)) => Self::IfNotPresent,
                 }

@@ -4,12 +4,12 @@ use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
     core::{PullStep, is_unreachable, missing, next_step, pull_failed},
     keyring::{Credentials, Keyring, Layout},
-    reference,
 };
 use crate::{
     blocking::REGISTRIES,
     cri::{CriError, ImageFound, v1},
     model::{DataObject, EventKind, format_duration},
+    podspec::image_name,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -153,7 +153,7 @@ where
 
     fn name(&mut self) -> Result<String, ImageFailure> {
         let image = self.request.image;
-        reference::normalize(image).map_err(|err| {
+        image_name::normalize(image).map_err(|err| {
             let message = format!(
                 "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {err}"
             );
@@ -232,7 +232,7 @@ where
 
     /// With each matching credential in turn, or anonymously without any.
     async fn try_credentials(&mut self, name: &str) -> Result<String, PullError> {
-        let repository = reference::repository(name).unwrap_or_default();
+        let repository = image_name::repository(name).unwrap_or_default();
         let paths = self.images.credentials.clone();
         // A home directory may be on a file system that hangs: a public image is pulled all the
         // same.

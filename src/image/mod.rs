@@ -1,7 +1,7 @@
 //! Images: whether one must be pulled, with which credentials, how many at a time, and what a
 //! failure is called.
 //!
-//! `reference` (names), `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
+//! `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
 //! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
 //! attempts is not kept here: `plan` decides when to try again. `gc` removes images that are not
 //! uses.
@@ -12,7 +12,6 @@ mod ensure;
 pub mod gc;
 mod keyring;
 mod limit;
-mod reference;
 #[cfg(test)]
 mod tests;
 

@@ -2,8 +2,8 @@
 //! talks to the runtime.
 //!
 //! Sums of resources and the QoS class, the values of the pod's cgroup, OOM scores, the container
-//! hash by which a changed container is found again, environment variables with `$(VAR)`, host
-//! names and paths. The formulas are the kubelet's: tools and dashboards compare the numbers, and
+//! hash by which a changed container is found again, environment variables with `$(VAR)`, names of
+//! images, host names and paths. The formulas are the kubelet's: tools and dashboards compare the numbers, and
 //! a pod moved between the two agents must not notice.
 //!
 //! Nothing here validates: `manifest` did that. A quantity that does not parse counts as absent.
@@ -14,6 +14,7 @@ mod expand;
 mod files;
 mod hash;
 mod identity;
+pub mod image_name;
 mod objects;
 mod oom;
 mod priority;

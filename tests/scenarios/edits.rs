@@ -113,6 +113,7 @@ fn bad_edits(good: &Pod) -> Vec<(&'static str, Vec<u8>)> {
                     .set("volumes", json!([{ "name": "c", "gitRepo": { "repository": "c" } }])),
             ),
         ),
+        ("an image name with a space", edit(good.clone().set("containers/0/image", "BUSY box"))),
         (
             "the same container twice",
             edit(good.clone().set(

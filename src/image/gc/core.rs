@@ -2,8 +2,8 @@
 //! remembered for it.
 
 use crate::{
-    image::reference::full_names,
     model::{Event, EventKind, EventTarget, Now},
+    podspec::image_name::full_names,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

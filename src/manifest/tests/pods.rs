@@ -16,7 +16,7 @@ spec:
   nodeName: elsewhere
   hostNetwork: true
   initContainers:
-  - {name: setup, image: 'busybox@sha256:0123', restartPolicy: Always}
+  - {name: setup, image: 'busybox@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef', restartPolicy: Always}
   containers:
   - name: web
     image: localhost:5000/web
@@ -49,7 +49,7 @@ fn defaults_are_the_apis() {
         "securityContext": {},
         "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
         "initContainers": [{
-            "name": "setup", "image": "busybox@sha256:0123", "restartPolicy": "Always",
+            "name": "setup", "image": "busybox@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "restartPolicy": "Always",
             "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log",
             "terminationMessagePolicy": "File", "resources": {},
         }],

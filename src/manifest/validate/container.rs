@@ -1,7 +1,7 @@
 //! `spec.containers` and `spec.initContainers`.
 
 use super::{Report, dns, env, given, lifecycle, names, resources, security, volumes};
-use crate::model::k8s;
+use crate::{model::k8s, podspec::image_name};
 use std::collections::HashSet;
 
 const MAX_RESTART_RULES: usize = 20;
@@ -55,7 +55,14 @@ fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named:
             let detail = "must not have leading or trailing whitespace";
             report.invalid(&format!("{path}.image"), image, detail);
         }
-        Some(_) => {}
+        Some(image) => {
+            if let Err(err) = image_name::normalize(image) {
+                let detail = format!(
+                    "must be an image name like 'busybox:1.37' or 'registry.example.com/team/app:v1': {err}"
+                );
+                report.invalid(&format!("{path}.image"), image, &detail);
+            }
+        }
     }
     report.one_of(
         &format!("{path}.imagePullPolicy"),

@@ -79,7 +79,7 @@ pub fn repository(image: &str) -> Result<String, NameError> {
 /// Every name in full under which a runtime may list what `image` names:
 /// `docker.io/library/busybox:latest` for `busybox`. An id, and what is no name, is itself among
 /// them.
-pub(super) fn full_names(image: &str) -> Vec<String> {
+pub fn full_names(image: &str) -> Vec<String> {
     let mut names = vec![image.to_owned()];
     match (parse(image), repository(image)) {
         (Ok(parts), Ok(repository)) => {
@@ -96,8 +96,8 @@ pub(super) fn full_names(image: &str) -> Vec<String> {
     names
 }
 
-/// The tag, if any; `None` also for what is no image name.
-pub(super) fn tag_and_digest(image: &str) -> (Option<&str>, Option<&str>) {
+/// The tag and the digest, where given; neither for what is no image name.
+pub fn tag_and_digest(image: &str) -> (Option<&str>, Option<&str>) {
     parse(image).map_or((None, None), |parts| (parts.tag, parts.digest))
 }
 
@@ -220,3 +220,6 @@ fn check_digest(digest: &str) -> Result<(), NameError> {
     // Capital hex digits are of the grammar, but no checksum is written with them.
     if hex.bytes().any(|b| b.is_ascii_uppercase()) { Err(NameError::Format) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;
