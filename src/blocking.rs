@@ -38,6 +38,11 @@ pub static LOOKUPS: Pool = Pool::new("lookups", LOOKUPS_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
+/// Looking at container logs and renaming them.
+pub static LOG_FILES: Pool = Pool::new("log files", LOG_FILES_THREADS);
+/// Compressing container logs that were set aside.
+pub static COMPRESSIONS: Pool = Pool::new("compressions", COMPRESSIONS_THREADS);
+
 const SOURCES_THREADS: usize = 3;
 const STATE_THREADS: usize = 3;
 const PODS_THREADS: usize = 8;
@@ -48,6 +53,9 @@ const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
 const LOOKUPS_THREADS: usize = 4;
 const LOOKS_THREADS: usize = 4;
+const LOG_FILES_THREADS: usize = 2;
+/// The largest useful `containerLogMaxWorkers`.
+pub const COMPRESSIONS_THREADS: usize = 4;
 /// For libraries that block on threads of tokio by themselves: the lookup of the API server.
 const LIBRARY_THREADS: usize = 16;
 
@@ -62,6 +70,8 @@ pub const THREADS: usize = SOURCES_THREADS
     + REGISTRIES_THREADS
     + LOOKUPS_THREADS
     + LOOKS_THREADS
+    + LOG_FILES_THREADS
+    + COMPRESSIONS_THREADS
     + LIBRARY_THREADS;
 
 /// The work panicked, or the runtime is shutting down.

@@ -30,6 +30,8 @@ pub mod handler;
 pub mod hostfiles;
 mod housekeeping;
 pub mod image;
+mod log_rotation;
+mod log_rotator;
 mod logging;
 mod machine;
 mod machine_report;

@@ -23,6 +23,7 @@ use crate::{
     hostfiles::{HostFilePaths, HostFiles},
     housekeeping::{Housekeeping, HousekeepingParts, ImageGcParts, ImageGcTask, Keeper, Sweeper},
     image::Images,
+    log_rotator::{LogRotatorParts, LogRotatorTask},
     machine::{self, AddressTask, NodeIps},
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
@@ -144,6 +145,14 @@ pub(super) fn spawn_all(
     });
     let (probes, probed) = (prober.views(), prober.heartbeat());
     spawn(tasks, "probes", prober.run(shutdown.clone()));
+
+    let rotator = LogRotatorTask::new(LogRotatorParts {
+        runtime: runtime.clone(),
+        files: host.files.clone(),
+        settings: config.logs,
+        pods: pods.clone(),
+    });
+    spawn(tasks, "container logs", rotator.run(shutdown.clone()));
 
     let orders_of_view = orders.subscribe();
     let watched = Watched {

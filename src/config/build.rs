@@ -1,7 +1,7 @@
 //! What was merged, validated into a [`Config`].
 
 use super::{
-    admission, cluster, eviction, image_gc, names,
+    admission, cluster, container_logs, eviction, image_gc, names,
     read::{Reader, Zero, texts},
     settings::{
         CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
@@ -41,6 +41,7 @@ pub(super) fn build(
         eviction: eviction::settings(kubelet, nodelet, cgroup.enforce, notices),
         cgroup,
         images: images(kubelet, nodelet),
+        logs: container_logs::settings(kubelet, nodelet),
         health: health(kubelet),
         logging: logging(kubelet),
         process: process(kubelet),

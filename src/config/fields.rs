@@ -7,7 +7,6 @@ use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity
 const API: &str =
     "this version does not run pods, mount volumes or request certificates from an API server";
 const SERVER: &str = "this version does not serve the kubelet API over TCP";
-const ROTATION: &str = "this version does not rotate container logs";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
 const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
 const IPTABLES: &str = "the kubelet no longer uses it";
@@ -24,6 +23,7 @@ const MANIFESTS: &str = "Manifests";
 const PODS: &str = "Pods";
 const IMAGE_PULLS: &str = "Image pulls";
 const CGROUPS: &str = "Cgroups";
+const CONTAINER_LOGS: &str = "Container logs";
 const LOG: &str = "Log";
 pub(super) const THE_AGENT_ITSELF: &str = "The agent itself";
 
@@ -514,10 +514,30 @@ pub(super) const KUBELET: &[Field] = &[
         Object(&[ignored("swapBehavior", String, KERNEL_MEMORY)]),
         "the agent does not limit how containers use swap",
     ),
-    ignored_with("containerLogMaxSize", String, &hidden_flag("container-log-max-size"), ROTATION),
-    ignored_with("containerLogMaxFiles", Int32, &hidden_flag("container-log-max-files"), ROTATION),
-    ignored("containerLogMaxWorkers", Int32, ROTATION),
-    ignored("containerLogMonitorInterval", Duration, ROTATION),
+    yes_with(
+        "containerLogMaxSize",
+        Quantity,
+        &flag("container-log-max-size", CONTAINER_LOGS).default("10Mi"),
+        "size from which on a container's log is rotated; a negative value turns rotation off. A log that grows is watched by its rate, so the size is exceeded by little",
+    ),
+    yes_with(
+        "containerLogMaxFiles",
+        Int32,
+        &flag("container-log-max-files", CONTAINER_LOGS).default("5"),
+        "number of log files of a container instance, the current one included, at least 2; older ones are deleted",
+    ),
+    differs_with(
+        "containerLogMaxWorkers",
+        Int32,
+        &default("1"),
+        "number of logs that are compressed at a time, at most 4. Rotations do not wait for each other or for compressions, as they do in the kubelet",
+    ),
+    differs_with(
+        "containerLogMonitorInterval",
+        Duration,
+        &default("10s"),
+        "time between two looks at a log that does not grow, at least 3s; a log that grows is looked at more often",
+    ),
     ignored("configMapAndSecretChangeDetectionStrategy", String, API),
     yes_with(
         "systemReserved",
@@ -790,6 +810,11 @@ pub(super) const NODELET: &[Field] = &[
         String,
         &default("/var/log/containers"),
         "directory of links to the container logs, for log shippers; each link is named after its pod and container",
+    ),
+    yes(
+        "containerLogMaxTotalSize",
+        Quantity,
+        "what all container logs of the node together may take. When they take more, the oldest rotated files are deleted, of whichever container. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize",
     ),
     yes_with(
         "nodeLabels",

@@ -17,6 +17,7 @@ mod admission;
 mod assemble;
 mod build;
 mod cluster;
+mod container_logs;
 mod eviction;
 mod fields;
 mod files;

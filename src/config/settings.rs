@@ -2,6 +2,7 @@
 //! started on a fresh machine with no file and no flag.
 
 use crate::{
+    log_rotation::RotationSettings,
     model::{CgroupDriver, CloudProvider, ShutdownPeriods},
     pressure::core::EvictionSettings,
 };
@@ -33,6 +34,8 @@ pub struct Config {
     pub eviction: EvictionSettings,
     /// Images.
     pub images: ImagesConfig,
+    /// How container logs are rotated.
+    pub logs: RotationSettings,
     /// The health server on TCP.
     pub health: HealthConfig,
     /// The agent's own log.

@@ -314,6 +314,17 @@ impl RuntimeClient {
         gone_is_done(self.change("RemoveContainer", runtime.remove_container(request)).await)
     }
 
+    /// Asks the runtime to open a container's log anew, after the file was renamed. When it answers,
+    /// what the container writes next goes to the new file.
+    ///
+    /// # Errors
+    /// See [`CriError`]; also when the container does not run.
+    pub async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), CriError> {
+        let request = v1::ReopenContainerLogRequest { container_id: id.to_string() };
+        let mut runtime = self.runtime.clone();
+        self.read("ReopenContainerLog", runtime.reopen_container_log(request)).await.map(drop)
+    }
+
     async fn read<T>(
         &self,
         call: &'static str,

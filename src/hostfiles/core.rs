@@ -76,14 +76,6 @@ pub(super) fn is_file_name(name: &str) -> bool {
         && components.next().is_none()
 }
 
-/// The restart count in the name of a log file, rotated or not: 3 in `3.log` and
-/// `3.log.20260101-000000.gz`.
-pub(super) fn restart_count_of(file: &str) -> Option<u32> {
-    let (number, rest) = file.split_once(".log")?;
-    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    if plain && (rest.is_empty() || rest.starts_with('.')) { number.parse().ok() } else { None }
-}
-
 /// `<pod>_<namespace>_<container>-<id>.log`, its first part cut so that it fits.
 pub(super) fn link_name(key: &PodKey, container: &str, id: &str) -> String {
     let mut name = format!("{}_{}_{container}-{id}", key.name, key.namespace);

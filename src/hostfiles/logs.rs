@@ -4,7 +4,7 @@
 use super::{HostFileError, HostFiles, check_name, core, io_error};
 use crate::{
     beneath::{self, Removal, Slice},
-    model::{ContainerId, PodKey, PodUid, parse_mountinfo},
+    model::{ContainerId, LogName, PodKey, PodUid, parse_mountinfo},
     podspec::pod_log_directory_name,
 };
 use nix::{
@@ -86,7 +86,7 @@ impl HostFiles {
         let path = self.pod_log_dir(key, uid)?.join(container);
         let mut highest = None;
         for_each_name(&directory, &path, |name| {
-            highest = highest.max(core::restart_count_of(name));
+            highest = highest.max(LogName::parse(name).map(|name| name.restart_count));
         })?;
         Ok(highest.map_or(0, |count| count.saturating_add(1)))
     }
@@ -147,7 +147,7 @@ impl HostFiles {
         let Some(directory) = self.open_container_dir(key, uid, container)? else { return result };
         let path = self.pod_log_dir(key, uid)?.join(container);
         for_each_name(&directory, &path, |name| {
-            if core::restart_count_of(name) == Some(restart_count)
+            if LogName::parse(name).is_some_and(|name| name.restart_count == restart_count)
                 && let Err(errno) = unlinkat(&directory, name, UnlinkatFlags::NoRemoveDir)
                 && errno != Errno::ENOENT
                 && result.is_ok()
@@ -242,7 +242,7 @@ impl HostFiles {
 
     /// Opens the container's log directory without following a symlink in its place or its
     /// parent's; `None` when there is none.
-    fn open_container_dir(
+    pub(super) fn open_container_dir(
         &self,
         key: &PodKey,
         uid: &PodUid,
@@ -322,7 +322,7 @@ fn list(directory: &Path) -> Result<Vec<String>, HostFileError> {
 }
 
 /// Calls `handle` with every name in a directory that is UTF-8. `path` is for messages.
-fn for_each_name(
+pub(super) fn for_each_name(
     directory: &OwnedFd,
     path: &Path,
     mut handle: impl FnMut(&str),

@@ -2,8 +2,8 @@
 //! the termination log, and log directories with their links for log shippers.
 //!
 //! `core` computes contents and names; `pod_files` writes below `<root>/pods/<uid>`; `logs` keeps
-//! `<podLogsDir>` and `/var/log/containers`; `network_results` mends what CNI remembers. Log
-//! directories can be mounted into containers (log shippers do), so a symlink or a file where a
+//! `<podLogsDir>` and `/var/log/containers`, and `rotation` the files of one container's log there;
+//! `network_results` mends what CNI remembers. Log directories can be mounted into containers (log shippers do), so a symlink or a file where a
 //! directory should be is refused, never followed. All functions that touch the disk block.
 
 mod core;
@@ -11,11 +11,13 @@ mod dns;
 mod logs;
 mod network_results;
 mod pod_files;
+mod rotation;
 #[cfg(test)]
 mod tests;
 
 pub use core::{EtcHosts, etc_hosts};
 pub use dns::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns};
+pub use rotation::{LogPlace, Tidied};
 
 use std::{
     io,

@@ -16,6 +16,7 @@ mod event;
 mod ids;
 mod json;
 mod known;
+mod log_name;
 mod mountinfo;
 mod object;
 mod observed;
@@ -42,6 +43,7 @@ pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
 pub use json::from_json;
 pub use k8s_openapi::api::core::v1 as k8s;
 pub use known::Known;
+pub use log_name::{LogKind, LogName};
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind};
 pub use observed::{

@@ -52,6 +52,8 @@ pub struct ContainerInstance {
     pub name: Box<str>,
     /// Its id in the runtime.
     pub id: super::ContainerId,
+    /// How often the container was restarted before it: the number in the name of its log file.
+    pub restart_count: u32,
     /// When its process started; `None` when it does not run.
     pub running_since: Option<Timestamp>,
     /// It runs and has started: its startup probe has succeeded, if it has one.

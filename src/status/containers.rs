@@ -74,6 +74,7 @@ pub fn container_instances(
         .map(|(container, instance)| ContainerInstance {
             name: instance.name.clone(),
             id: instance.id.clone(),
+            restart_count: instance.restart_count,
             running_since: match instance.state {
                 ContainerState::Running { started_at } => Some(started_at),
                 ContainerState::Created

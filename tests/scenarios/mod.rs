@@ -29,6 +29,7 @@ pub mod image_collection;
 pub mod images;
 pub mod leftovers;
 pub mod lifecycle;
+pub mod log_rotation;
 pub mod memory_pressure;
 pub mod memory_restarts;
 pub mod memory_rig;
@@ -164,6 +165,10 @@ macro_rules! real_scenarios {
             fields::a_host_port_leads_to_its_pod,
             fields::termination_messages,
             fields::logs_lie_where_shippers_look,
+            log_rotation::no_line_is_lost_over_rotations,
+            log_rotation::old_logs_are_compressed_and_the_oldest_go,
+            log_rotation::a_rotation_without_an_answer_loses_no_line,
+            log_rotation::all_logs_stay_below_their_total,
             images::pulls_from_a_registry_that_is_down_and_slow,
             images::pulls_with_a_password,
             fields::a_stopped_shim_holds_up_only_its_pod,

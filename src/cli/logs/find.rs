@@ -1,10 +1,15 @@
 //! Where the logs of a pod lie: `<dir>/<namespace>_<name>_<uid>/<container>/<n>.log`, with files
 //! set aside by rotation beside them (`0.log.20261120-100000`, older ones `.gz`).
 
-use crate::model::PodKey;
+use crate::{
+    files::open_regular,
+    model::{LogKind, LogName, PodKey},
+};
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -22,12 +27,40 @@ pub(super) struct PodLogs {
 /// The files of one run of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The file being written; absent in the moment of a rotation.
-    pub(super) current: Option<PathBuf>,
-    /// Set aside, oldest first.
-    pub(super) rotated: Vec<PathBuf>,
+    /// Those that can be read as text, oldest first: files that were set aside, and then the one
+    /// that is being written, which is absent in the moment of a rotation.
+    pub(super) files: Vec<PathBuf>,
     /// Set aside and compressed.
     pub(super) compressed: usize,
+}
+
+/// How often files are opened anew because names have changed meanwhile.
+const ATTEMPTS: usize = 20;
+
+impl Run {
+    /// The files of a run, opened, oldest first. A rotation meanwhile is no gap: then they are
+    /// listed and opened anew.
+    pub(super) fn open(container: &Path, number: u32) -> io::Result<Vec<(PathBuf, File)>> {
+        let list = || Ok::<_, io::Error>(runs(container)?.remove(&number).unwrap_or_default());
+        let mut run = list()?;
+        let mut opened = Vec::new();
+        for _ in 0..ATTEMPTS {
+            opened.clear();
+            for path in &run.files {
+                match open_regular(path).map_err(io::Error::from) {
+                    Ok(file) => opened.push((path.clone(), file)),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            let now = list()?;
+            if now.files == run.files {
+                break;
+            }
+            run = now;
+        }
+        Ok(opened)
+    }
 }
 
 /// Every pod that has logs. A directory that is missing has none.
@@ -64,22 +97,35 @@ pub(super) fn containers(pod: &Path) -> io::Result<Vec<String>> {
 pub(super) fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
     let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
     for path in entries(container)? {
-        let Some((number, rest)) = name_of(&path).split_once(".log") else { continue };
-        let Ok(number) = number.parse() else { continue };
-        match rest {
-            "" => runs.entry(number).or_default().current = Some(path),
-            rest if rest.ends_with(".tmp") => {}
-            rest if rest.ends_with(".gz") => runs.entry(number).or_default().compressed += 1,
-            rest if rest.starts_with('.') => {
-                runs.entry(number).or_default().rotated.push(path);
-            }
-            _ => {}
+        let Some(name) = LogName::parse(name_of(&path)) else { continue };
+        let run = runs.entry(name.restart_count).or_default();
+        match name.kind {
+            LogKind::Current | LogKind::SetAside { compressed: false, .. } => run.files.push(path),
+            LogKind::SetAside { compressed: true, .. } => run.compressed += 1,
+            LogKind::Unfinished => {}
         }
     }
     for run in runs.values_mut() {
-        run.rotated.sort();
+        run.files.sort_by(|a, b| age(a).cmp(&age(b)));
     }
     Ok(runs)
+}
+
+/// Orders the files of a run, oldest first: those of logrotate, which have the largest number
+/// (`0.log.2`), those with a time, the one being written.
+pub(super) fn age(path: &Path) -> (u8, Reverse<u32>, &str) {
+    match LogName::parse(name_of(path)).map(|name| name.kind) {
+        Some(LogKind::SetAside { stamp, .. }) => match stamp.parse() {
+            Ok(number) => (0, Reverse(number), ""),
+            Err(_) => (1, Reverse(0), stamp),
+        },
+        Some(LogKind::Current | LogKind::Unfinished) | None => (2, Reverse(0), ""),
+    }
+}
+
+/// Whether it is the file that is being written.
+pub(super) fn is_current(path: &Path) -> bool {
+    LogName::parse(name_of(path)).is_some_and(|name| name.kind == LogKind::Current)
 }
 
 fn name_of(path: &Path) -> &str {

@@ -4,6 +4,7 @@
 //! inotify says when to look; a look once a second stands behind it.
 
 use super::{find, line::Printer, read::LogFile};
+use crate::files::open_regular;
 use inotify::{Inotify, WatchMask};
 use std::{
     fs, io,
@@ -17,6 +18,8 @@ use tokio_stream::StreamExt;
 
 /// Between two looks when no hint comes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The time that the runtime has to write what a container wrote before a rotation.
+const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// The run that is printed.
 #[derive(Debug)]
@@ -37,14 +40,17 @@ pub(super) async fn follow(
     loop {
         position.log.print(printer)?;
         printer.flush()?;
-        if let Some(next) = next_file(container, &position)? {
-            // What was written between the last look and the switch.
+        if let Some(Next { at, newest }) = next_file(container, &mut position)? {
+            if newest {
+                // The runtime may still be writing what came before the rotation.
+                sleep(LAST_LINES).await;
+            }
             position.log.print(printer)?;
             position.log.finish(printer)?;
-            if next.number != position.number {
+            if at.number != position.number {
                 printer.finish()?;
             }
-            position = next;
+            position = at;
             continue;
         }
         if !container.is_dir() {
@@ -70,31 +76,56 @@ fn hints(container: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
     inotify.into_event_stream(vec![0; 4096])
 }
 
-/// The file to go on with: what a rotation put in place of this one, or the first file of the next
-/// run.
-fn next_file(container: &Path, position: &Position) -> io::Result<Option<Position>> {
-    let number = position.number;
-    match fs::metadata(&position.path) {
-        Ok(found) if found.ino() != position.log.file().metadata()?.ino() => {
-            return open(number, position.path.clone());
-        }
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-    }
-    let later = find::runs(container)?.into_iter().find(|(found, _)| *found > number);
-    match later {
-        Some((number, run)) => match run.rotated.into_iter().next().or(run.current) {
-            Some(path) => open(number, path),
-            None => Ok(None),
-        },
-        None => Ok(None),
-    }
+/// The file to go on with.
+struct Next {
+    at: Position,
+    /// Nothing newer is there: it has been made a moment ago.
+    newest: bool,
 }
 
-fn open(number: u32, path: PathBuf) -> io::Result<Option<Position>> {
-    match LogFile::open(&path, 0) {
-        Ok(log) => Ok(Some(Position { number, path, log })),
+/// The file to go on with: the one that was written after this one, or the first file of the next
+/// run. Takes in the name that a rotation has given to this one.
+fn next_file(container: &Path, position: &mut Position) -> io::Result<Option<Next>> {
+    let number = position.number;
+    let inode = position.log.file().metadata()?.ino();
+    let mut later = find::runs(container)?.split_off(&number);
+    let files = later.remove(&number).unwrap_or_default().files;
+    let ours = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == inode);
+    let after = match files.iter().position(ours) {
+        Some(index) => {
+            position.path.clone_from(&files[index]);
+            index + 1
+        }
+        // Compressed or removed before its new name was seen.
+        None if find::is_current(&position.path) => {
+            let last_written = position.log.file().metadata()?.modified()?;
+            let is_newer = |path: &PathBuf| {
+                fs::metadata(path)
+                    .and_then(|found| found.modified())
+                    .is_ok_and(|at| at >= last_written)
+            };
+            files.iter().position(is_newer).unwrap_or(files.len())
+        }
+        // Compressed or removed.
+        None => {
+            let is_newer = |path: &PathBuf| find::age(path) > find::age(&position.path);
+            files.iter().position(is_newer).unwrap_or(files.len())
+        }
+    };
+    let (number, files) = match files.get(after..) {
+        Some(newer) if !newer.is_empty() => (number, newer.to_vec()),
+        Some(_) | None => match later.pop_first() {
+            Some((number, run)) => (number, run.files),
+            None => return Ok(None),
+        },
+    };
+    let Some(path) = files.first() else { return Ok(None) };
+    match open_regular(path).map_err(io::Error::from) {
+        Ok(file) => {
+            let log = LogFile::new(file, 0)?;
+            let at = Position { number, path: path.clone(), log };
+            Ok(Some(Next { at, newest: files.len() == 1 }))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
     }

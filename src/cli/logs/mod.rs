@@ -26,6 +26,7 @@ use line::Printer;
 use read::LogFile;
 use std::{
     collections::BTreeMap,
+    fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -114,52 +115,45 @@ async fn print(
         let dir = target.path.display();
         hint(&format!("Older lines are in {count} compressed files in {dir}, not shown."));
     }
-    let files: Vec<PathBuf> = run.rotated.into_iter().chain(run.current).collect();
-    let starts = starts(&files, args.tail).map_err(cant_read)?;
-    let mut last = None;
-    for (path, from) in starts {
-        let mut log = match LogFile::open(&path, from) {
-            Ok(log) => log,
-            // Compressed or removed by a rotation a moment ago.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(cant_read(e)),
+    let files = Run::open(&target.path, number).map_err(cant_read)?;
+    let mut logs = beginnings(files, args.tail).map_err(cant_read)?.into_iter();
+    if args.follow && !args.previous {
+        // It goes on with the other files by itself.
+        return match logs.next() {
+            Some((path, log)) => {
+                Ok(follow::follow(&target.path, Position { number, path, log }, printer).await?)
+            }
+            None => Ok(printer.finish()?),
         };
+    }
+    for (_, mut log) in logs {
         log.print(printer)?;
-        last = Some(Position { number, path, log });
+        log.finish(printer)?;
     }
-    match last {
-        Some(position) if args.follow && !args.previous => {
-            Ok(follow::follow(&target.path, position, printer).await?)
-        }
-        Some(mut position) => {
-            position.log.finish(printer)?;
-            Ok(printer.finish()?)
-        }
-        None => Ok(printer.finish()?),
-    }
+    Ok(printer.finish()?)
 }
 
-/// Where to begin in which files, oldest first.
-fn starts(files: &[PathBuf], tail: Option<u64>) -> io::Result<Vec<(PathBuf, u64)>> {
-    let Some(mut missing) = tail else {
-        return Ok(files.iter().map(|path| (path.clone(), 0)).collect());
-    };
-    let mut starts = Vec::new();
-    for path in files.iter().rev() {
-        let (from, still_missing) = match read::last_lines(path, missing) {
-            Ok(found) => found,
-            // Compressed or removed by a rotation a moment ago.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
+/// The files to print, oldest first, each at the place where printing begins.
+fn beginnings(
+    files: Vec<(PathBuf, File)>,
+    tail: Option<u64>,
+) -> io::Result<Vec<(PathBuf, LogFile)>> {
+    let mut missing = tail;
+    let mut logs = Vec::new();
+    for (path, file) in files.into_iter().rev() {
+        let from = match &mut missing {
+            None => 0,
+            Some(0) if !logs.is_empty() => break,
+            Some(missing) => {
+                let (from, still_missing) = read::last_lines(&file, *missing)?;
+                *missing = still_missing;
+                from
+            }
         };
-        starts.push((path.clone(), from));
-        missing = still_missing;
-        if missing == 0 {
-            break;
-        }
+        logs.push((path, LogFile::new(file, from)?));
     }
-    starts.reverse();
-    Ok(starts)
+    logs.reverse();
+    Ok(logs)
 }
 
 /// The run to print: the newest, or the one before it.

@@ -1,12 +1,10 @@
 //! Reads log files: forwards line by line, and backwards to find where the last lines begin.
 
 use super::line::{Printer, parse};
-use crate::files::open_regular;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::FileExt,
-    path::Path,
 };
 
 const BLOCK: usize = 64 * 1024;
@@ -24,8 +22,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    pub(super) fn open(path: &Path, from: u64) -> io::Result<Self> {
-        let mut file = open_regular(path)?;
+    pub(super) fn new(mut file: File, from: u64) -> io::Result<Self> {
         file.seek(SeekFrom::Start(from))?;
         Ok(Self { file, position: from, unfinished: Vec::new() })
     }
@@ -81,8 +78,7 @@ impl LogFile {
 ///
 /// Reads every block once, backwards, and keeps one block and the beginning of one record, however
 /// long records are.
-pub(super) fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
-    let file = open_regular(path)?;
+pub(super) fn last_lines(file: &File, lines: u64) -> io::Result<(u64, u64)> {
     let mut start = file.metadata()?.len();
     if lines == 0 {
         return Ok((start, 0));

@@ -231,20 +231,20 @@ fn the_last_lines_are_found_from_behind() {
     logs.write("f", &text);
     let path = logs.path("f");
     for lines in [1, 2, 10, 50, 99] {
-        let (from, missing) = read::last_lines(&path, lines).unwrap();
+        let (from, missing) = last_lines(&path, lines).unwrap();
         let rest = &text[usize::try_from(from).unwrap()..];
         let first = format!("2026-11-20T10:00:00Z stdout P {} xxx", 100 - lines);
         assert!(rest.starts_with(&first), "{lines}: {:.60}", rest);
         assert_eq!(missing, 0);
     }
-    assert_eq!(read::last_lines(&path, 100).unwrap(), (0, 0));
-    assert_eq!(read::last_lines(&path, 103).unwrap(), (0, 3));
+    assert_eq!(last_lines(&path, 100).unwrap(), (0, 0));
+    assert_eq!(last_lines(&path, 103).unwrap(), (0, 3));
     logs.write("f", "a\n\nb\nunfinished");
     for (lines, from) in [(1, 5), (2, 3), (3, 2), (4, 0)] {
-        assert_eq!(read::last_lines(&path, lines).unwrap(), (from, 0), "{lines}");
+        assert_eq!(last_lines(&path, lines).unwrap(), (from, 0), "{lines}");
     }
     logs.write("f", "");
-    assert_eq!(read::last_lines(&path, 2).unwrap(), (0, 2));
+    assert_eq!(last_lines(&path, 2).unwrap(), (0, 2));
 }
 
 #[test]
@@ -276,8 +276,12 @@ fn last_lines_are_the_same_wherever_blocks_end() {
     let path = logs.path("f");
     for (lines, begin) in begins.iter().rev().enumerate() {
         let lines = lines as u64 + 1;
-        assert_eq!(read::last_lines(&path, lines).unwrap(), (*begin, 0), "{lines}");
+        assert_eq!(last_lines(&path, lines).unwrap(), (*begin, 0), "{lines}");
     }
+}
+
+fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
+    read::last_lines(&File::open(path)?, lines)
 }
 
 /// What a follower has printed so far, seen from outside.
@@ -330,9 +334,18 @@ async fn follows_across_rotations_and_restarts_until_the_pod_is_gone() {
         logs.append("default_web-n1_u1/web/0.log.20261120-100003", &line(3, "late"));
         logs.write(file, &line(4, "after"));
         seen.wait_for("one\ntwo\nbefore the rotation\nlate\nafter\n").await;
+        // Several rotations between two looks, of which one was compressed already.
+        let directory = logs.path("default_web-n1_u1/web");
+        fs::rename(logs.path(file), directory.join("0.log.20261120-100004")).unwrap();
+        fs::write(directory.join("0.log.20261120-100004.500000"), line(4, "quickly")).unwrap();
+        fs::write(directory.join("0.log.20261120-100004.gz"), "not text").unwrap();
+        fs::remove_file(directory.join("0.log.20261120-100004")).unwrap();
+        logs.write(file, &line(5, "rotated"));
+        seen.wait_for("one\ntwo\nbefore the rotation\nlate\nafter\nquickly\nrotated\n").await;
         logs.append(file, &line(5, "last words"));
         logs.write("default_web-n1_u1/web/1.log", &line(6, "restarted"));
-        let all = "one\ntwo\nbefore the rotation\nlate\nafter\nlast words\nrestarted\n";
+        let all =
+            "one\ntwo\nbefore the rotation\nlate\nafter\nquickly\nrotated\nlast words\nrestarted\n";
         seen.wait_for(all).await;
         fs::remove_dir_all(logs.path("default_web-n1_u1")).unwrap();
         pending::<()>().await;

@@ -285,6 +285,7 @@ pub(super) fn start_container(shared: &Arc<Shared>, id: &str) -> Result<(), Stat
     let script = Script::parse(&argv);
     let signals = Signals { term: watch::channel(false).0, kill: watch::channel(false).0 };
     container.run = Run::Running { started_at: now_nanos(), signals: signals.clone() };
+    output.make_log();
     shared.send(events::started(id));
     let (shared, id) = (Arc::clone(shared), id.to_owned());
     // The container's life: ends by itself or with the test process, not with the fake's socket.
@@ -375,10 +376,29 @@ fn no_container(id: &str) -> Status {
     Status::not_found(format!("an error occurred when try to find container {id:?}: not found"))
 }
 
+/// Makes the log file of a container that runs, where it is not there. Each line opens it anew.
+pub(super) fn reopen_log(shared: &Shared, id: &str) -> Result<(), Status> {
+    let state = &*shared.state();
+    let container = state.containers.get(id).ok_or_else(|| no_container(id))?;
+    if !matches!(container.run, Run::Running { .. }) {
+        return Err(Status::unknown("container is not running"));
+    }
+    let (log, mounts) = (container.log_path.clone(), Vec::new());
+    ContainerOutput { log, mounts }.make_log();
+    Ok(())
+}
+
 /// Log lines in CRI's format, and files through the container's mounts.
 struct ContainerOutput {
     log: PathBuf,
     mounts: Vec<v1::Mount>,
+}
+
+impl ContainerOutput {
+    fn make_log(&self) {
+        // As in containerd, a log that cannot be made does not stop the container.
+        let _made = fs::File::options().create(true).append(true).open(&self.log);
+    }
 }
 
 impl Output for ContainerOutput {

@@ -72,6 +72,7 @@ impl World {
         let container = ContainerInstance {
             name: "c".into(),
             id: "c1".into(),
+            restart_count: 0,
             running_since: running.then_some(jiff::Timestamp::UNIX_EPOCH),
             started: running,
         };

@@ -1,0 +1,323 @@
+//! The files of one container's log when it is rotated: set aside, put back, compressed, removed.
+//! Which files those are is decided by [`crate::log_rotation`].
+
+use super::{HostFileError, HostFiles, io_error, logs::for_each_name};
+use crate::{
+    log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, plain_name},
+    model::{LogKind, LogName, PodKey, PodUid},
+};
+use flate2::{Compression, write::GzEncoder};
+use jiff::Timestamp;
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, openat},
+    sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fstatat, utimensat},
+    sys::time::TimeSpec,
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use rustix::fs::{RenameFlags, renameat_with};
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Block in which a log is read to be compressed.
+const BLOCK: usize = 64 << 10;
+
+/// The log of one instance of a container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPlace {
+    pub key: PodKey,
+    pub uid: PodUid,
+    pub container: Box<str>,
+    pub restart_count: u32,
+}
+
+/// What [`HostFiles::tidy_log`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Files that were compressed.
+    pub compressed: usize,
+    /// Files that are to be compressed later: they were written to a moment ago.
+    pub left: usize,
+}
+
+impl LogPlace {
+    fn current(&self) -> String {
+        format!("{}.log", self.restart_count)
+    }
+}
+
+/// The log directory of a container, opened.
+struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl HostFiles {
+    /// The file that the runtime writes.
+    ///
+    /// # Errors
+    /// For names that are no file names.
+    pub fn current_log(&self, place: &LogPlace) -> Result<PathBuf, HostFileError> {
+        let directory = self.pod_log_dir(&place.key, &place.uid)?.join(&*place.container);
+        Ok(directory.join(place.current()))
+    }
+
+    /// The size in bytes of the file that the runtime writes; `None` when there is none.
+    ///
+    /// # Errors
+    /// When it can't be looked at, or something that is no file is at its place.
+    pub fn log_size(&self, place: &LogPlace) -> Result<Option<u64>, HostFileError> {
+        let Some(directory) = self.log_directory(place)? else { return Ok(None) };
+        let stat = directory.stat(&place.current())?;
+        Ok(stat.map(|stat| u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    /// Gives the current file another name, after removing the oldest ones so that `max_files` are
+    /// left with the file that the runtime makes next. Returns the stamp of the new name.
+    ///
+    /// # Errors
+    /// When a file can't be removed or renamed; then the current file has kept its name.
+    pub fn set_log_aside(
+        &self,
+        place: &LogPlace,
+        max_files: usize,
+        now: Timestamp,
+    ) -> Result<Option<String>, HostFileError> {
+        let Some(directory) = self.log_directory(place)? else { return Ok(None) };
+        let set_aside = directory.set_aside(place)?;
+        for stamp in set_aside.surplus(max_files.saturating_sub(2)) {
+            directory.remove(&plain_name(place.restart_count, stamp))?;
+            directory.remove(&compressed_name(place.restart_count, stamp))?;
+        }
+        let stamp = set_aside.next_stamp(now);
+        directory.rename(&place.current(), &plain_name(place.restart_count, &stamp))?;
+        Ok(Some(stamp))
+    }
+
+    /// Gives a file that was set aside its old name again, unless the runtime has made a new file
+    /// in its place.
+    ///
+    /// # Errors
+    /// When it can't be renamed.
+    pub fn put_log_back(&self, place: &LogPlace, stamp: &str) -> Result<(), HostFileError> {
+        let Some(directory) = self.log_directory(place)? else { return Ok(()) };
+        match directory.rename(&plain_name(place.restart_count, stamp), &place.current()) {
+            Err(HostFileError::Io { source, .. })
+                if source.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Compresses the files that were set aside, all but the newest and those that were written to
+    /// a moment ago, and removes what an agent has left that ended meanwhile.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn tidy_log(&self, place: &LogPlace, now: Timestamp) -> Result<Tidied, HostFileError> {
+        let Some(directory) = self.log_directory(place)? else { return Ok(Tidied::default()) };
+        let set_aside = directory.set_aside(place)?;
+        let tidying = set_aside.tidying();
+        for name in tidying.unfinished {
+            directory.remove(name)?;
+        }
+        for stamp in tidying.doubled {
+            directory.remove(&plain_name(place.restart_count, stamp))?;
+        }
+        let mut tidied = Tidied::default();
+        for stamp in tidying.to_compress {
+            if directory.compress(place, stamp, now)? {
+                tidied.compressed += 1;
+            } else {
+                tidied.left += 1;
+            }
+        }
+        Ok(tidied)
+    }
+
+    /// Every log file of the pods: the bytes of all, and the files that were set aside. What can't
+    /// be read is left out.
+    #[must_use]
+    pub fn measure_logs(
+        &self,
+        pods: &[(PodKey, PodUid, Vec<Box<str>>)],
+    ) -> (u64, Vec<OldFile<LogPlace>>) {
+        let mut total = 0_u64;
+        let mut old = Vec::new();
+        for (key, uid, containers) in pods {
+            for container in containers {
+                let mut place = LogPlace {
+                    key: key.clone(),
+                    uid: uid.clone(),
+                    container: container.clone(),
+                    restart_count: 0,
+                };
+                let Ok(Some(directory)) = self.log_directory(&place) else { continue };
+                let Ok(names) = directory.names() else { continue };
+                for name in names {
+                    let Some(parsed) = LogName::parse(&name) else { continue };
+                    let Ok(Some(stat)) = directory.stat(&name) else { continue };
+                    let size = u64::try_from(stat.st_size).unwrap_or(0);
+                    total = total.saturating_add(size);
+                    if let LogKind::SetAside { stamp, .. } = parsed.kind {
+                        place.restart_count = parsed.restart_count;
+                        let (place, stamp) = (place.clone(), stamp.to_owned());
+                        old.push(OldFile { place, stamp, size });
+                    }
+                }
+            }
+        }
+        (total, old)
+    }
+
+    /// Removes a file that was set aside, in whatever form it is there.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn remove_old_log(&self, old: &OldFile<LogPlace>) -> Result<(), HostFileError> {
+        let Some(directory) = self.log_directory(&old.place)? else { return Ok(()) };
+        directory.remove(&plain_name(old.place.restart_count, &old.stamp))?;
+        directory.remove(&compressed_name(old.place.restart_count, &old.stamp))
+    }
+
+    fn log_directory(&self, place: &LogPlace) -> Result<Option<Directory>, HostFileError> {
+        let path = self.pod_log_dir(&place.key, &place.uid)?.join(&*place.container);
+        let fd = self.open_container_dir(&place.key, &place.uid, &place.container)?;
+        Ok(fd.map(|fd| Directory { fd, path }))
+    }
+}
+
+impl Directory {
+    fn names(&self) -> Result<Vec<String>, HostFileError> {
+        let mut names = Vec::new();
+        for_each_name(&self.fd, &self.path, |name| names.push(name.to_owned()))?;
+        Ok(names)
+    }
+
+    fn set_aside(&self, place: &LogPlace) -> Result<SetAside, HostFileError> {
+        let names = self.names()?;
+        Ok(SetAside::of(names.iter().map(String::as_str), place.restart_count))
+    }
+
+    /// A regular file; `None` when there is none.
+    fn stat(&self, name: &str) -> Result<Option<FileStat>, HostFileError> {
+        match fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat)
+                if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG =>
+            {
+                Ok(Some(stat))
+            }
+            Ok(_) => Err(HostFileError::Suspicious {
+                path: self.path.join(name),
+                expected: "a regular file",
+            }),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("look at", name, errno.into())),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), HostFileError> {
+        match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.failed("remove", name, errno.into())),
+        }
+    }
+
+    /// Replaces nothing.
+    fn rename(&self, from: &str, to: &str) -> Result<(), HostFileError> {
+        renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE)
+            .map_err(|errno| self.failed("rename", from, errno.into()))
+    }
+
+    /// Replaces a plain file by a compressed one with the same mode and modification time. False:
+    /// it was written to a moment ago.
+    fn compress(
+        &self,
+        place: &LogPlace,
+        stamp: &str,
+        now: Timestamp,
+    ) -> Result<bool, HostFileError> {
+        let plain = plain_name(place.restart_count, stamp);
+        let compressed = compressed_name(place.restart_count, stamp);
+        let unfinished = format!("{compressed}.tmp");
+        let failed = |source| self.failed("compress", &plain, source);
+        let Some(stat) = self.stat(&plain)? else { return Ok(true) };
+        if !is_settled(&stat, now) {
+            return Ok(false);
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let source = openat(&self.fd, plain.as_str(), flags, Mode::empty())
+            .map_err(|errno| failed(errno.into()))?;
+        let mut source = File::from(source);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(stat.st_mode & 0o777);
+        let target = openat(&self.fd, unfinished.as_str(), flags, mode)
+            .map_err(|errno| self.failed("create", &unfinished, errno.into()))?;
+        let done = deflate(&mut source, File::from(target)).map_err(failed).and_then(|size| {
+            // The runtime has written to it after all, or it was removed.
+            let unchanged = self.stat(&plain)?.is_some_and(|now| {
+                now.st_ino == stat.st_ino && u64::try_from(now.st_size) == Ok(size)
+            });
+            if !unchanged {
+                return Ok(false);
+            }
+            let times = [(stat.st_atime, stat.st_atime_nsec), (stat.st_mtime, stat.st_mtime_nsec)];
+            let [atime, mtime] = times.map(|(s, nanos)| TimeSpec::new(s, nanos));
+            let nofollow = UtimensatFlags::NoFollowSymlink;
+            utimensat(&self.fd, unfinished.as_str(), &atime, &mtime, nofollow)
+                .map_err(|errno| failed(errno.into()))?;
+            self.rename(&unfinished, &compressed)?;
+            Ok(true)
+        });
+        match done {
+            Ok(true) => self.remove(&plain).map(|()| true),
+            Ok(false) => self.remove(&unfinished).map(|()| false),
+            Err(error) => {
+                // The next attempt removes it, if this fails too.
+                drop(self.remove(&unfinished));
+                Err(error)
+            }
+        }
+    }
+
+    fn failed(&self, operation: &'static str, name: &str, source: io::Error) -> HostFileError {
+        io_error(operation, &self.path.join(name), source)
+    }
+}
+
+/// Whether nothing was written to a file for a while. After the clock was set back this is not
+/// known until the file's time has passed.
+fn is_settled(stat: &FileStat, now: Timestamp) -> bool {
+    let written = Timestamp::from_second(stat.st_mtime).unwrap_or(Timestamp::MAX);
+    Duration::try_from(now.duration_since(written)).is_ok_and(|age| age >= SETTLED)
+}
+
+/// Writes `source`, compressed, to `target` and to the disk. Returns the size of the source.
+///
+/// The fastest level: a processor that is busy counts for more than the last tenth of the disk.
+fn deflate(source: &mut File, target: File) -> io::Result<u64> {
+    let mut encoder = GzEncoder::new(target, Compression::fast());
+    let mut block = vec![0; BLOCK];
+    let mut size = 0;
+    loop {
+        let length = source.read(&mut block)?;
+        if length == 0 {
+            break;
+        }
+        encoder.write_all(&block[..length])?;
+        size += length as u64;
+    }
+    // The plain file goes: the compressed one must be on the disk before.
+    encoder.finish()?.sync_all()?;
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests;
