@@ -15,6 +15,7 @@ mod driver;
 mod files;
 mod kill;
 mod names;
+mod resize;
 mod slice;
 mod systemd;
 #[cfg(test)]
@@ -102,6 +103,14 @@ pub enum CgroupError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// A limit on memory that the pod would exceed at once. The kernel would kill its processes.
+    #[error("attempting to set pod memory limit ({limit}) below current usage ({used})")]
+    BelowUse {
+        /// In bytes.
+        limit: i64,
+        /// In bytes, without files that can be dropped.
+        used: i64,
     },
     /// Processes survived SIGKILL for the whole wait; tried again by the next clean-up.
     #[error("cgroup {path:?} still has processes: {pids:?}")]

@@ -267,7 +267,10 @@ impl Cgroups {
     /// The place where a pod's processes are, if there are any. Its shim knows one driver, that of
     /// the time when its sandbox was made: whatever the runtime uses by now, its containers belong
     /// there.
-    fn inhabited(&self, places: [CgroupPlace; 2]) -> Result<Option<CgroupPlace>, CgroupError> {
+    pub(super) fn inhabited(
+        &self,
+        places: [CgroupPlace; 2],
+    ) -> Result<Option<CgroupPlace>, CgroupError> {
         for place in places {
             if !self.processes_in(&place)?.is_empty() {
                 return Ok(Some(place));
@@ -331,7 +334,7 @@ impl Cgroups {
         })
     }
 
-    fn slice(&self, name: &[impl AsRef<str>], limits: &Limits) -> Slice {
+    pub(super) fn slice(&self, name: &[impl AsRef<str>], limits: &Limits) -> Slice {
         let components: Vec<&str> = name.iter().map(AsRef::as_ref).collect();
         let description = format!("Kubernetes pods: {}", components.join("/"));
         Slice {
@@ -341,7 +344,7 @@ impl Cgroups {
         }
     }
 
-    async fn ensure_slices(&self, slices: &[Slice]) -> Result<(), CgroupError> {
+    pub(super) async fn ensure_slices(&self, slices: &[Slice]) -> Result<(), CgroupError> {
         let names: Vec<&str> = slices.iter().map(|slice| slice.name.as_str()).collect();
         self.inner.systemd.ensure(slices).await.map_err(|source| CgroupError::Systemd {
             what: "make",
@@ -391,7 +394,7 @@ impl Cgroups {
         limits
     }
 
-    fn write(&self, place: &CgroupPlace, limits: &Limits) -> Result<(), CgroupError> {
+    pub(super) fn write(&self, place: &CgroupPlace, limits: &Limits) -> Result<(), CgroupError> {
         match self.inner.version {
             CgroupVersion::V1 => {
                 for setting in core::settings_v1(limits) {
@@ -424,7 +427,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     CGROUPS.run(work).await.map_err(|_| CgroupError::Crashed)?
 }
 
-fn check_name(name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
+pub(super) fn check_name(name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
     match name.iter().find(|component| !names::is_component(component.as_ref())) {
         Some(component) => {
             Err(CgroupError::InvalidName { component: component.as_ref().to_owned() })

@@ -1,6 +1,6 @@
 //! Where the use of a cgroup is read. The numbers are read elsewhere.
 
-use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
+use super::{Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
 use crate::model::CgroupDirs;
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -61,13 +61,7 @@ impl Cgroups {
 
     /// The directories of memory and of pids.
     fn dirs(&self, directory: impl Fn(&Hierarchy) -> PathBuf) -> Option<CgroupDirs> {
-        let of = |controller: &str| {
-            let has = |h: &&Hierarchy| match self.version() {
-                CgroupVersion::V1 => h.controllers.iter().any(|c| c == controller),
-                CgroupVersion::V2 => true,
-            };
-            self.inner.own.iter().find(has).map(&directory)
-        };
+        let of = |controller: &str| self.controller_dir(controller, &directory);
         Some(CgroupDirs { memory: of("memory")?, pids: of("pids")? })
     }
 }

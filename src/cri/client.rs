@@ -314,6 +314,25 @@ impl RuntimeClient {
         gone_is_done(self.change("RemoveContainer", runtime.remove_container(request)).await)
     }
 
+    /// Gives a container that runs other cpu and memory limits.
+    ///
+    /// # Errors
+    /// See [`CriError`].
+    pub async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: v1::LinuxContainerResources,
+    ) -> Result<(), CriError> {
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_string(),
+            linux: Some(resources),
+            ..Default::default()
+        };
+        let mut runtime = self.runtime.clone();
+        let call = runtime.update_container_resources(request);
+        self.change("UpdateContainerResources", call).await.map(drop)
+    }
+
     /// Asks the runtime to open a container's log anew, after the file was renamed. When it answers,
     /// what the container writes next goes to the new file.
     ///
@@ -325,7 +344,7 @@ impl RuntimeClient {
         self.read("ReopenContainerLog", runtime.reopen_container_log(request)).await.map(drop)
     }
 
-    async fn read<T>(
+    pub(super) async fn read<T>(
         &self,
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,

@@ -66,6 +66,7 @@ pub fn listed_container(item: &v1::Container) -> Option<(PodKey, ObservedContain
         name: label(CONTAINER_NAME_LABEL)?.as_str().into(),
         restart_count: note(annotation::RESTART_COUNT).parse().unwrap_or(attempt),
         hash: note(annotation::HASH).into(),
+        made_with: serde_json::from_str(note(annotation::RESOURCES)).ok(),
         state: match item.state() {
             v1::ContainerState::ContainerCreated => ContainerState::Created,
             v1::ContainerState::ContainerRunning => {

@@ -79,6 +79,9 @@ pub mod annotation {
     pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// `terminationMessagePolicy`
     pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    /// The cpu and memory that the container was made with, as JSON of
+    /// [`crate::model::ContainerAmounts`]. Our own.
+    pub const RESOURCES: &str = "nodelet.dev/resources";
     /// `ports` as JSON.
     pub const PORTS: &str = "io.kubernetes.container.ports";
     /// `terminationGracePeriodSeconds` of the pod.

@@ -51,6 +51,20 @@ impl RuntimeClient {
         layer.and_then(from_usage).ok_or_else(|| empty("ListContainerStats"))
     }
 
+    /// The memory in bytes that a container uses and cannot give back: its working set.
+    ///
+    /// # Errors
+    /// See [`CriError`].
+    pub async fn working_set(&self, id: &ContainerId) -> Result<u64, CriError> {
+        let filter = v1::ContainerStatsFilter { id: id.to_string(), ..Default::default() };
+        let request = v1::ListContainerStatsRequest { filter: Some(filter) };
+        let mut runtime = self.runtime.clone();
+        let call = runtime.list_container_stats(request);
+        let answer = self.read("ListContainerStats", call).await?;
+        let memory = answer.stats.into_iter().find_map(|stats| stats.memory?.working_set_bytes);
+        memory.map(|bytes| bytes.value).ok_or_else(|| empty("ListContainerStats"))
+    }
+
     /// The same for several containers, `at_once` of them at a time. Each has its own deadline: one
     /// that does not answer takes one of the turns for that long, and no more.
     ///

@@ -2,8 +2,8 @@
 //!
 //! - The **uid** says when a pod must be replaced. It is made of the parsed document and the node's
 //!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are
-//!   not in it, nor are amounts of cpu and memory (which can be changed in place, one day), only
-//!   the QoS class that follows from them.
+//!   not in it, nor are amounts of cpu and memory, which are changed in place, only the QoS class
+//!   that follows from them.
 //! - The **revision** is made of everything written, and changes with every edit that means
 //!   something.
 //!

@@ -4,6 +4,7 @@
 //! The specification's own vocabulary is `k8s_openapi::api::core::v1`, re-exported here as [`k8s`];
 //! there is no second Pod model.
 
+mod amounts;
 mod bucket;
 mod capacity;
 mod cgroup;
@@ -30,6 +31,7 @@ mod time;
 mod usage;
 mod view;
 
+pub use amounts::ContainerAmounts;
 pub use bucket::Bucket;
 pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};

@@ -1,7 +1,7 @@
 //! What the runtime said it runs, per pod name. Converted from CRI by `cri`, collected by `pleg`,
 //! read by `plan` and `status`.
 
-use super::{ContainerId, PodUid, SandboxId};
+use super::{ContainerAmounts, ContainerId, PodUid, SandboxId};
 use jiff::Timestamp;
 use std::{net::IpAddr, time::Duration};
 
@@ -74,6 +74,9 @@ pub struct ObservedContainer {
     pub restart_count: u32,
     /// Annotation `io.kubernetes.container.hash`.
     pub hash: Box<str>,
+    /// Annotation `nodelet.dev/resources`: the cpu and memory that it was made with; `None` for a
+    /// container that has no such annotation.
+    pub made_with: Option<Box<ContainerAmounts>>,
     /// State with its times.
     pub state: ContainerState,
     /// Wall time of creation.

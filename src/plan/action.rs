@@ -1,7 +1,7 @@
 //! The steps that a plan asks the worker to take. An action carries everything that the step needs,
 //! except the configuration that is sent to the runtime: the worker makes that from the pod.
 
-use crate::model::{ContainerId, Event, PodUid, SandboxId};
+use crate::model::{ContainerAmounts, ContainerId, Event, PodUid, SandboxId};
 use std::fmt;
 
 /// The shortest timeout, in seconds, with which the runtime is asked to stop a container, whatever
@@ -20,6 +20,8 @@ pub enum Action {
     CreateSandbox(CreateSandbox),
     /// Gets a container running: its image, its creation, its start.
     StartContainer(StartContainer),
+    /// Changes the cpu and memory of containers that run, and of the pod's cgroup.
+    Resize(Resize),
     /// Stops one container. The container stays in the runtime as a dead instance.
     KillContainer(KillContainer),
     /// Stops containers in order, and then sandboxes. It removes nothing.
@@ -90,6 +92,29 @@ impl ContainerKind {
             Self::Regular => format!("spec.containers{{{name}}}"),
         }
     }
+}
+
+/// Changes the cpu and memory of a pod that runs, up to what its specification has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    pub uid: PodUid,
+    /// The containers that are changed in place. The limits of the pod's cgroup are raised before.
+    pub containers: Vec<ResizeContainer>,
+    /// The pod's cgroup then gets exactly the limits of the specification. False while a container
+    /// that is restarted for its new amounts still runs with the old ones.
+    pub finish: bool,
+}
+
+/// A container that is changed in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizeContainer {
+    pub id: ContainerId,
+    pub name: Box<str>,
+    pub kind: ContainerKind,
+    /// The amounts that it runs with.
+    pub from: ContainerAmounts,
+    /// The amounts of the specification.
+    pub to: ContainerAmounts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,6 +217,7 @@ impl Action {
             Self::PreparePod { uid } | Self::Release { uid } | Self::CleanUp { uid } => uid,
             Self::CreateSandbox(a) => &a.uid,
             Self::StartContainer(a) => &a.uid,
+            Self::Resize(a) => &a.uid,
             Self::KillContainer(a) => &a.uid,
             Self::KillPod(a) => &a.uid,
             Self::RemoveContainer(a) => &a.uid,
@@ -200,11 +226,14 @@ impl Action {
     }
 
     /// True when the rest of the plan is dropped if this action fails. When a regular container or
-    /// a sidecar does not start, the other containers are still started, as in the kubelet.
+    /// a sidecar does not start or can't be resized, the others are still started, as in the
+    /// kubelet.
     #[must_use]
     pub fn failure_ends_pass(&self) -> bool {
         match self {
             Self::StartContainer(a) => a.kind == ContainerKind::Init,
+            // The containers run on as they are.
+            Self::Resize(_) => false,
             Self::PreparePod { .. }
             | Self::CreateSandbox(_)
             | Self::KillContainer(_)
@@ -238,6 +267,12 @@ impl fmt::Display for Action {
                     (None, None) => Ok(()),
                 }?;
                 f.write_str(if a.pull_allowed { "" } else { " (no pull)" })
+            }
+            Self::Resize(a) => {
+                let names = a.containers.iter().map(|c| &*c.name);
+                let pod = a.finish.then_some("the pod");
+                let names: Vec<&str> = names.chain(pod).collect();
+                write!(f, "resize {}", names.join(", "))
             }
             Self::KillContainer(a) => write!(f, "kill {} (grace {} s)", a.name, a.grace_seconds),
             Self::KillPod(a) => {

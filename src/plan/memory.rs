@@ -3,12 +3,12 @@
 
 use super::{
     Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
-    PodPlan, Restart, StartContainer, Step, Taken,
+    PodPlan, ResizeContainer, Restart, StartContainer, Step, Taken,
     backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
 };
 use crate::model::{
-    ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer, ObservedPod,
-    PodProbes, PodUid, SandboxId, SandboxState,
+    ContainerAmounts, ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer,
+    ObservedPod, PodProbes, PodUid, SandboxId, SandboxState,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
@@ -46,6 +46,9 @@ pub(crate) struct Recollection {
     pub(crate) leftovers: Vec<Leftover>,
     /// `Release` has succeeded.
     pub(crate) released: bool,
+    /// A resize has begun and not finished: the pod's cgroup may have other limits than its
+    /// specification.
+    pub(crate) resizing: bool,
     /// For the reason and field path of an event, the occasion for which it was last recorded.
     announced: BTreeMap<String, String>,
 }
@@ -67,6 +70,8 @@ pub(crate) struct ContainerMemory {
     pub(crate) started: Option<ContainerId>,
     /// The instance whose readiness probe has succeeded and has not failed since.
     pub(crate) ready: Option<ContainerId>,
+    /// The instance that was resized last, with the amounts that it has got.
+    pub(crate) resized: Option<(ContainerId, ContainerAmounts)>,
 }
 
 /// A part of the plan that is retried as a whole.
@@ -74,6 +79,7 @@ pub(crate) struct ContainerMemory {
 pub(crate) enum Stage {
     Prepare,
     Sandbox,
+    Resize,
     Kill,
     Remove,
     Release,
@@ -96,6 +102,7 @@ static NOTHING: Recollection = Recollection {
     sandbox_attempt: 0,
     leftovers: Vec::new(),
     released: false,
+    resizing: false,
     announced: BTreeMap::new(),
 };
 
@@ -107,11 +114,20 @@ static NO_CONTAINER: ContainerMemory = ContainerMemory {
     failed_probe: None,
     started: None,
     ready: None,
+    resized: None,
 };
 
 impl Recollection {
     pub(crate) fn container(&self, name: &str) -> &ContainerMemory {
         self.containers.get(name).map_or(&NO_CONTAINER, |memory| memory)
+    }
+
+    /// The cpu and memory that an instance runs with; `None` when that is not known.
+    pub(crate) fn amounts_of(&self, instance: &ObservedContainer) -> Option<ContainerAmounts> {
+        match &self.container(&instance.name).resized {
+            Some((id, amounts)) if *id == instance.id => Some(*amounts),
+            Some(_) | None => instance.made_with.as_deref().copied(),
+        }
     }
 
     /// The retry of a stage, if it is not due yet.
@@ -213,6 +229,7 @@ impl PodMemory {
             Action::CreateSandbox(CreateSandbox { uid, replaces: Some(id), .. }) => {
                 self.at(uid).sandbox.count_restart(id.as_str(), cap, now);
             }
+            Action::Resize(resize) => self.at(&resize.uid).resizing = true,
             Action::KillContainer(kill) => self.begin_kill(kill),
             Action::KillPod(kill) => {
                 match &kill.purpose {
@@ -281,6 +298,20 @@ impl PodMemory {
         self.of(&instance.uid).container(&instance.name).ready.as_ref() == Some(&instance.id)
     }
 
+    /// The cpu and memory that an instance runs with; `None` when that is not known.
+    #[must_use]
+    pub fn amounts_of(&self, instance: &ObservedContainer) -> Option<ContainerAmounts> {
+        self.of(&instance.uid).amounts_of(instance)
+    }
+
+    /// A resize of the pod is under way. `Some(Some(_))`: why the last attempt has failed.
+    #[must_use]
+    pub fn resize_of(&self, uid: &PodUid) -> Option<Option<&str>> {
+        let memory = self.of(uid);
+        let error = memory.retries.get(&Stage::Resize).map(|retry| retry.message.as_str());
+        memory.resizing.then_some(error)
+    }
+
     /// Takes the outcome of an action in.
     pub fn record(&mut self, outcome: &Outcome, now: Now) {
         match outcome {
@@ -304,6 +335,11 @@ impl PodMemory {
                 if let Some(image) = failed_image {
                     self.at(&container.uid).images.remove(&image);
                 }
+            }
+            Outcome::Resized { uid, containers, finished } => {
+                self.succeeded(uid, Stage::Resize);
+                self.resized(uid, containers);
+                self.at(uid).resizing = !finished;
             }
             Outcome::ContainerKilled { uid, .. } | Outcome::PodKilled { uid, .. } => {
                 self.succeeded(uid, Stage::Kill);
@@ -366,6 +402,10 @@ impl PodMemory {
                         memory.next_count.max(Some(restart_count.saturating_add(1)));
                 }
             }
+            Step::Resize { done } => {
+                self.retry(failure, Stage::Resize, now);
+                self.resized(uid, done);
+            }
             Step::KillContainer { .. } | Step::KillPod => self.retry(failure, Stage::Kill, now),
             Step::RemoveContainer { id } => {
                 self.retry(failure, Stage::Remove, now);
@@ -377,6 +417,13 @@ impl PodMemory {
             }
             Step::Release => self.retry(failure, Stage::Release, now),
             Step::CleanUp => self.retry(failure, Stage::CleanUp, now),
+        }
+    }
+
+    fn resized(&mut self, uid: &PodUid, containers: &[ResizeContainer]) {
+        for resized in containers {
+            let amounts = Some((resized.id.clone(), resized.to));
+            self.container(uid, &resized.name).resized = amounts;
         }
     }
 

@@ -32,6 +32,7 @@ mod picture;
 mod pod;
 mod probes;
 mod regular;
+mod resize;
 mod restart;
 mod sandbox;
 mod shutdown;
@@ -39,7 +40,7 @@ mod types;
 
 pub use action::{
     Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
-    RemoveContainer, RemoveSandbox, Restart, StartContainer,
+    RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart, StartContainer,
 };
 pub(crate) use kill::{Stop, grace_seconds, kind_of};
 pub use memory::PodMemory;

@@ -1,5 +1,6 @@
 //! What the worker returns after an action.
 
+use super::ResizeContainer;
 use crate::model::{ContainerId, ObservedContainer, ObservedSandbox, PodUid, SandboxId};
 
 /// The result of one [`super::Action`]. The worker passes it to [`super::PodMemory::record`] and to
@@ -16,6 +17,14 @@ pub enum Outcome {
     /// `StartContainer` has succeeded. The container as the worker made it. Its state is `Running`,
     /// with the time of the start. No `ContainerStatus` call is needed for it.
     ContainerStarted(ObservedContainer),
+    /// `Resize` has succeeded.
+    Resized {
+        uid: PodUid,
+        /// The containers that have their new amounts.
+        containers: Vec<ResizeContainer>,
+        /// The pod's cgroup has its new limits: nothing is left to be done.
+        finished: bool,
+    },
     /// `KillContainer` has succeeded.
     ContainerKilled {
         uid: PodUid,
@@ -109,6 +118,10 @@ pub enum Step {
         container: Box<str>,
         /// The created container.
         id: ContainerId,
+    },
+    /// `Resize`. The containers in `done` have their new amounts all the same.
+    Resize {
+        done: Vec<ResizeContainer>,
     },
     KillContainer {
         container: Box<str>,

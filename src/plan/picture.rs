@@ -96,7 +96,10 @@ impl Picture {
 /// True when the outcome changes nothing in the picture. A listing is needed all the same.
 fn changes_nothing(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => true,
+        Outcome::Prepared { .. }
+        | Outcome::Resized { .. }
+        | Outcome::Released { .. }
+        | Outcome::CleanedUp { .. } => true,
         Outcome::Failed(Failure { left, step, .. }) => {
             left.is_none() && !matches!(step, Step::Start { .. })
         }
@@ -113,7 +116,10 @@ fn changes_nothing(outcome: &Outcome) -> bool {
 /// already.
 pub fn fold(pod: &mut ObservedPod, outcome: &Outcome, at: Timestamp) {
     match outcome {
-        Outcome::Prepared { .. } | Outcome::Released { .. } | Outcome::CleanedUp { .. } => {}
+        Outcome::Prepared { .. }
+        | Outcome::Resized { .. }
+        | Outcome::Released { .. }
+        | Outcome::CleanedUp { .. } => {}
         Outcome::SandboxCreated(sandbox) => put_sandbox(pod, sandbox),
         Outcome::ContainerStarted(container) => put_container(pod, container),
         Outcome::ContainerKilled { exit_matters: true, .. } => {}

@@ -11,6 +11,7 @@ use super::{
     name::Cx,
     objects::plan_volumes,
     regular::plan_regular,
+    resize::plan_resize,
     restart::{Verdict, exit_code, is_init_failure, plan_restart_all, verdict},
     sandbox::{self, current, plan_sandbox},
     shutdown::plan_shutdown,
@@ -50,6 +51,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     };
     if !plan_restart_all(cx, sandbox, plan) {
         plan_volumes(cx, plan);
+        plan_resize(cx, sandbox, plan);
         if plan_init(cx, sandbox, plan) {
             plan_regular(cx, sandbox, plan);
         }

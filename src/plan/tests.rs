@@ -5,6 +5,7 @@ mod occupancy;
 mod picture;
 mod probes;
 mod properties;
+mod resize;
 mod scenarios;
 mod shutdown;
 mod tables;

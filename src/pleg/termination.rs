@@ -128,6 +128,7 @@ mod tests {
 
     fn ended(exit_code: i32) -> ObservedContainer {
         ObservedContainer {
+            made_with: None,
             id: ContainerId::from("c"),
             sandbox_id: SandboxId::from("s"),
             uid: PodUid::from("u"),

@@ -12,7 +12,7 @@ const MAX_SHARES: u64 = 262_144;
 const MIN_QUOTA_MICROS: i64 = 1_000;
 const MAX_WEIGHT: u64 = 10_000;
 
-/// What a pod's cgroup is given when it is made. Written once: a later change is a resize.
+/// What a pod's cgroup is given when it is made, and when its cpu or memory are changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodCgroup {
     /// cgroup v1 `cpu.shares`, 2 to 262144; on v2 see [`weight_of_shares`].

@@ -8,9 +8,11 @@ use crate::{
         k8s,
     },
     plan::{PodMemory, Waiting},
-    podspec::is_sidecar,
+    podspec::{container_amounts, is_sidecar},
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
 
 /// All termination messages of a pod together, in bytes.
 const MESSAGES_LIMIT: usize = 12 * 1024;
@@ -203,10 +205,7 @@ impl View<'_> {
             image_id: instance.image_ref.to_string(),
             container_id: self.container_id(instance),
             allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()),
-            resources: container.resources.clone().map(|mut resources| {
-                resources.claims = None;
-                resources
-            }),
+            resources: self.resources(container, instance),
             user: instance.user.as_ref().map(|(uid, gid, groups)| k8s::ContainerUser {
                 linux: Some(k8s::LinuxContainerUser {
                     uid: *uid,
@@ -262,6 +261,38 @@ impl View<'_> {
         status
     }
 
+    /// The resources that a container runs with: those of its spec, with the cpu and memory that it
+    /// really has while a resize is under way.
+    fn resources(
+        &self,
+        container: &k8s::Container,
+        instance: &ObservedContainer,
+    ) -> Option<k8s::ResourceRequirements> {
+        let mut resources = container.resources.clone();
+        if let Some(resources) = &mut resources {
+            resources.claims = None;
+        }
+        let wanted = container_amounts(self.input.pod, container);
+        let actual = self.input.memory.amounts_of(instance);
+        let Some(actual) = actual.filter(|actual| *actual != wanted) else { return resources };
+        let mut resources = resources.unwrap_or_default();
+        let set = |list: &mut Option<BTreeMap<String, Quantity>>, name: &str, text| match text {
+            Some(text) => {
+                list.get_or_insert_default().insert(name.to_owned(), Quantity(text));
+            }
+            None => {
+                if let Some(list) = list {
+                    list.remove(name);
+                }
+            }
+        };
+        set(&mut resources.requests, "cpu", actual.cpu_request.map(milli));
+        set(&mut resources.requests, "memory", actual.memory_request.map(bytes));
+        set(&mut resources.limits, "cpu", actual.cpu_limit.map(milli));
+        set(&mut resources.limits, "memory", actual.memory_limit.map(bytes));
+        Some(resources)
+    }
+
     /// The newest ended instance before `instance`.
     fn state_before(&self, instance: &ObservedContainer) -> Option<k8s::ContainerState> {
         let others = self.input.observed.containers.iter().filter(|c| {
@@ -302,6 +333,21 @@ impl View<'_> {
 
     fn default_reason(&self) -> &'static str {
         if init_of(self.input.pod).is_empty() { "ContainerCreating" } else { "PodInitializing" }
+    }
+}
+
+/// Thousandths as a quantity: `250m`, `2`.
+fn milli(amount: i64) -> String {
+    if amount % 1000 == 0 { (amount / 1000).to_string() } else { format!("{amount}m") }
+}
+
+/// Bytes as a quantity with the largest binary unit that leaves no rest: `64Mi`, `1000`.
+fn bytes(amount: i64) -> String {
+    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let unit = units.into_iter().find(|(shift, _)| amount != 0 && amount % (1 << shift) == 0);
+    match unit {
+        Some((shift, unit)) => format!("{}{unit}", amount >> shift),
+        None => amount.to_string(),
     }
 }
 

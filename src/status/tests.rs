@@ -56,6 +56,7 @@ fn exited(exit_code: i32) -> ContainerState {
 
 fn instance(name: &str, restart_count: u32, state: ContainerState) -> ObservedContainer {
     ObservedContainer {
+        made_with: None,
         id: format!("{name}-{restart_count}").into(),
         sandbox_id: "s".into(),
         uid: UID.into(),

@@ -145,6 +145,7 @@ impl Records {
             }
             Action::CreateSandbox(_)
             | Action::StartContainer(_)
+            | Action::Resize(_)
             | Action::KillContainer(_)
             | Action::Release { .. } => false,
         };

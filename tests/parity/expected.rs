@@ -25,6 +25,11 @@ const ALL: &[Expected] = &[
         reason: "the hash of everything in the manifest, by which a running pod is recognised after the agent's death",
     },
     Expected {
+        request: "*CreateContainer *",
+        field: "*annotations[nodelet.dev/resources]",
+        reason: "the cpu and memory that the container was made with, by which the agent knows after its death whether it is still to be resized; the kubelet keeps this in a file of its own",
+    },
+    Expected {
         request: "- ImageStatus *",
         field: "image.annotations[*]",
         reason: "the kubelet names the pod's annotations when it asks whether an image is there; the answer does not depend on them",

@@ -40,6 +40,7 @@ pub mod pressure;
 pub mod probes;
 pub mod propagation;
 pub mod registry;
+pub mod resize;
 pub mod restart_rules;
 pub mod runtime;
 pub mod shutdown;
@@ -159,6 +160,10 @@ macro_rules! real_scenarios {
             restart_rules::exit_codes_decide_about_restarts,
             restart_rules::an_exit_code_restarts_all_containers,
             fields::resources_become_cgroups,
+            resize::an_edit_of_cpu_and_memory_changes_what_runs,
+            resize::a_memory_limit_below_use_waits,
+            resize::a_resize_policy_restarts_its_container,
+            resize::an_agent_killed_during_a_resize_finishes_it,
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
             stuck::a_dead_file_system_delays_only_pods_that_use_it,

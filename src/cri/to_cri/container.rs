@@ -7,7 +7,7 @@ use crate::cri::{
     CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, annotation, v1,
 };
 use crate::model::k8s;
-use crate::podspec::{container_hash, container_log_path, expand_command};
+use crate::podspec::{container_amounts, container_hash, container_log_path, expand_command};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -81,9 +81,12 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
     let spec = inputs.pod.spec.as_ref();
     seconds(annotation::TERMINATION_GRACE, spec.and_then(|s| s.termination_grace_period_seconds));
     seconds(annotation::DELETION_GRACE, inputs.pod.metadata.deletion_grace_period_seconds);
+    // Plain data with text keys always has a JSON form.
+    let amounts =
+        serde_json::to_string(&container_amounts(inputs.pod, container)).unwrap_or_default();
+    annotations.insert(annotation::RESOURCES.to_owned(), amounts);
     let ports: Vec<PortJson<'_>> = container.ports.iter().flatten().map(PortJson::of).collect();
     if !ports.is_empty() {
-        // Plain data with text keys always has a JSON form.
         let json = serde_json::to_string(&ports).unwrap_or_default();
         annotations.insert(annotation::PORTS.to_owned(), json);
     }

@@ -10,6 +10,7 @@ mod sandbox;
 mod security;
 
 pub use container::container_config;
+pub use resources::resized;
 pub use sandbox::sandbox_config;
 pub use security::thermal_throttle_paths;
 

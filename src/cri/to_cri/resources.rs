@@ -34,6 +34,27 @@ pub(super) fn container(
     resources
 }
 
+/// What a container that runs is changed to. A limit that is gone is -1: 0 would leave it as it is.
+/// Huge pages cannot be changed.
+#[must_use]
+pub fn resized(
+    pod: &k8s::Pod,
+    of: &k8s::Container,
+    node: &NodeFacts,
+) -> v1::LinuxContainerResources {
+    let mut resources = container(pod, of, node);
+    resources.hugepage_limits.clear();
+    let or_unlimited = |amount: i64| if amount == 0 { -1 } else { amount };
+    resources.memory_limit_in_bytes = or_unlimited(resources.memory_limit_in_bytes);
+    if node.swap_controller && !node.cgroup_v2 {
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+    }
+    if node.cpu_cfs_quota {
+        resources.cpu_quota = or_unlimited(resources.cpu_quota);
+    }
+    resources
+}
+
 /// Resources of the pod as a whole, which the sandbox gets for information.
 pub(super) fn sandbox(spec: &k8s::PodSpec, node: &NodeFacts) -> v1::LinuxContainerResources {
     let (requests, limits) = (pod_requests(spec), pod_limits(spec));

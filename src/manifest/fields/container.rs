@@ -19,11 +19,7 @@ pub(super) static CONTAINER: &[Field] = &[
     Field::yes("name", Type::String),
     Field::yes("ports", Type::List(&Type::Object(PORT))),
     Field::yes("readinessProbe", Type::Object(lifecycle::PROBE)),
-    Field::ignored(
-        "resizePolicy",
-        Type::List(&Type::Object(RESIZE_POLICY)),
-        "this version replaces the pod when its resources change",
-    ),
+    Field::yes("resizePolicy", Type::List(&Type::Object(RESIZE_POLICY))),
     Field::yes("resources", Type::Object(RESOURCES)),
     Field::yes("restartPolicy", Type::String),
     Field::yes("restartPolicyRules", Type::List(&Type::Object(RESTART_RULE))),

@@ -29,7 +29,7 @@ pub(super) static OBJECT_META: &[Field] = &[
     Field::differs(
         "uid",
         Type::String,
-        "used unchanged if set; otherwise it is a hash of the manifest's content, so that an edit replaces the pod",
+        "used unchanged if set; otherwise it is a hash of the manifest's content, without amounts of cpu and memory, so that an edit of anything else replaces the pod",
     ),
 ];
 

@@ -41,6 +41,8 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
             check_ports(report, &path, container, host_network);
             lifecycle::check(report, &path, container, list == "initContainers", grace);
             check_host_ports(report, &path, container, &mut host_ports);
+            let restart = container.restart_policy.as_deref().or(spec.restart_policy.as_deref());
+            resources::check_resize(report, &path, container, restart == Some("Never"));
         }
     }
     if spec.containers.is_empty() {

@@ -3,7 +3,7 @@
 use super::Report;
 use crate::model::{Quantity, k8s};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Amounts = BTreeMap<String, Written>;
 
@@ -12,6 +12,38 @@ const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::Container) {
     let Some(resources) = &container.resources else { return };
     check(report, &format!("{path}.resources"), resources);
+}
+
+/// `resizePolicy`. `never`: the container is not started again, so a resize must not need it.
+pub(super) fn check_resize(
+    report: &mut Report,
+    path: &str,
+    container: &k8s::Container,
+    never: bool,
+) {
+    let mut resources = BTreeSet::new();
+    for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
+        let path = format!("{path}.resizePolicy[{index}]");
+        let (resource, restart) = (policy.resource_name.as_str(), policy.restart_policy.as_str());
+        if !resources.insert(resource) {
+            report.duplicate(&path, resource);
+        }
+        for (name, value, supported) in [
+            ("resourceName", resource, ["cpu", "memory"]),
+            ("restartPolicy", restart, ["NotRequired", "RestartContainer"]),
+        ] {
+            let path = format!("{path}.{name}");
+            if value.is_empty() {
+                report.required(&path);
+            } else {
+                report.one_of(&path, Some(value), &supported);
+            }
+        }
+        if never && restart == "RestartContainer" {
+            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            report.invalid(&format!("{path}.restartPolicy"), restart, detail);
+        }
+    }
 }
 
 /// Requests and limits of the pod as a whole, and what they mean for its containers'.

@@ -1,11 +1,10 @@
-//! Fields about scheduling, about readiness gates and about a resize in place. This version reads
-//! them and does not act on them. Their values are checked all the same, with the messages of the
+//! Fields about scheduling and about readiness gates. This version reads them and does not act on
+//! them. Their values are checked all the same, with the messages of the
 //! API server, so that a mistake is found here and not in a cluster later.
 
 use super::{Report, metadata, names, placement};
 use crate::model::k8s;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use std::collections::BTreeSet;
 
 const WEIGHT: &str = "must be in the range 1-100";
 const NOT_POSITIVE: &str = "must be greater than zero";
@@ -25,14 +24,6 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec) {
     for (index, constraint) in constraints.iter().enumerate() {
         let path = format!("spec.topologySpreadConstraints[{index}]");
         check_spread(report, &path, constraint, &constraints[index + 1..]);
-    }
-    let init = spec.init_containers.as_deref().unwrap_or_default();
-    for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
-        for (index, container) in containers.iter().enumerate() {
-            let path = format!("spec.{list}[{index}].resizePolicy");
-            let restart = container.restart_policy.as_deref().or(spec.restart_policy.as_deref());
-            check_resize(report, &path, container, restart == Some("Never"));
-        }
     }
 }
 
@@ -186,31 +177,4 @@ fn check_spread(
     let keys = constraint.match_label_keys.as_deref().unwrap_or_default();
     check_keys(report, &format!("{path}.matchLabelKeys"), keys, selector);
     check_selector(report, &format!("{path}.labelSelector"), selector);
-}
-
-/// `never`: the container is not started again, and a resize must not need it.
-fn check_resize(report: &mut Report, path: &str, container: &k8s::Container, never: bool) {
-    let mut resources = BTreeSet::new();
-    for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
-        let path = format!("{path}[{index}]");
-        let (resource, restart) = (policy.resource_name.as_str(), policy.restart_policy.as_str());
-        if !resources.insert(resource) {
-            report.duplicate(&path, resource);
-        }
-        for (name, value, supported) in [
-            ("resourceName", resource, ["cpu", "memory"]),
-            ("restartPolicy", restart, ["NotRequired", "RestartContainer"]),
-        ] {
-            let path = format!("{path}.{name}");
-            if value.is_empty() {
-                report.required(&path);
-            } else {
-                report.one_of(&path, Some(value), &supported);
-            }
-        }
-        if never && restart == "RestartContainer" {
-            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
-            report.invalid(&format!("{path}.restartPolicy"), restart, detail);
-        }
-    }
 }

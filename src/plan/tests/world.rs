@@ -3,16 +3,16 @@
 
 use crate::{
     model::{
-        ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects, Now,
-        ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid,
+        ContainerAmounts, ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects,
+        Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid,
         RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
-        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Restart, StartContainer,
-        Step, Taken, Wish, plan_name,
+        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Resize, Restart,
+        StartContainer, Step, Taken, Wish, plan_name,
     },
-    podspec::container_hash,
+    podspec::{container_amounts, container_hash},
     status::{
         StatusContext, StatusInput, display_status, held_status, pod_status, ready_column, restarts,
     },
@@ -57,6 +57,8 @@ pub(super) enum Fault {
     Kill,
     Remove,
     CleanUp,
+    /// The first container is resized, and then the runtime refuses.
+    Resize,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +95,8 @@ pub(super) struct World {
     pub(super) objects: NodeObjects,
     pub(super) volumes_current: bool,
     pub(super) outdated: BTreeSet<ContainerId>,
+    /// What containers have that were resized.
+    pub(super) resized: BTreeMap<ContainerId, ContainerAmounts>,
     pub(super) picture: Picture,
     pub(super) settings: PlanSettings,
     pub(super) plan: PodPlan,
@@ -165,6 +169,7 @@ impl World {
             objects: NodeObjects { known: true, ..NodeObjects::default() },
             volumes_current: false,
             outdated: BTreeSet::new(),
+            resized: BTreeMap::new(),
             picture: Picture::default(),
             settings: PlanSettings {
                 owner: OWNER.into(),
@@ -537,6 +542,7 @@ impl World {
             }
             Action::CreateSandbox(create) => self.create_sandbox(&uid, create.attempt),
             Action::StartContainer(start) => self.start(start),
+            Action::Resize(resize) => self.resize(resize),
             Action::KillContainer(kill) => {
                 if self.fails(&[Fault::Kill]).is_some() {
                     let (container, id) = (kill.name.clone(), kill.id.clone());
@@ -581,6 +587,18 @@ impl World {
         };
         self.check(action);
         outcome
+    }
+
+    fn resize(&mut self, resize: &Resize) -> Outcome {
+        let fails = self.fails(&[Fault::Resize]).is_some();
+        let count = if fails { 1 } else { resize.containers.len() };
+        let done: Vec<_> = resize.containers.iter().take(count).cloned().collect();
+        self.resized.extend(done.iter().map(|one| (one.id.clone(), one.to)));
+        let uid = resize.uid.clone();
+        if fails {
+            return Self::failed(&uid, Step::Resize { done }, "ResizeError", "below usage");
+        }
+        Outcome::Resized { uid, containers: done, finished: resize.finish }
     }
 
     fn end_or_settle(&mut self, id: &ContainerId) {
@@ -692,6 +710,7 @@ impl World {
         let spec = pod.pod.spec.as_ref().unwrap();
         let all = spec.init_containers.iter().flatten().chain(&spec.containers);
         let container = all.into_iter().find(|c| *c.name == *start.name).unwrap().clone();
+        let made_with = container_amounts(&pod.pod, &container);
         let name: Box<str> = start.name.clone();
         let image: Box<str> = container.image.clone().unwrap_or_default().into();
         if let Some(failed) = self.fail_before_create(start, &name, &image) {
@@ -709,6 +728,7 @@ impl World {
             uid: start.uid.clone(),
             name,
             restart_count: start.restart_count.unwrap_or_default(),
+            made_with: Some(Box::new(made_with)),
             hash: container_hash(&container).into(),
             state: ContainerState::Running { started_at: self.now.wall },
             created_at: self.now.wall,

@@ -41,6 +41,7 @@ fn exited(code: i32) -> ContainerState {
 
 fn container(id: &str, state: ContainerState) -> ObservedContainer {
     ObservedContainer {
+        made_with: None,
         id: ContainerId::from(id),
         sandbox_id: SandboxId::from("s"),
         uid: PodUid::from("u"),

@@ -9,6 +9,7 @@ mod host_paths;
 mod leftovers;
 mod prepare;
 mod remove;
+mod resize;
 mod sandbox;
 mod start;
 mod stop;
@@ -140,6 +141,7 @@ pub(super) fn execute<'a>(
         Action::PreparePod { .. } => Box::pin(prepare::prepare(host, request)),
         Action::CreateSandbox(create) => Box::pin(sandbox::create(host, request, create)),
         Action::StartContainer(start) => Box::pin(start::start(host, request, start)),
+        Action::Resize(resize) => Box::pin(resize::resize(host, request, resize)),
         Action::KillContainer(kill) => Box::pin(stop::kill_container(host, request, kill)),
         Action::KillPod(kill) => Box::pin(stop::kill_pod(host, request, kill)),
         Action::RemoveContainer(remove) => Box::pin(remove::container(host, request, remove)),

@@ -16,8 +16,8 @@ use crate::{
     },
     plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
-        EnvContext, build_env, container_hash, container_of, expand_sub_path, hostname,
-        is_host_network, is_static,
+        EnvContext, build_env, container_amounts, container_hash, container_of, expand_sub_path,
+        hostname, is_host_network, is_static,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -240,6 +240,7 @@ impl Start<'_> {
             name: container.name.as_str().into(),
             restart_count: self.restart_count,
             hash: container_hash(container).into(),
+            made_with: Some(Box::new(container_amounts(self.pod, container))),
             state: ContainerState::Created,
             created_at: clock::now().wall,
             image: container.image.as_deref().unwrap_or_default().into(),

@@ -1,0 +1,48 @@
+//! The cpu and memory of a container: what can be changed while it runs.
+
+use serde::{Deserialize, Serialize};
+
+/// The cpu and memory that a container requests and is limited to; `None` where its specification
+/// names none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerAmounts {
+    /// In thousandths of a cpu.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_request: Option<i64>,
+    /// In thousandths of a cpu.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<i64>,
+    /// In bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_request: Option<i64>,
+    /// In bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<i64>,
+    /// The same of the pod as a whole (`spec.resources`), which bounds the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_cpu_request: Option<i64>,
+    /// In thousandths of a cpu.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_cpu_limit: Option<i64>,
+    /// In bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_memory_request: Option<i64>,
+    /// In bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_memory_limit: Option<i64>,
+}
+
+impl ContainerAmounts {
+    /// True when the container's own cpu amounts differ.
+    #[must_use]
+    pub fn differs_in_cpu(&self, other: &Self) -> bool {
+        (self.cpu_request, self.cpu_limit) != (other.cpu_request, other.cpu_limit)
+    }
+
+    /// True when the container's own memory amounts differ.
+    #[must_use]
+    pub fn differs_in_memory(&self, other: &Self) -> bool {
+        (self.memory_request, self.memory_limit) != (other.memory_request, other.memory_limit)
+    }
+}

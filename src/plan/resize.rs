@@ -1,0 +1,87 @@
+//! Changes of cpu and memory while containers run.
+//!
+//! The agent knows the amounts that a container was made with from an annotation on it, and the
+//! amounts that it has given it since from [`super::PodMemory`]. Where they differ from the
+//! specification, the container is changed in place, or restarted where its `resizePolicy` says so.
+//! The cgroup of the pod grows before the containers and shrinks after them.
+
+use super::{
+    Action, ContainerKind, PodPlan, Resize, ResizeContainer, init::kill, memory::Stage, name::Cx,
+    restart::is_changed,
+};
+use crate::model::{ContainerAmounts, ObservedContainer, ObservedSandbox, k8s};
+use crate::podspec::{container_amounts, is_sidecar};
+
+/// Resizes the containers that run with other amounts than the specification has.
+pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
+    let changed: Vec<Changed<'_>> = resizable(cx)
+        .filter_map(|(container, kind)| {
+            let instance = cx.own.newest_in(&container.name, sandbox)?;
+            let runs = instance.state.is_running() && !is_changed(container, instance);
+            let actual = cx.memory.amounts_of(instance).filter(|_| runs)?;
+            let wanted = container_amounts(cx.pod, container);
+            (actual != wanted).then_some(Changed { container, kind, instance, actual, wanted })
+        })
+        .collect();
+    if changed.is_empty() && !cx.memory.resizing {
+        return;
+    }
+    if let Some((_, due)) = cx.memory.held_back(Stage::Resize, cx.now) {
+        plan.wake(due);
+        return;
+    }
+    let (restarted, in_place): (Vec<_>, Vec<_>) =
+        changed.iter().partition(|changed| changed.needs_restart());
+    // Saves the new specification before anything is changed.
+    plan.actions.push(Action::PreparePod { uid: cx.uid.clone() });
+    plan.actions.push(Action::Resize(Resize {
+        uid: cx.uid.clone(),
+        containers: in_place.iter().map(|changed| changed.order()).collect(),
+        finish: restarted.is_empty(),
+    }));
+    for changed in restarted {
+        let name = &changed.container.name;
+        let message = format!("Container {name} resize requires restart, will be restarted");
+        kill(cx, changed.instance, Some(message), plan);
+    }
+}
+
+/// The containers that keep running.
+fn resizable<'a>(cx: &Cx<'a>) -> impl Iterator<Item = (&'a k8s::Container, ContainerKind)> {
+    let sidecars = cx.init.iter().filter(|container| is_sidecar(container));
+    let sidecars = sidecars.map(|container| (container, ContainerKind::Sidecar));
+    sidecars.chain(cx.regular.iter().map(|container| (container, ContainerKind::Regular)))
+}
+
+/// A container that runs with other amounts than its specification has.
+struct Changed<'a> {
+    container: &'a k8s::Container,
+    kind: ContainerKind,
+    instance: &'a ObservedContainer,
+    actual: ContainerAmounts,
+    wanted: ContainerAmounts,
+}
+
+impl Changed<'_> {
+    /// Whether `resizePolicy` wants a restart for what has changed.
+    fn needs_restart(&self) -> bool {
+        self.container.resize_policy.iter().flatten().any(|policy| {
+            let differs = match policy.resource_name.as_str() {
+                "cpu" => self.actual.differs_in_cpu(&self.wanted),
+                "memory" => self.actual.differs_in_memory(&self.wanted),
+                _ => false,
+            };
+            differs && policy.restart_policy == "RestartContainer"
+        })
+    }
+
+    fn order(&self) -> ResizeContainer {
+        ResizeContainer {
+            id: self.instance.id.clone(),
+            name: self.container.name.as_str().into(),
+            kind: self.kind,
+            from: self.actual,
+            to: self.wanted,
+        }
+    }
+}

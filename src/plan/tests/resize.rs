@@ -1,0 +1,187 @@
+//! Changes of cpu and memory while containers run.
+
+use super::world::{Fault, Want, World, container, desired};
+use crate::model::ContainerAmounts;
+use serde_json::{Value, json};
+
+fn sized(name: &str, cpu: &str, memory: &str) -> Value {
+    let mut container = container(name);
+    container["resources"] = json!({
+        "requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory},
+    });
+    container
+}
+
+fn spec(containers: &Value) -> Value {
+    json!({"containers": containers, "terminationGracePeriodSeconds": 5})
+}
+
+fn running(containers: &Value) -> World {
+    let mut world = World::of(&spec(containers));
+    world.run();
+    world.take_trace();
+    world
+}
+
+/// The manifest is edited; the uid stays.
+fn edit(world: &mut World, containers: &Value) {
+    world.want = Want::Run(Box::new(desired("a", &spec(containers))));
+}
+
+fn amounts(cpu: i64, mebibytes: i64) -> ContainerAmounts {
+    let memory = Some(mebibytes << 20);
+    ContainerAmounts {
+        cpu_request: Some(cpu),
+        cpu_limit: None,
+        memory_request: memory,
+        memory_limit: memory,
+        ..ContainerAmounts::default()
+    }
+}
+
+/// What a container has that was resized.
+fn has(world: &World, name: &str) -> Option<ContainerAmounts> {
+    world.resized.get(&world.running(name).unwrap().id).copied()
+}
+
+fn in_progress(world: &World) -> Option<Option<String>> {
+    let conditions = world.status.as_ref().unwrap().conditions.as_ref().unwrap();
+    let found = conditions.iter().find(|one| one.type_ == "PodResizeInProgress")?;
+    assert_eq!(found.status, "True");
+    Some(found.message.clone())
+}
+
+/// The memory limit in the status of a container.
+fn shown_limit(world: &World) -> String {
+    let statuses = world.status.as_ref().unwrap().container_statuses.as_ref().unwrap();
+    let web = statuses.iter().find(|status| status.name == "web").unwrap();
+    web.resources.as_ref().unwrap().limits.as_ref().unwrap()["memory"].0.clone()
+}
+
+#[test]
+fn an_edit_of_cpu_and_memory_changes_what_runs() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi"), sized("side", "1", "32Mi")]));
+    edit(&mut world, &json!([sized("web", "200m", "128Mi"), sized("side", "1000m", "32768Ki")]));
+    world.run();
+    let trace = world.take_trace();
+    assert!(trace.contains("prepare") && trace.contains("resize web, the pod"), "{trace}");
+    assert!(!trace.contains("side"), "the same amounts in other words: {trace}");
+    assert_eq!(has(&world, "web"), Some(amounts(200, 128)));
+    assert_eq!(world.line(), "Running 2/2 0");
+    assert_eq!(in_progress(&world), None);
+    assert_eq!(shown_limit(&world), "128Mi");
+    // Nothing more, also not after a restart of the agent.
+    world.restart_agent();
+    world.run();
+    assert!(!world.take_trace().contains("resize"));
+    // An instance that is started later has the new amounts from the beginning.
+    world.kill("web", 1);
+    world.run();
+    assert_eq!(has(&world, "web"), None);
+    assert!(!world.take_trace().contains("resize"));
+}
+
+#[test]
+fn a_resize_that_fails_is_tried_again_and_says_so() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi"), sized("side", "1", "64Mi")]));
+    edit(&mut world, &json!([sized("web", "100m", "32Mi"), sized("side", "1", "32Mi")]));
+    world.fault(Fault::Resize);
+    world.run();
+    assert_eq!(in_progress(&world), Some(Some("below usage".to_owned())));
+    assert_eq!(world.line(), "Running 2/2 0", "the pod runs on");
+    assert_eq!(has(&world, "web"), Some(amounts(100, 32)), "the first one was changed");
+    assert_eq!(has(&world, "side"), None);
+    assert!(world.plan().wake_at.is_some());
+    world.take_trace();
+    world.advance(300);
+    let trace = world.take_trace();
+    assert!(trace.contains("resize side") && !trace.contains("web,"), "{trace}");
+    assert_eq!(in_progress(&world), None);
+}
+
+#[test]
+fn an_edit_that_is_taken_back_ends_the_resize() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    edit(&mut world, &json!([sized("web", "100m", "32Mi")]));
+    world.fault(Fault::Resize);
+    world.run();
+    assert_eq!(has(&world, "web"), Some(amounts(100, 32)));
+    edit(&mut world, &json!([sized("web", "100m", "64Mi")]));
+    world.advance(300);
+    assert_eq!(has(&world, "web"), Some(amounts(100, 64)));
+    assert_eq!(in_progress(&world), None);
+}
+
+#[test]
+fn a_resize_policy_restarts_the_container_alone() {
+    let policy = |mut container: Value| {
+        container["resizePolicy"] = json!([
+            {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+            {"resourceName": "memory", "restartPolicy": "RestartContainer"},
+        ]);
+        container
+    };
+    let pod = |cpu, memory| json!([policy(sized("web", cpu, memory)), sized("side", "1", "32Mi")]);
+    let mut world = running(&pod("100m", "64Mi"));
+    edit(&mut world, &pod("200m", "64Mi"));
+    world.run();
+    assert_eq!(has(&world, "web"), Some(amounts(200, 64)));
+    assert_eq!(world.line(), "Running 2/2 0");
+    world.take_trace();
+    edit(&mut world, &pod("200m", "128Mi"));
+    world.run();
+    let trace = world.take_trace();
+    let order = ["resize \n", "kill web", "resize the pod", "start web (restart 1)"];
+    let places: Vec<_> = order.iter().map(|step| trace.find(step)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {trace}");
+    assert_eq!(has(&world, "web"), None, "it was made with the new amounts");
+    assert_eq!(world.line(), "Running 2/2 1");
+    assert_eq!(in_progress(&world), None);
+}
+
+#[test]
+fn an_agent_that_dies_during_a_resize_finishes_it_later() {
+    for before in [true, false] {
+        let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+        edit(&mut world, &json!([sized("web", "100m", "32Mi")]));
+        let resize = Some(world.count + 1);
+        if before {
+            world.die_before = resize;
+        } else {
+            world.die_after = resize;
+        }
+        world.run();
+        assert_eq!(has(&world, "web"), Some(amounts(100, 32)), "{before}");
+        assert_eq!(in_progress(&world), None);
+        let trace = world.take_trace();
+        assert!(trace.contains("-- agent"), "{trace}");
+    }
+}
+
+#[test]
+fn an_edit_of_the_pods_own_resources_is_a_resize() {
+    let pod = |memory| {
+        let mut spec = spec(&json!([sized("web", "100m", "64Mi")]));
+        spec["resources"] = json!({"limits": {"memory": memory}});
+        spec
+    };
+    let mut world = World::of(&pod("1Gi"));
+    world.run();
+    world.take_trace();
+    world.want = Want::Run(Box::new(desired("a", &pod("2Gi"))));
+    world.run();
+    assert!(world.take_trace().contains("resize web, the pod"));
+    assert_eq!(in_progress(&world), None);
+}
+
+#[test]
+fn a_container_of_an_unknown_size_is_left_alone() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    for container in &mut world.truth.containers {
+        container.made_with = None;
+    }
+    world.list();
+    edit(&mut world, &json!([sized("web", "100m", "32Mi")]));
+    world.run();
+    assert_eq!(has(&world, "web"), None);
+}

@@ -1,0 +1,104 @@
+//! `Resize`: other cpu and memory for containers that run.
+
+use super::{Host, Request, error_chain};
+use crate::{
+    cgroup::CgroupError,
+    cri::{CriError, to_cri},
+    model::{EventKind, k8s},
+    plan::{Outcome, Resize, ResizeContainer, Step},
+    podspec::{container_of, pod_cgroup, pod_cgroup_name},
+};
+use serde_json::json;
+use thiserror::Error;
+
+/// Why a pod was not resized.
+#[derive(Debug, Error)]
+enum ResizeError {
+    /// The kernel would kill the container, or refuse the limit.
+    #[error(
+        "attempting to set container {container:?} memory limit ({limit}) below current usage ({used})"
+    )]
+    BelowUse { container: Box<str>, limit: i64, used: u64 },
+    #[error(transparent)]
+    Runtime(#[from] CriError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
+pub(super) async fn resize(host: &Host, request: &Request, resize: &Resize) -> Outcome {
+    let mut done = Vec::new();
+    let result = try_resize(host, request, resize, &mut done).await;
+    let (kind, reason, how) = match &result {
+        Ok(()) if !resize.finish => {
+            return Outcome::Resized { uid: resize.uid.clone(), containers: done, finished: false };
+        }
+        Ok(()) => (EventKind::Normal, "ResizeCompleted", "completed"),
+        Err(_) => (EventKind::Warning, "ResizeError", "error"),
+    };
+    let error = result.as_ref().err().map(|error| error_chain(error));
+    let details = details(request.pod.as_deref(), error.as_deref());
+    host.record(request, kind, reason, format!("Pod resize {how}: {details}"));
+    match error {
+        None => Outcome::Resized { uid: resize.uid.clone(), containers: done, finished: true },
+        Some(message) => Outcome::Failed(request.failure(Step::Resize { done }, reason, message)),
+    }
+}
+
+async fn try_resize(
+    host: &Host,
+    request: &Request,
+    resize: &Resize,
+    done: &mut Vec<ResizeContainer>,
+) -> Result<(), ResizeError> {
+    let Some(pod) = request.pod.as_deref() else { return Ok(()) };
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let (name, values) = (pod_cgroup_name(pod), pod_cgroup(spec, &host.settings.cgroup));
+    host.cgroups.raise_pod(&name, &values).await?;
+    for order in &resize.containers {
+        let Some(container) = container_of(pod, &order.name) else { continue };
+        fits(host, order).await?;
+        let resources = to_cri::resized(pod, container, &host.settings.facts);
+        let call = Box::pin(host.runtime.update_container_resources(&order.id, resources));
+        request.awaited("UpdateContainerResources", host.settings.request_timeout, call).await?;
+        done.push(order.clone());
+    }
+    if resize.finish {
+        host.cgroups.set_pod(&name, &values).await?;
+    }
+    Ok(())
+}
+
+/// Whether a container uses no more memory than it is to have. On cgroup v2 the kernel would kill
+/// it.
+async fn fits(host: &Host, order: &ResizeContainer) -> Result<(), ResizeError> {
+    let Some(limit) = order.to.memory_limit else { return Ok(()) };
+    if order.from.memory_limit.is_some_and(|before| before <= limit) {
+        return Ok(());
+    }
+    let used = host.runtime.working_set(&order.id).await?;
+    if i64::try_from(used).is_ok_and(|used| used <= limit) {
+        return Ok(());
+    }
+    Err(ResizeError::BelowUse { container: order.name.clone(), limit, used })
+}
+
+/// What the kubelet writes into its events: the resources of the containers, as JSON.
+fn details(pod: Option<&k8s::Pod>, error: Option<&str>) -> String {
+    let spec = pod.and_then(|pod| pod.spec.as_ref());
+    let containers = |list: &[k8s::Container]| {
+        let described = list
+            .iter()
+            .map(|container| json!({ "name": container.name, "resources": container.resources }));
+        described.collect::<Vec<_>>()
+    };
+    let mut details = json!({});
+    if let Some(init) = spec.and_then(|spec| spec.init_containers.as_deref()) {
+        details["initContainers"] = containers(init).into();
+    }
+    details["containers"] =
+        spec.map(|spec| containers(&spec.containers)).unwrap_or_default().into();
+    if let Some(error) = error {
+        details["error"] = error.into();
+    }
+    details.to_string()
+}
