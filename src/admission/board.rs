@@ -7,7 +7,7 @@ use super::{
     refusal::Refusal,
     resources::{Needs, Shortage},
 };
-use crate::model::{PodKey, k8s};
+use crate::model::{PodKey, ResizeWait, k8s};
 
 /// A pod with what it takes.
 pub(super) struct Occupant<'a> {
@@ -60,6 +60,28 @@ impl<'a> Board<'a> {
     /// What is missing for a pod, also once everything that is going has gone.
     pub(super) fn shortages(&self, occupant: &Occupant<'_>) -> Vec<Shortage> {
         occupant.needs.shortages(self.allocatable, &self.taken)
+    }
+
+    /// Gives a pod that stays the resources of `larger`, the same pod as it is to be, if there is
+    /// room for what is more.
+    pub(super) fn resize(&mut self, larger: Occupant<'a>) -> Option<ResizeWait> {
+        let place = self.staying.iter_mut().find(|staying| staying.key == larger.key)?;
+        let more = larger.needs.clone().without(&place.needs);
+        let others = std::mem::take(&mut self.taken).without(&place.needs);
+        let is_more = |shortage: &Shortage| more.get(&shortage.resource) > 0;
+        let mut alone = larger.needs.shortages(self.allocatable, &Needs::default()).into_iter();
+        let mut beside = larger.needs.shortages(self.allocatable, &others).into_iter();
+        let wait = match (alone.find(is_more), beside.find(is_more)) {
+            (Some(shortage), _) => Some(shortage.infeasible()),
+            (None, Some(shortage)) => Some(shortage.deferred()),
+            (None, None) => {
+                *place = larger;
+                None
+            }
+        };
+        self.taken = others;
+        self.taken.add(&place.needs);
+        wait
     }
 
     /// Whether its ports of the node are free, once everything that is going has gone.

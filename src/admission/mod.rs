@@ -35,7 +35,8 @@ pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
 
 use crate::{
     model::{
-        DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, RuntimeView, k8s, priority_of,
+        DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, ResizeWait, RuntimeView, k8s,
+        priority_of,
     },
     podspec::is_static,
 };
@@ -50,6 +51,8 @@ pub struct Subject {
     pub standing: Standing,
     /// Why it can't begin yet, whatever room there is.
     pub waits: Option<String>,
+    /// The pod as it runs, where its cpu or memory are to be changed.
+    pub resize_of: Option<Arc<k8s::Pod>>,
 }
 
 /// How far a wished incarnation has got.
@@ -109,6 +112,8 @@ pub struct Admissions(BTreeMap<PodKey, Admission>);
 pub struct Admission {
     pub uid: PodUid,
     pub decision: Decision,
+    /// Why its cpu and memory are not changed yet.
+    pub resize: Option<Arc<ResizeWait>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +129,12 @@ impl Admissions {
     #[must_use]
     pub fn get(&self, key: &PodKey, uid: &PodUid) -> Option<&Decision> {
         self.0.get(key).filter(|admission| admission.uid == *uid).map(|found| &found.decision)
+    }
+
+    /// Why an incarnation keeps the cpu and memory that it has.
+    #[must_use]
+    pub fn resize_wait(&self, key: &PodKey, uid: &PodUid) -> Option<&Arc<ResizeWait>> {
+        self.0.get(key).filter(|admission| admission.uid == *uid)?.resize.as_ref()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Admission)> {
@@ -149,7 +160,7 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
         occupant.undecided = leaving.undecided;
         board.goes(occupant);
     }
-    let mut candidates = Vec::new();
+    let (mut candidates, mut resizes) = (Vec::new(), Vec::new());
     for subject in input.pods {
         let pod = &subject.pod;
         let evicted = input.evicted(pod);
@@ -162,7 +173,12 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
                 Decision::Held(Arc::clone(hold))
             }
             (Standing::Running, None) => {
-                board.stays(Occupant::new(&pod.key, &pod.pod));
+                // A resize does not take room from pods that run.
+                let runs = subject.resize_of.as_ref().unwrap_or(&pod.pod);
+                board.stays(Occupant::new(&pod.key, runs));
+                if subject.resize_of.is_some() {
+                    resizes.push(pod);
+                }
                 Decision::Admitted
             }
             (Standing::New { .. }, Some(hold)) if evicted.is_some() => {
@@ -179,6 +195,12 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
         };
         decisions.insert(&pod.key, decision);
     }
+    // Pods that run grow before others come.
+    resizes.sort_by_key(|pod| (Reverse(priority_of(&pod.pod)), &pod.key));
+    let waits: BTreeMap<&PodKey, ResizeWait> = resizes
+        .into_iter()
+        .filter_map(|pod| Some((&pod.key, board.resize(Occupant::new(&pod.key, &pod.pod))?)))
+        .collect();
     candidates.sort_by_cached_key(Candidate::rank);
     let mut refused = Vec::new();
     for candidate in candidates {
@@ -195,13 +217,14 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
     for (key, pod) in board.preempted() {
         decisions.insert(key, Decision::Held(Arc::new(refusal::preempted(pod))));
     }
-    finish(input, decisions)
+    finish(input, decisions, waits)
 }
 
 /// Adds the uids to the decisions, and makes the events.
 fn finish(
     input: &Input<'_>,
     mut decisions: BTreeMap<&PodKey, Decision>,
+    mut waits: BTreeMap<&PodKey, ResizeWait>,
 ) -> (Admissions, Vec<Event>) {
     let mut pods: Vec<&Arc<DesiredPod>> = input.pods.iter().map(|subject| &subject.pod).collect();
     pods.sort_by_key(|pod| &pod.key);
@@ -214,7 +237,8 @@ fn finish(
         {
             events.extend(refusal::event(pod, hold, input.before.hold(pod).map(Arc::as_ref)));
         }
-        let admission = Admission { uid: pod.uid.clone(), decision };
+        let resize = waits.remove(&pod.key).map(Arc::new);
+        let admission = Admission { uid: pod.uid.clone(), decision, resize };
         admissions.0.insert(pod.key.clone(), admission);
     }
     (admissions, events)

@@ -56,13 +56,7 @@ impl Refusal {
     }
 
     pub(super) fn out_of(shortage: &Shortage) -> Self {
-        let Shortage { resource, requested, used, capacity } = shortage;
-        Self::new(
-            &format!("OutOf{resource}"),
-            format!(
-                "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
-            ),
-        )
+        Self::new(&format!("OutOf{}", shortage.resource), shortage.to_string())
     }
 
     pub(super) fn node_ports() -> Self {

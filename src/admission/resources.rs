@@ -1,7 +1,10 @@
 //! What a pod takes of the node, in whole numbers: thousandths of a CPU, bytes, pods.
 
 use super::Allocatable;
-use crate::{model::k8s, podspec::effective_requests};
+use crate::{
+    model::{ResizeWait, k8s},
+    podspec::effective_requests,
+};
 use std::{collections::BTreeMap, fmt};
 
 /// A resource of the node. The order is the one in which shortages are reported.
@@ -127,9 +130,34 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
+    /// There will be room for a resize when other pods have gone.
+    pub(super) fn deferred(&self) -> ResizeWait {
+        ResizeWait { reason: "Deferred", message: self.to_string() }
+    }
+
+    /// There is never room for a resize.
+    pub(super) fn infeasible(&self) -> ResizeWait {
+        let Self { resource, requested, capacity, .. } = self;
+        let message = format!(
+            "Node didn't have enough capacity: {resource}, requested: {requested}, capacity: {capacity}"
+        );
+        ResizeWait { reason: "Infeasible", message }
+    }
+
     /// How much more would have to be free.
     pub(super) fn missing(&self) -> i64 {
         self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+}
+
+/// The kubelet's sentence.
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resource, requested, used, capacity } = self;
+        write!(
+            f,
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        )
     }
 }
 

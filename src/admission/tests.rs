@@ -4,6 +4,7 @@ mod places;
 mod preemption;
 mod properties;
 mod reasons;
+mod resize;
 
 use super::*;
 use crate::model::{EventKind, EventTarget, Evicted, HoldStop, Origin, Pressure, SourceKind};
@@ -80,7 +81,12 @@ impl Node {
     }
 
     fn with(mut self, standing: Standing, pods: impl IntoIterator<Item = Arc<DesiredPod>>) -> Self {
-        self.pods.extend(pods.into_iter().map(|pod| Subject { pod, standing, waits: None }));
+        self.pods.extend(pods.into_iter().map(|pod| Subject {
+            pod,
+            standing,
+            waits: None,
+            resize_of: None,
+        }));
         self
     }
 

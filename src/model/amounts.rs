@@ -33,6 +33,15 @@ pub struct ContainerAmounts {
     pub pod_memory_limit: Option<i64>,
 }
 
+/// Why a resize of a pod has not begun: there is no room for it. The pod runs on as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizeWait {
+    /// `Deferred`: there is room once other pods have gone. `Infeasible`: the node is too small.
+    pub reason: &'static str,
+    /// One sentence in the kubelet's words.
+    pub message: String,
+}
+
 impl ContainerAmounts {
     /// True when the container's own cpu amounts differ.
     #[must_use]

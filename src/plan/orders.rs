@@ -4,7 +4,7 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
-use crate::model::{DesiredPod, Hold, HoldStop, PodUid, Shutdown, priority_of};
+use crate::model::{DesiredPod, Hold, HoldStop, PodUid, ResizeWait, Shutdown, priority_of};
 use std::sync::Arc;
 
 /// Everything that the set of workers tells one worker.
@@ -18,6 +18,8 @@ pub struct PodOrders {
     pub hold: Option<HeldPod>,
     /// Why the wished incarnation must wait before it begins; one sentence.
     pub waits: Option<Arc<str>>,
+    /// Why the cpu and memory of the wished pod are not changed yet.
+    pub resize_wait: Option<Arc<ResizeWait>>,
     /// A disk is short: dead containers that are kept only for people to read are removed.
     pub clear_dead: bool,
 }

@@ -9,7 +9,7 @@ use super::{
     Action, ContainerKind, PodPlan, Resize, ResizeContainer, init::kill, memory::Stage, name::Cx,
     restart::is_changed,
 };
-use crate::model::{ContainerAmounts, ObservedContainer, ObservedSandbox, k8s};
+use crate::model::{ContainerAmounts, EventKind, ObservedContainer, ObservedSandbox, k8s};
 use crate::podspec::{container_amounts, is_sidecar};
 
 /// Resizes the containers that run with other amounts than the specification has.
@@ -24,6 +24,12 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
         })
         .collect();
     if changed.is_empty() && !cx.memory.resizing {
+        return;
+    }
+    if let Some(wait) = &cx.input.orders.resize_wait {
+        let reason = if wait.reason == "Deferred" { "ResizeDeferred" } else { "ResizeInfeasible" };
+        let message = format!("Pod resize {}: {}", wait.reason, wait.message);
+        plan.notice(message.clone(), cx.event(None, EventKind::Warning, reason, message));
         return;
     }
     if let Some((_, due)) = cx.memory.held_back(Stage::Resize, cx.now) {

@@ -45,7 +45,7 @@ pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};
 pub use resources::{
     Amounts, QosClass, container_amounts, container_limits, container_requests, effective_requests,
-    pod_limits, pod_requests, qos_class,
+    has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,

@@ -115,6 +115,33 @@ pub fn container_amounts(pod: &k8s::Pod, container: &k8s::Container) -> Containe
     }
 }
 
+/// Whether the containers of two pods with the same names have the same cpu and memory.
+#[must_use]
+pub fn has_same_amounts(one: &k8s::Pod, other: &k8s::Pod) -> bool {
+    let amounts = |pod: &k8s::Pod| -> BTreeMap<String, ContainerAmounts> {
+        let spec = pod.spec.iter();
+        let all = spec.flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
+        all.map(|c| (c.name.clone(), container_amounts(pod, c))).collect()
+    };
+    amounts(one) == amounts(other)
+}
+
+/// `pod` with the cpu and memory that it has in `before`: a pod whose resize must wait.
+#[must_use]
+pub fn with_amounts_of(pod: &k8s::Pod, before: &k8s::Pod) -> k8s::Pod {
+    let mut pod = pod.clone();
+    let (Some(spec), Some(old)) = (&mut pod.spec, &before.spec) else { return pod };
+    spec.resources.clone_from(&old.resources);
+    let all = spec.init_containers.iter_mut().flatten().chain(&mut spec.containers);
+    for container in all {
+        let mut before = old.init_containers.iter().flatten().chain(&old.containers);
+        if let Some(before) = before.find(|before| before.name == container.name) {
+            container.resources.clone_from(&before.resources);
+        }
+    }
+    pod
+}
+
 /// What the pod requests as a whole: the larger of all that runs at once after initialization and
 /// of each init container with the sidecars before it; pod-level requests replace the sums of what
 /// they name. Without overhead: it is charged to the pod's cgroup, not to the sandbox.

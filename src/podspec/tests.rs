@@ -475,3 +475,20 @@ fn commands_and_sub_paths_are_expanded() {
     let error = expand_sub_path("$(E)/$(B)", &env).unwrap_err();
     assert_eq!(error.to_string(), "missing value for E, B");
 }
+
+#[test]
+fn a_pod_keeps_its_cpu_and_memory_while_a_resize_waits() {
+    let made = |image: &str, cpu: &str, pod_cpu: &str| {
+        pod(json!({"spec": {
+            "resources": {"limits": {"cpu": pod_cpu}},
+            "containers": [{"name": "web", "image": image, "resources": {"limits": {"cpu": cpu}}}],
+            "initContainers": [{"name": "setup", "resources": {"requests": {"cpu": cpu}}}],
+        }}))
+    };
+    let (before, after) = (made("a:1", "1", "2"), made("a:2", "3", "4"));
+    assert_eq!(with_amounts_of(&after, &before), made("a:2", "1", "2"));
+    assert!(has_same_amounts(&made("a:1", "1", "2"), &made("a:2", "1000m", "2000m")));
+    assert!(!has_same_amounts(&before, &made("a:1", "1", "4")), "the pod as a whole");
+    assert!(!has_same_amounts(&before, &made("a:1", "2", "2")));
+    assert_eq!(with_amounts_of(&after, &k8s::Pod::default()), after);
+}

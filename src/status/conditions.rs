@@ -11,7 +11,7 @@ use crate::{
     podspec::is_sidecar,
 };
 
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -19,6 +19,7 @@ const OURS: [&str; 8] = [
     "PodScheduled",
     "AllContainersRestarting",
     "DisruptionTarget",
+    "PodResizePending",
     "PodResizeInProgress",
 ];
 
@@ -70,6 +71,10 @@ pub(super) fn conditions(
     if let Some(terminal) = input.terminal.filter(|terminal| Terminal::is_by_shutdown(terminal)) {
         let (reason, message) = (Some("TerminationByKubelet"), terminal.message.clone());
         findings.push(("DisruptionTarget", Finding { status: true, reason, message }));
+    }
+    if let (None, Some(wait)) = (input.terminal, input.resize_wait) {
+        let (reason, message) = (Some(wait.reason), Some(wait.message.clone()));
+        findings.push(("PodResizePending", Finding { status: true, reason, message }));
     }
     if let (None, Some(error)) = (input.terminal, input.memory.resize_of(input.uid)) {
         let (reason, message) = (error.map(|_| "Error"), error.map(ToOwned::to_owned));

@@ -191,6 +191,7 @@ impl View<'_> {
         } else {
             self.state(instance)
         };
+        let resources = self.resources(container, instance);
         k8s::ContainerStatus {
             restart_count: count(instance.restart_count.saturating_add(u32::from(unknown))),
             state: Some(state),
@@ -204,8 +205,12 @@ impl View<'_> {
             image: instance.image.to_string(),
             image_id: instance.image_ref.to_string(),
             container_id: self.container_id(instance),
-            allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()),
-            resources: self.resources(container, instance),
+            // A resize that waits has been given nothing yet.
+            allocated_resources: match self.input.resize_wait {
+                Some(_) => resources.as_ref().and_then(|r| r.requests.clone()),
+                None => container.resources.as_ref().and_then(|r| r.requests.clone()),
+            },
+            resources,
             user: instance.user.as_ref().map(|(uid, gid, groups)| k8s::ContainerUser {
                 linux: Some(k8s::LinuxContainerUser {
                     uid: *uid,

@@ -13,7 +13,7 @@ pub use containers::container_instances;
 pub use display::{display_status, ready_column, restarts};
 
 use crate::{
-    model::{Hold, Now, ObservedPod, PodUid, SandboxState, k8s},
+    model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
     podspec::{is_host_network, qos_class},
 };
@@ -35,6 +35,8 @@ pub struct StatusInput<'a> {
     pub plan: Option<&'a PodPlan>,
     /// What is remembered of the name: which containers have started and are ready.
     pub memory: &'a PodMemory,
+    /// Why its cpu and memory are not changed yet.
+    pub resize_wait: Option<&'a ResizeWait>,
     /// How it ended for good: [`PodPlan::terminal`], else from its record.
     pub terminal: Option<&'a Terminal>,
     /// When it was accepted, from its record.

@@ -151,6 +151,7 @@ impl Case {
             observed: &self.observed,
             plan: Some(&self.plan),
             memory: &self.memory,
+            resize_wait: None,
             terminal: self.terminal.as_ref(),
             started_at: Some(ago(100)),
             terminating: self.terminating,

@@ -16,6 +16,7 @@ use crate::{
     plan::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal, Wish,
     },
+    podspec::with_amounts_of,
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
@@ -127,7 +128,10 @@ impl Records {
     pub(super) async fn begin(&mut self, store: &Store, action: &Action, input: &Input, now: Now) {
         let uid = action.uid();
         let changed = match action {
-            Action::PreparePod { .. } => self.admit(uid, &input.orders.wish, now),
+            Action::PreparePod { .. } => {
+                let resize_waits = input.orders.resize_wait.is_some();
+                self.admit(uid, &input.orders.wish, resize_waits, now)
+            }
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
                 KillPurpose::Shutdown => self.interrupt(uid, kill),
@@ -203,15 +207,27 @@ impl Records {
         let ours = occupancy.own_sandboxes_of(&desired.uid);
         let Some(oldest) = ours.map(|sandbox| sandbox.created_at).min() else { return };
         let now = clock::now();
-        self.admit(&desired.uid, wish, Now { wall: oldest.min(now.wall), ..now });
+        let now = Now { wall: oldest.min(now.wall), ..now };
+        self.admit(&desired.uid, wish, false, now);
         self.write(store).await;
     }
 
-    fn admit(&mut self, uid: &PodUid, wish: &Wish, now: Now) -> bool {
+    /// `resize_waits`: the pod keeps the cpu and memory of its record, and its revision, so that
+    /// the next admission takes the new ones.
+    fn admit(&mut self, uid: &PodUid, wish: &Wish, resize_waits: bool, now: Now) -> bool {
         let Some(desired) = wish.desired(uid) else { return false };
         match self.records.iter_mut().find(|record| record.uid == *uid) {
             Some(record) if record.revision.as_ref() == Some(&desired.revision) => false,
-            // The same uid with another content: the manifest sets the uid itself.
+            Some(record) if resize_waits => {
+                let pod = with_amounts_of(&desired.pod, &record.pod);
+                let changed = pod != *record.pod;
+                if changed {
+                    record.pod = Arc::new(pod);
+                }
+                changed
+            }
+            // The same uid with another content: the manifest sets the uid itself, or the pod is
+            // resized.
             Some(record) => {
                 record.revision = Some(desired.revision.clone());
                 record.origin = Some(desired.origin.clone());

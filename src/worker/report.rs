@@ -174,6 +174,7 @@ impl Reporter {
                             observed,
                             plan,
                             memory,
+                            resize_wait: plan.and(input.orders.resize_wait.as_deref()),
                             terminal: plan
                                 .and_then(|plan| {
                                     plan.terminal.as_ref().or(plan.interrupted.as_ref())

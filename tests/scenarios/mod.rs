@@ -164,6 +164,7 @@ macro_rules! real_scenarios {
             resize::a_memory_limit_below_use_waits,
             resize::a_resize_policy_restarts_its_container,
             resize::an_agent_killed_during_a_resize_finishes_it,
+            resize::a_resize_without_room_waits,
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
             stuck::a_dead_file_system_delays_only_pods_that_use_it,

@@ -163,3 +163,59 @@ pub fn an_agent_killed_during_a_resize_finishes_it(kind: Kind) {
     world.wait_until("another pod runs", count, |found| found.len() == 1 && *found != ids);
     world.finish();
 }
+
+fn pending(status: &Status) -> Option<String> {
+    let conditions = status.pod("web")?.status.conditions.as_ref()?;
+    let found = conditions.iter().find(|one| one.type_ == "PodResizePending")?;
+    Some(format!("{:?} {:?}", found.reason, found.message))
+}
+
+pub fn a_resize_without_room_waits(kind: Kind) {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let world = World::start(kind);
+    let asks = |name: &str, cpu: String| {
+        let resources = json!({ "requests": { "cpu": cpu } });
+        Pod::running(name).set("containers/0/resources", resources)
+    };
+    // All but half a cpu.
+    world.drop_pod(&asks("big", format!("{}m", cpus * 1000 - 500)));
+    world.drop_pod(&asks("web", "100m".to_owned()));
+    world.wait_running("big");
+    world.wait_running("web");
+    let ids = world.running_ids("web");
+    let shares = || {
+        let cgroup = Process::of(&world, "web", "main").cgroup("cpu");
+        cgroup_value(&cgroup, "cpu.shares", "cpu.weight").parse::<u64>().unwrap()
+    };
+    let before = shares();
+    // Never, later, now.
+    world.drop_pod(&asks("web", format!("{}", cpus + 1)));
+    let status = world.wait("there is never room", |status| {
+        pending(status).is_some_and(|why| why.contains("Infeasible") && why.contains("capacity"))
+    });
+    assert!(status.has_event("ResizeInfeasible", "web"), "{status:?}");
+    world.drop_pod(&asks("web", "700m".to_owned()));
+    world.wait("there is no room yet", |status| {
+        pending(status).is_some_and(|why| why.contains("Deferred") && why.contains("used"))
+    });
+    assert_eq!((shares(), updates(&world)), (before, 0));
+    // Meanwhile it starts again with what it has, also under a new agent.
+    world.agent.kill();
+    world.agent.start();
+    world.wait("the new agent says so", |status| {
+        pending(status).is_some_and(|why| why.contains("Deferred"))
+    });
+    world.kill_container(&world.running_id("web", "main"));
+    world.wait("it is restarted", |status| {
+        status.restarts("web", "main") == 1 && status.runs("web")
+    });
+    assert_eq!(shares(), before);
+    let ids = (ids, world.running_ids("web"));
+    world.remove("big.yaml");
+    world.wait_until("it has more", shares, |now| *now > before);
+    world
+        .wait("nothing waits", |status| pending(status).is_none() && in_progress(status).is_none());
+    assert_eq!(world.running_ids("web"), ids.1);
+    assert_ne!(ids.0, ids.1);
+    world.finish();
+}

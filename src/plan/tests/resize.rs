@@ -1,8 +1,9 @@
 //! Changes of cpu and memory while containers run.
 
 use super::world::{Fault, Want, World, container, desired};
-use crate::model::ContainerAmounts;
+use crate::model::{ContainerAmounts, ResizeWait};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn sized(name: &str, cpu: &str, memory: &str) -> Value {
     let mut container = container(name);
@@ -184,4 +185,29 @@ fn a_container_of_an_unknown_size_is_left_alone() {
     edit(&mut world, &json!([sized("web", "100m", "32Mi")]));
     world.run();
     assert_eq!(has(&world, "web"), None);
+}
+
+#[test]
+fn a_resize_without_room_changes_nothing() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    edit(&mut world, &json!([sized("web", "100m", "128Mi")]));
+    let message = "Node didn't have enough capacity: memory, requested: 2, capacity: 1".to_owned();
+    world.resize_wait = Some(Arc::new(ResizeWait { reason: "Infeasible", message }));
+    world.run();
+    let trace = world.take_trace();
+    assert!(!trace.contains("resize web") && !trace.contains("prepare"), "{trace}");
+    assert_eq!(trace.matches("event ResizeInfeasible").count(), 1, "{trace}");
+    let status = world.status.clone().unwrap();
+    let pending = status.conditions.as_ref().unwrap();
+    let pending = pending.iter().find(|one| one.type_ == "PodResizePending").unwrap();
+    assert_eq!((&*pending.status, pending.reason.as_deref()), ("True", Some("Infeasible")));
+    assert_eq!(shown_limit(&world), "64Mi");
+    let web = &status.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(web.allocated_resources.as_ref().unwrap()["memory"].0, "64Mi");
+    world.run();
+    assert!(!world.take_trace().contains("event"), "it is told once");
+    world.resize_wait = None;
+    world.run();
+    assert_eq!(has(&world, "web"), Some(amounts(100, 128)));
+    assert_eq!(shown_limit(&world), "128Mi");
 }

@@ -5,7 +5,7 @@ use crate::{
     model::{
         ContainerAmounts, ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects,
         Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid,
-        RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
+        ResizeWait, RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
@@ -81,6 +81,7 @@ pub(super) struct World {
     pub(super) shutdown: Option<Shutdown>,
     pub(super) hold: Option<(PodUid, Hold)>,
     pub(super) waits: Option<&'static str>,
+    pub(super) resize_wait: Option<Arc<ResizeWait>>,
     pub(super) clear_dead: bool,
     pub(super) records_saved: bool,
     /// With what containers end that are stopped.
@@ -158,6 +159,7 @@ impl World {
             shutdown: None,
             hold: None,
             waits: None,
+            resize_wait: None,
             clear_dead: false,
             records_saved: true,
             on_term: 137,
@@ -249,6 +251,7 @@ impl World {
             shutdown: self.shutdown.clone(),
             hold: self.hold.clone().map(|(uid, hold)| HeldPod { uid, hold: Arc::new(hold) }),
             waits: self.waits.map(Arc::from),
+            resize_wait: self.resize_wait.clone(),
             clear_dead: self.clear_dead,
         };
         let input = NameInput {
@@ -461,6 +464,7 @@ impl World {
             observed: self.picture.current().expect("listed"),
             plan: Some(&self.plan),
             memory: &self.memory,
+            resize_wait: self.resize_wait.as_deref(),
             terminal: self.plan.terminal.as_ref().or(self.plan.interrupted.as_ref()),
             started_at: self.records.get(&pod.uid).and_then(|record| record.started_at),
             terminating: false,

@@ -5,8 +5,9 @@ use super::{State, WorkerSet};
 use crate::{
     admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
     clock,
-    model::{DesiredPod, PodKey, PodUid},
+    model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{HeldPod, PodOrders},
+    podspec::has_same_amounts,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,7 +47,8 @@ impl WorkerSet {
                 Standing::New { .. } => state.uid_user(pod, names.get(&pod.uid)),
                 Standing::Running | Standing::Ended => None,
             };
-            pods.push(Subject { pod: Arc::clone(pod), standing, waits: uid_user });
+            let resize_of = state.resize_of(pod);
+            pods.push(Subject { pod: Arc::clone(pod), standing, waits: uid_user, resize_of });
         }
         let new = pods.iter().filter_map(|subject| match subject.standing {
             Standing::New { since } => Some((subject.pod.uid.clone(), since.unwrap_or(now))),
@@ -71,7 +73,9 @@ impl WorkerSet {
     /// True when a pod that comes or goes can change a decision.
     pub(super) fn somebody_waits(&self) -> bool {
         let decisions = &self.state.admitted.decisions;
-        decisions.iter().any(|(_, admission)| admission.decision != Decision::Admitted)
+        decisions.iter().any(|(_, admission)| {
+            admission.decision != Decision::Admitted || admission.resize.is_some()
+        })
     }
 }
 
@@ -88,6 +92,14 @@ impl State {
         } else {
             Standing::New { since: None }
         }
+    }
+
+    /// The pod as it runs, if the wished pod has other cpu or memory.
+    fn resize_of(&self, pod: &DesiredPod) -> Option<Arc<k8s::Pod>> {
+        let recorded = self.recorded(&pod.key).iter().find(|recorded| recorded.uid == pod.uid)?;
+        let same =
+            Arc::ptr_eq(&recorded.pod, &pod.pod) || has_same_amounts(&recorded.pod, &pod.pod);
+        (!same).then(|| Arc::clone(&recorded.pod))
     }
 
     /// By uid, the names under which this agent or another one has something of it. It is computed
@@ -169,6 +181,9 @@ impl State {
             shutdown: self.machine.shutdown().cloned(),
             hold,
             waits,
+            resize_wait: wished
+                .and_then(|pod| self.admitted.decisions.resize_wait(key, &pod.uid))
+                .cloned(),
             clear_dead: self.pressure.clear_dead,
         }
     }
