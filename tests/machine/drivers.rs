@@ -6,7 +6,10 @@ use crate::{
     cgroups,
     machine::SOON,
     node::{Driver, MANIFESTS, Node, Options},
-    support::{manifest::Pod, wait_until},
+    support::{
+        manifest::{FOREVER, Pod},
+        wait_until,
+    },
 };
 use serde_json::json;
 
@@ -54,10 +57,40 @@ pub fn slices_hold_what_manifests_ask() {
         assert_eq!(node.running(), running, "{what}");
         node.note(what);
     }
+    a_resize_reaches_the_slice_and_the_scope(&node);
+    assert_eq!(node.running(), running, "a resize restarts nothing");
+    node.note("a resize, up and down");
     over_the_bus_and_without_one(&node);
     node.note("over the bus, and without one");
     systemd_executes_itself_anew_all_the_time(&node);
     node.finish();
+}
+
+/// Limits of a pod and of its container, more and then less; systemd does not forget them.
+fn a_resize_reaches_the_slice_and_the_scope(node: &Node) {
+    let id = node.running()["elastic/main"].id.clone();
+    let slice = "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/*pod*.slice";
+    let scope = format!("{slice}/cri-containerd-{id}.scope");
+    let files =
+        format!("cat {slice}/memory.max {slice}/cpu.max {scope}/memory.max {scope}/cpu.max");
+    for (cpu, memory, expected) in [
+        ("500m", "128Mi", "134217728\n50000 100000\n"),
+        ("300m", "64Mi", "67108864\n30000 100000\n"),
+    ] {
+        let resources = json!({
+            "requests": { "cpu": "200m", "memory": "32Mi" },
+            "limits": { "cpu": cpu, "memory": memory },
+        });
+        let elastic = Pod::with_main("elastic", FOREVER);
+        node.drop_pods(&[elastic.set("containers/0/resources", resources)]);
+        let expected = format!("{expected}{expected}");
+        let look = || node.run(&files).output;
+        wait_until("the limits are changed", SOON * 2, look, |found| *found == expected);
+        node.sh("systemctl daemon-reload");
+        assert_eq!(node.run(&files).output, expected, "after a reload");
+    }
+    let of_slice = "systemctl show -p MemoryMax 'kubepods-burstable-pod*.slice'";
+    assert_eq!(node.sh(of_slice), "MemoryMax=67108864\n");
 }
 
 /// Without systemd's own socket there is the bus; with it, no bus is needed.
