@@ -8,6 +8,7 @@
 
 mod core;
 mod dns;
+mod gzip;
 mod logs;
 mod network_results;
 mod pod_files;

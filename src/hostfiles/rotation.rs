@@ -1,12 +1,11 @@
 //! The files of one container's log when it is rotated: set aside, put back, compressed, removed.
 //! Which files those are is decided by [`crate::log_rotation`].
 
-use super::{HostFileError, HostFiles, io_error, logs::for_each_name};
+use super::{HostFileError, HostFiles, gzip, io_error, logs::for_each_name};
 use crate::{
     log_rotation::files::{OldFile, SETTLED, SetAside, compressed_name, plain_name},
     model::{LogKind, LogName, PodKey, PodUid},
 };
-use flate2::{Compression, write::GzEncoder};
 use jiff::Timestamp;
 use nix::{
     errno::Errno,
@@ -16,16 +15,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use rustix::fs::{RenameFlags, renameat_with};
-use std::{
-    fs::File,
-    io::{self, Read as _, Write as _},
-    os::fd::OwnedFd,
-    path::PathBuf,
-    time::Duration,
-};
-
-/// Block in which a log is read to be compressed.
-const BLOCK: usize = 64 << 10;
+use std::{fs::File, io, os::fd::OwnedFd, path::PathBuf, time::Duration};
 
 /// The log of one instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -300,22 +290,10 @@ fn is_settled(stat: &FileStat, now: Timestamp) -> bool {
 }
 
 /// Writes `source`, compressed, to `target` and to the disk. Returns the size of the source.
-///
-/// The fastest level: a processor that is busy counts for more than the last tenth of the disk.
-fn deflate(source: &mut File, target: File) -> io::Result<u64> {
-    let mut encoder = GzEncoder::new(target, Compression::fast());
-    let mut block = vec![0; BLOCK];
-    let mut size = 0;
-    loop {
-        let length = source.read(&mut block)?;
-        if length == 0 {
-            break;
-        }
-        encoder.write_all(&block[..length])?;
-        size += length as u64;
-    }
+fn deflate(source: &mut File, mut target: File) -> io::Result<u64> {
+    let size = gzip::compress(source, &mut target)?;
     // The plain file goes: the compressed one must be on the disk before.
-    encoder.finish()?.sync_all()?;
+    target.sync_all()?;
     Ok(size)
 }
 

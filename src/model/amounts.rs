@@ -2,11 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The cpu and memory that a container requests and is limited to; `None` where its specification
-/// names none.
+/// The cpu and memory that a container runs with, or is to run with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerAmounts {
+    /// Its own.
+    pub own: CpuMemory,
+    /// Those of the pod as a whole (`spec.resources`), which bound it.
+    pub pod: CpuMemory,
+}
+
+/// Requests and limits; `None` where the specification names none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ContainerAmounts {
+pub struct CpuMemory {
     /// In thousandths of a cpu.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_request: Option<i64>,
@@ -19,18 +27,6 @@ pub struct ContainerAmounts {
     /// In bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<i64>,
-    /// The same of the pod as a whole (`spec.resources`), which bounds the container.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod_cpu_request: Option<i64>,
-    /// In thousandths of a cpu.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod_cpu_limit: Option<i64>,
-    /// In bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod_memory_request: Option<i64>,
-    /// In bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod_memory_limit: Option<i64>,
 }
 
 /// Why a resize of a pod has not begun: there is no room for it. The pod runs on as it is.
@@ -42,14 +38,14 @@ pub struct ResizeWait {
     pub message: String,
 }
 
-impl ContainerAmounts {
-    /// True when the container's own cpu amounts differ.
+impl CpuMemory {
+    /// True when the cpu amounts differ.
     #[must_use]
     pub fn differs_in_cpu(&self, other: &Self) -> bool {
         (self.cpu_request, self.cpu_limit) != (other.cpu_request, other.cpu_limit)
     }
 
-    /// True when the container's own memory amounts differ.
+    /// True when the memory amounts differ.
     #[must_use]
     pub fn differs_in_memory(&self, other: &Self) -> bool {
         (self.memory_request, self.memory_limit) != (other.memory_request, other.memory_limit)

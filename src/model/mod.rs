@@ -31,7 +31,7 @@ mod time;
 mod usage;
 mod view;
 
-pub use amounts::{ContainerAmounts, ResizeWait};
+pub use amounts::{ContainerAmounts, CpuMemory, ResizeWait};
 pub use bucket::Bucket;
 pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};

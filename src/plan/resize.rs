@@ -73,8 +73,8 @@ impl Changed<'_> {
     fn needs_restart(&self) -> bool {
         self.container.resize_policy.iter().flatten().any(|policy| {
             let differs = match policy.resource_name.as_str() {
-                "cpu" => self.actual.differs_in_cpu(&self.wanted),
-                "memory" => self.actual.differs_in_memory(&self.wanted),
+                "cpu" => self.actual.own.differs_in_cpu(&self.wanted.own),
+                "memory" => self.actual.own.differs_in_memory(&self.wanted.own),
                 _ => false,
             };
             differs && policy.restart_policy == "RestartContainer"

@@ -1,7 +1,7 @@
 //! Sums of requests and limits, and the QoS class.
 
 use super::is_sidecar;
-use crate::model::{ContainerAmounts, Quantity, k8s};
+use crate::model::{ContainerAmounts, CpuMemory, Quantity, k8s};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -97,21 +97,20 @@ pub fn container_limits(container: &k8s::Container) -> Amounts {
 /// The cpu and memory of a container and of its pod, as far as they can be changed while it runs.
 #[must_use]
 pub fn container_amounts(pod: &k8s::Pod, container: &k8s::Container) -> ContainerAmounts {
-    let (requests, limits) = (container_requests(container), container_limits(container));
     let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-    let pod_requests = Amounts::of(whole.and_then(|whole| whole.requests.as_ref()));
-    let pod_limits = Amounts::of(whole.and_then(|whole| whole.limits.as_ref()));
+    ContainerAmounts { own: cpu_memory(container.resources.as_ref()), pod: cpu_memory(whole) }
+}
+
+fn cpu_memory(resources: Option<&k8s::ResourceRequirements>) -> CpuMemory {
+    let requests = Amounts::of(resources.and_then(|r| r.requests.as_ref()));
+    let limits = Amounts::of(resources.and_then(|r| r.limits.as_ref()));
     let milli = |amounts: &Amounts| amounts.non_zero("cpu").map(Quantity::milli_value);
     let bytes = |amounts: &Amounts| amounts.non_zero("memory").map(Quantity::value);
-    ContainerAmounts {
+    CpuMemory {
         cpu_request: milli(&requests),
         cpu_limit: milli(&limits),
         memory_request: bytes(&requests),
         memory_limit: bytes(&limits),
-        pod_cpu_request: milli(&pod_requests),
-        pod_cpu_limit: milli(&pod_limits),
-        pod_memory_request: bytes(&pod_requests),
-        pod_memory_limit: bytes(&pod_limits),
     }
 }
 

@@ -280,7 +280,7 @@ impl View<'_> {
         let wanted = container_amounts(self.input.pod, container);
         let actual = self.input.memory.amounts_of(instance);
         let Some(actual) = actual.filter(|actual| *actual != wanted) else { return resources };
-        let mut resources = resources.unwrap_or_default();
+        let (actual, mut resources) = (actual.own, resources.unwrap_or_default());
         let set = |list: &mut Option<BTreeMap<String, Quantity>>, name: &str, text| match text {
             Some(text) => {
                 list.get_or_insert_default().insert(name.to_owned(), Quantity(text));

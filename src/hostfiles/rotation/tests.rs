@@ -4,6 +4,7 @@ use flate2::read::GzDecoder;
 use std::{
     collections::BTreeSet,
     fs,
+    io::Read as _,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     path::Path,
     time::SystemTime,

@@ -1,7 +1,7 @@
 //! Changes of cpu and memory while containers run.
 
 use super::world::{Fault, Want, World, container, desired};
-use crate::model::{ContainerAmounts, ResizeWait};
+use crate::model::{ContainerAmounts, CpuMemory, ResizeWait};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ fn edit(world: &mut World, containers: &Value) {
 
 fn amounts(cpu: i64, mebibytes: i64) -> ContainerAmounts {
     let memory = Some(mebibytes << 20);
-    ContainerAmounts {
+    let own = CpuMemory {
         cpu_request: Some(cpu),
         cpu_limit: None,
         memory_request: memory,
         memory_limit: memory,
-        ..ContainerAmounts::default()
-    }
+    };
+    ContainerAmounts { own, ..ContainerAmounts::default() }
 }
 
 /// What a container has that was resized.
