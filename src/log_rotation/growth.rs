@@ -8,7 +8,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// all slow logs are looked at together.
 const SLOW: Duration = Duration::from_secs(1);
 /// After a hint that a log has begun to grow: what it grows meanwhile shows its rate.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST: Duration = Duration::from_millis(50);
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// No log is rotated below this size, however little a node's logs may take.
 const SMALLEST: u64 = 16 << 10;
 
@@ -19,6 +20,8 @@ pub struct Growth {
     size: u64,
     /// When that was, as boot time.
     at: Duration,
+    /// Bytes a second between the last two looks.
+    rate: u64,
 }
 
 /// What a look at a log leads to. Times are boot time.
@@ -44,7 +47,7 @@ impl Growth {
     /// A log of which nothing is known.
     #[must_use]
     pub fn new(now: Duration) -> Self {
-        Self { size: 0, at: now }
+        Self { size: 0, at: now, rate: 0 }
     }
 
     /// Size at the last look, in bytes.
@@ -58,23 +61,36 @@ impl Growth {
         self.at = now;
     }
 
+    /// It begins anew with an empty file. Returns when to look at it next: when it will be full if
+    /// it grows as before. What it has now says nothing, because the runtime has just made it.
+    pub fn rotated(&mut self, now: Duration, limit: u64) -> Duration {
+        (self.size, self.at) = (0, now);
+        let full = self.time_for(limit).unwrap_or(FIRST);
+        now.saturating_add(full.clamp(SHORTEST, SLOW))
+    }
+
+    /// How long so many bytes take at its rate; `None` when it does not grow.
+    fn time_for(&self, bytes: u64) -> Option<Duration> {
+        let nanos = u128::from(bytes) * NANOS_PER_SECOND;
+        let nanos = nanos.checked_div(u128::from(self.rate))?;
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+
     /// Takes in a look: the size in bytes, the log's limit in bytes, and the time between two looks
     /// at a log that does not grow.
     pub fn look(&mut self, size: u64, now: Duration, limit: u64, interval: Duration) -> NextLook {
         let elapsed = now.saturating_sub(self.at).max(Duration::from_millis(1));
         let grown = size.saturating_sub(self.size);
         let truncated = size < self.size;
-        *self = Self { size, at: now };
+        let rate = u128::from(grown) * NANOS_PER_SECOND / elapsed.as_nanos();
+        *self = Self { size, at: now, rate: u64::try_from(rate).unwrap_or(u64::MAX) };
         if size >= limit {
             return NextLook::Rotate;
         }
         if grown == 0 && !truncated {
             return NextLook::Quiet(multiple_after(now, interval));
         }
-        // The time that the rest takes at the rate since the last look.
-        let left = u128::from(limit - size) * elapsed.as_nanos();
-        let left = left.checked_div(u128::from(grown)).unwrap_or(u128::MAX);
-        let left = Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX));
+        let left = self.time_for(limit - size).unwrap_or(Duration::MAX);
         NextLook::At(if left < 2 * SLOW {
             now.saturating_add(left.max(SHORTEST))
         } else {

@@ -276,7 +276,7 @@ impl LogRotatorTask {
 
     fn take(&mut self, done: Done) {
         let now = clock::now().boot;
-        let interval = self.parts.settings.interval;
+        let (limit, interval) = (self.limit(), self.parts.settings.interval);
         match done {
             Done::Looked(looked) => {
                 self.looking = false;
@@ -295,7 +295,8 @@ impl LogRotatorTask {
                 match result {
                     Ok(Rotated::SetAside) => {
                         tracing::debug!(%id, "rotated the log of a container");
-                        (log.failing, log.growth, log.look_at) = (false, Growth::new(now), now);
+                        log.failing = false;
+                        log.look_at = log.growth.rotated(now, limit);
                         log.tidy_at.get_or_insert(now.saturating_add(interval));
                     }
                     // Not at once: a runtime that writes elsewhere would be asked without end.
@@ -331,6 +332,12 @@ impl LogRotatorTask {
         }
     }
 
+    /// The size in bytes from which on a log is rotated.
+    fn limit(&self) -> u64 {
+        let RotationSettings { max_size, max_total_size, .. } = self.parts.settings;
+        share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len())
+    }
+
     /// Looks at everything that is due a while later.
     fn put_off(&mut self, now: Duration) {
         let later = now.saturating_add(self.parts.settings.interval);
@@ -340,8 +347,7 @@ impl LogRotatorTask {
     }
 
     fn looked(&mut self, Looked { id, size, watch }: Looked, now: Duration) {
-        let RotationSettings { max_size, max_total_size, interval, .. } = self.parts.settings;
-        let limit = share(max_size.unwrap_or(u64::MAX), max_total_size, self.logs.len());
+        let (limit, interval) = (self.limit(), self.parts.settings.interval);
         let Some(log) = self.logs.get_mut(&id).filter(|log| !log.busy) else {
             // It has ended meanwhile.
             if let (Some(hints), Some(watch)) = (&mut self.hints, watch) {
