@@ -36,9 +36,10 @@ fn no_message_repeats_a_long_value_whole() {
             let whole: Value = serde_json::from_str(&document.as_written).unwrap();
             let mut pointers = Vec::new();
             strings(&whole, "", &mut pointers);
-            for pointer in pointers {
+            let long = ["x9", "X9"].map(|text| text.repeat(10_000));
+            for (pointer, long) in pointers.iter().flat_map(|p| long.iter().map(move |l| (p, l))) {
                 let mut changed = whole.clone();
-                *changed.pointer_mut(&pointer).unwrap() = "x9".repeat(10_000).into();
+                *changed.pointer_mut(pointer).unwrap() = long.as_str().into();
                 for document in decode_here(&changed.to_string()).documents {
                     let problems = document.result.as_ref().err().into_iter().flatten();
                     for problem in problems.chain(&document.warnings) {

@@ -1,7 +1,10 @@
 //! `spec.containers` and `spec.initContainers`.
 
 use super::{Report, dns, env, given, lifecycle, names, resources, security, volumes};
-use crate::{model::k8s, podspec::image_name};
+use crate::{
+    model::k8s,
+    podspec::image_name::{self, NameError},
+};
 use std::collections::HashSet;
 
 const MAX_RESTART_RULES: usize = 20;
@@ -50,6 +53,20 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
     }
 }
 
+/// What is wrong with the name of an image, without the name, which may be long.
+fn image_detail(error: &NameError) -> String {
+    let reason = match error {
+        NameError::Uppercase { .. } => "repository name must be lowercase".to_owned(),
+        NameError::LooksLikeId { .. } => "64 hexadecimal digits are the id of an image".to_owned(),
+        NameError::Format
+        | NameError::TooLong
+        | NameError::DigestAlgorithm
+        | NameError::DigestLength => error.to_string(),
+    };
+    let examples = "'busybox:1.37' or 'registry.example.com/team/app:v1'";
+    format!("must be an image name like {examples}: {reason}")
+}
+
 fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named: &Named<'_>) {
     match given(container.image.as_ref()) {
         None => report.required(&format!("{path}.image")),
@@ -58,11 +75,8 @@ fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named:
             report.invalid(&format!("{path}.image"), image, detail);
         }
         Some(image) => {
-            if let Err(err) = image_name::normalize(image) {
-                let detail = format!(
-                    "must be an image name like 'busybox:1.37' or 'registry.example.com/team/app:v1': {err}"
-                );
-                report.invalid(&format!("{path}.image"), image, &detail);
+            if let Err(error) = image_name::normalize(image) {
+                report.invalid(&format!("{path}.image"), image, &image_detail(&error));
             }
         }
     }
