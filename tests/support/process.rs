@@ -1,6 +1,9 @@
 //! Processes, looked at from the host, and stopped.
 
-use super::world::World;
+use super::{
+    poll_until,
+    world::{SOON, World},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -119,10 +122,27 @@ impl Process {
 pub struct Stopped(Pid);
 
 impl Stopped {
-    /// Stops it.
+    /// Stops it, and waits until each of its threads stands still: on a busy machine one may still
+    /// answer a request after the signal was sent.
+    #[track_caller]
     pub fn stop(process: Pid) -> Self {
         kill(process, Signal::SIGSTOP).unwrap();
-        Self(process)
+        let stopped = Self(process);
+        let moving = poll_until(SOON, || stopped.moving(), Vec::is_empty);
+        assert!(moving.is_ok(), "process {process} does not stop: {moving:?}");
+        stopped
+    }
+
+    /// The threads that do not stand still, as the kernel describes them.
+    fn moving(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).into_iter().flatten().flatten();
+        let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+        // The state follows the name, which is in parentheses: T for stopped.
+        let stands = |stat: &String| {
+            let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+            matches!(state, Some(Some('T' | 't' | 'X' | 'Z')))
+        };
+        stats.filter(|stat| !stands(stat)).collect()
     }
 }
 
