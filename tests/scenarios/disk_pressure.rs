@@ -41,10 +41,11 @@ struct Node {
 const THRESHOLDS: &str = "nodefs.available: 40Mi, imagefs.available: 40Mi, nodefs.inodesFree: \"1500\", \
     imagefs.inodesFree: \"1500\"";
 
+/// A log that is rotated would fill no disk.
 fn settings(kind: Kind, thresholds: &str) -> Settings {
     Settings::for_kind(kind).kubelet(&format!(
         "evictionHard: {{ {thresholds} }}\nevictionPressureTransitionPeriod: 2s\n\
-         imageMinimumGCAge: 1s\nimageGCHighThresholdPercent: 100\n"
+         imageMinimumGCAge: 1s\nimageGCHighThresholdPercent: 100\ncontainerLogMaxSize: \"-1\"\n"
     ))
 }
 

@@ -69,7 +69,10 @@ pub fn an_edit_of_cpu_and_memory_changes_what_runs(kind: Kind) {
     });
     world.drop_pod(&web(&amounts("50m", "16Mi"), &Value::Null));
     world.wait_until("nothing is limited", look, |found| *found == [(-1, -1); 2]);
-    let status = world.wait("the resize has ended", |status| in_progress(status).is_none());
+    // The status has the old amounts until the agent knows that the runtime has taken the new ones.
+    let status = world.wait("the resize has ended", |status| {
+        in_progress(status).is_none() && limit(status).is_none() && status.runs("web")
+    });
     assert!(status.has_event("ResizeCompleted", "web"), "{status:?}");
     assert_eq!((world.running_ids("web"), status.restarts("web", "main")), (ids.clone(), 0));
     // A new agent knows what the containers have.

@@ -133,9 +133,13 @@ fn container(
             page.field(4, "Restarts", &status.restart_count.to_string());
         }
     }
-    let resources = spec.resources.clone().unwrap_or_default();
-    page.optional(4, "Requests", Some(&amounts(resources.requests.as_ref())));
-    page.optional(4, "Limits", Some(&amounts(resources.limits.as_ref())));
+    let wanted = spec.resources.clone().unwrap_or_default();
+    let actual = status.and_then(|status| status.resources.clone());
+    let actual = actual.unwrap_or_else(|| wanted.clone());
+    let requests = resized(actual.requests.as_ref(), wanted.requests.as_ref());
+    page.optional(4, "Requests", Some(&requests));
+    let limits = resized(actual.limits.as_ref(), wanted.limits.as_ref());
+    page.optional(4, "Limits", Some(&limits));
     for kind in ProbeKind::ALL {
         let text = probes::describe(spec, kind, &view.probes, now);
         page.optional(4, kind.title(), text.as_deref());
@@ -171,6 +175,19 @@ fn mounted(mount: &k8s::VolumeMount, volumes: &[k8s::Volume]) -> String {
     let path = mount.sub_path.as_deref().or(mount.sub_path_expr.as_deref());
     let path = path.map(|path| format!(", path {path}")).unwrap_or_default();
     format!("{} from {} ({access}{path})", mount.mount_path, mount.name)
+}
+
+/// The amounts that a container has; while a resize is under way also those that it is to have.
+fn resized(
+    actual: Option<&BTreeMap<String, Quantity>>,
+    wanted: Option<&BTreeMap<String, Quantity>>,
+) -> String {
+    let (actual, wanted) = (amounts(actual), amounts(wanted));
+    if actual == wanted {
+        return actual;
+    }
+    let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+    format!("{} (to be: {})", or_none(&actual), or_none(&wanted))
 }
 
 fn amounts(amounts: Option<&BTreeMap<String, Quantity>>) -> String {
