@@ -26,6 +26,7 @@ fn said_about(text: &str) -> Vec<String> {
     let settings = Settings {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         priority_classes: [("batch".to_owned(), -5)].into(),
+        runtime_classes: [("sandboxed".to_owned(), "runsc".to_owned())].into(),
     };
     let context = Context {
         node_name: "node1",

@@ -57,6 +57,7 @@ pub(super) fn host_settings(
                 PidsLimit::Tasks(tasks) => Some(tasks),
             },
         },
+        runtime_classes: config.pods.runtime_classes.clone(),
         allocatable: node.allocatable.amounts(),
         resolv_conf: config.pods.dns.resolv_conf.clone(),
         in_cluster: config.cluster.kubeconfig.is_some(),

@@ -54,6 +54,7 @@ pub(super) fn spawn_sources(
         settings: manifest::Settings {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
             priority_classes: config.pods.priority_classes.clone(),
+            runtime_classes: config.pods.runtime_classes.clone(),
         },
         check_every,
         saved: remembered(loaded, kind),

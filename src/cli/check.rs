@@ -108,6 +108,7 @@ impl Report {
         report.options.settings = Settings {
             allowed_unsafe_sysctls: config.pods.allowed_unsafe_sysctls.clone(),
             priority_classes: config.pods.priority_classes.clone(),
+            runtime_classes: config.pods.runtime_classes.clone(),
         };
         if let Some(path) = &config.source.config_path {
             let options = SourceOptions { accepts: Accepts::Objects, ..report.options.clone() };

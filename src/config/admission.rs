@@ -1,10 +1,12 @@
-//! What is said about which pods the node takes: how many, and by which labels it is chosen.
+//! What is said about which pods the node takes: how many, by which labels it is chosen, and which
+//! runtime classes it has.
 
 use super::{names, read::Reader, tree::Tree};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 const LABELS: &str = "nodeLabels";
+const CLASSES: &str = "runtimeClasses";
 
 /// `nodeLabels`: keys and values.
 pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
@@ -22,6 +24,24 @@ pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
         labels.insert(key.to_owned(), value.clone());
     }
     labels
+}
+
+/// `runtimeClasses`: names and handlers.
+pub(super) fn runtime_classes(r: &mut Reader<'_>) -> BTreeMap<String, String> {
+    let mut classes = BTreeMap::new();
+    for (name, tree) in r.entries(CLASSES) {
+        let path = format!("{CLASSES}[{name}]");
+        // The type was checked before.
+        let Tree::Leaf(place, Json::String(handler)) = tree else { continue };
+        if let Err(must) = names::subdomain(name) {
+            r.invalid(place, &path, Json::from(name), must);
+        }
+        if let Err(must) = names::label(handler) {
+            r.invalid(place, &path, Json::from(handler.as_str()), must);
+        }
+        classes.insert(name.to_owned(), handler.clone());
+    }
+    classes
 }
 
 #[cfg(test)]
@@ -57,6 +77,21 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn runtime_classes_are_checked() {
+        let good = "runtimeClasses: {gvisor: runsc, example.com.kata: kata-qemu}\n";
+        let classes = read(&format!("{NODELET}{good}")).unwrap().pods.runtime_classes;
+        let classes: Vec<String> =
+            classes.iter().map(|(name, handler)| format!("{name}={handler}")).collect();
+        assert_eq!(classes, ["example.com.kata=kata-qemu", "gvisor=runsc"]);
+        let bad = "runtimeClasses: {Gvisor: runsc, kata: io.containerd.kata.v2, none: \"\"}\n";
+        let error = read(&format!("{NODELET}{bad}")).unwrap_err();
+        let paths: Vec<&str> =
+            error.mistakes.iter().map(|mistake| mistake.problem.path.as_str()).collect();
+        let classes = ["runtimeClasses[Gvisor]", "runtimeClasses[kata]", "runtimeClasses[none]"];
+        assert_eq!(paths, classes);
     }
 
     #[test]

@@ -181,6 +181,7 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         single_process_oom_kill: r.bool("singleProcessOOMKill"),
         allowed_unsafe_sysctls: sysctls(r),
         priority_classes: eviction::priority_classes(nodelet),
+        runtime_classes: admission::runtime_classes(nodelet),
         max_pods: r.count("maxPods", Zero::Unset).unwrap_or(default.max_pods),
         pods_per_core: r.count("podsPerCore", Zero::Unset).unwrap_or(default.pods_per_core),
     }

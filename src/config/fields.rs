@@ -845,6 +845,11 @@ pub(super) const NODELET: &[Field] = &[
         Map(&Int32),
         "priority of each priority class, at most 1000000000, for pods that set priorityClassName but no priority. The two system classes are built in",
     ),
+    yes(
+        "runtimeClasses",
+        Map(&String),
+        "handler of the container runtime for each runtime class, for pods that set runtimeClassName: `gvisor: runsc`. The handlers are the names of the runtimes in containerd's configuration",
+    ),
     yes("imageGC", Object(IMAGE_GC), "which images may be removed"),
 ];
 

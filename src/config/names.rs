@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 const SUBDOMAIN: &str = "must be lower case letters, digits, '-' and '.', begin and end with a \
      letter or digit, and be at most 253 characters long";
+const LABEL: &str = "must be lower case letters, digits and '-', begin and end with a letter or \
+     digit, and be at most 63 characters long";
 const KEY: &str = "must be a name of letters, digits, '-', '_' and '.', at most 63 characters long, \
      alone or after a DNS name and '/', like example.com/rack";
 const VALUE: &str = "must be letters, digits, '-', '_' and '.', begin and end with a letter or \
@@ -18,6 +20,12 @@ pub(super) fn subdomain(text: &str) -> Result<(), &'static str> {
             framed(label, |b| b.is_ascii_lowercase() || b.is_ascii_digit(), |b| b == b'-')
         });
     if good { Ok(()) } else { Err(SUBDOMAIN) }
+}
+
+/// Checks a DNS-1123 label.
+pub(super) fn label(text: &str) -> Result<(), &'static str> {
+    let good = text.len() <= 63 && !text.contains('.') && subdomain(text).is_ok();
+    if good { Ok(()) } else { Err(LABEL) }
 }
 
 /// Checks the value of a label, which may be empty.

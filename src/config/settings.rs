@@ -287,6 +287,8 @@ pub struct PodsConfig {
     /// `priorityClasses`: the priority of pods that name a class and no priority. Default none; the
     /// system's own classes are not among them.
     pub priority_classes: BTreeMap<String, i32>,
+    /// `runtimeClasses`: the handler of the container runtime for each runtime class. Default none.
+    pub runtime_classes: BTreeMap<String, String>,
     /// `maxPods`: how many pods the node takes. Default 110.
     pub max_pods: u32,
     /// `podsPerCore`: no more than this for each CPU; 0: no matter. Default 0.
@@ -306,6 +308,7 @@ impl Default for PodsConfig {
             single_process_oom_kill: None,
             allowed_unsafe_sysctls: Vec::new(),
             priority_classes: BTreeMap::new(),
+            runtime_classes: BTreeMap::new(),
             max_pods: 110,
             pods_per_core: 0,
         }

@@ -52,6 +52,8 @@ pub struct Settings {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// `priorityClasses`: the system's own are not among them.
     pub priority_classes: BTreeMap<String, i32>,
+    /// `runtimeClasses`: the handler of each.
+    pub runtime_classes: BTreeMap<String, String>,
 }
 
 /// What a file says. A file without any document (empty, or only comments) has none here, which is

@@ -18,6 +18,7 @@ fn decode_on(node_name: &str, text: &str) -> DecodedFile {
     let settings = Settings {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         priority_classes: [("batch".to_owned(), -5)].into(),
+        runtime_classes: [("sandboxed".to_owned(), "runsc".to_owned())].into(),
     };
     decode(text.as_bytes(), &context(node_name, &settings)).unwrap()
 }

@@ -43,6 +43,7 @@ pub mod registry;
 pub mod resize;
 pub mod restart_rules;
 pub mod runtime;
+pub mod runtime_class;
 pub mod shutdown;
 pub mod stuck;
 pub mod url;
@@ -165,6 +166,7 @@ macro_rules! real_scenarios {
             resize::a_resize_policy_restarts_its_container,
             resize::an_agent_killed_during_a_resize_finishes_it,
             resize::a_resize_without_room_waits,
+            runtime_class::a_class_chooses_the_handler,
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
             stuck::a_dead_file_system_delays_only_pods_that_use_it,

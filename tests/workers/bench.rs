@@ -413,6 +413,7 @@ fn host_settings(cgroup_v2: bool) -> HostSettings {
         plan: PlanSettings { owner: OWNER.into(), crash_loop_cap: Duration::from_secs(300) },
         facts: node_facts(cgroup_v2),
         cgroup: CgroupOptions { cpu_cfs_quota: true, cpu_period_micros: 100_000, pids_limit: None },
+        runtime_classes: std::collections::BTreeMap::new(),
         allocatable: Amounts::default(),
         resolv_conf: None,
         in_cluster: false,

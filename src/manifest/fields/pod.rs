@@ -68,10 +68,10 @@ pub(super) static POD_SPEC: &[Field] = &[
     ),
     Field::yes("resources", Type::Object(RESOURCES)),
     Field::yes("restartPolicy", Type::String),
-    Field::no(
+    Field::differs(
         "runtimeClassName",
         Type::String,
-        "runtime classes are read from an API server, which this version does not talk to",
+        "one of `runtimeClasses` in NodeletConfiguration, which has the runtime's handler for it; `overhead` and `nodeSelector` of the pod are not set from the class",
     ),
     Field::ignored("schedulerName", Type::String, NOT_SCHEDULED),
     Field::no(

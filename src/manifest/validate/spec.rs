@@ -34,6 +34,7 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) 
         report.warn("spec.readinessGates", message);
     }
     priority(report, spec, &cx.settings.priority_classes);
+    runtime_class(report, spec, &cx.settings.runtime_classes);
     report.one_of(
         "spec.preemptionPolicy",
         spec.preemption_policy.as_deref(),
@@ -63,6 +64,17 @@ fn priority(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<String,
             "unknown class, the pod has priority 0: add the class to priorityClasses of NodeletConfiguration, or set `priority`",
         ),
         (Some(_) | None, Some(_)) | (Some(_), None) => {}
+    }
+}
+
+fn runtime_class(report: &mut Report, spec: &k8s::PodSpec, classes: &BTreeMap<String, String>) {
+    let path = "spec.runtimeClassName";
+    let Some(class) = given(spec.runtime_class_name.as_ref()) else { return };
+    if let Err(detail) = names::dns_subdomain(class) {
+        report.invalid(path, class, &detail);
+    } else if !classes.contains_key(class) {
+        let detail = "unknown class: add it to runtimeClasses of NodeletConfiguration";
+        report.invalid(path, class, detail);
     }
 }
 

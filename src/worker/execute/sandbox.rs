@@ -23,13 +23,17 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
+    let handler = match handler(host, pod) {
+        Ok(handler) => handler,
+        Err(message) => return failed(message, None),
+    };
     let deadline = host.settings.request_timeout * 2;
     // The configuration takes kilobytes, so it is made with the turn, too.
     let call = || -> Call<'_, Result<_, NotMade>> {
         Box::pin(async {
             let made = config(host, request, pod, create.attempt).await;
             let (config, warnings) = made.map_err(NotMade::Config)?;
-            let made = Box::pin(host.runtime.run_sandbox(config, "")).await;
+            let made = Box::pin(host.runtime.run_sandbox(config, handler)).await;
             Ok((made.map_err(NotMade::Runtime)?, warnings))
         })
     };
@@ -59,6 +63,17 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
             Outcome::Failed(request.failure(step, "FailedPodSandBoxStatus", message))
         }
     }
+}
+
+/// The handler of the pod's runtime class; empty for the runtime's default. The class of a pod that
+/// runs may be gone from the configuration.
+fn handler<'a>(host: &'a Host, pod: &k8s::Pod) -> Result<&'a str, String> {
+    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
+    let Some(class) = class.filter(|class| !class.is_empty()) else { return Ok("") };
+    let handler = host.settings.runtime_classes.get(class);
+    handler
+        .map(String::as_str)
+        .ok_or_else(|| format!("failed to get sandbox runtime: RuntimeClass {class:?} not found"))
 }
 
 /// The new sandbox, with the fields that only the runtime knows.
