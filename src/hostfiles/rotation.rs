@@ -243,9 +243,12 @@ impl Directory {
             return Ok(false);
         }
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let source = openat(&self.fd, plain.as_str(), flags, Mode::empty())
-            .map_err(|errno| failed(errno.into()))?;
-        let mut source = File::from(source);
+        let mut source = match openat(&self.fd, plain.as_str(), flags, Mode::empty()) {
+            Ok(source) => File::from(source),
+            // A rotation has removed it.
+            Err(Errno::ENOENT) => return Ok(true),
+            Err(errno) => return Err(failed(errno.into())),
+        };
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(stat.st_mode & 0o777);
         let target = openat(&self.fd, unfinished.as_str(), flags, mode)

@@ -33,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 const REOPEN_DEADLINE: Duration = Duration::from_secs(10);
 /// The time that rotations under way have when the agent ends.
 const END_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a container that runs may be without a log before the runtime is asked for a new file.
+const MISSING: Duration = Duration::from_secs(1);
 /// The longest sleep: a due time is boot time, which continues while the machine is suspended, but
 /// timers stop then.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -66,6 +68,7 @@ pub struct LogRotatorTask {
 }
 
 /// The log of a container that runs. Times are boot time.
+#[allow(clippy::struct_excessive_bools, reason = "each says what one kind of job is doing")]
 struct Log {
     place: LogPlace,
     growth: Growth,
@@ -73,10 +76,15 @@ struct Log {
     look_at: Duration,
     /// When to look for files to compress.
     tidy_at: Option<Duration>,
+    /// Since when there is no current file.
+    missing_since: Option<Duration>,
     /// Says when it begins to grow.
     watch: Option<WatchDescriptor>,
-    /// A job works on it.
-    busy: bool,
+    /// A job rotates it.
+    rotating: bool,
+    /// A job compresses its old files. It goes on being rotated meanwhile: a file that is removed
+    /// under the job is left alone.
+    tidying: bool,
     /// The last rotation failed, and the log of the agent says so.
     failing: bool,
 }
@@ -214,8 +222,10 @@ impl LogRotatorTask {
                     growth: Growth::new(now),
                     look_at: NextLook::first(now),
                     tidy_at: Some(now.saturating_add(self.parts.settings.interval)),
+                    missing_since: None,
                     watch: None,
-                    busy: false,
+                    rotating: false,
+                    tidying: false,
                     failing: false,
                 });
                 self.logs.insert(instance.id.clone(), log);
@@ -231,16 +241,14 @@ impl LogRotatorTask {
         let workers = self.parts.settings.workers.clamp(1, COMPRESSIONS_THREADS);
         let mut looks = Vec::new();
         for (id, log) in &mut self.logs {
-            if log.busy {
-                continue;
-            }
-            if log.look_at <= now && !self.looking {
+            if log.look_at <= now && !self.looking && !log.rotating {
                 let watch_at = log.watch.is_none().then(|| log.growth.size());
                 looks.push(Look { id: id.clone(), place: log.place.clone(), watch_at });
             }
-            if log.tidy_at.is_some_and(|due| due <= now) && self.tidying < workers {
+            let due = log.tidy_at.is_some_and(|due| due <= now) && !log.tidying;
+            if due && self.tidying < workers {
                 self.tidying += 1;
-                (log.busy, log.tidy_at) = (true, None);
+                (log.tidying, log.tidy_at) = (true, None);
                 let (files, place, id) = (self.parts.files.clone(), log.place.clone(), id.clone());
                 self.jobs.push(Box::pin(async move {
                     let work = move || files.tidy_log(&place, clock::now().wall);
@@ -267,10 +275,12 @@ impl LogRotatorTask {
 
     /// When something is due next. What waits for a job is due when the job ends.
     fn wake_at(&self) -> Option<Duration> {
-        let logs = self.logs.values().filter(|log| !log.busy);
-        let looks = logs.clone().filter(|_| !self.looking).map(|log| log.look_at);
+        let logs = self.logs.values();
+        let looks = logs.clone().filter(|log| !self.looking && !log.rotating);
+        let looks = looks.map(|log| log.look_at);
         let workers = self.parts.settings.workers.clamp(1, COMPRESSIONS_THREADS);
-        let tidies = logs.filter(|_| self.tidying < workers).filter_map(|log| log.tidy_at);
+        let tidies = logs.filter(|log| self.tidying < workers && !log.tidying);
+        let tidies = tidies.filter_map(|log| log.tidy_at);
         looks.chain(tidies).chain(self.measure_at).min()
     }
 
@@ -291,7 +301,7 @@ impl LogRotatorTask {
             Done::Rotated(id, result) => {
                 self.rotating -= 1;
                 let Some(log) = self.logs.get_mut(&id) else { return };
-                log.busy = false;
+                log.rotating = false;
                 match result {
                     Ok(Rotated::SetAside) => {
                         tracing::debug!(%id, "rotated the log of a container");
@@ -314,7 +324,7 @@ impl LogRotatorTask {
             Done::Tidied(id, result) => {
                 self.tidying -= 1;
                 let Some(log) = self.logs.get_mut(&id) else { return };
-                log.busy = false;
+                log.tidying = false;
                 let left = match result {
                     Ok(tidied) => tidied.left > 0,
                     Err(error) => {
@@ -348,7 +358,7 @@ impl LogRotatorTask {
 
     fn looked(&mut self, Looked { id, size, watch }: Looked, now: Duration) {
         let (limit, interval) = (self.limit(), self.parts.settings.interval);
-        let Some(log) = self.logs.get_mut(&id).filter(|log| !log.busy) else {
+        let Some(log) = self.logs.get_mut(&id).filter(|log| !log.rotating) else {
             // It has ended meanwhile.
             if let (Some(hints), Some(watch)) = (&mut self.hints, watch) {
                 hints.forget(watch);
@@ -360,8 +370,16 @@ impl LogRotatorTask {
             log.watch = Some(watch);
         }
         let next = match size {
-            Ok(Some(size)) => log.growth.look(size, now, limit, interval),
-            // A rotation has not come to its end.
+            Ok(Some(size)) => {
+                log.missing_since = None;
+                log.growth.look(size, now, limit, interval)
+            }
+            // A rotation has not come to its end; or the pod is being removed, and the view of it
+            // is late.
+            Ok(None) if log.missing_since.is_none() => {
+                log.missing_since = Some(now);
+                NextLook::At(now.saturating_add(MISSING))
+            }
             Ok(None) => NextLook::Rotate,
             Err(error) => {
                 if !std::mem::replace(&mut log.failing, true) {
@@ -373,7 +391,7 @@ impl LogRotatorTask {
         match next {
             NextLook::At(due) | NextLook::Quiet(due) => log.look_at = due,
             NextLook::Rotate => {
-                log.busy = true;
+                log.rotating = true;
                 if let (Some(hints), Some(watch)) = (&mut self.hints, log.watch.take()) {
                     hints.forget(watch);
                 }
