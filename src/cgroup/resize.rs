@@ -39,11 +39,12 @@ impl Cgroups {
         values: &PodCgroup,
     ) -> Result<(), CgroupError> {
         let Some(place) = self.pod_place(name).await? else { return Ok(()) };
-        if let Some(limit) = values.memory_limit_bytes
-            && let Some(used) = self.working_set(name)
-            && used > limit
-        {
-            return Err(CgroupError::BelowUse { limit, used });
+        if let Some(limit) = values.memory_limit_bytes {
+            let (this, at) = (self.clone(), place.clone());
+            let used = blocking(move || Ok(this.working_set(&at))).await?;
+            if let Some(used) = used.filter(|used| *used > limit) {
+                return Err(CgroupError::BelowUse { limit, used });
+            }
         }
         self.apply(name, place, exactly(values)).await
     }
@@ -76,7 +77,7 @@ impl Cgroups {
     /// The limits of `target` that are higher than those in force.
     fn raised(&self, place: &CgroupPlace, target: &Limits) -> Limits {
         let is_higher = |limit: &i64, in_force: Option<i64>| {
-            in_force.is_none_or(|in_force| unlimited(*limit) > unlimited(in_force))
+            in_force.is_none_or(|in_force| comparable(*limit) > comparable(in_force))
         };
         let (quota, memory) = match self.version() {
             CgroupVersion::V1 => {
@@ -102,14 +103,15 @@ impl Cgroups {
         }
     }
 
-    /// The memory of a pod without files that can be dropped, in bytes.
-    fn working_set(&self, name: &[impl AsRef<str>]) -> Option<i64> {
+    /// The memory of a pod without files that can be dropped, in bytes; `None` when it can't be
+    /// read.
+    fn working_set(&self, place: &CgroupPlace) -> Option<i64> {
         let (usage, inactive) = match self.version() {
             CgroupVersion::V1 => ("memory.usage_in_bytes", "total_inactive_file "),
             CgroupVersion::V2 => ("memory.current", "inactive_file "),
         };
-        let directory = self.pod_dirs(name)?.memory;
-        let usage: i64 = fs::read_to_string(directory.join(usage)).ok()?.trim().parse().ok()?;
+        let usage = self.number(place, "memory", usage)?;
+        let directory = self.controller_dir("memory", |h| place.in_hierarchy(h))?;
         let stat = fs::read_to_string(directory.join("memory.stat")).ok()?;
         let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.parse().ok());
         Some(usage.saturating_sub(inactive.unwrap_or(0)))
@@ -139,7 +141,7 @@ fn exactly(values: &PodCgroup) -> Limits {
     }
 }
 
-/// A limit as a number that compares as it limits.
-fn unlimited(limit: i64) -> i64 {
+/// A limit, with no limit (a negative number) as the highest one.
+fn comparable(limit: i64) -> i64 {
     if limit < 0 { i64::MAX } else { limit }
 }

@@ -814,7 +814,7 @@ pub(super) const NODELET: &[Field] = &[
     yes(
         "containerLogMaxTotalSize",
         Quantity,
-        "what all container logs of the node together may take. When they take more, the oldest rotated files are deleted, of whichever container. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize",
+        "what all container logs of the node together may take. When they take more, the oldest rotated files are deleted, of whichever container. The current files take at most half of it: with many containers, a log is rotated before it reaches containerLogMaxSize. It applies also where containerLogMaxSize is negative",
     ),
     yes_with(
         "nodeLabels",

@@ -38,6 +38,14 @@ pub struct ResizeWait {
     pub message: String,
 }
 
+impl ContainerAmounts {
+    /// The memory limit in bytes that is in force: its own, else that of the pod.
+    #[must_use]
+    pub fn memory_bound(&self) -> Option<i64> {
+        self.own.memory_limit.or(self.pod.memory_limit)
+    }
+}
+
 impl CpuMemory {
     /// True when the cpu amounts differ.
     #[must_use]

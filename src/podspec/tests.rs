@@ -492,3 +492,18 @@ fn a_pod_keeps_its_cpu_and_memory_while_a_resize_waits() {
     assert!(!has_same_amounts(&before, &made("a:1", "2", "2")));
     assert_eq!(with_amounts_of(&after, &k8s::Pod::default()), after);
 }
+
+#[test]
+fn a_container_without_a_memory_limit_has_that_of_its_pod() {
+    let pod = pod(json!({"spec": {
+        "resources": {"limits": {"memory": "64Mi"}},
+        "containers": [
+            {"name": "bounded", "resources": {"limits": {"memory": "32Mi"}}}, {"name": "free"},
+        ],
+    }}));
+    let containers = &pod.spec.as_ref().unwrap().containers;
+    let bounds = [0, 1].map(|n| container_amounts(&pod, &containers[n]).memory_bound());
+    assert_eq!(bounds, [Some(32 << 20), Some(64 << 20)]);
+    let alone = k8s::Pod::default();
+    assert_eq!(container_amounts(&alone, &containers[1]).memory_bound(), None);
+}

@@ -71,8 +71,8 @@ async fn try_resize(
 /// Whether a container uses no more memory than it is to have. On cgroup v2 the kernel would kill
 /// it.
 async fn fits(host: &Host, order: &ResizeContainer) -> Result<(), ResizeError> {
-    let Some(limit) = order.to.own.memory_limit else { return Ok(()) };
-    if order.from.own.memory_limit.is_some_and(|before| before <= limit) {
+    let Some(limit) = order.to.memory_bound() else { return Ok(()) };
+    if order.from.memory_bound().is_some_and(|before| before <= limit) {
         return Ok(());
     }
     let used = host.runtime.working_set(&order.id).await?;
