@@ -130,6 +130,7 @@ pub(super) fn spawn_all(
         pressure: orders.subscribe(),
         records: loaded.pods,
         kept: loaded.memory,
+        rollouts: loaded.rollouts,
     };
     let runtime = host.runtime.clone();
     let set = WorkerSet::new(Arc::clone(&host), inputs, shutdown.clone());
@@ -338,6 +339,7 @@ fn spawn_pressure(
         pulled: host.images.pulled(),
         settings: gc_settings(config),
         sources: watched.sources,
+        pods: watched.pods.clone(),
         disks: disks.clone(),
         requests,
     };

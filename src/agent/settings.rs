@@ -33,7 +33,11 @@ pub(super) fn host_settings(
     let period = config.pods.cfs_period.unwrap_or(Duration::from_millis(100));
     HostSettings {
         node_name: node.name.clone(),
-        plan: PlanSettings { owner: owner.clone(), crash_loop_cap: config.pods.crash_loop_cap },
+        plan: PlanSettings {
+            owner: owner.clone(),
+            crash_loop_cap: config.pods.crash_loop_cap,
+            prepare_updates: config.pods.prepare_updates,
+        },
         owner,
         facts: NodeFacts {
             memory_bytes: capacity.memory_bytes,

@@ -164,6 +164,7 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
     let cap = Duration::from_secs(1)..=Duration::from_secs(300);
     PodsConfig {
         start_concurrency: nodelet.count("startConcurrency", Zero::Unset).filter(|n| *n > 0),
+        prepare_updates: nodelet.bool("prepareUpdates").unwrap_or(default.prepare_updates),
         sync_frequency: r
             .duration("syncFrequency", Zero::Unset, POSITIVE)
             .unwrap_or(default.sync_frequency),

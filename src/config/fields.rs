@@ -829,6 +829,12 @@ pub(super) const NODELET: &[Field] = &[
         "number of pods that start at the same time; `0`: 4",
     ),
     yes_with(
+        "prepareUpdates",
+        Bool,
+        &default("true"),
+        "when a manifest changes, pull its new images and wait for its ConfigMaps and Secrets before the running pod is stopped; `false`: stop it at once, as the kubelet does",
+    ),
+    yes_with(
         "memorySignal",
         String,
         &default("workingSet"),

@@ -265,6 +265,9 @@ pub struct PodsConfig {
     /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default
     /// `None`.
     pub start_concurrency: Option<u32>,
+    /// `prepareUpdates`: the images and objects of a changed manifest are there before its pod is
+    /// stopped. Default true.
+    pub prepare_updates: bool,
     /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1
     /// min.
     pub sync_frequency: Duration,
@@ -299,6 +302,7 @@ impl Default for PodsConfig {
     fn default() -> Self {
         Self {
             start_concurrency: None,
+            prepare_updates: true,
             sync_frequency: Duration::from_secs(60),
             crash_loop_cap: Duration::from_secs(300),
             pids_limit: PidsLimit::Automatic,

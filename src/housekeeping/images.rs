@@ -13,7 +13,7 @@ use crate::{
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
     machine,
-    model::{Event, Signal, k8s},
+    model::{Event, PodViews, Signal, k8s},
     signals::DiskReadings,
     store::{Store, parse_saved},
 };
@@ -45,6 +45,9 @@ pub struct ImageGcParts {
     pub settings: GcSettings,
     /// The manifests, whose images are in use.
     pub sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    /// The pods. While an update waits or is on trial, the images of the earlier revision are in
+    /// use, too.
+    pub pods: watch::Receiver<Arc<PodViews>>,
     /// Readings of the file system of images.
     pub disks: DiskReadings,
     /// Requests to remove images at once.
@@ -182,6 +185,11 @@ impl ImageGcTask {
                 for image in images_of(&pod.pod) {
                     look.in_use.by_manifest(image);
                 }
+            }
+        }
+        for view in self.parts.pods.borrow().values() {
+            for image in view.pod.iter().chain(&view.previous).flat_map(|pod| images_of(pod)) {
+                look.in_use.by_manifest(image);
             }
         }
         let now = clock::now();

@@ -68,7 +68,8 @@ pub use usage::{
 };
 pub use view::{
     ContainerInstance, EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView,
-    PlegView, PodView, PodViews, PressureView, ReliefView, RuntimeView, SignalView, SourceView,
+    PlegView, PodUpdate, PodView, PodViews, PressureView, ReliefView, RuntimeView, SignalView,
+    SourceView,
 };
 
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.
@@ -79,6 +80,13 @@ pub const REVISION_ANNOTATION: &str = "nodelet.dev/revision";
 /// Annotation of a pod, `"true"` or `"false"`: its containers are restarted when a ConfigMap or
 /// Secret that it reads has changed.
 pub const RESTART_ON_CONFIG_CHANGE: &str = "nodelet.dev/restart-on-config-change";
+/// Annotation of a pod, `"true"` or `"false"`: a new revision that does not become Ready is replaced
+/// by the last one that was.
+pub const ROLLBACK: &str = "nodelet.dev/rollback";
+/// Annotation of a pod: for how many seconds a new revision must be Ready without a break.
+pub const MIN_READY_SECONDS: &str = "nodelet.dev/min-ready-seconds";
+/// Annotation of a pod: after how many seconds a new revision that is not Ready is rolled back.
+pub const PROGRESS_DEADLINE_SECONDS: &str = "nodelet.dev/progress-deadline-seconds";
 /// Annotation of a Secret in a file: keys whose values are credentials that systemd has given the
 /// agent, `KEY=CREDENTIAL`, separated by commas.
 pub const CREDENTIALS: &str = "nodelet.dev/credentials";

@@ -37,9 +37,25 @@ pub struct PodView {
     /// What it waits for when its containers' states don't tell (the network, the runtime, an older
     /// incarnation).
     pub waiting: Option<String>,
+    /// Why another revision runs than the one that is written in the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<PodUpdate>,
+    /// The revision that would run again if this one were rolled back. Its images are kept.
+    #[serde(skip)]
+    pub previous: Option<Arc<k8s::Pod>>,
     /// Its probes. They are filled in when a reader asks; the views that workers publish have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeView>,
+}
+
+/// Why a pod does not run the revision that is written in its manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodUpdate {
+    /// The new revision cannot take over yet, so the old one runs on: why, the rest of a sentence.
+    Waits(String),
+    /// The new revision was rolled back, so an earlier one runs: why, one sentence.
+    RolledBack(String),
 }
 
 /// Every pod's view by full name.

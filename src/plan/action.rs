@@ -63,12 +63,23 @@ pub struct StartContainer {
     /// `restartCount`, which is also the CRI attempt. `None`: no earlier instance is known, and the
     /// worker takes the highest number in the container's log directory plus 1, or 0.
     pub restart_count: Option<u32>,
-    /// False while pulls of this image are backed off: the container is started if the image is
-    /// present by now; otherwise the action fails with [`super::Step::Image`] and pulls nothing. It
-    /// is never false for the policy `Always`, which waits for the back-off instead.
-    pub pull_allowed: bool,
+    pub pull: Pull,
     /// The dead instance that this start replaces. Its end counts for the back-off.
     pub restart_of: Option<ContainerId>,
+}
+
+/// Whether a start may pull the image of its container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    /// As `imagePullPolicy` says.
+    ByPolicy,
+    /// The image was fetched before the old revision of the pod was stopped. It is pulled only if
+    /// it is absent now, also with the policy `Always`.
+    Fetched,
+    /// Pulls of this image are backed off: the container is started if the image is present by now;
+    /// otherwise the action fails with [`super::Step::Image`] and pulls nothing. It is not used
+    /// with the policy `Always`, which waits for the end of the back-off instead.
+    NotNow,
 }
 
 /// How a container of the pod runs.
@@ -266,7 +277,7 @@ impl fmt::Display for Action {
                     (None, Some(count)) => write!(f, " (restart {count})"),
                     (None, None) => Ok(()),
                 }?;
-                f.write_str(if a.pull_allowed { "" } else { " (no pull)" })
+                f.write_str(if a.pull == Pull::NotNow { " (no pull)" } else { "" })
             }
             Self::Resize(a) => {
                 let names = a.containers.iter().map(|c| &*c.name);

@@ -5,6 +5,7 @@ use super::{
     Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
     PodPlan, ResizeContainer, Restart, StartContainer, Step, Taken,
     backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
+    update::Preparation,
 };
 use crate::model::{
     ContainerAmounts, ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer,
@@ -26,6 +27,9 @@ pub struct PodMemory {
     // In a box, like the containers below: a map has room for eleven values from the first one on,
     // and nearly every pod has one incarnation.
     incarnations: BTreeMap<PodUid, Box<Recollection>>,
+    /// The images of a revision that has not taken over yet, or has not started all containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) preparation: Option<Box<Preparation>>,
 }
 
 /// The memory of one incarnation.
@@ -49,6 +53,12 @@ pub(crate) struct Recollection {
     /// A resize has begun and not finished: the pod's cgroup may have other limits than its
     /// specification.
     pub(crate) resizing: bool,
+    /// Since when the pod has been Ready, until it is proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ready_since: Option<Moment>,
+    /// The pod was Ready for long enough (`nodelet.dev/min-ready-seconds`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) proven: bool,
     /// For the reason and field path of an event, the occasion for which it was last recorded.
     announced: BTreeMap<String, String>,
 }
@@ -103,6 +113,8 @@ static NOTHING: Recollection = Recollection {
     leftovers: Vec::new(),
     released: false,
     resizing: false,
+    ready_since: None,
+    proven: false,
     announced: BTreeMap::new(),
 };
 
@@ -144,10 +156,15 @@ impl PodMemory {
         self.incarnations.get(uid).map_or(&NOTHING, |memory| memory)
     }
 
+    /// The memory of an incarnation that has one.
+    pub(super) fn incarnation(&mut self, uid: &PodUid) -> Option<&mut Recollection> {
+        self.incarnations.get_mut(uid).map(|memory| &mut **memory)
+    }
+
     /// True when there is nothing to save.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.incarnations.is_empty()
+        self.incarnations.is_empty() && self.preparation.is_none()
     }
 
     /// Saves the times at which things were first seen (ends of containers, the start of the pod),
@@ -328,6 +345,7 @@ impl PodMemory {
                 }
             }
             Outcome::ContainerStarted(container) => {
+                self.used_fetched(&container.uid, &container.name);
                 let memory = self.container(&container.uid, &container.name);
                 let failed_image = memory.failure.take().and_then(|failure| failure.image);
                 memory.next_count =

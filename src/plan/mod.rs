@@ -34,26 +34,30 @@ mod probes;
 mod regular;
 mod resize;
 mod restart;
+mod rollback;
 mod sandbox;
 mod shutdown;
 mod types;
+mod update;
 
 pub use action::{
     Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
-    RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart, StartContainer,
+    Pull, RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart, StartContainer,
 };
 pub(crate) use kill::{Stop, grace_seconds, kind_of};
 pub use memory::PodMemory;
 pub use name::plan_name;
-pub(crate) use occupancy::Occupancy;
+pub(crate) use occupancy::{Occupancy, Own};
 pub use orders::{HeldPod, PodOrders, Wish};
 pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::Picture;
+pub use rollback::{FailedRevision, Rollout, Trial, TrialInput};
 pub(crate) use sandbox::serves;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
     Waiting,
 };
+pub use update::{Fetch, Fetched, UpdateInput, UpdatePlan, UpdateWait, plan_update, replaces};
 
 #[cfg(test)]
 mod tests;

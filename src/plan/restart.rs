@@ -1,7 +1,7 @@
 //! Whether a container that has ended starts again, and when.
 
 use super::{
-    Action, ContainerKind, KillPod, KillPurpose, PodPlan, Restart, StartContainer,
+    Action, ContainerKind, KillPod, KillPurpose, PodPlan, Pull, Restart, StartContainer,
     backoff::{Crash, ImageTurn},
     kill::{Stop, kind_of, remove},
     memory::Stage,
@@ -126,7 +126,7 @@ pub(crate) fn plan_start(
     if !is_created && !environment_ready(cx, container, kind, plan) {
         return;
     }
-    let Some(pull_allowed) = plan_failure_back_off(cx, container, kind, plan) else { return };
+    let Some(pull) = plan_failure_back_off(cx, container, kind, plan) else { return };
     let created = newest.filter(|instance| instance.state == ContainerState::Created);
     let unfit = created
         .filter(|instance| instance.sandbox_id != sandbox.id || is_changed(container, instance));
@@ -162,7 +162,7 @@ pub(crate) fn plan_start(
         sandbox_id: sandbox.id.clone(),
         created,
         restart_count,
-        pull_allowed,
+        pull,
         restart_of: restart_of.cloned(),
     }));
 }
@@ -215,7 +215,7 @@ fn plan_failure_back_off(
     container: &k8s::Container,
     kind: ContainerKind,
     plan: &mut PodPlan,
-) -> Option<bool> {
+) -> Option<Pull> {
     let name = container.name.as_str();
     let image = container.image.as_deref().unwrap_or_default();
     let failure = cx.memory.container(name).failure.as_ref();
@@ -245,8 +245,8 @@ fn plan_failure_back_off(
                 plan.wake(at);
                 None
             }
-            (ImageTurn::Pull, None) => Some(true),
-            (ImageTurn::Look, None) => Some(false),
+            (ImageTurn::Pull, None) => Some(Pull::ByPolicy),
+            (ImageTurn::Look, None) => Some(Pull::NotNow),
         };
     }
     if let Some(failure) = failure {
@@ -256,7 +256,8 @@ fn plan_failure_back_off(
         plan.wake(due);
         return None;
     }
-    Some(true)
+    let fetched = cx.input.memory.has_fetched(cx.uid, name);
+    Some(if fetched { Pull::Fetched } else { Pull::ByPolicy })
 }
 
 /// Carries out `RestartAllContainers`: stops and removes all containers, the one whose end asked

@@ -80,6 +80,8 @@ pub struct PlanSettings {
     /// The longest delay of a crash loop, 1 s to 300 s
     /// (`crashLoopBackOff.maxContainerRestartPeriod`).
     pub crash_loop_cap: Duration,
+    /// A new revision of a pod takes over when its images and objects are there (`prepareUpdates`).
+    pub prepare_updates: bool,
 }
 
 /// What to do now for one pod name, and what to report about it.

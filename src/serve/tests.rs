@@ -41,6 +41,8 @@ fn pod(name: &str) -> (PodKey, Arc<PodView>) {
         terminating: false,
         hung: None,
         waiting: None,
+        update: None,
+        previous: None,
         probes: Vec::new(),
     };
     (key, Arc::new(view))

@@ -4,7 +4,10 @@ use super::{
     PodRecord,
     files::{self, Belief},
 };
-use crate::model::{PodKey, SourceKind};
+use crate::{
+    model::{PodKey, SourceKind},
+    plan::Rollout,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, path::Path};
@@ -13,6 +16,8 @@ use std::{collections::BTreeMap, path::Path};
 pub struct Loaded {
     /// Pod records by name; never an empty list.
     pub pods: BTreeMap<PodKey, Vec<PodRecord>>,
+    /// What [`super::Store::put_rollout`] saved last.
+    pub rollouts: BTreeMap<PodKey, Rollout>,
     /// What [`super::Store::put_source`] saved last.
     pub sources: BTreeMap<SourceKind, LoadedSource>,
     /// What [`super::Store::put_evictions`] saved last.
@@ -62,6 +67,16 @@ pub(super) struct MemoryFile<T> {
     pub memory: T,
 }
 
+/// Name of the directory with a file for each pod that has a revision to go back to.
+pub(super) const ROLLOUTS: &str = "rollouts";
+
+/// What a file of [`super::Store::put_rollout`] holds.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RolloutFile {
+    pub key: PodKey,
+    pub rollout: Rollout,
+}
+
 /// Name of the file that a source's last good manifests are in.
 pub(super) fn source_file(kind: SourceKind) -> &'static str {
     match kind {
@@ -95,6 +110,13 @@ pub(super) fn all(
                     loaded.pods.entry(record.key.clone()).or_default().push(record);
                 }
             }
+        }
+    }
+    for path in files::json_files(&state_dir.join(ROLLOUTS)) {
+        match files::read::<RolloutFile>(&path, Belief::All) {
+            files::Read::Missing => {}
+            files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => found.push(sentence),
+            files::Read::Content(file) => drop(loaded.rollouts.insert(file.key, file.rollout)),
         }
     }
     for kind in [SourceKind::File, SourceKind::Http] {

@@ -6,6 +6,7 @@
 //! <root>/nodelet/node-name          kept from the first start
 //! <root>/nodelet/pods-owner         the owner id that the pod directories are marked with
 //! <root>/nodelet/pods/NS_NAME.json  every incarnation of a name that is admitted or being stopped
+//! <root>/nodelet/rollouts/NS_NAME.json  the last Ready revision of a pod whose newest one is not proven
 //! <root>/nodelet/sources.json       last good manifests of the directory; sources-http.json: of the URL
 //! <root>/nodelet/evictions.json     pods that were evicted and are not back
 //! <run>/evictions.json              the same, written first: the disk may be the reason
@@ -36,7 +37,10 @@ pub use record::{KillRecord, PodRecord};
 pub use repair::Repaired;
 pub use writer::{NotSaved, Writer};
 
-use crate::model::{PodKey, SourceKind};
+use crate::{
+    model::{PodKey, SourceKind},
+    plan::Rollout,
+};
 use repair::Locks;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -135,7 +139,8 @@ impl Store {
         let (state_dir, memory_dir) = (root.join("nodelet"), run.join("pods"));
         repair::make_dirs(root, run)?;
         let locks = Locks::take(root, run)?;
-        for dir in [&*state_dir, &state_dir.join("pods"), &memory_dir, run] {
+        let (pods, rollouts) = (state_dir.join("pods"), state_dir.join(load::ROLLOUTS));
+        for dir in [&*state_dir, &pods, &rollouts, &memory_dir, run] {
             files::remove_leftovers(dir);
         }
         let owner = identity::owner(&state_dir, owner)?;
@@ -223,6 +228,18 @@ impl Store {
     pub async fn put_pods(&self, key: &PodKey, records: &[PodRecord]) -> Result<(), NotSaved> {
         let path = self.inner.state_dir.join("pods").join(file_name(key));
         let content = (!records.is_empty()).then(|| files::encode(None, &records));
+        self.write(path, content, Durability::Synced).await
+    }
+
+    /// Saves which revision a pod goes back to; an empty rollout removes the file.
+    ///
+    /// # Errors
+    /// It is not on disk (yet).
+    pub async fn put_rollout(&self, key: &PodKey, rollout: &Rollout) -> Result<(), NotSaved> {
+        let path = self.inner.state_dir.join(load::ROLLOUTS).join(file_name(key));
+        let content = (!rollout.is_empty()).then(|| {
+            files::encode(None, &load::RolloutFile { key: key.clone(), rollout: rollout.clone() })
+        });
         self.write(path, content, Durability::Synced).await
     }
 

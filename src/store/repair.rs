@@ -3,6 +3,7 @@
 
 use super::{
     Inner, Store, StoreError, files, identity,
+    load::ROLLOUTS,
     lock::{DirLock, Patience, holder},
 };
 use std::{
@@ -82,7 +83,7 @@ pub(super) fn make_dirs(root: &Path, run: &Path) -> Result<Vec<PathBuf>, StoreEr
             made.push(dir.to_owned());
         }
     }
-    for dir in [state_dir.join("pods"), run.join("pods")] {
+    for dir in [state_dir.join("pods"), state_dir.join(ROLLOUTS), run.join("pods")] {
         let missing = dir.parent().is_some_and(|parent| !parent.exists());
         if missing && let Some(parent) = dir.parent() {
             files::make_private_dir(parent)?;

@@ -23,6 +23,7 @@ mod records;
 mod report;
 mod set;
 mod task;
+mod update;
 
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
 pub use set::{Known, SetInputs, SetView, WorkerSet};

@@ -12,9 +12,10 @@ use super::{
 use crate::{
     blocking::PODS,
     clock,
-    model::{Now, PodKey, PodUid, k8s},
+    model::{DesiredPod, Now, PodKey, PodUid, k8s},
     plan::{
-        Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal, Wish,
+        Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal,
+        Wish, replaces,
     },
     podspec::with_amounts_of,
     store::{KillRecord, PodRecord, Store},
@@ -107,6 +108,23 @@ impl Records {
     pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
         let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
         recorded.or_else(|| input.orders.wish.desired(uid).map(|desired| Arc::clone(&desired.pod)))
+    }
+
+    /// The revision that `wished` is to replace and that is not being removed already, and whether
+    /// it has ended for good. `None` when the wished one has begun, or nothing has.
+    pub(super) fn replaced_by(&self, wished: &DesiredPod) -> Option<(Arc<DesiredPod>, bool)> {
+        let is_it = |record: &PodRecord| {
+            record.uid == wished.uid && record.revision.as_ref() == Some(&wished.revision)
+        };
+        if self.records.iter().any(is_it) {
+            return None;
+        }
+        let record = self.records.iter().find(|record| record.kill.is_none())?;
+        let (revision, origin) = (record.revision.clone()?, record.origin.clone()?);
+        replaces(wished, &record.uid, &revision, &record.pod).then(|| {
+            let (key, uid, pod) = (self.key.clone(), record.uid.clone(), Arc::clone(&record.pod));
+            (Arc::new(DesiredPod { key, uid, revision, pod, origin }), record.has_ended())
+        })
     }
 
     /// Makes a record and the wish for the same revision share one copy of the pod. After a restart

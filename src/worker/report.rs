@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     clock,
-    model::{ObservedPod, Origin, PodKey, PodUid, PodView, k8s},
-    plan::{Occupancy, PodMemory, PodPlan, Wish},
+    model::{ObservedPod, Origin, PodKey, PodUid, PodUpdate, PodView, k8s},
+    plan::{Occupancy, PodMemory, PodPlan, Rollout, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -28,6 +28,8 @@ pub(super) struct Report {
     pub nothing_left: bool,
     /// The number of dead containers that are kept only for people to read.
     pub dead: usize,
+    /// The revisions of the pod, while one is on trial or rolled back.
+    pub rollout: Option<Arc<Rollout>>,
     /// The sequence number of the input that the report answers; `None` during an action, and until
     /// a listing has confirmed it.
     pub answers: Option<u64>,
@@ -40,6 +42,7 @@ impl Report {
         let (Some(view), Some(last)) = (&other.view, &self.view) else { return false };
         same(view, last)
             && self.recorded == other.recorded
+            && self.rollout == other.rollout
             && (self.answers, self.alive, self.dead) == (other.answers, other.alive, other.dead)
     }
 }
@@ -63,6 +66,10 @@ pub(super) struct Reporter {
     pub hung: Option<String>,
     /// The work on the host for the pod, if it takes long.
     pub doing: Option<String>,
+    /// How the update to a new revision stands.
+    pub update: Option<PodUpdate>,
+    /// `None`: nothing is on trial or rolled back.
+    rollout: Option<Arc<Rollout>>,
 }
 
 /// The incarnation that a report describes.
@@ -77,7 +84,17 @@ struct Subject {
 
 impl Reporter {
     pub(super) fn new(key: PodKey, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
-        Self { key, host, reports, statuses: BTreeMap::new(), last: None, hung: None, doing: None }
+        Self {
+            key,
+            host,
+            reports,
+            statuses: BTreeMap::new(),
+            last: None,
+            hung: None,
+            doing: None,
+            update: None,
+            rollout: None,
+        }
     }
 
     /// Restores the last statuses of an earlier run of the agent.
@@ -95,6 +112,10 @@ impl Reporter {
                 self.statuses.entry(record.uid.clone()).or_insert_with(|| Arc::clone(status));
             }
         }
+    }
+
+    pub(super) fn take_rollout(&mut self, rollout: &Rollout) {
+        self.rollout = (!rollout.is_empty()).then(|| Arc::new(rollout.clone()));
     }
 
     /// Forgets the status of an incarnation. If it starts again under the same uid, it starts with
@@ -136,6 +157,7 @@ impl Reporter {
             alive,
             dead: plan.dead,
             nothing_left,
+            rollout: self.rollout.clone(),
             answers,
         };
         if self.last.as_ref().is_some_and(|last| last.says_the_same(&report)) {
@@ -214,6 +236,10 @@ impl Reporter {
             terminating: subject.terminating,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
             waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
+            update: self.update.clone(),
+            previous: self.rollout.as_ref().and_then(|rollout| {
+                rollout.previous.as_ref().map(|previous| Arc::clone(&previous.pod))
+            }),
             probes: Vec::new(),
         }
     }
@@ -259,6 +285,7 @@ fn same(a: &PodView, b: &PodView) -> bool {
         && a.terminating == b.terminating
         && a.hung == b.hung
         && a.waiting == b.waiting
+        && a.update == b.update
         && a.origin == b.origin
         && a.pod.as_ref().map(Arc::as_ptr) == b.pod.as_ref().map(Arc::as_ptr)
         && Arc::ptr_eq(&a.status, &b.status)

@@ -22,9 +22,9 @@ use crate::{
     machine::NodeIps,
     model::{
         Ending, MachineState, NodeObjects, NodeProbes, ObservedPod, PodKey, PodProbes, PodUid,
-        PodViews, PressureOrders, RuntimeView, from_json, priority_of,
+        PodUpdate, PodViews, PressureOrders, RuntimeView, from_json, priority_of,
     },
-    plan::{Occupancy, Wish},
+    plan::{Occupancy, Rollout, Wish},
     pleg::{Health, PlegUpdate},
     publish::any_changed,
     store::PodRecord,
@@ -87,6 +87,8 @@ struct State {
     /// The incarnations that have a record: as the worker reported last, and before its first
     /// report, as the earlier run of the agent left them.
     recorded: BTreeMap<PodKey, Vec<Recorded>>,
+    /// The revisions of pods of which one is on trial or rolled back.
+    rollouts: BTreeMap<PodKey, Arc<Rollout>>,
     desired: Desired,
     runtime: Arc<RuntimeView>,
     machine: MachineState,
@@ -115,6 +117,8 @@ struct Handle {
     alive: bool,
     /// The number of dead containers that are kept only for people to read.
     dead: usize,
+    /// The old revision of the pod runs on until the new one can take over.
+    update_waits: bool,
     /// The sequence number of the input that its last report answered.
     answered: Option<u64>,
 }
@@ -139,6 +143,8 @@ pub struct SetInputs {
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What the workers of the earlier run saved.
     pub kept: BTreeMap<PodKey, Box<RawValue>>,
+    /// The revisions of pods, as the earlier run saved them.
+    pub rollouts: BTreeMap<PodKey, Rollout>,
 }
 
 impl WorkerSet {
@@ -153,6 +159,8 @@ impl WorkerSet {
         let recorded = recorded
             .map(|(key, all)| (key.clone(), all.iter().map(Recorded::from).collect()))
             .collect();
+        let rollouts = inputs.rollouts.into_iter();
+        let rollouts = rollouts.map(|(key, rollout)| (key, Arc::new(rollout)));
         let owner = host.settings.owner.clone();
         Self {
             node_ips: host.node_ips.clone(),
@@ -180,6 +188,7 @@ impl WorkerSet {
                 recorded,
                 records: inputs.records,
                 kept: inputs.kept,
+                rollouts: rollouts.collect(),
                 ..State::default()
             },
             tasks: JoinSet::new(),
@@ -335,12 +344,14 @@ impl WorkerSet {
         let state = &self.state;
         let desired = merge(&snapshots, &|key| state.standing_uid(key).cloned());
         self.state.desired = desired;
+        self.state.roll_back();
         self.admit();
         // Before the workers know: what they prepare must not be removed as a leftover.
         self.publish_known();
         self.publish_orders();
         let state = &self.state;
         let left = state.kept.keys().chain(state.records.keys()).chain(state.observed.keys());
+        let left = left.chain(state.rollouts.keys());
         let names = state.desired.pods.keys().chain(left);
         let new: BTreeSet<PodKey> = names.filter(|key| state.needs_worker(key)).cloned().collect();
         for key in new {
@@ -466,6 +477,12 @@ impl WorkerSet {
             reports: self.report_sender.clone(),
             records,
             kept: self.state.kept.remove(key).map(|saved| kept_of(&saved)).unwrap_or_default(),
+            rollout: self
+                .state
+                .rollouts
+                .get(key)
+                .map(|all| Rollout::clone(all))
+                .unwrap_or_default(),
             shutdown: self.shutdown.clone(),
         });
         let key_of_task = key.clone();
@@ -473,17 +490,27 @@ impl WorkerSet {
             worker.run().await;
             key_of_task
         });
-        let handle = Handle { input, shown: None, priority, alive: false, dead: 0, answered: None };
+        let handle = Handle {
+            input,
+            shown: None,
+            priority,
+            alive: false,
+            dead: 0,
+            update_waits: false,
+            answered: None,
+        };
         self.state.workers.insert(key.clone(), handle);
     }
 
     /// Takes in a report and all reports that wait behind it, and then decides and publishes once.
     /// With hundreds of pods, deciding after each report would take seconds.
     fn fold_all(&mut self, first: Report) {
+        let rollouts = self.state.rollouts.clone();
         let mut changed = self.fold(first);
         while let Ok(report) = self.reports.try_recv() {
             changed = changed.max(self.fold(report));
         }
+        let moved = rollouts != self.state.rollouts;
         self.publish_ending();
         if changed == Changed::Gone {
             // The tasks that remove leftovers, on the host or from the API server, learn that a pod
@@ -494,8 +521,9 @@ impl WorkerSet {
         if changed != Changed::View && self.somebody_waits() {
             self.hold();
         }
-        if !self.state.desired.duplicates.is_empty() {
-            // Which of two manifests for one name is used may have changed.
+        if moved || !self.state.desired.duplicates.is_empty() {
+            // Which revision of a pod or which of two manifests for one name is used may have
+            // changed.
             self.merge_sources();
         }
     }
@@ -504,13 +532,20 @@ impl WorkerSet {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return Changed::View };
         let recorded = self.state.recorded.entry(report.key.clone()).or_default();
         let shown = report.view.as_ref().map(|view| view.uid.clone());
-        let moved =
-            (&*recorded, &handle.shown, handle.alive) != (&report.recorded, &shown, report.alive);
+        let update = report.view.as_ref().and_then(|view| view.update.as_ref());
+        let update_waits = matches!(update, Some(PodUpdate::Waits(_)));
+        let moved = (&*recorded, &handle.shown, handle.alive, handle.update_waits)
+            != (&report.recorded, &shown, report.alive, update_waits);
         *recorded = report.recorded;
         handle.shown = shown;
         handle.alive = report.alive;
         handle.answered = report.answers;
         handle.dead = report.dead;
+        handle.update_waits = update_waits;
+        match report.rollout {
+            Some(rollout) => drop(self.state.rollouts.insert(report.key.clone(), rollout)),
+            None => drop(self.state.rollouts.remove(&report.key)),
+        }
         if let Some(pod) = report.view.as_ref().and_then(|view| view.pod.as_ref()) {
             handle.priority = priority_of(pod);
         }
@@ -540,6 +575,17 @@ impl WorkerSet {
 }
 
 impl State {
+    /// Puts earlier revisions in the place of those that were rolled back.
+    fn roll_back(&mut self) {
+        for (key, rollout) in &self.rollouts {
+            if let Some(wished) = self.desired.pods.get_mut(key)
+                && let Some(previous) = rollout.in_place_of(wished)
+            {
+                *wished = Arc::clone(previous);
+            }
+        }
+    }
+
     /// Why nothing may start for a wished pod.
     fn starts_nothing(&self, key: &PodKey) -> Option<&'static str> {
         if self.machine == MachineState::Unknown {
@@ -570,7 +616,8 @@ impl State {
         }
         // If the agent crashed right after a pod was removed, its saved memory is still there. A
         // worker removes it.
-        let kept = || self.desired.complete && self.kept.contains_key(key);
+        let saved = || self.kept.contains_key(key) || self.rollouts.contains_key(key);
+        let kept = || self.desired.complete && saved();
         self.desired.pods.contains_key(key) || self.standing_uid(key).is_some() || kept()
     }
 

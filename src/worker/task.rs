@@ -6,12 +6,14 @@ use super::{
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
     report::{Remembered, Report, Reporter},
+    update::{Fetching, fetched},
 };
 use crate::{
     clock,
-    model::{PodKey, PodUid, k8s},
+    model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{
-        Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, plan_name,
+        Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout,
+        plan_name,
     },
     store::PodRecord,
 };
@@ -39,6 +41,8 @@ pub(super) struct WorkerStart {
     pub records: Vec<PodRecord>,
     /// The memory that the earlier run has saved.
     pub kept: SavedMemory,
+    /// The revisions of the pod, as the earlier run has saved them.
+    pub rollout: Rollout,
     pub shutdown: CancellationToken,
 }
 
@@ -53,17 +57,17 @@ pub(super) struct SavedMemory {
 
 /// The owner of one pod name.
 pub(super) struct Worker {
-    key: PodKey,
-    host: Arc<Host>,
+    pub(super) key: PodKey,
+    pub(super) host: Arc<Host>,
     input: watch::Receiver<Input>,
     shutdown: CancellationToken,
-    records: Records,
-    picture: Picture,
-    memory: PodMemory,
+    pub(super) records: Records,
+    pub(super) picture: Picture,
+    pub(super) memory: PodMemory,
     /// The memory that was saved last, as JSON (a tenth of its size), and the statuses.
     kept_memory: Box<[u8]>,
     kept_statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-    reporter: Reporter,
+    pub(super) reporter: Reporter,
     /// An action was executed since the relist loop was last asked for a listing.
     acted: bool,
     /// The incarnation that was held at the last pass.
@@ -73,6 +77,11 @@ pub(super) struct Worker {
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
     objects: ObjectsUsed,
+    /// The image of a new revision that is being fetched.
+    pub(super) fetching: Option<Fetching>,
+    pub(super) rollout: Rollout,
+    /// The revision that was seen to run first, and the boot time of that.
+    pub(super) trial_began: Option<(Box<str>, Duration)>,
 }
 
 enum Pass {
@@ -88,6 +97,7 @@ impl Worker {
         let records = Records::new(start.key.clone(), start.records, clock::now());
         let mut reporter = Reporter::new(start.key.clone(), Arc::clone(&start.host), start.reports);
         reporter.resume(&records, &start.kept.statuses);
+        reporter.take_rollout(&start.rollout);
         Self {
             records,
             reporter,
@@ -104,6 +114,9 @@ impl Worker {
             at_once: None,
             losses,
             objects: ObjectsUsed::default(),
+            fetching: None,
+            rollout: start.rollout,
+            trial_began: None,
         }
     }
 
@@ -130,10 +143,15 @@ impl Worker {
     }
 
     /// One round: plans from the latest input, publishes, and executes the plan.
-    async fn pass(&mut self, input: &Input) -> Pass {
-        self.kill_at_once(input);
-        self.picture.observe(Arc::clone(&input.observed));
+    async fn pass(&mut self, latest: &Input) -> Pass {
+        self.kill_at_once(latest);
+        self.picture.observe(Arc::clone(&latest.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
+        self.memory.prepare_for(latest.orders.wish.pod().map(|pod| &**pod));
+        let mut update = self.plan_update(latest, &observed);
+        self.take_fetch(latest, update.fetch.take());
+        self.take_over(latest, &update, &observed).await;
+        let input = &Input { orders: Arc::clone(&update.orders), ..latest.clone() };
         let host = &self.host;
         let occupancy = Occupancy::new(&observed, &host.settings.owner);
         self.records.adopt(&host.store, &input.orders.wish, occupancy).await;
@@ -158,7 +176,7 @@ impl Worker {
         self.memory.look(wished, self.records.incarnations(), &observed, now);
         self.memory.take_probes(&input.probes, &observed);
         let outdated = self.objects.outdated(input, &observed);
-        let plan = plan_name(
+        let mut plan = plan_name(
             &NameInput {
                 key: &self.key,
                 orders: &input.orders,
@@ -175,6 +193,7 @@ impl Worker {
             },
             now,
         );
+        self.tell_update(input, &update, &mut plan);
         for event in self.memory.announce(&plan) {
             self.host.events.record(event);
         }
@@ -186,13 +205,15 @@ impl Worker {
             let status = self.reporter.status(uid).cloned();
             self.records.end(&self.host.store, uid, terminal, status).await;
         }
+        let judged = self.judge(input, &plan, now).await;
         self.keep().await;
         if self.picture.awaits_listing() {
             return Pass::Settled(None);
         }
         if plan.actions.is_empty() {
             let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
-            return Pass::Settled(plan.wake_at.into_iter().chain(again).min());
+            let wakes = plan.wake_at.into_iter().chain(update.wake_at).chain(judged);
+            return Pass::Settled(wakes.chain(again).min());
         }
         // On the heap: the future is as large as the rest of the worker, and most pods have nothing
         // to do.
@@ -229,8 +250,9 @@ impl Worker {
                 );
             }
             self.picture.record(outcome, now);
+            let latest = self.input.borrow().clone();
             let overtaken =
-                self.input.has_changed().is_err() || self.input.borrow().orders != input.orders;
+                self.input.has_changed().is_err() || self.acted_on(&latest).orders != input.orders;
             if failed && ends_pass || overtaken {
                 return;
             }
@@ -267,8 +289,8 @@ impl Worker {
         let mut listening = true;
         let mut refresh: Option<Refresh> = None;
         let mut input = input.clone();
-        // `running` and `refresh` are pinned outside and polled again when another arm wins; a
-        // watch's `changed` loses nothing when it is dropped.
+        // `running`, `refresh` and the fetch are pinned outside and polled again when another arm
+        // wins; a watch's `changed` loses nothing when it is dropped.
         loop {
             tokio::select! {
                 biased;
@@ -287,6 +309,7 @@ impl Worker {
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
                     let latest = self.input.borrow().clone();
+                    let latest = self.acted_on(&latest);
                     let orders = &latest.orders;
                     let wished = orders.wish.desired(&uid);
                     let wished = wished
@@ -304,6 +327,9 @@ impl Worker {
                             refresh = self.refresh(&input, &uid);
                         }
                     }
+                }
+                (fetch, outcome) = fetched(&mut self.fetching) => {
+                    self.take_fetched(&fetch, &outcome);
                 }
                 Ok(()) = progress.changed() => {
                     let progress = progress.borrow_and_update();
@@ -326,25 +352,30 @@ impl Worker {
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
     /// which lasts as long as the pull of its image.
     fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
-        let pod = Arc::clone(&input.orders.wish.desired(uid)?.pod);
-        let objects = ObjectsRead::of(&pod, &input.objects);
+        let pod = input.orders.wish.desired(uid)?;
+        let objects = ObjectsRead::of(&pod.pod, &input.objects);
         if !input.objects.known || objects.is_empty() || self.objects.are_written(input) {
             return None;
         }
-        let request = Request {
-            key: self.key.clone(),
-            uid: uid.clone(),
-            pod: Some(pod),
-            observed: self.picture.shared().unwrap_or_default(),
-            objects: Arc::clone(&input.objects),
-            cancel: CancellationToken::new(),
-            progress: watch::Sender::default(),
-        };
+        let request = self.request_beside(input, &pod);
         let host = Arc::clone(&self.host);
         Some(Box::pin(async move {
             let action = Action::PreparePod { uid: request.uid.clone() };
             (execute(&host, &request, &action).await, objects)
         }))
+    }
+
+    /// A request for work beside the actions of a plan.
+    pub(super) fn request_beside(&self, input: &Input, pod: &DesiredPod) -> Request {
+        Request {
+            key: self.key.clone(),
+            uid: pod.uid.clone(),
+            pod: Some(Arc::clone(&pod.pod)),
+            observed: self.picture.shared().unwrap_or_default(),
+            objects: Arc::clone(&input.objects),
+            cancel: CancellationToken::new(),
+            progress: watch::Sender::default(),
+        }
     }
 
     /// Kills the processes of a pod that must be killed at once. Does so once for each hold,
@@ -372,6 +403,10 @@ impl Worker {
         // Each arm only waits; none loses anything when dropped.
         tokio::select! {
             () = self.shutdown.cancelled() => false,
+            (fetch, outcome) = fetched(&mut self.fetching) => {
+                self.take_fetched(&fetch, &outcome);
+                true
+            }
             changed = self.input.changed() => {
                 if changed.is_ok() {
                     // The next pass takes it in.
@@ -391,6 +426,7 @@ impl Worker {
     async fn save_again(&mut self) {
         self.losses.mark_unchanged();
         self.records.save_again(&self.host).await;
+        self.save_rollout(self.rollout.clone()).await;
         // Different from anything: the next comparison finds a change.
         self.kept_memory = Box::default();
         self.keep().await;

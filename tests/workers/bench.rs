@@ -163,6 +163,7 @@ impl Bench {
             pressure: pressure.subscribe(),
             records: loaded.pods,
             kept: loaded.memory,
+            rollouts: loaded.rollouts,
         };
         let set = WorkerSet::new(Arc::new(host), inputs, stop.clone());
         let (views, known, set_view) = (set.views(), set.known(), set.set_view());
@@ -410,7 +411,11 @@ fn host_settings(cgroup_v2: bool) -> HostSettings {
     HostSettings {
         node_name: NODE_NAME.into(),
         owner: OWNER.into(),
-        plan: PlanSettings { owner: OWNER.into(), crash_loop_cap: Duration::from_secs(300) },
+        plan: PlanSettings {
+            owner: OWNER.into(),
+            crash_loop_cap: Duration::from_secs(300),
+            prepare_updates: true,
+        },
         facts: node_facts(cgroup_v2),
         cgroup: CgroupOptions { cpu_cfs_quota: true, cpu_period_micros: 100_000, pids_limit: None },
         runtime_classes: std::collections::BTreeMap::new(),

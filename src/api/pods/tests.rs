@@ -153,6 +153,8 @@ fn view(name: &str) -> PodView {
         terminating: false,
         hung: None,
         waiting: None,
+        update: None,
+        previous: None,
         probes: Vec::new(),
     }
 }

@@ -73,6 +73,7 @@ fn head(
     page.optional(0, "Message", status.message.as_deref());
     page.optional(0, "Hung", view.hung.as_deref());
     page.optional(0, "Waiting", view.waiting.as_deref());
+    page.optional(0, "Update", view.update.as_ref().map(pods::updating).as_deref());
     let ips: Vec<&str> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
     let ips = if ips.is_empty() { pods::ip(view) } else { ips.join(", ") };
     page.field(0, "IPs", &ips);

@@ -5,7 +5,7 @@ use super::{
     text::{self, Page},
 };
 use crate::{
-    model::{FileReport, FileVerdict, NodeView, PodView, Problem, SourceView},
+    model::{FileReport, FileVerdict, NodeView, PodUpdate, PodView, Problem, SourceView},
     serve::StatusDocument,
 };
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> S
     page.block(0, &pods::table(&document.pods, &document.node, now, wide));
     for source in &document.node.sources {
         page.line("");
-        manifests(&mut page, source);
+        manifests(&mut page, source, &document.pods);
     }
     page.line("");
     node(&mut page, document, now);
@@ -33,7 +33,7 @@ pub(super) fn render(document: &StatusDocument, now: Timestamp, wide: bool) -> S
     page.into_text()
 }
 
-fn manifests(page: &mut Page, source: &SourceView) {
+fn manifests(page: &mut Page, source: &SourceView, pods: &[PodView]) {
     page.line(&format!("Manifests from {}", source.location));
     if let Some(error) = &source.error {
         page.block(INDENT, &format!("{}; pods that run keep running", text::one_line(error)));
@@ -47,7 +47,7 @@ fn manifests(page: &mut Page, source: &SourceView) {
     let mut below = Vec::new();
     for file in &source.files {
         for verdict in &file.verdicts {
-            rows.push(row(source, file, verdict));
+            rows.push(row(source, file, verdict, pods));
             below.push(findings(file, verdict));
         }
     }
@@ -59,14 +59,27 @@ fn manifests(page: &mut Page, source: &SourceView) {
     }
 }
 
-fn row(source: &SourceView, file: &FileReport, verdict: &FileVerdict) -> Vec<String> {
+fn row(
+    source: &SourceView,
+    file: &FileReport,
+    verdict: &FileVerdict,
+    pods: &[PodView],
+) -> Vec<String> {
     let inside = Path::new(&file.location).strip_prefix(&source.location).ok();
     let name = match inside.map(|path| path.display().to_string()) {
         Some(name) if !name.is_empty() => name,
         Some(_) | None => file.location.clone(),
     };
     let (key, said) = match verdict {
-        FileVerdict::Accepted { key, .. } => (key.to_string(), "accepted".to_owned()),
+        FileVerdict::Accepted { key, .. } => {
+            let view = pods.iter().find(|view| view.key == *key);
+            let said = match view.and_then(|view| view.update.as_ref()) {
+                Some(PodUpdate::Waits(_)) => "accepted, WAITS: the old revision runs on",
+                Some(PodUpdate::RolledBack(_)) => "ROLLED BACK: the previous revision runs",
+                None => "accepted",
+            };
+            (key.to_string(), said.to_owned())
+        }
         FileVerdict::Object { key, .. } => (key.to_string(), "accepted".to_owned()),
         FileVerdict::Rejected { key, object, last_good, .. } => {
             let said = match (last_good, object) {

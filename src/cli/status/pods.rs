@@ -2,7 +2,7 @@
 
 use super::text;
 use crate::{
-    model::{FileVerdict, NodeView, PodKey, PodView, SourceView, k8s},
+    model::{FileVerdict, NodeView, PodKey, PodUpdate, PodView, SourceView, k8s},
     status::{display_status, ready_column, restarts},
 };
 use jiff::Timestamp;
@@ -123,6 +123,9 @@ pub(super) fn reason(view: &PodView) -> Option<String> {
     if let Some(waiting) = view.waiting.as_ref().filter(|_| view.terminating) {
         return Some(waiting.clone());
     }
+    if let Some(update) = view.update.as_ref().map(updating) {
+        return Some(update);
+    }
     if let Some(message) = status.message.as_deref().filter(|message| !message.is_empty()) {
         return Some(message.to_owned());
     }
@@ -135,6 +138,16 @@ pub(super) fn reason(view: &PodView) -> Option<String> {
             let failed = status.phase.as_deref() == Some("Failed");
             containers().filter(|_| failed).find_map(ended_badly)
         })
+}
+
+/// Why another revision runs than the one in the manifest.
+pub(super) fn updating(update: &PodUpdate) -> String {
+    match update {
+        PodUpdate::Waits(why) => format!("the new revision waits, the old one runs on: {why}"),
+        PodUpdate::RolledBack(why) => {
+            format!("the new revision was rolled back, the previous one runs: {why}")
+        }
+    }
 }
 
 /// Why a container waits, when it says more than that it is being made.

@@ -1,7 +1,10 @@
 //! `metadata`.
 
 use super::{Report, given, names};
-use crate::{manifest::Context, model::RESTART_ON_CONFIG_CHANGE};
+use crate::{
+    manifest::Context,
+    model::{MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, RESTART_ON_CONFIG_CHANGE, ROLLBACK},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
@@ -10,6 +13,8 @@ const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 const MAX_NAME: usize = 253;
 /// Longest file name on Linux file systems, in bytes.
 const MAX_FILE_NAME: usize = 255;
+/// Longest deadline of an update, in seconds: a day.
+const MOST_SECONDS: u32 = 86_400;
 /// Length of the uid of a pod that does not bring its own.
 const UID_LEN: usize = 32;
 
@@ -35,9 +40,30 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     }
     labels(report, "metadata.labels", meta.labels.as_ref());
     annotations(report, meta.annotations.as_ref());
-    let restart = meta.annotations.as_ref().and_then(|all| all.get(RESTART_ON_CONFIG_CHANGE));
-    let path = format!("metadata.annotations[{RESTART_ON_CONFIG_CHANGE}]");
-    report.one_of(&path, restart.map(String::as_str), &["true", "false"]);
+    updates(report, meta);
+}
+
+/// The annotations that say how a pod is updated.
+fn updates(report: &mut Report, meta: &ObjectMeta) {
+    let value = |name| meta.annotations.as_ref()?.get(name).map(String::as_str);
+    let path = |name: &str| format!("metadata.annotations[{name}]");
+    for name in [RESTART_ON_CONFIG_CHANGE, ROLLBACK] {
+        report.one_of(&path(name), value(name), &["true", "false"]);
+    }
+    for (name, least) in [(MIN_READY_SECONDS, 0), (PROGRESS_DEADLINE_SECONDS, 1)] {
+        if let Some(text) = value(name) {
+            let seconds = text.parse::<u32>().ok().filter(|n| (least..=MOST_SECONDS).contains(n));
+            if seconds.is_none() {
+                let detail = format!("must be a number of seconds from {least} to {MOST_SECONDS}");
+                report.invalid(&path(name), text, &detail);
+            }
+        }
+    }
+    if value(ROLLBACK) == Some("true") && given(meta.uid.as_ref()).is_some() {
+        let detail =
+            "is not possible with `metadata.uid`: under one uid, containers are changed in place";
+        report.invalid(&path(ROLLBACK), "true", detail);
+    }
 }
 
 /// The metadata of a ConfigMap or a Secret.

@@ -56,6 +56,8 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
         terminating: false,
         hung: None,
         waiting: None,
+        update: None,
+        previous: None,
         probes: Vec::new(),
     }
 }

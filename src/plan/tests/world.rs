@@ -9,7 +9,7 @@ use crate::{
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
-        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Resize, Restart,
+        Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Pull, Resize, Restart,
         StartContainer, Step, Taken, Wish, plan_name,
     },
     podspec::{container_amounts, container_hash},
@@ -176,6 +176,7 @@ impl World {
             settings: PlanSettings {
                 owner: OWNER.into(),
                 crash_loop_cap: Duration::from_secs(300),
+                prepare_updates: true,
             },
             plan: PodPlan::default(),
             status: None,
@@ -699,7 +700,7 @@ impl World {
             (step, "CreateContainerError", "no space")
         } else if fault == Fault::ImageNever {
             (step(false), "ErrImageNeverPull", "not present")
-        } else if start.pull_allowed {
+        } else if start.pull != Pull::NotNow {
             (step(true), "ErrImagePull", "registry is down")
         } else {
             self.faults.push_front(fault);

@@ -3,6 +3,7 @@
 //! and the host.
 
 mod error;
+mod fetch;
 mod holder;
 mod hooks;
 mod host_paths;
@@ -16,6 +17,7 @@ mod stop;
 
 pub(crate) use error::HostError;
 use error::NotMade;
+pub(super) use fetch::fetch;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 

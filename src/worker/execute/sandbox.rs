@@ -126,6 +126,21 @@ pub(super) async fn config(
     Ok((config, warnings))
 }
 
+/// The part of a sandbox's configuration that tells for which pod an image is pulled. Nothing on the
+/// host is read or made for it: the pod may never begin.
+pub(super) fn config_for_pulls(host: &Host, pod: &k8s::Pod) -> v1::PodSandboxConfig {
+    to_cri::sandbox_config(&SandboxInputs {
+        pod,
+        attempt: 0,
+        owner: &host.settings.owner,
+        hostname: "",
+        dns: &DnsInputs::default(),
+        log_directory: "",
+        cgroup_parent: "",
+        node: &host.settings.facts,
+    })
+}
+
 async fn dns(host: &Host, request: &Request, pod: &k8s::Pod) -> Result<PodDns, HostError> {
     let Some(spec) = &pod.spec else { return Ok(PodDns::default()) };
     let resolv_conf = match host.settings.resolv_conf.clone() {

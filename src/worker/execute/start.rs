@@ -1,8 +1,8 @@
 //! `StartContainer`: image, configuration, create, start.
 
 use super::{
-    Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
-    host_paths::with_volumes, sandbox, stop::stop_container,
+    Call, Host, HostError, NotMade, Progress, Request, blocking, fetch::pull_secrets,
+    holder::Holder, hooks::Hooked, host_paths::with_volumes, sandbox, stop::stop_container,
 };
 use crate::{
     blocking::PODS,
@@ -11,10 +11,9 @@ use crate::{
     hostfiles::EtcHosts,
     image::{ImageEvent, PullPolicy, PullRequest},
     model::{
-        ContainerId, ContainerState, DataObject, Event, EventKind, ObjectKey, ObjectKind,
-        ObservedContainer, ObservedSandbox, k8s,
+        ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
     },
-    plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
+    plan::{Failure, Outcome, Pull, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
         EnvContext, build_env, container_amounts, container_hash, container_of, expand_sub_path,
         hostname, is_host_network, is_static,
@@ -359,33 +358,6 @@ impl Start<'_> {
             && (!pod_ips.is_empty() || is_host_network(self.pod))
     }
 
-    /// The Secrets for pulls. The image may be public or present, so one that is missing is an event
-    /// and no failure.
-    fn pull_secrets(&self) -> Vec<Arc<DataObject>> {
-        let names = self.pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for secret in names {
-            let key = ObjectKey::new(ObjectKind::Secret, &self.request.key.namespace, &secret.name);
-            match self.request.objects.found.get(&key) {
-                Some(object) => found.push(Arc::clone(object)),
-                None => missing.push(secret.name.as_str()),
-            }
-        }
-        if !missing.is_empty() {
-            let message = format!(
-                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                missing.join(", ")
-            );
-            self.host.record(
-                self.request,
-                EventKind::Warning,
-                "FailedToRetrieveImagePullSecret",
-                message,
-            );
-        }
-        found
-    }
-
     /// Makes the image present according to its pull policy. This is the only step that is
     /// cancelled when its pod is no longer wanted, because a pull may take for ever.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
@@ -396,10 +368,13 @@ impl Start<'_> {
         let wanted = self.container.image.as_deref().unwrap_or_default();
         let request = PullRequest {
             image: wanted,
-            policy: PullPolicy::of(self.container),
-            pull_allowed: self.action.pull_allowed,
+            policy: match self.action.pull {
+                Pull::ByPolicy | Pull::NotNow => PullPolicy::of(self.container),
+                Pull::Fetched => PullPolicy::IfNotPresent,
+            },
+            pull_allowed: self.action.pull != Pull::NotNow,
             accept_present: is_static(self.pod),
-            pull_secrets: &self.pull_secrets(),
+            pull_secrets: &pull_secrets(self.host, self.request, self.pod),
         };
         let step = |pull_tried| Step::Image {
             container: self.action.name.clone(),

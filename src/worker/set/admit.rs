@@ -150,9 +150,14 @@ impl State {
         let leaving = unwished.map(|(key, recorded)| Leaving {
             key: key.clone(),
             pod: Arc::clone(&recorded.pod),
-            undecided: !self.wish(key).is_without(&recorded.uid),
+            undecided: !self.wish(key).is_without(&recorded.uid) || self.update_waits(key),
         });
         leaving.collect()
+    }
+
+    /// True when the old revision of a pod runs on until the new one can take over.
+    fn update_waits(&self, key: &PodKey) -> bool {
+        self.workers.get(key).is_some_and(|handle| handle.update_waits)
     }
 
     /// The orders for one name. The eviction of an incarnation that is no longer wished comes

@@ -72,7 +72,15 @@ fn with_worker(mut state: State, shown: Option<&str>) -> State {
         sequence: 0,
     });
     let shown = shown.map(PodUid::from);
-    let handle = Handle { input, shown, priority: 0, alive: false, dead: 0, answered: None };
+    let handle = Handle {
+        input,
+        shown,
+        priority: 0,
+        alive: false,
+        dead: 0,
+        update_waits: false,
+        answered: None,
+    };
     state.workers.insert(web(), handle);
     state
 }

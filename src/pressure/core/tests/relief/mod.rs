@@ -87,6 +87,8 @@ impl World {
             terminating: false,
             hung: None,
             waiting: None,
+            update: None,
+            previous: None,
             probes: Vec::new(),
         };
         self.pods.insert(pod.key.clone(), Arc::new(view));

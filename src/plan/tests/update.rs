@@ -1,0 +1,245 @@
+//! When a new revision takes over: one running pod, and a manifest that changes.
+
+use super::world::{World, container, desired};
+use crate::{
+    model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid},
+    plan::{
+        ContainerKind, Fetch, Fetched, HeldPod, PodOrders, UpdateInput, UpdatePlan, UpdateWait,
+        Wish, plan_update, replaces,
+    },
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+/// A running pod and the revision that replaces it.
+struct Update {
+    world: World,
+    standing: Arc<DesiredPod>,
+    wished: Arc<DesiredPod>,
+    hold: Option<HeldPod>,
+}
+
+impl Update {
+    fn to(spec: &Value) -> Self {
+        let mut world = World::of(&json!({"containers": [container("web")]}));
+        world.run();
+        let standing = Arc::new(desired("a", &json!({"containers": [container("web")]})));
+        Self { world, standing, wished: Arc::new(desired("b", spec)), hold: None }
+    }
+
+    fn to_image(image: &str, policy: &str) -> Self {
+        Self::to(&json!({"containers": [
+            {"name": "web", "image": image, "imagePullPolicy": policy},
+        ]}))
+    }
+
+    fn plan(&self) -> UpdatePlan {
+        let orders = Arc::new(PodOrders {
+            wish: Wish::Run(Arc::clone(&self.wished)),
+            shutdown: None,
+            hold: self.hold.clone(),
+            waits: Some("of the new revision".into()),
+            resize_wait: None,
+            clear_dead: false,
+        });
+        let input = UpdateInput {
+            orders: &orders,
+            standing: Some(&self.standing),
+            observed: &self.world.truth,
+            settings: &self.world.settings,
+            memory: &self.world.memory,
+            objects: &self.world.objects,
+        };
+        plan_update(&input, self.world.now)
+    }
+
+    /// The uid that the worker acts on.
+    fn acts_on(&self) -> String {
+        self.plan().orders.wish.pod().unwrap().uid.to_string()
+    }
+
+    fn waits(&self) -> Option<UpdateWait> {
+        self.plan().waits
+    }
+
+    fn why(&self) -> String {
+        self.waits().map(|wait| wait.why).unwrap_or_default()
+    }
+
+    /// Ends the fetch that the plan wants.
+    fn fetched(&mut self, outcome: &Fetched) -> Fetch {
+        let fetch = self.plan().fetch.expect("an image to fetch");
+        self.world.memory.fetched(&fetch, outcome, self.world.now);
+        fetch
+    }
+}
+
+fn down() -> Fetched {
+    let (reason, message) = ("ErrImagePull".to_owned(), "registry is down".to_owned());
+    Fetched::Failed { reason, message }
+}
+
+fn evicted(uid: &str) -> HeldPod {
+    let hold = Hold {
+        reason: "Evicted".to_owned(),
+        message: "node was low on memory".to_owned(),
+        disruption: None,
+        stop: HoldStop::AtOnce,
+    };
+    HeldPod { uid: PodUid::from(uid), hold: Arc::new(hold) }
+}
+
+#[test]
+fn the_old_revision_runs_until_every_image_is_there() {
+    let mut update = Update::to(&json!({
+        "initContainers": [{"name": "setup", "image": "tools:2"}],
+        "containers": [{"name": "web", "image": "web:2"}, {"name": "side", "image": "tools:2"}],
+    }));
+    let plan = update.plan();
+    assert_eq!(update.acts_on(), "a");
+    assert_eq!((&plan.orders.waits, &plan.orders.hold), (&None, &None), "they concern the new one");
+    assert_eq!(
+        plan.waits,
+        Some(UpdateWait { why: "fetching image \"tools:2\"".to_owned(), failed: false })
+    );
+    let fetch = update.fetched(&Fetched::Present);
+    assert_eq!(
+        (&*fetch.image, fetch.kind, fetch.pull_allowed),
+        ("tools:2", ContainerKind::Init, true)
+    );
+    assert_eq!(&*update.fetched(&Fetched::Present).image, "web:2", "tools:2 is there for both");
+    assert_eq!(update.waits(), None);
+    assert_eq!(update.acts_on(), "b");
+}
+
+#[test]
+fn a_failed_pull_is_told_and_backed_off() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    update.fetched(&down());
+    let plan = update.plan();
+    assert_eq!(plan.fetch, None);
+    let why = "ErrImagePull: registry is down".to_owned();
+    assert_eq!(plan.waits, Some(UpdateWait { why: why.clone(), failed: true }));
+    assert_eq!(plan.wake_at, Some(update.world.now.boot + Duration::from_secs(10)));
+    update.world.pass_time(Duration::from_secs(10));
+    update.fetched(&down());
+    update.world.pass_time(Duration::from_secs(10));
+    let fetch = update.plan().fetch.unwrap();
+    assert!(!fetch.pull_allowed, "the next pull is due after 20 s; somebody may have imported it");
+    assert_eq!(update.why(), why, "the failure is told during the next try");
+    update.fetched(&Fetched::Failed {
+        reason: "ImagePullBackOff".to_owned(),
+        message: "still absent".to_owned(),
+    });
+    assert_eq!(update.why(), why);
+    update.world.pass_time(Duration::from_secs(10));
+    assert!(update.fetched(&Fetched::Present).pull_allowed);
+    assert_eq!(update.acts_on(), "b");
+}
+
+#[test]
+fn an_image_that_is_never_pulled_is_looked_for_every_ten_seconds() {
+    let mut update = Update::to_image("web:2", "Never");
+    for _ in 0..20 {
+        update.fetched(&down());
+        assert_eq!(update.plan().fetch, None, "not at once");
+        update.world.pass_time(Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn other_images_are_fetched_while_one_is_backed_off() {
+    let mut update = Update::to(&json!({"containers": [
+        {"name": "web", "image": "web:2"}, {"name": "side", "image": "side:2"},
+    ]}));
+    update.fetched(&down());
+    assert_eq!(&*update.fetched(&Fetched::Present).image, "side:2");
+    assert_eq!(update.plan().fetch, None);
+    assert!(update.why().contains("registry is down"));
+}
+
+#[test]
+fn what_was_fetched_survives_the_agent_and_not_another_edit() {
+    let mut update = Update::to_image("web:2", "Always");
+    update.fetched(&Fetched::Present);
+    update.world.restart_agent();
+    assert_eq!(update.acts_on(), "b");
+    assert!(update.world.memory.has_fetched(&"b".into(), "web"));
+    let edited = Update::to_image("web:3", "Always").wished;
+    let edited = DesiredPod { uid: "c".into(), revision: "3".into(), ..DesiredPod::clone(&edited) };
+    update.world.memory.prepare_for(Some(&edited));
+    update.wished = Arc::new(edited);
+    assert_eq!(update.acts_on(), "a");
+    assert!(!update.world.memory.has_fetched(&"b".into(), "web"));
+}
+
+#[test]
+fn a_new_revision_waits_for_its_objects() {
+    let mut update = Update::to(&json!({
+        "volumes": [{"name": "conf", "configMap": {"name": "web"}}],
+        "containers": [{
+            "name": "web", "image": "web:1",
+            "volumeMounts": [{"name": "conf", "mountPath": "/conf"}],
+            "envFrom": [{"secretRef": {"name": "keys"}}],
+        }],
+    }));
+    let wait = update.waits().unwrap();
+    assert!(wait.failed);
+    let parts = [
+        "volume \"conf\": ",
+        "configmap \"web\" not found",
+        "container \"web\": ",
+        "secret \"keys\" not found",
+    ];
+    assert!(parts.iter().all(|part| wait.why.contains(part)), "{}", wait.why);
+    assert_eq!(update.plan().fetch, None, "nothing is pulled for a pod that can't begin");
+    update.world.objects = NodeObjects::default();
+    let why = "ConfigMaps and Secrets have not been read yet".to_owned();
+    assert_eq!(update.waits(), Some(UpdateWait { why, failed: false }));
+}
+
+#[test]
+fn a_refused_revision_waits_and_an_evicted_pod_goes() {
+    let mut update = Update::to_image("web:1", "IfNotPresent");
+    update.hold = Some(evicted("b"));
+    assert_eq!(update.why(), "node was low on memory");
+    assert_eq!(update.acts_on(), "a");
+    update.hold = Some(evicted("a"));
+    assert_eq!(update.acts_on(), "b", "the hold takes the old one down");
+}
+
+#[test]
+fn a_pod_that_has_never_run_is_replaced_at_once() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    update.world.truth.containers.clear();
+    assert_eq!(update.acts_on(), "b");
+}
+
+#[test]
+fn a_crashing_pod_is_kept_between_its_restarts() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    update.world.kill("web", 1);
+    assert_eq!(update.acts_on(), "a");
+}
+
+#[test]
+fn nothing_waits_where_updates_are_not_prepared() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    update.world.settings.prepare_updates = false;
+    assert_eq!(update.acts_on(), "b");
+    assert_eq!(update.plan().fetch, None);
+}
+
+#[test]
+fn under_one_uid_only_another_image_replaces() {
+    let old = desired("a", &json!({"containers": [{"name": "web", "image": "web:1"}]}));
+    let new = |spec: Value| DesiredPod { revision: "2".into(), ..desired("a", &spec) };
+    let is_replaced = |new: &DesiredPod| replaces(new, &old.uid, &old.revision, &old.pod);
+    assert!(!is_replaced(&old));
+    assert!(is_replaced(&desired("b", &json!({"containers": []}))));
+    assert!(is_replaced(&new(json!({"containers": [{"name": "web", "image": "web:2"}]}))));
+    let added = json!({"containers": [
+        {"name": "web", "image": "web:1"}, {"name": "side", "image": "side:1"},
+    ]});
+    assert!(!is_replaced(&new(added)), "a container that is new interrupts nothing");
+}

@@ -1,0 +1,316 @@
+//! When a new revision of a pod takes over from the one that runs.
+//!
+//! ```text
+//!  wished revision = running revision ─► go
+//!  wished revision ≠ running revision ─► refused by admission?   ─yes─► wait
+//!                                        objects missing?        ─yes─► wait
+//!                                        image not fetched yet?  ─yes─► wait, fetch the next one
+//!                                        none of these           ─────► go
+//! ```
+//!
+//! While the new revision waits, the worker acts on orders that wish the running one: its
+//! containers restart, its probes run, and a shutdown stops it. Nothing about the wait is saved,
+//! except which images were fetched: it follows from the wish, the records and the runtime. So the
+//! wait survives a restart of the agent, and ends when the manifest is removed or edited.
+//!
+//! (The kubelet stops the old pod first. If the new image cannot be pulled, nothing runs.)
+
+use super::{
+    ContainerKind, Occupancy, PlanSettings, PodMemory, PodOrders, Wish,
+    backoff::{ImageBackOff, ImageTurn},
+    kill::kind_of,
+};
+use crate::{
+    model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, k8s},
+    podspec::{check_env_objects, check_volume_objects, is_made_from_objects, is_mounted},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Everything that the decision depends on, except the time.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdateInput<'a> {
+    pub orders: &'a Arc<PodOrders>,
+    /// The revision that a record names, that has not ended, and that the wished one is to replace;
+    /// see [`replaces`].
+    pub standing: Option<&'a Arc<DesiredPod>>,
+    pub observed: &'a ObservedPod,
+    pub settings: &'a PlanSettings,
+    pub memory: &'a PodMemory,
+    /// ConfigMaps and Secrets.
+    pub objects: &'a NodeObjects,
+}
+
+/// What the worker is to act on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdatePlan {
+    /// The orders as they are, or orders that keep the running revision.
+    pub orders: Arc<PodOrders>,
+    /// Why the new revision waits.
+    pub waits: Option<UpdateWait>,
+    /// The image to fetch now, beside everything else.
+    pub fetch: Option<Fetch>,
+    /// The boot time at which to decide again without any change of the input.
+    pub wake_at: Option<Duration>,
+}
+
+/// Why a new revision does not take over yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpdateWait {
+    /// The rest of a sentence about the new revision.
+    pub why: String,
+    /// Something has failed or is missing; false while the agent is at work.
+    pub failed: bool,
+}
+
+/// An image of the new revision that is to be made present.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetch {
+    pub pod: Arc<DesiredPod>,
+    /// The first container that has the image.
+    pub container: Box<str>,
+    pub kind: ContainerKind,
+    /// As in the specification.
+    pub image: Box<str>,
+    /// False during a back-off: only check whether the image is present.
+    pub pull_allowed: bool,
+}
+
+/// How a fetch has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    Present,
+    Failed {
+        /// The waiting reason: `ErrImagePull`, ...
+        reason: String,
+        message: String,
+    },
+}
+
+/// What is remembered of the images of a new revision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Preparation {
+    uid: PodUid,
+    revision: Box<str>,
+    /// The containers whose images were made present for their first start.
+    fetched: BTreeSet<Box<str>>,
+    /// Key: image as in the specification.
+    failed: BTreeMap<Box<str>, ImageBackOff>,
+}
+
+impl Preparation {
+    fn is_for(&self, pod: &DesiredPod) -> bool {
+        self.uid == pod.uid && self.revision == pod.revision
+    }
+}
+
+impl PodMemory {
+    /// Forgets what was prepared for another revision than the wished one.
+    pub fn prepare_for(&mut self, wished: Option<&DesiredPod>) {
+        self.preparation =
+            self.preparation.take().filter(|known| wished.is_some_and(|pod| known.is_for(pod)));
+    }
+
+    /// Takes the outcome of a fetch in.
+    pub fn fetched(&mut self, fetch: &Fetch, outcome: &Fetched, now: Now) {
+        self.prepare_for(Some(&fetch.pod));
+        let mut preparation = self.preparation.take().unwrap_or_else(|| {
+            Box::new(Preparation {
+                uid: fetch.pod.uid.clone(),
+                revision: fetch.pod.revision.clone(),
+                fetched: BTreeSet::new(),
+                failed: BTreeMap::new(),
+            })
+        });
+        let image = &fetch.image;
+        match outcome {
+            Fetched::Present => {
+                preparation.failed.remove(image);
+                let of_image = containers(&fetch.pod.pod)
+                    .filter(|container| container.image.as_deref() == Some(image));
+                preparation
+                    .fetched
+                    .extend(of_image.map(|container| container.name.as_str().into()));
+            }
+            Fetched::Failed { reason, message } => {
+                let back_off = preparation.failed.entry(image.clone()).or_default();
+                if fetch.pull_allowed {
+                    back_off.failed(reason, message, now);
+                } else {
+                    back_off.looked(now);
+                }
+            }
+        }
+        self.preparation = Some(preparation);
+    }
+
+    /// True when the image was fetched for the coming first start of this container, which
+    /// satisfies the pull policy `Always`.
+    pub(crate) fn has_fetched(&self, uid: &PodUid, container: &str) -> bool {
+        let preparation = self.preparation.as_ref().filter(|known| known.uid == *uid);
+        preparation.is_some_and(|known| known.fetched.contains(container))
+    }
+
+    /// A container has started. Its next start follows the pull policy again.
+    pub(super) fn used_fetched(&mut self, uid: &PodUid, container: &str) {
+        let Some(preparation) = self.preparation.as_mut().filter(|known| known.uid == *uid) else {
+            return;
+        };
+        preparation.fetched.remove(container);
+        if preparation.fetched.is_empty() {
+            self.preparation = None;
+        }
+    }
+}
+
+/// True when `wished` replaces the recorded revision: it has another uid, or (with a uid from the
+/// manifest) containers with other images. Other changes under the same uid are made in place.
+#[must_use]
+pub fn replaces(wished: &DesiredPod, uid: &PodUid, revision: &str, recorded: &k8s::Pod) -> bool {
+    if wished.uid != *uid {
+        return true;
+    }
+    let old: BTreeMap<&str, Option<&str>> =
+        containers(recorded).map(|c| (c.name.as_str(), c.image.as_deref())).collect();
+    *wished.revision != *revision
+        && containers(&wished.pod).any(|container| {
+            old.get(container.name.as_str()).is_some_and(|old| *old != container.image.as_deref())
+        })
+}
+
+/// Decides whether the wished revision takes over now.
+#[must_use]
+pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
+    let go =
+        || UpdatePlan { orders: Arc::clone(input.orders), waits: None, fetch: None, wake_at: None };
+    let (Wish::Run(wished), Some(standing)) = (&input.orders.wish, input.standing) else {
+        return go();
+    };
+    let prepares = input.settings.prepare_updates;
+    if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
+        return go();
+    }
+    let waits = |why, failed| UpdatePlan {
+        orders: Arc::new(keeping(input.orders, standing)),
+        waits: Some(UpdateWait { why, failed }),
+        ..go()
+    };
+    if let Some(hold) = input.orders.hold_on(&wished.uid) {
+        return waits(hold.message.clone(), true);
+    }
+    match missing_objects(&wished.pod, input.objects) {
+        Some(_) if !input.objects.known => {
+            return waits("ConfigMaps and Secrets have not been read yet".to_owned(), false);
+        }
+        Some(missing) => return waits(missing, true),
+        None => {}
+    }
+    match next_image(wished, input.memory, now) {
+        Images::Present => go(),
+        Images::Fetch { fetch, failure } => {
+            let failed = failure.is_some();
+            let why = failure.unwrap_or_else(|| format!("fetching image {:?}", fetch.image));
+            UpdatePlan { fetch: Some(fetch), ..waits(why, failed) }
+        }
+        Images::Wait { until, failure } => {
+            UpdatePlan { wake_at: Some(until), ..waits(failure, true) }
+        }
+    }
+}
+
+/// True when there is something to lose: a container of the running revision has started. A pod
+/// that waits for its image, for example, is replaced at once.
+fn has_run(input: &UpdateInput<'_>, standing: &DesiredPod) -> bool {
+    let own = Occupancy::new(input.observed, &input.settings.owner).own(&standing.uid, true);
+    let spec = standing.pod.spec.as_ref();
+    let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
+    own.is_alive()
+        && regular.iter().any(|container| {
+            let newest = own.newest(&container.name);
+            newest.is_some_and(|instance| instance.state != ContainerState::Created)
+        })
+}
+
+/// Orders that keep the running revision.
+fn keeping(orders: &PodOrders, standing: &Arc<DesiredPod>) -> PodOrders {
+    PodOrders {
+        wish: Wish::Run(Arc::clone(standing)),
+        // These are about the wished revision.
+        hold: None,
+        waits: None,
+        resize_wait: None,
+        ..orders.clone()
+    }
+}
+
+/// The references of the pod that nothing provides, in one sentence.
+fn missing_objects(pod: &k8s::Pod, objects: &NodeObjects) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let volumes = spec.volumes.iter().flatten();
+    let volumes =
+        volumes.filter(|volume| is_made_from_objects(volume) && is_mounted(spec, &volume.name));
+    let of_volumes = volumes.filter_map(|volume| {
+        let error = check_volume_objects(pod, volume, objects).err()?;
+        Some(format!("volume {:?}: {error}", volume.name))
+    });
+    let of_env = containers(pod).filter_map(|container| {
+        let error = check_env_objects(pod, container, objects).err()?;
+        Some(format!("container {:?}: {error}", container.name))
+    });
+    let missing: Vec<String> = of_volumes.chain(of_env).collect();
+    (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+enum Images {
+    Present,
+    Fetch { fetch: Fetch, failure: Option<String> },
+    Wait { until: Duration, failure: String },
+}
+
+/// The next image to fetch. The first failure is told until that image is present.
+fn next_image(wished: &Arc<DesiredPod>, memory: &PodMemory, now: Now) -> Images {
+    let known = memory.preparation.as_ref().filter(|known| known.is_for(wished));
+    let mut failure = None;
+    let mut until: Option<Duration> = None;
+    for container in containers(&wished.pod) {
+        if known.is_some_and(|known| known.fetched.contains(container.name.as_str())) {
+            continue;
+        }
+        let image = container.image.as_deref().unwrap_or_default();
+        let mut pull_allowed = true;
+        if let Some(back_off) = known.and_then(|known| known.failed.get(image)) {
+            failure.get_or_insert_with(|| format!("{}: {}", back_off.reason, back_off.message));
+            let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
+            match back_off.turn(present_will_do, now) {
+                ImageTurn::Pull => {}
+                ImageTurn::Look => pull_allowed = false,
+                ImageTurn::Wait(at) => {
+                    until = Some(until.map_or(at, |known| known.min(at)));
+                    continue;
+                }
+            }
+        }
+        let fetch = Fetch {
+            pod: Arc::clone(wished),
+            container: container.name.as_str().into(),
+            kind: kind_of(Some(&wished.pod), &container.name),
+            image: image.into(),
+            pull_allowed,
+        };
+        return Images::Fetch { fetch, failure };
+    }
+    match (until, failure) {
+        (Some(until), Some(failure)) => Images::Wait { until, failure },
+        (_, _) => Images::Present,
+    }
+}
+
+fn containers(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Container> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
+    init.chain(spec.map(|spec| spec.containers.as_slice()).unwrap_or_default())
+}

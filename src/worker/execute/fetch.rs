@@ -1,0 +1,65 @@
+//! Makes an image of a new revision present while the old one still runs.
+
+use super::{Host, Request, sandbox};
+use crate::{
+    image::{ImageEvent, PullPolicy, PullRequest},
+    model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, k8s},
+    plan::{Fetch, Fetched},
+    podspec::{container_of, is_static},
+};
+use std::sync::Arc;
+
+/// # Cancel safety
+/// Dropping it cancels the pull.
+pub(in crate::worker) async fn fetch(host: &Host, request: &Request, fetch: &Fetch) -> Fetched {
+    let pod = &fetch.pod.pod;
+    let Some(container) = container_of(pod, &fetch.container) else {
+        let message = format!("the pod has no container {:?}", fetch.container);
+        return Fetched::Failed { reason: "ErrImagePull".to_owned(), message };
+    };
+    let path = fetch.kind.field_path(&fetch.container);
+    let mut record = |event: ImageEvent| {
+        let ImageEvent { kind, reason, message } = event;
+        // An image that is present is no news: its container is started with a `Pulled` event.
+        if reason != "Pulled" || message.starts_with("Successfully") {
+            let target = request.target(Some(path.clone()));
+            host.events.record(Event { target, kind, reason, message });
+        }
+    };
+    let wanted = PullRequest {
+        image: &fetch.image,
+        policy: PullPolicy::of(container),
+        pull_allowed: fetch.pull_allowed,
+        accept_present: is_static(pod),
+        pull_secrets: &pull_secrets(host, request, pod),
+    };
+    let config = sandbox::config_for_pulls(host, pod);
+    match host.images.ensure(&wanted, &config, &mut record).await {
+        Ok(_) => Fetched::Present,
+        Err(failure) => {
+            Fetched::Failed { reason: failure.reason.as_str().to_owned(), message: failure.message }
+        }
+    }
+}
+
+/// The Secrets for pulls. The image may be public or present, so one that is missing is an event and
+/// no failure.
+pub(super) fn pull_secrets(host: &Host, request: &Request, pod: &k8s::Pod) -> Vec<Arc<DataObject>> {
+    let names = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for secret in names {
+        let key = ObjectKey::new(ObjectKind::Secret, &request.key.namespace, &secret.name);
+        match request.objects.found.get(&key) {
+            Some(object) => found.push(Arc::clone(object)),
+            None => missing.push(secret.name.as_str()),
+        }
+    }
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        host.record(request, EventKind::Warning, "FailedToRetrieveImagePullSecret", message);
+    }
+    found
+}
