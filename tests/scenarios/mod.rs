@@ -46,6 +46,7 @@ pub mod runtime;
 pub mod runtime_class;
 pub mod shutdown;
 pub mod stuck;
+pub mod updates;
 pub mod url;
 pub mod usage;
 pub mod versions;
@@ -64,6 +65,9 @@ macro_rules! shared_scenarios {
             lifecycle::a_pod_past_its_deadline_is_ended,
             lifecycle::nothing_is_done_when_nothing_changes,
             lifecycle::many_pods_at_once,
+            updates::an_update_waits_for_its_image,
+            updates::an_update_waits_for_its_objects,
+            updates::a_revision_that_is_not_ready_is_rolled_back,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
             edits::a_pod_that_comes_back_at_once_begins_anew,
             edits::an_edit_of_comments_changes_nothing,
