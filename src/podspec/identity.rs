@@ -2,6 +2,7 @@
 //! yes/no questions that several modules ask of a specification.
 
 use crate::model::{PodKey, PodUid, SYSTEM_CRITICAL_PRIORITY, k8s};
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// What Linux takes as host name.
@@ -53,6 +54,17 @@ pub fn pod_log_directory_name(key: &PodKey, uid: &PodUid) -> String {
 #[must_use]
 pub fn container_log_path(container: &str, restart_count: u32) -> String {
     format!("{container}/{restart_count}.log")
+}
+
+/// The addresses of a pod in the order of its status: at most one of each family, the family of the
+/// node's primary address first (IPv4 while the node has none). The kubelet gives the downward API
+/// this order too.
+#[must_use]
+pub fn primary_ips(ips: &[IpAddr], host_ips: &[IpAddr]) -> Vec<IpAddr> {
+    let is_v6 = host_ips.first().is_some_and(IpAddr::is_ipv6);
+    let first = ips.iter().find(|ip| ip.is_ipv6() == is_v6);
+    let second = ips.iter().find(|ip| ip.is_ipv6() != is_v6);
+    first.into_iter().chain(second).copied().collect()
 }
 
 /// Whether an init container is one that keeps running (`restartPolicy: Always`).

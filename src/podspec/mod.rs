@@ -38,7 +38,7 @@ pub use files::{
 pub use hash::container_hash;
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
-    is_sidecar, is_static, pod_display, pod_log_directory_name, uid_of,
+    is_sidecar, is_static, pod_display, pod_log_directory_name, primary_ips, uid_of,
 };
 pub use objects::{ObjectRef, check_env_objects, object_refs};
 pub use oom::oom_score_adj;

@@ -290,6 +290,21 @@ fn host_names() {
     assert_eq!(named(override_), text("a.b", ""));
 }
 
+/// One address of each family, the family of the node first, whatever the network's order is.
+#[test]
+fn addresses_of_a_pod_follow_the_family_of_the_node() {
+    let parse = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+    for (node, of_sandbox, expected) in [
+        (&[] as &[&str], &["fd00::2", "10.0.0.2"] as &[&str], &["10.0.0.2", "fd00::2"] as &[&str]),
+        (&["192.0.2.1"], &["fd00::2", "10.0.0.2", "10.0.0.3"], &["10.0.0.2", "fd00::2"]),
+        (&["fd00::1", "192.0.2.1"], &["10.0.0.2", "fd00::2"], &["fd00::2", "10.0.0.2"]),
+        (&["fd00::1"], &["10.0.0.2"], &["10.0.0.2"]),
+        (&["192.0.2.1"], &[], &[]),
+    ] {
+        assert_eq!(primary_ips(&parse(of_sandbox), &parse(node)), parse(expected), "{node:?}");
+    }
+}
+
 #[test]
 fn names_and_paths() {
     let (key, uid) = (PodKey::new("ns", "web"), PodUid::from("u1"));

@@ -15,7 +15,7 @@ pub use display::{display_status, ready_column, restarts};
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
-    podspec::{is_host_network, qos_class},
+    podspec::{is_host_network, primary_ips, qos_class},
 };
 use containers::Statuses;
 use jiff::Timestamp;
@@ -137,14 +137,10 @@ fn sorted(mut statuses: Vec<k8s::ContainerStatus>) -> Vec<k8s::ContainerStatus> 
     statuses
 }
 
-/// At most one address of each family, the node's primary family first. Addresses stay in the
-/// status of a pod that has lost its sandbox.
+/// The addresses of a pod. They stay in the status of a pod that has lost its sandbox.
 fn pod_ips(input: &StatusInput<'_>, cx: &StatusContext) -> Vec<String> {
-    let is_v6 = cx.host_ips.first().is_some_and(IpAddr::is_ipv6);
     let pick = |ips: &[IpAddr]| -> Vec<String> {
-        let first = ips.iter().find(|ip| ip.is_ipv6() == is_v6);
-        let second = ips.iter().find(|ip| ip.is_ipv6() != is_v6);
-        first.into_iter().chain(second).map(ToString::to_string).collect()
+        primary_ips(ips, &cx.host_ips).iter().map(ToString::to_string).collect()
     };
     if is_host_network(input.pod) {
         return pick(&cx.host_ips);

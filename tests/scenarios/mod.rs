@@ -20,6 +20,7 @@ pub mod damage;
 pub mod disk;
 pub mod disk_pressure;
 pub mod drivers;
+pub mod dual_stack;
 pub mod edits;
 pub mod faults;
 pub mod fields;
@@ -174,6 +175,7 @@ macro_rules! real_scenarios {
             fields::host_namespaces,
             fields::addresses_of_the_node_are_followed,
             stuck::a_dead_file_system_delays_only_pods_that_use_it,
+            dual_stack::pods_have_an_address_of_each_family,
             fields::a_host_port_leads_to_its_pod,
             fields::termination_messages,
             fields::logs_lie_where_shippers_look,

@@ -156,6 +156,41 @@ impl Containerd {
         }
     }
 
+    /// From the next pod on, pods have an IPv4 and an IPv6 address. The network must be away, and is
+    /// back then. The bridge gets its addresses here and not from the plugin, which would make the
+    /// whole machine a router of IPv6.
+    pub fn set_network_of_two_families(&self) {
+        let (number, bridge) = (self.network_number, format!("nodelet{}", self.network_number));
+        super::ip(&format!("link add {bridge} type bridge"));
+        super::ip(&format!("link set {bridge} up"));
+        super::ip(&format!("address add {}1/24 dev {bridge}", self.pod_network()));
+        super::ip(&format!("address add {}1/64 dev {bridge} nodad", self.pod_network_v6()));
+        let network = serde_json::json!({
+            "cniVersion": "0.4.0",
+            "name": format!("nodelet-{number}"),
+            "plugins": [{
+                "type": "bridge",
+                "bridge": bridge,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": self.dir.join("cni/addresses"),
+                    "ranges": [
+                        [{ "subnet": format!("{}0/24", self.pod_network()) }],
+                        [{ "subnet": format!("{}/64", self.pod_network_v6()) }],
+                    ],
+                },
+            }],
+        });
+        let file = self.dir.join("cni/conf/10-nodelet.conflist");
+        std::fs::write(file, network.to_string()).unwrap();
+    }
+
+    /// First bytes of the IPv6 addresses of pods after [`Self::set_network_of_two_families`].
+    pub fn pod_network_v6(&self) -> String {
+        // Never zero, which an address would leave out.
+        format!("fd00:211:{:x}::", 0x100 + u16::from(self.network_number))
+    }
+
     /// First bytes of the addresses that its pods get: `10.211.7.`
     pub fn pod_network(&self) -> String {
         format!("10.211.{}.", self.network_number)

@@ -16,7 +16,7 @@ use crate::{
     plan::{Failure, Outcome, Pull, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
         EnvContext, build_env, container_amounts, container_hash, container_of, expand_sub_path,
-        hostname, is_host_network, is_static,
+        hostname, is_host_network, is_static, primary_ips,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -261,7 +261,7 @@ impl Start<'_> {
             &EnvContext {
                 node_name: &self.host.settings.node_name,
                 host_ips: &host_ips,
-                pod_ips,
+                pod_ips: &primary_ips(pod_ips, &host_ips),
                 allocatable: &self.host.settings.allocatable,
                 objects: &self.request.objects,
             },
