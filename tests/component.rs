@@ -2,6 +2,7 @@
 
 mod scenarios;
 mod support;
+mod upgrade;
 mod workers;
 
 use support::world::Kind;

@@ -2,7 +2,10 @@
 
 use super::StoreError;
 use crate::{files::read_regular, model::from_json};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
@@ -10,7 +13,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of every state file.
+/// Version of every state file. A new field needs no new version: a release ignores the fields that
+/// it does not know, so that the release before can take over again.
 const VERSION: u32 = 1;
 /// The largest state file that is read, in bytes: more than all manifests of a source together.
 const MAX_STATE_BYTES: u64 = 256 << 20;
@@ -18,7 +22,6 @@ const MAX_STATE_BYTES: u64 = 256 << 20;
 const UNFINISHED: &str = ".unfinished";
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Versioned<T> {
     version: u32,
     /// The agent that wrote it, in files below a directory that agents may share.
@@ -76,10 +79,18 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path, belief: Belief<'_>) -> Read
             return Read::Foreign(set_aside_foreign(path, file.owner.as_deref()));
         }
         Ok(file) if file.version == VERSION => return Read::Content(file.content),
-        Ok(file) => format!("its version is {}, this nodelet knows {VERSION}", file.version),
-        Err(error) => error.to_string(),
+        Ok(file) => unknown_version(file.version),
+        // The content of another version may have another shape.
+        Err(error) => match from_json::<Versioned<IgnoredAny>>(&text) {
+            Ok(file) if file.version != VERSION => unknown_version(file.version),
+            Ok(_) | Err(_) => error.to_string(),
+        },
     };
     Read::Damaged(set_aside(path, &problem))
+}
+
+fn unknown_version(version: u32) -> String {
+    format!("its version is {version}, this nodelet knows {VERSION}")
 }
 
 /// Makes a directory with exactly this mode where it is missing; the directories above it get 0755.

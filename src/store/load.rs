@@ -61,7 +61,6 @@ pub enum LoadedSource {
 
 /// What a file of [`super::Store::put_memory`] holds: the file's name does not tell a long key.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct MemoryFile<T> {
     pub key: PodKey,
     pub memory: T,

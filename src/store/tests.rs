@@ -108,6 +108,33 @@ async fn what_is_saved_is_there_in_the_next_life() {
     assert!(Life::begin(dir.path()).loaded.pods.is_empty());
 }
 
+/// Its content may have a shape that this release does not know.
+#[tokio::test]
+async fn a_file_of_a_later_version_is_named_by_its_version() {
+    let dir = tempfile::tempdir().unwrap();
+    Life::begin(dir.path()).end().await;
+    let file = dir.path().join("root/nodelet/pods/default_a.json");
+    fs::write(&file, r#"{"version":2,"content":{"records":[]},"written":"then"}"#).unwrap();
+    let life = Life::begin(dir.path());
+    let warnings = life.store.warnings().borrow().join("\n");
+    assert!(warnings.contains("default_a.json"), "{warnings}");
+    assert!(warnings.contains("its version is 2, this nodelet knows 1"), "{warnings}");
+    assert!(file.with_extension("json.damaged-1").exists());
+    life.end().await;
+}
+
+#[tokio::test]
+async fn fields_that_are_not_known_are_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    Life::begin(dir.path()).end().await;
+    let evictions = dir.path().join("root/nodelet/evictions.json");
+    fs::write(&evictions, r#"{"version":1,"written":"then","content":["a"]}"#).unwrap();
+    let life = Life::begin(dir.path());
+    assert_eq!(**life.store.warnings().borrow(), [""; 0]);
+    assert_eq!(life.loaded.evictions, Some(serde_json::json!(["a"])));
+    life.end().await;
+}
+
 #[tokio::test]
 async fn a_damaged_file_is_set_aside_and_named() {
     let dir = tempfile::tempdir().unwrap();

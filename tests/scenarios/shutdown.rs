@@ -17,7 +17,7 @@ const PERIODS: &str = "shutdownGracePeriodByPodPriority:\n\
     - { priority: 0, shutdownGracePeriodSeconds: 4 }\n";
 
 /// A logind on a thread of its own.
-struct Logind {
+pub struct Logind {
     fake: Option<FakeLogind>,
     runtime: Handle,
     end: Option<oneshot::Sender<()>>,
@@ -25,7 +25,8 @@ struct Logind {
 }
 
 impl Logind {
-    fn start(bus: &Path) -> Self {
+    /// One that delays a shutdown for long enough.
+    pub fn start(bus: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
@@ -39,11 +40,13 @@ impl Logind {
         Self { fake: Some(fake), runtime: handle, end: Some(end), thread: Some(thread) }
     }
 
-    fn fake(&self) -> &FakeLogind {
+    /// The fake itself.
+    pub fn fake(&self) -> &FakeLogind {
         self.fake.as_ref().unwrap()
     }
 
-    fn prepare_for_shutdown(&self, down: bool) {
+    /// Signals that the machine goes down, or that it stays up after all.
+    pub fn prepare_for_shutdown(&self, down: bool) {
         self.runtime.block_on(self.fake().prepare_for_shutdown(down));
     }
 }

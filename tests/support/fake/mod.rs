@@ -5,6 +5,7 @@
 //! [`script`].
 
 mod events;
+mod saved;
 mod script;
 mod service;
 mod state;
@@ -12,6 +13,7 @@ mod state;
 use super::serve::{Served, on_socket};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::SignedDuration;
 use nodelet::cri::v1;
 use service::Services;
 use state::State;
@@ -114,6 +116,16 @@ impl Fake {
     /// Makes an image pullable (not present yet).
     pub fn publish_image(&self, name: &str) {
         self.shared.state().published.insert(name.to_owned());
+    }
+
+    /// Everything that it has, as JSON.
+    pub fn save(&self) -> serde_json::Value {
+        saved::save(&self.shared)
+    }
+
+    /// Has what was saved, as if `later` had passed since then. Containers that ran then run.
+    pub fn restore(&self, saved: serde_json::Value, later: SignedDuration) {
+        saved::restore(&self.shared, saved, later);
     }
 
     /// Sandboxes and containers that are left, one line each.

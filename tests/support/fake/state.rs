@@ -33,8 +33,9 @@ pub(super) struct State {
     /// What was removed from under a running container, one line each.
     violations: BTreeSet<String>,
     /// Reserved sandbox and container names, with the id that holds them.
-    names: HashMap<String, String>,
-    next: u64,
+    pub(super) names: HashMap<String, String>,
+    /// The number in the id that was given last.
+    pub(super) next: u64,
 }
 
 pub(super) struct Sandbox {
@@ -42,7 +43,7 @@ pub(super) struct Sandbox {
     pub(super) created_at: i64,
     pub(super) ready: bool,
     pub(super) ip: String,
-    name: String,
+    pub(super) name: String,
 }
 
 pub(super) struct Container {
@@ -52,7 +53,7 @@ pub(super) struct Container {
     pub(super) image_ref: String,
     pub(super) created_at: i64,
     pub(super) run: Run,
-    name: String,
+    pub(super) name: String,
 }
 
 /// The life of a container.
