@@ -11,6 +11,8 @@
 //! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |
+//! | `BENCH_FEATURE_ROUNDS` | 1 | how often each candidate plays the act of features; 0 for never |
+//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,memory` |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
@@ -33,11 +35,13 @@ mod upstream;
 
 mod cluster;
 mod facts;
+mod features;
 mod floor;
 mod hog;
 mod measure;
 mod plot;
 mod pressure;
+mod probed;
 mod process;
 mod report;
 mod results;
@@ -51,6 +55,9 @@ use std::{path::PathBuf, time::Duration};
 fn main() {
     if std::env::args().any(|argument| argument == hog::ARGUMENT) {
         return hog::take_memory();
+    }
+    if std::env::args().any(|argument| argument == probed::ARGUMENT) {
+        return probed::ask();
     }
     // `cargo test --benches` and `cargo bench` pass arguments of a test harness, which this is not.
     if std::env::args().any(|argument| argument == "--test") || support::skip_without_containerd() {
@@ -72,6 +79,8 @@ fn main() {
         idle_rounds: number("BENCH_IDLE_ROUNDS", 1),
         pressure_rounds: number("BENCH_PRESSURE_ROUNDS", 1),
         cluster_rounds: number("BENCH_CLUSTER_ROUNDS", 1),
+        feature_rounds: number("BENCH_FEATURE_ROUNDS", 1),
+        features: parts(),
         floor_at_a_time: number("BENCH_FLOOR", 4),
     };
     let plane = if plan.cluster_rounds > 0 { upstream::control_plane() } else { None };
@@ -82,8 +91,9 @@ fn main() {
     }
     let facts = facts::gather(&plan, &at_a_time, kubelet.as_deref());
     let mut figures = Figures::default();
-    let rounds = [plan.rounds, plan.idle_rounds, plan.pressure_rounds, plan.cluster_rounds];
-    for round in 0..rounds.into_iter().max().unwrap() {
+    let acts = [plan.rounds, plan.idle_rounds, plan.pressure_rounds, plan.cluster_rounds];
+    let rounds = acts.into_iter().chain([plan.feature_rounds]);
+    for round in 0..rounds.max().unwrap() {
         // Nobody always goes first.
         candidates.rotate_left(round.min(1));
         for candidate in &candidates {
@@ -105,6 +115,12 @@ fn main() {
             }
         }
         for candidate in &candidates {
+            if round < plan.feature_rounds {
+                progress(&format!("round {}, {}: features", round + 1, candidate.name()));
+                features::features(*candidate, &plan, kubelet.as_deref(), &mut figures);
+            }
+        }
+        for candidate in &candidates {
             if let Some(plane) = &plane
                 && round < plan.cluster_rounds
                 && *candidate != Candidate::Floor
@@ -117,6 +133,11 @@ fn main() {
         // After each round: a run that is cut short leaves what it has.
         report::write(&figures, &plan, &facts, &directory());
     }
+}
+
+fn parts() -> Vec<String> {
+    let all = || features::PARTS.map(str::to_owned).to_vec();
+    variable("BENCH_FEATURES").map_or_else(all, |t| t.split(',').map(str::to_owned).collect())
 }
 
 fn measure_floor(plan: &Plan) -> Vec<(usize, f64)> {

@@ -37,6 +37,10 @@ pub struct Plan {
     pub pressure_rounds: usize,
     /// How often each agent is a node of a cluster.
     pub cluster_rounds: usize,
+    /// How often each candidate plays the act of features.
+    pub feature_rounds: usize,
+    /// The parts of it.
+    pub features: Vec<String>,
     /// Calls that the floor makes at a time.
     pub floor_at_a_time: usize,
 }

@@ -59,6 +59,24 @@ pub enum Row {
     Watching(usize),
     /// Pods that went although nothing but page cache was large.
     FalseEvictions,
+    /// CPU time of a full node with three HTTP probes a second for each pod, in percent of one core.
+    ProbeCpu,
+    /// By how many milliseconds the distance of two probes differs from their period while the
+    /// machine is busy, for 99 of 100.
+    ProbeJitter,
+    /// CPU time with ten exec probes a second, in percent of one core.
+    ExecCpu,
+    /// What they cost the runtime.
+    ExecRuntimeCpu,
+    /// Seconds from the last good liveness probe of 1 s until the container runs again.
+    Liveness,
+    /// Seconds from the edit of a ConfigMap's file until a container reads the new data.
+    ConfigSeen,
+    /// How far a log gets past its size at 200 MiB/s, in MiB.
+    LogPast,
+    /// Resident memory of a full node with probes, a ConfigMap and rotation, in MiB more than
+    /// without.
+    FeaturesRss,
     /// Seconds from the agent's start until the API server shows its node as Ready.
     Ready,
     /// Seconds from the crossing of a threshold of a disk until the API server shows the condition.
@@ -121,6 +139,14 @@ impl Row {
             Self::Watching(0),
             Self::Watching(1),
             Self::FalseEvictions,
+            Self::ProbeCpu,
+            Self::ProbeJitter,
+            Self::ExecCpu,
+            Self::ExecRuntimeCpu,
+            Self::Liveness,
+            Self::ConfigSeen,
+            Self::LogPast,
+            Self::FeaturesRss,
             Self::Ready,
             Self::ConditionShown,
             Self::Shown,
@@ -173,6 +199,16 @@ impl Row {
             Self::Watching(0) => "CPU of watching, idle".to_owned(),
             Self::Watching(_) => "CPU of watching, 100 MiB from a threshold".to_owned(),
             Self::FalseEvictions => "evictions for churning page cache, 20 s".to_owned(),
+            Self::ProbeCpu => format!("CPU of 3 HTTP probes a second for each pod, {pods} pods"),
+            Self::ProbeJitter => "probes 1 s apart, machine busy: 99 % within".to_owned(),
+            Self::ExecCpu => "CPU of 10 exec probes a second".to_owned(),
+            Self::ExecRuntimeCpu => "containerd's CPU for 10 exec probes a second".to_owned(),
+            Self::Liveness => "last good liveness probe → restarted".to_owned(),
+            Self::ConfigSeen => "ConfigMap file edited → read in the container".to_owned(),
+            Self::LogPast => "how far a log gets past 10 MiB, 200 MiB/s".to_owned(),
+            Self::FeaturesRss => {
+                format!("RSS for probes, a ConfigMap and rotation, {pods} pods")
+            }
             Self::Ready => "cluster: agent start → node Ready".to_owned(),
             Self::ConditionShown => "cluster: disk crossed → DiskPressure shown".to_owned(),
             Self::Shown => "cluster: container started → pod shown as Ready".to_owned(),
@@ -217,6 +253,14 @@ impl Row {
             Self::DiskEvicted => "disk_evicted_seconds".to_owned(),
             Self::Watching(near) => format!("watching_percent_{}", ["far", "near"][near]),
             Self::FalseEvictions => "false_evictions".to_owned(),
+            Self::ProbeCpu => "probe_cpu_percent".to_owned(),
+            Self::ProbeJitter => "probe_jitter_milliseconds".to_owned(),
+            Self::ExecCpu => "exec_cpu_percent".to_owned(),
+            Self::ExecRuntimeCpu => "exec_runtime_cpu_percent".to_owned(),
+            Self::Liveness => "liveness_seconds".to_owned(),
+            Self::ConfigSeen => "config_seen_seconds".to_owned(),
+            Self::LogPast => "log_past_mib".to_owned(),
+            Self::FeaturesRss => "features_rss_mib".to_owned(),
             Self::Ready => "cluster_ready_seconds".to_owned(),
             Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
             Self::Shown => "cluster_shown_seconds".to_owned(),
@@ -246,6 +290,10 @@ impl Row {
             Self::Past(..) => format!("{value:.0} MiB"),
             Self::FalseEvictions | Self::Threads(_) | Self::Requests => format!("{value:.0}"),
             Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
+            Self::Liveness | Self::ConfigSeen => format!("{value:.3} s"),
+            Self::ProbeCpu | Self::ExecCpu | Self::ExecRuntimeCpu => format!("{value:.2} %"),
+            Self::ProbeJitter => format!("{value:.1} ms"),
+            Self::LogPast | Self::FeaturesRss => format!("{value:.1} MiB"),
             Self::Rss(_)
             | Self::RssAnon(_)
             | Self::RssFile(_)
@@ -278,6 +326,11 @@ impl Row {
             Self::Past(1, _) => Goal::AtMost(20.0),
             Self::Watching(0) => Goal::AtMost(0.05),
             Self::FalseEvictions => Goal::AtMost(0.0),
+            Self::ProbeCpu => Goal::TimesFloor(1.3),
+            Self::Liveness => Goal::TimesFloor(1.15),
+            Self::ConfigSeen => Goal::AtMost(1.0),
+            Self::FeaturesRss => Goal::AtMost(1.5),
+            Self::ProbeJitter | Self::ExecCpu | Self::ExecRuntimeCpu | Self::LogPast => Goal::None,
             Self::Ready => Goal::AtMost(1.0),
             Self::Healed(_) => Goal::AtMost(1.0),
             Self::ClusterRss(2) => Goal::AtMost(15.0),

@@ -77,8 +77,17 @@ impl Victim {
 
     /// Kills its process; gives the moment before.
     pub fn kill(&self) -> Moment {
+        self.signal(nix::sys::signal::Signal::SIGKILL)
+    }
+
+    /// Asks its process to end; gives the moment before.
+    pub fn terminate(&self) -> Moment {
+        self.signal(nix::sys::signal::Signal::SIGTERM)
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) -> Moment {
         let begun = now();
-        nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        nix::sys::signal::kill(self.pid, signal).unwrap();
         begun
     }
 }
@@ -252,6 +261,16 @@ impl Stage {
         begun
     }
 
+    /// Writes a file of the agent's manifest directory anew; gives the moment before.
+    pub fn write_manifest(&self, file: &str, text: &str) -> Moment {
+        let beside = self.slot.dir().join("beside");
+        fs::create_dir_all(&beside).unwrap();
+        fs::write(beside.join(file), text).unwrap();
+        let begun = now();
+        fs::rename(beside.join(file), self.manifests().join(file)).unwrap();
+        begun
+    }
+
     /// Deletes manifests; gives the moment before the first.
     pub fn remove_pods(&self, pods: &[Pod]) -> Moment {
         let manifests = self.manifests();
@@ -283,6 +302,23 @@ impl Stage {
             ids.iter().map(|id| self.cri.container_status(id).started_at).collect();
         moments.sort_unstable();
         moments
+    }
+
+    /// Waits until every container of the pods runs.
+    pub fn all_started(&self, pods: &[Pod]) {
+        let containers = |pod: &Pod| pod.value()["spec"]["containers"].as_array().unwrap().len();
+        let wanted: usize = pods.iter().map(containers).sum();
+        let running =
+            |container: &v1::Container| container.state() == v1::ContainerState::ContainerRunning;
+        self.wait("all containers run", Duration::from_millis(250), || {
+            let running = self.cri.containers().into_iter().filter(running).count();
+            (running >= wanted).then_some(())
+        });
+    }
+
+    /// The log of a running pod's container.
+    pub fn log_of(&self, pod: &Pod) -> PathBuf {
+        self.cri.container_status(&self.victim(pod).id).log_path.into()
     }
 
     /// The container of a running pod, to be killed.
