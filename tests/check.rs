@@ -242,3 +242,21 @@ fn check_names_objects_that_no_document_provides() {
         text.contains("pod.yaml:1:1: kind: Forbidden: configPath is for ConfigMaps and Secrets")
     );
 }
+
+/// The control plane that kubeadm makes, as it makes it: accepted, with a warning of the empty
+/// status that kubeadm writes and nothing else.
+#[test]
+fn check_accepts_the_manifests_of_kubeadm() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests/good");
+    let parts = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+    let mut check = Command::new(BINARY);
+    check.args(["check", "--hostname-override=n1"]);
+    check.args(parts.map(|part| fixtures.join(format!("kubeadm-{part}.yaml"))));
+    let output = check.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let rest: Vec<&str> = said.lines().filter(|l| !l.contains(": warning: status: ")).collect();
+    let ends = parts.map(|part| format!("kubeadm-{part}.yaml: ok: pod kube-system/{part}-n1"));
+    assert_eq!(rest.len(), parts.len(), "{said}");
+    assert!(rest.iter().zip(&ends).all(|(line, end)| line.ends_with(end)), "{said}");
+}

@@ -23,6 +23,7 @@ mod clock;
 mod credentials;
 mod faults;
 mod identity;
+mod kubeadm;
 mod links;
 mod load;
 mod network;

@@ -12,6 +12,7 @@ use hyper_util::{
 };
 use serde_json::Value;
 use std::{fmt::Write as _, net::SocketAddr, time::Duration};
+use tokio_rustls::rustls::ClientConfig;
 
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -53,11 +54,13 @@ impl Answer {
 impl Client {
     /// Asks `server` as `identity`, or as nobody.
     pub fn new(server: SocketAddr, authority: &Authority, identity: Option<&Identity>) -> Self {
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(authority.client_config(identity))
-            .https_only()
-            .enable_http1()
-            .build();
+        Self::with_tls(server, authority.client_config(identity))
+    }
+
+    /// Asks `server` over such TLS.
+    pub fn with_tls(server: SocketAddr, tls: ClientConfig) -> Self {
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
         Self { server, http, deadline: DEADLINE }
     }

@@ -18,6 +18,7 @@
 pub mod client;
 pub mod component;
 mod flags;
+pub mod kubeadm;
 pub mod kubeconfig;
 pub mod link;
 pub mod metrics;

@@ -112,18 +112,25 @@ impl Authority {
 
     /// What a client needs that trusts this authority.
     pub fn client_config(&self, identity: Option<&Identity>) -> ClientConfig {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        match identity {
-            Some(identity) => {
-                config.with_client_auth_cert(identity.chain(), identity.key()).unwrap()
-            }
-            None => config.with_no_client_auth(),
-        }
+        let own = identity.map(|identity| (identity.chain(), identity.key()));
+        client_config(self.certificate.clone(), own)
+    }
+}
+
+/// What a client needs that trusts `root` and shows a certificate of its own.
+pub fn client_config(
+    root: CertificateDer<'static>,
+    own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(root).unwrap();
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    match own {
+        Some((chain, key)) => config.with_client_auth_cert(chain, key).unwrap(),
+        None => config.with_no_client_auth(),
     }
 }
 

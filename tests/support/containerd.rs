@@ -97,6 +97,12 @@ impl Containerd {
         script("kill", &self.dir, &[]);
     }
 
+    /// What a loss of power does: the daemon, its shims and all containers end, and of what they
+    /// have made only the files on disk are left.
+    pub fn lose_power(&self) {
+        script("lose-power", &self.dir, &[]);
+    }
+
     /// Starts the daemon again.
     pub fn start_again(&self) {
         script("start", &self.dir, &[]);

@@ -10,7 +10,7 @@ mod namespace;
 mod tcp;
 
 pub use http::{Http, Moment, Recorded, RuleId};
-pub use namespace::{Namespace, address_in};
+pub use namespace::{Namespace, address_in, address_outside};
 pub use tcp::{Bytes, Flapping, Tcp};
 
 use super::ControlPlane;

@@ -29,7 +29,7 @@ impl Namespace {
         let (name, wire) = (namespace.name.as_str(), namespace.wire.as_str());
         ip(&format!("netns add {name}"));
         ip(&format!("link add {wire} type veth peer name peer netns {name}"));
-        ip(&format!("address add 10.214.{number}.1/30 dev {wire}"));
+        ip(&format!("address add {}/30 dev {wire}", address_outside(slot)));
         ip(&format!("link set {wire} up"));
         ip(&format!("-n {name} address add {}/30 dev peer", namespace.address));
         ip(&format!("-n {name} link set peer up"));
@@ -72,6 +72,11 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+/// The address at the near end of the wire, which only this slot has.
+pub fn address_outside(slot: &Slot) -> Ipv4Addr {
+    Ipv4Addr::new(10, 214, slot.number(), 1)
 }
 
 /// The address inside, for certificates.

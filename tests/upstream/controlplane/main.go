@@ -14,6 +14,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 )
 
 func main() {
@@ -26,6 +27,13 @@ func main() {
 	}
 	if part, known := parts[name]; known {
 		os.Exit(cli.Run(part()))
+	}
+	if name == "kubeadm" {
+		if err := kubeadm.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	if name != "etcd" {
 		fmt.Fprintf(os.Stderr, "there is no %s in here\n", name)
