@@ -11,6 +11,7 @@ use crate::{
         health_server::{Health, HealthServer},
     },
     model::k8s,
+    skips::say_skipped,
 };
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -24,6 +25,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tonic::codegen::Service as _;
+
+mod misbehaving;
 
 /// Long enough for any answer.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -229,6 +232,10 @@ async fn tls_server(
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)
         .unwrap();
+    serve_tls(config).await
+}
+
+async fn serve_tls(config: rustls::ServerConfig) -> u16 {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let (listener, port) = listener().await;
     tokio::spawn(async move {
@@ -358,6 +365,11 @@ impl Health for Says {
 /// A gRPC server with the health service, or without any.
 async fn grpc_server(with_health: bool) -> u16 {
     let (listener, port) = listener().await;
+    serve_grpc(listener, with_health);
+    port
+}
+
+fn serve_grpc(listener: TcpListener, with_health: bool) {
     let health = HealthServer::new(Says);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -376,7 +388,6 @@ async fn grpc_server(with_health: bool) -> u16 {
             tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
         }
     });
-    port
 }
 
 #[tokio::test]
