@@ -21,12 +21,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A pod's log directory found on disk; whose pod it is or was is for the caller to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodLogs {
-    pub key: PodKey,
-    pub uid: PodUid,
-}
+/// The log directories of one uid that are found in one go: a pod that may write to the directory
+/// above can make any number.
+const MOST_DIRECTORIES: usize = 1000;
 
 impl HostFiles {
     /// `<podLogsDir>/<namespace>_<name>_<uid>`, the sandbox's log directory.
@@ -149,7 +146,8 @@ impl HostFiles {
         for_each_name(&directory, &path, |name| {
             if LogName::parse(name).is_some_and(|name| name.restart_count == restart_count)
                 && let Err(errno) = unlinkat(&directory, name, UnlinkatFlags::NoRemoveDir)
-                && errno != Errno::ENOENT
+                // A directory is no log file: it goes with the pod.
+                && !matches!(errno, Errno::ENOENT | Errno::EISDIR)
                 && result.is_ok()
             {
                 result = Err(io_error("remove", &path.join(name), errno.into()));
@@ -194,14 +192,21 @@ impl HostFiles {
         core::parse_log_directory(directory).map(|(_, uid)| uid.into())
     }
 
-    /// The log directories of all pods that have one, of other agents' pods too.
+    /// The pods with this uid that have a log directory, of other agents too.
     ///
     /// # Errors
     /// When `podLogsDir` can't be listed.
-    pub fn list_pod_logs(&self) -> Result<Vec<PodLogs>, HostFileError> {
-        let names = list(&self.paths.pod_logs_dir)?;
-        let parsed = names.iter().filter_map(|name| core::parse_log_directory(name));
-        Ok(parsed.map(|(key, uid)| PodLogs { key, uid: uid.into() }).collect())
+    pub fn pods_with_logs(&self, uid: &PodUid) -> Result<Vec<PodKey>, HostFileError> {
+        let mut found = Vec::new();
+        each_name(&self.paths.pod_logs_dir, |name| {
+            if let Some((key, of)) = core::parse_log_directory(name)
+                && of == uid.as_str()
+                && found.len() < MOST_DIRECTORIES
+            {
+                found.push(key);
+            }
+        })?;
+        Ok(found)
     }
 
     /// Deletes the log directory of a pod that is gone, and the links into it. Nothing to do when
@@ -307,18 +312,26 @@ fn is_directory(path: &Path) -> Result<bool, HostFileError> {
 
 /// Names in a directory, sorted; none when it doesn't exist. Names that are not UTF-8 aren't ours.
 fn list(directory: &Path) -> Result<Vec<String>, HostFileError> {
+    let mut names = Vec::new();
+    each_name(directory, |name| names.push(name.to_owned()))?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// As [`list`], without holding them all.
+fn each_name(directory: &Path, mut handle: impl FnMut(&str)) -> Result<(), HostFileError> {
     let failed = |source| io_error("list", directory, source);
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(failed(source)),
     };
-    let mut names = Vec::new();
     for entry in entries {
-        names.extend(entry.map_err(failed)?.file_name().into_string());
+        if let Some(name) = entry.map_err(failed)?.file_name().to_str() {
+            handle(name);
+        }
     }
-    names.sort_unstable();
-    Ok(names)
+    Ok(())
 }
 
 /// Calls `handle` with every name in a directory that is UTF-8. `path` is for messages.

@@ -17,6 +17,10 @@ use nix::{
 use rustix::fs::{RenameFlags, renameat_with};
 use std::{fs::File, io, os::fd::OwnedFd, path::PathBuf, time::Duration};
 
+/// The log files of one directory that are looked at in one go, and the files set aside that all
+/// logs are measured by: a container that may write there can make any number.
+const MOST_NAMES: usize = 10_000;
+
 /// The log of one instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPlace {
@@ -110,30 +114,31 @@ impl HostFiles {
     /// a moment ago, and removes what an agent has left that ended meanwhile.
     ///
     /// # Errors
-    /// The first failure.
+    /// The first failure, after trying everything.
     pub fn tidy_log(&self, place: &LogPlace, now: Timestamp) -> Result<Tidied, HostFileError> {
         let Some(directory) = self.log_directory(place)? else { return Ok(Tidied::default()) };
         let set_aside = directory.set_aside(place)?;
         let tidying = set_aside.tidying();
+        let mut result = Ok(());
         for name in tidying.unfinished {
-            directory.remove(name)?;
+            result = result.and(directory.remove(name));
         }
         for stamp in tidying.doubled {
-            directory.remove(&plain_name(place.restart_count, stamp))?;
+            result = result.and(directory.remove(&plain_name(place.restart_count, stamp)));
         }
         let mut tidied = Tidied::default();
         for stamp in tidying.to_compress {
-            if directory.compress(place, stamp, now)? {
-                tidied.compressed += 1;
-            } else {
-                tidied.left += 1;
+            match directory.compress(place, stamp, now) {
+                Ok(true) => tidied.compressed += 1,
+                Ok(false) => tidied.left += 1,
+                Err(error) => result = result.and(Err(error)),
             }
         }
-        Ok(tidied)
+        result.map(|()| tidied)
     }
 
     /// Every log file of the pods: the bytes of all, and the files that were set aside. What can't
-    /// be read is left out.
+    /// be read is left out, and so are files beyond a number that no honest node has.
     #[must_use]
     pub fn measure_logs(
         &self,
@@ -156,7 +161,9 @@ impl HostFiles {
                     let Ok(Some(stat)) = directory.stat(&name) else { continue };
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
                     total = total.saturating_add(size);
-                    if let LogKind::SetAside { stamp, .. } = parsed.kind {
+                    if let LogKind::SetAside { stamp, .. } = parsed.kind
+                        && old.len() < MOST_NAMES
+                    {
                         place.restart_count = parsed.restart_count;
                         let (place, stamp) = (place.clone(), stamp.to_owned());
                         old.push(OldFile { place, stamp, size });
@@ -185,10 +192,20 @@ impl HostFiles {
 }
 
 impl Directory {
+    /// The names of log files. A directory with such a name is none: it can't be removed as a file.
     fn names(&self) -> Result<Vec<String>, HostFileError> {
         let mut names = Vec::new();
-        for_each_name(&self.fd, &self.path, |name| names.push(name.to_owned()))?;
+        for_each_name(&self.fd, &self.path, |name| {
+            if names.len() < MOST_NAMES && LogName::parse(name).is_some() && !self.is_dir(name) {
+                names.push(name.to_owned());
+            }
+        })?;
         Ok(names)
+    }
+
+    fn is_dir(&self, name: &str) -> bool {
+        let stat = fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| file_type(&stat) == SFlag::S_IFDIR)
     }
 
     fn set_aside(&self, place: &LogPlace) -> Result<SetAside, HostFileError> {
@@ -199,11 +216,7 @@ impl Directory {
     /// A regular file; `None` when there is none.
     fn stat(&self, name: &str) -> Result<Option<FileStat>, HostFileError> {
         match fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat)
-                if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG =>
-            {
-                Ok(Some(stat))
-            }
+            Ok(stat) if file_type(&stat) == SFlag::S_IFREG => Ok(Some(stat)),
             Ok(_) => Err(HostFileError::Suspicious {
                 path: self.path.join(name),
                 expected: "a regular file",
@@ -215,7 +228,8 @@ impl Directory {
 
     fn remove(&self, name: &str) -> Result<(), HostFileError> {
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            // A directory is no log file.
+            Ok(()) | Err(Errno::ENOENT | Errno::EISDIR) => Ok(()),
             Err(errno) => Err(self.failed("remove", name, errno.into())),
         }
     }
@@ -283,6 +297,10 @@ impl Directory {
     fn failed(&self, operation: &'static str, name: &str, source: io::Error) -> HostFileError {
         io_error(operation, &self.path.join(name), source)
     }
+}
+
+fn file_type(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
 /// Whether nothing was written to a file for a while. After the clock was set back this is not

@@ -1,4 +1,4 @@
-use super::{core::*, logs::PodLogs, *};
+use super::{core::*, *};
 use crate::{
     beneath::{Removal, Slice},
     model::{ContainerId, PodKey, PodUid, k8s},
@@ -277,6 +277,8 @@ fn log_directories_count_restarts_and_are_removed() {
 
     let id = ContainerId::from("c2");
     let log = logs.join("2.log");
+    // Not a log, and in nobody's way.
+    fs::create_dir(logs.join("2.log.20260101-000001")).unwrap();
     files.link_container_log(&key(), "web", &id, &log).unwrap();
     files.link_container_log(&key(), "web", &id, &log).unwrap();
     let link = dir.path().join("log/containers/web-node1_default_web-c2.log");
@@ -285,14 +287,15 @@ fn log_directories_count_restarts_and_are_removed() {
     assert!(fs::symlink_metadata(&link).is_err());
     let mut left: Vec<_> = fs::read_dir(&logs).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["0.log", "10.log.gz", "notes"]);
+    assert_eq!(left, ["0.log", "10.log.gz", "2.log.20260101-000001", "notes"]);
     files.remove_container_logs((&key(), &uid()), "web", &id, 2).unwrap();
 
-    assert_eq!(files.list_pod_logs().unwrap(), [PodLogs { key: key(), uid: uid() }]);
+    assert_eq!(files.pods_with_logs(&uid()).unwrap(), [key()]);
+    assert!(files.pods_with_logs(&"other".into()).unwrap().is_empty());
     remove_pod_logs(&files).unwrap();
     assert!(!logs.exists());
     remove_pod_logs(&files).unwrap();
-    assert!(files.list_pod_logs().unwrap().is_empty());
+    assert!(files.pods_with_logs(&uid()).unwrap().is_empty());
 }
 
 #[test]

@@ -87,6 +87,8 @@ struct Log {
     tidying: bool,
     /// The last rotation failed, and the log of the agent says so.
     failing: bool,
+    /// The last compression failed, and the log of the agent says so.
+    untidy: bool,
 }
 
 /// inotify, with the containers whose logs are watched.
@@ -227,6 +229,7 @@ impl LogRotatorTask {
                     rotating: false,
                     tidying: false,
                     failing: false,
+                    untidy: false,
                 });
                 self.logs.insert(instance.id.clone(), log);
             }
@@ -326,11 +329,16 @@ impl LogRotatorTask {
                 let Some(log) = self.logs.get_mut(&id) else { return };
                 log.tidying = false;
                 let left = match result {
-                    Ok(tidied) => tidied.left > 0,
+                    Ok(tidied) => {
+                        log.untidy = false;
+                        tidied.left > 0
+                    }
                     Err(error) => {
                         let err = error_chain(&error);
                         let LogPlace { key, container, .. } = &log.place;
-                        tracing::warn!(pod = %key, container = &**container, err, "cannot compress the container's old logs");
+                        if !std::mem::replace(&mut log.untidy, true) {
+                            tracing::warn!(pod = %key, container = &**container, err, "cannot compress the container's old logs");
+                        }
                         true
                     }
                 };

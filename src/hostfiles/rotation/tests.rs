@@ -170,6 +170,39 @@ fn links_among_the_logs_are_not_followed() {
     assert!(error.to_string().contains("is not a directory"), "{error}");
 }
 
+/// Directories, FIFOs and links with the names of log files, as a container with a writable log
+/// directory can make them.
+#[test]
+fn impostors_stop_neither_rotation_nor_compression() {
+    let logs = logs();
+    let victim = logs.dir.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let at = |name: &str| logs.path.join(name);
+    fs::create_dir_all(at("3.log.20250101-000000/below")).unwrap();
+    fs::create_dir(at("3.log.20250101-000000.gz.tmp")).unwrap();
+    nix::unistd::mkfifo(&at("3.log.20250101-000001"), Mode::S_IRWXU).unwrap();
+    symlink(&victim, at("3.log.20250101-000002")).unwrap();
+    fs::create_dir(at("3.log.20260101-000001.gz")).unwrap();
+    let minute = Duration::from_secs(60);
+    for second in 1..=3 {
+        logs.write_aged(&format!("3.log.20260101-00000{second}"), "old", minute);
+    }
+    // Each impostor is in the way of its own file only.
+    logs.files.tidy_log(&logs.place, Timestamp::now()).unwrap_err();
+    assert_eq!(logs.unpacked("3.log.20260101-000002.gz"), "old");
+    assert!(!at("3.log.20260101-000002").exists() && at("3.log.20260101-000001").exists());
+    logs.write("3.log", "now");
+    assert_eq!(logs.set_aside(3, 1), "20261124-120001.000000");
+    logs.expect(&[
+        "3.log.20250101-000000",
+        "3.log.20250101-000000.gz.tmp",
+        "3.log.20260101-000001.gz",
+        "3.log.20260101-000003",
+        "3.log.20261124-120001.000000",
+    ]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+}
+
 #[test]
 fn logs_of_all_pods_are_measured_and_removed() {
     let logs = logs();

@@ -77,9 +77,8 @@ impl Leftovers {
         for pod in found.into_iter().filter(|pod| pod.uid == wanted) {
             self.cgroups.remove_pod(&pod.name).await?;
         }
-        let files = self.files.clone();
-        let logs = blocking(&LOOKS, move || files.list_pod_logs()).await?;
-        let keys = logs.into_iter().filter(|logs| logs.uid == *uid).map(|logs| logs.key).collect();
+        let (files, wanted) = (self.files.clone(), uid.clone());
+        let keys = blocking(&LOOKS, move || files.pods_with_logs(&wanted)).await?;
         unmount_and_delete(&self.volumes, uid).await?;
         remove_host_directories(&self.volumes, &self.files, uid, keys).await
     }
