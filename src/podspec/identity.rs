@@ -14,6 +14,8 @@ const MAX_FQDN: usize = 64;
 pub struct Hostname {
     /// What the sandbox gets as host name; empty on the host's network, where it keeps the node's.
     pub hostname: String,
+    /// The same without the domain: what the hosts file has beside the full name.
+    pub short: String,
     /// `<subdomain>.<namespace>.svc.<cluster domain>`; empty without a subdomain.
     pub domain: String,
 }
@@ -113,7 +115,8 @@ pub fn hostname(pod: &k8s::Pod, cluster_domain: &str) -> Result<Hostname, Hostna
     };
     let given = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     if let Some(name) = given(&spec.hostname_override) {
-        return Ok(Hostname { hostname: shortened(&name), domain: String::new() });
+        let name = shortened(&name);
+        return Ok(Hostname { short: name.clone(), hostname: name, domain: String::new() });
     }
     let name = given(&spec.hostname).or_else(|| pod.metadata.name.clone()).unwrap_or_default();
     let name = shortened(&name);
@@ -122,13 +125,13 @@ pub fn hostname(pod: &k8s::Pod, cluster_domain: &str) -> Result<Hostname, Hostna
         .map(|subdomain| format!("{subdomain}.{namespace}.svc.{cluster_domain}"))
         .unwrap_or_default();
     if spec.set_hostname_as_fqdn != Some(true) || domain.is_empty() {
-        return Ok(Hostname { hostname: name, domain });
+        return Ok(Hostname { short: name.clone(), hostname: name, domain });
     }
     let fqdn = format!("{name}.{domain}");
     if fqdn.len() > MAX_FQDN {
         return Err(HostnameError::FqdnTooLong { fqdn });
     }
-    Ok(Hostname { hostname: fqdn, domain })
+    Ok(Hostname { hostname: fqdn, short: name, domain })
 }
 
 /// The first 63 bytes, without the `-` and `.` that a cut may leave at the end.

@@ -278,6 +278,8 @@ fn host_names() {
     fqdn["setHostnameAsFQDN"] = json!(true);
     let domain = "s.ns.svc.cluster.local";
     assert_eq!(named(fqdn.clone()), text(&format!("h.{domain}"), domain));
+    let made = pod(json!({"metadata": {"namespace": "ns"}, "spec": fqdn.clone()}));
+    assert_eq!(hostname(&made, "cluster.local").unwrap().short, "h");
     fqdn["subdomain"] = json!("s".repeat(60));
     let error = named(fqdn).unwrap_err().to_string();
     assert!(

@@ -333,7 +333,7 @@ impl Start<'_> {
                 let hosts = EtcHosts {
                     node_hosts: None,
                     pod_ips: &pod_ips,
-                    hostname: &name.hostname,
+                    hostname: &name.short,
                     domain: &name.domain,
                     aliases: aliases.unwrap_or_default(),
                 };
