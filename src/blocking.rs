@@ -30,7 +30,8 @@ pub static REMOVALS: Pool = Pool::new("removals", REMOVALS_THREADS);
 pub static UNMOUNTS: Pool = Pool::new("unmounts", UNMOUNTS_THREADS);
 /// Reading the credentials of the API server, one reading at a time, and starting its exec plugin.
 pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
-/// Reading the credentials of registries, which may lie in a home directory on another file system.
+/// Reading the credentials of registries, which may lie in a home directory on another file system,
+/// and starting credential provider plugins.
 pub static REGISTRIES: Pool = Pool::new("registries", REGISTRIES_THREADS);
 /// Looking up the names of hosts that probes and hooks name: a lookup goes on after its caller has
 /// stopped waiting.

@@ -13,7 +13,7 @@ use nix::{
 use std::{
     fs::{self, File, FileType, Metadata, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
@@ -74,6 +74,15 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
         return Err(ReadError::TooLarge { limit });
     }
     Ok(content)
+}
+
+/// Whether a path names a program: a regular file that somebody may execute.
+///
+/// # Errors
+/// When there is none, or it can't be looked at.
+pub fn is_executable(path: &Path) -> io::Result<bool> {
+    let metadata = fs::metadata(path)?;
+    Ok(metadata.is_file() && metadata.mode() & 0o111 != 0)
 }
 
 /// Opens a regular file for reading. Symbolic links are followed.

@@ -46,6 +46,7 @@ mod patch;
 pub mod plan;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod pleg;
+mod plugin;
 pub mod podspec;
 mod pressure;
 mod probe;

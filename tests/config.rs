@@ -206,3 +206,38 @@ fn check_goes_by_the_agents_configuration() {
     let wrong = dir.file("wrong.yaml", "kind: x\n");
     assert_eq!(run(&["check", "--config", &wrong, &pod]).0, 1);
 }
+
+#[test]
+fn credential_provider_plugins_are_checked_and_refused_at_the_start() {
+    let dir = Dir::new();
+    let provider = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: NAME\n  matchImages: ['*.example.com']\n  defaultCacheDuration: 1h\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n";
+    let first = dir.file("plugins/1.yaml", &provider.replace("NAME", "sh"));
+    let second = dir.file("plugins/2.yml", &provider.replace("NAME", "none"));
+    dir.file("plugins/readme.txt", "not read");
+    let plugins = format!("{}/plugins", dir.path());
+    let config = |path: &str| format!("--image-credential-provider-config={path}");
+    let bin = "--image-credential-provider-bin-dir=/bin";
+    let missing = "/bin/none: there is no such file";
+
+    // The file alone, and with the programs.
+    assert_eq!(run(&["check", &second]), (0, format!("{second}: ok\n"), String::new()));
+    let (code, out, _) = run(&["check", bin, &second]);
+    assert!(code == 1 && out.starts_with(&format!("{second}:4:9: providers[0].name")), "{out}");
+    assert!(out.contains(missing), "{out}");
+    let pod = dir.file("web.yaml", POD);
+    let (code, out, _) = run(&["check", bin, &config(&plugins), &pod]);
+    assert!(code == 1 && out.contains(missing), "{out}");
+    let (code, out, _) = run(&["check", bin, &config(&first), &pod]);
+    assert!(code == 0 && out.contains(&format!("{first}: ok\n")), "{out}");
+
+    for (args, part) in [
+        (&[&*config(&plugins), bin][..], missing),
+        (&[&*config(&first)], "needs --image-credential-provider-bin-dir as well"),
+        (&[bin], "needs --image-credential-provider-config as well"),
+        (&[&*config("/nonexistent"), bin], "/nonexistent: cannot be read"),
+        (&[&*config("/sys/kernel"), bin], "no *.yaml, *.yml or *.json file is in it"),
+    ] {
+        let (code, _, error) = run(args);
+        assert!(code == 2 && error.contains(part), "{args:?}: {code}\n{error}");
+    }
+}

@@ -90,6 +90,7 @@ pub(super) fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
             work_dir: std::env::current_dir().context("the working directory is gone")?,
             home_dir: config.paths.home_dir.clone().or_else(home_dir),
         },
+        providers: config.images.providers.clone(),
     })
 }
 

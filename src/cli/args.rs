@@ -126,6 +126,12 @@ pub struct CheckArgs {
     /// The node's name, which is appended to pod names [default: the agent's choice]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
+    /// Configuration of credential provider plugins, or a directory of such files
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Directory in which those plugins must be
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, NotADuration> {

@@ -36,6 +36,8 @@ struct Report {
     options: SourceOptions,
     /// Drop-ins that are merged over every configuration file.
     config_dir: Option<GivenFlag>,
+    /// Where the programs of credential provider plugins must be.
+    plugin_dir: Option<PathBuf>,
     /// The agent's own configuration file, and whether it is right.
     main: Option<(PathBuf, bool)>,
     host: HostFacts,
@@ -92,6 +94,7 @@ impl Report {
                 saved: SavedState::None,
             },
             config_dir,
+            plugin_dir: args.image_credential_provider_bin_dir.clone(),
             main: None,
             host: HostFacts::read(),
             lines: Vec::new(),
@@ -102,6 +105,9 @@ impl Report {
             directory: false,
         };
         let config = report.load(&flags);
+        if let Some(path) = &args.image_credential_provider_config {
+            report.credential_providers(path);
+        }
         report.main = args.config.clone().map(|file| (file, report.wrong == 0));
         let config = config.unwrap_or_default();
         report.options.node_name = node_name(&config);
@@ -153,7 +159,10 @@ impl Report {
             }
             Ok(metadata) => match read(path) {
                 Err(error) => self.wrong(format!("{}: cannot be read: {error}", path.display())),
-                Ok(text) if is_configuration(&text) => self.configuration(path),
+                Ok(text) if has_kind(&text, |kind, _| kind == config::PROVIDER_KIND) => {
+                    self.credential_providers(path);
+                }
+                Ok(text) if has_kind(&text, is_configuration) => self.configuration(path),
                 Ok(_) if metadata.is_file() => self.manifests(path),
                 // A pipe: the output of a program, which can be read only once.
                 Ok(text) => {
@@ -234,6 +243,14 @@ impl Report {
         }
     }
 
+    /// The configuration of credential provider plugins: a file, or a directory of such files.
+    fn credential_providers(&mut self, path: &Path) {
+        match config::credential_providers(path, self.plugin_dir.as_deref()) {
+            Ok(_) => self.lines.push(format!("{}: ok", path.display())),
+            Err(mistakes) => mistakes.iter().for_each(|mistake| self.wrong(line(mistake))),
+        }
+    }
+
     /// ConfigMaps and Secrets that pods need and that nothing provides.
     fn references(&mut self) {
         let mut lines = Vec::new();
@@ -298,14 +315,18 @@ fn node_name(config: &Config) -> String {
         .unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// Whether a text holds configuration and not manifests.
-fn is_configuration(text: &[u8]) -> bool {
-    let kinds = parse(text).unwrap_or_default();
-    kinds.iter().any(|document| {
+/// Whether kind and apiVersion are those of a configuration and not of a manifest.
+fn is_configuration(kind: &str, api_version: &str) -> bool {
+    kind.ends_with("Configuration")
+        || api_version.starts_with("kubelet.config.k8s.io/")
+        || api_version.starts_with("nodelet.dev/")
+}
+
+/// Whether a document of a text has such a kind and apiVersion.
+fn has_kind(text: &[u8], wanted: impl Fn(&str, &str) -> bool) -> bool {
+    parse(text).unwrap_or_default().iter().any(|document| {
         let text = |key| document.root.get(key).and_then(Node::as_str).unwrap_or_default();
-        text("kind").ends_with("Configuration")
-            || text("apiVersion").starts_with("kubelet.config.k8s.io/")
-            || text("apiVersion").starts_with("nodelet.dev/")
+        wanted(text("kind"), text("apiVersion"))
     })
 }
 

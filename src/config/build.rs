@@ -348,6 +348,7 @@ fn images(r: &mut Reader<'_>, nodelet: &Reader<'_>) -> ImagesConfig {
         qps: r.count("registryPullQPS", Zero::Value).unwrap_or(default.qps),
         burst: r.count("registryBurst", Zero::Unset).unwrap_or(default.burst),
         gc: image_gc::settings(r, nodelet),
+        providers: Vec::new(),
     }
 }
 

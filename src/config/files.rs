@@ -2,6 +2,7 @@
 
 use super::{
     assemble::{ConfigError, GivenFlag, Loaded, SourceFile, assemble},
+    credential_providers::ProviderFiles,
     host::HostFacts,
     read::Bases,
     tree::{Layer, Mistake},
@@ -9,6 +10,7 @@ use super::{
 use crate::{
     document::MAX_TEXT_BYTES,
     files::open_regular_or_pipe,
+    image::CredentialProvider,
     model::{Position, Problem},
 };
 use std::{
@@ -45,13 +47,34 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
             Err((path, error)) => mistakes.push(unreadable(&path, &error)),
         }
     }
+    let providers = match (named(PROVIDERS), named(PROVIDER_PROGRAMS)) {
+        (None, None) => Vec::new(),
+        (Some(path), Some(dir)) => match credential_providers(&path, Some(&dir)) {
+            Ok(providers) => providers,
+            Err(found) => {
+                mistakes.extend(found);
+                Vec::new()
+            }
+        },
+        (Some(_), None) => {
+            mistakes.push(alone(PROVIDERS, PROVIDER_PROGRAMS));
+            Vec::new()
+        }
+        (None, Some(_)) => {
+            mistakes.push(alone(PROVIDER_PROGRAMS, PROVIDERS));
+            Vec::new()
+        }
+    };
     let working = std::path::absolute(".").unwrap_or_else(|_| PathBuf::from("/"));
     let main = config
         .and_then(|path| Some(working.join(path).parent()?.to_path_buf()))
         .unwrap_or_else(|| working.clone());
     let result = assemble(&files, flags, &Bases { main, working }, host);
     if mistakes.is_empty() {
-        return result;
+        return result.map(|mut loaded| {
+            loaded.config.images.providers = providers;
+            loaded
+        });
     }
     let unknown = match result {
         Ok(loaded) => loaded.unknown,
@@ -61,6 +84,72 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
         }
     };
     Err(ConfigError { mistakes, unknown })
+}
+
+/// The flag that names the plugins' configuration, and the one that names their directory.
+const PROVIDERS: &str = "image-credential-provider-config";
+const PROVIDER_PROGRAMS: &str = "image-credential-provider-bin-dir";
+
+/// A flag that needs another one.
+fn alone(flag: &str, other: &str) -> Mistake {
+    let problem = Problem {
+        position: Position::default(),
+        path: String::new(),
+        message: format!("needs --{other} as well"),
+    };
+    Mistake { location: format!("--{flag}").into(), problem }
+}
+
+/// Reads the configuration of credential provider plugins: a file, or the `*.yaml`, `*.yml` and
+/// `*.json` files of a directory in lexical order. With `bin_dir` each plugin must be a program in
+/// it.
+///
+/// # Errors
+/// Everything that is wrong, with file, line and column.
+pub fn credential_providers(
+    path: &Path,
+    bin_dir: Option<&Path>,
+) -> Result<Vec<CredentialProvider>, Vec<Mistake>> {
+    let listed = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => list_providers(path),
+        Ok(_) => Ok(vec![path.to_path_buf()]),
+        Err(error) => Err(error),
+    };
+    let paths = listed.map_err(|error| vec![unreadable(path, &error)])?;
+    let mut files = ProviderFiles::default();
+    if paths.is_empty() {
+        files.mistakes.push(unreadable(path, &"no *.yaml, *.yml or *.json file is in it"));
+    }
+    // Plugins are run from wherever the agent happens to be.
+    let absolute = |dir: &Path| std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let bin_dir = bin_dir.map(absolute);
+    for path in &paths {
+        match read(path) {
+            Ok(text) => files.file(
+                &path.display().to_string().into(),
+                &text,
+                bin_dir.as_deref().unwrap_or(Path::new("")),
+            ),
+            Err(error) => files.mistakes.push(unreadable(path, &error)),
+        }
+    }
+    if bin_dir.is_some() {
+        files.check_programs();
+    }
+    if files.mistakes.is_empty() { Ok(files.providers()) } else { Err(files.mistakes) }
+}
+
+fn list_providers(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let known = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        if known && !path.is_dir() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 fn take(path: &Path, layer: Layer, files: &mut Vec<SourceFile>, mistakes: &mut Vec<Mistake>) {

@@ -1,7 +1,7 @@
 //! The flags of `run`: nodelet's own, those that set a field of the configuration (the field's
 //! row names its flag), and the rest of the kubelet's with what to say about each.
 
-use super::fields::{DIRECTORIES, KUBELET, NODE, NODELET, THE_AGENT_ITSELF, leaves};
+use super::fields::{DIRECTORIES, IMAGE_PULLS, KUBELET, NODE, NODELET, THE_AGENT_ITSELF, leaves};
 use crate::document::{Field, Setting, Support, Type};
 use std::sync::LazyLock;
 
@@ -231,6 +231,16 @@ const OWN: &[(&str, &str, Setting)] = &[
         "a cloud controller manager initializes the Node and sets its addresses; needs --kubeconfig",
         own(NODE, "external"),
     ),
+    (
+        "image-credential-provider-config",
+        "configuration of credential provider plugins (CredentialProviderConfig), or a directory of such files",
+        own(IMAGE_PULLS, "PATH"),
+    ),
+    (
+        "image-credential-provider-bin-dir",
+        "directory of the credential provider plugins",
+        own(IMAGE_PULLS, "DIR"),
+    ),
 ];
 
 /// A flag of the kubelet that no field mirrors.
@@ -243,14 +253,6 @@ struct Other {
 
 const OTHERS: &[Other] = &[
     ignored("cert-dir", "this version does not serve the kubelet API over TCP"),
-    ignored(
-        "image-credential-provider-bin-dir",
-        "registry credentials come from docker's configuration files only",
-    ),
-    ignored(
-        "image-credential-provider-config",
-        "registry credentials come from docker's configuration files only",
-    ),
     ignored("lock-file", "the agent locks its root directory, so that only one agent uses it"),
     ignored_switch(
         "exit-on-lock-contention",

@@ -18,6 +18,7 @@ mod assemble;
 mod build;
 mod cluster;
 mod container_logs;
+mod credential_providers;
 mod eviction;
 mod fields;
 mod files;
@@ -33,7 +34,8 @@ mod tree;
 mod unset;
 
 pub use assemble::{ConfigError, GivenFlag, Loaded, parse_and_validate};
-pub use files::load;
+pub use credential_providers::PROVIDER_KIND;
+pub use files::{credential_providers, load};
 pub use flags::{Effect, Flag, Takes, flag, flags};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{

@@ -2,6 +2,7 @@
 //! started on a fresh machine with no file and no flag.
 
 use crate::{
+    image::CredentialProvider,
     log_rotation::RotationSettings,
     model::{CgroupDriver, CloudProvider, ShutdownPeriods},
     pressure::core::EvictionSettings,
@@ -396,7 +397,7 @@ pub struct Reserved {
 }
 
 /// Images: pulls, and which are removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagesConfig {
     /// `serializeImagePulls` and `maxParallelImagePulls` together: how many pulls run at a time,
     /// `None` for no bound. Default 1.
@@ -407,11 +408,19 @@ pub struct ImagesConfig {
     pub burst: u32,
     /// Which images are removed, and when.
     pub gc: ImageGcConfig,
+    /// Plugins for registry credentials, of `--image-credential-provider-config`. Default none.
+    pub providers: Vec<CredentialProvider>,
 }
 
 impl Default for ImagesConfig {
     fn default() -> Self {
-        Self { parallel: Some(1), qps: 5, burst: 10, gc: ImageGcConfig::default() }
+        Self {
+            parallel: Some(1),
+            qps: 5,
+            burst: 10,
+            gc: ImageGcConfig::default(),
+            providers: Vec::new(),
+        }
     }
 }
 

@@ -167,6 +167,9 @@ where
         let image = self.request.image;
         self.event(EventKind::Normal, "Pulling", format!("Pulling image \"{image}\""));
         let queued = Instant::now();
+        // A plugin may take a minute. Pulls that need none do not wait for it.
+        let repository = image_name::repository(name).unwrap_or_default();
+        let issued = self.images.providers.keyring(&repository).await;
         let slot = self.images.limits.slot().await;
         if slot.waited && self.request.policy == PullPolicy::IfNotPresent {
             // The pull that was waited for may have been of this image.
@@ -176,7 +179,7 @@ where
         }
         let started = Instant::now();
         let pulled = if self.images.limits.may_begin() {
-            self.try_credentials(name).await
+            self.try_credentials(name, &repository, &issued).await
         } else {
             Err(PullError { text: "pull QPS exceeded".to_owned(), answered: false })
         };
@@ -231,8 +234,13 @@ where
     }
 
     /// With each matching credential in turn, or anonymously without any.
-    async fn try_credentials(&mut self, name: &str) -> Result<String, PullError> {
-        let repository = image_name::repository(name).unwrap_or_default();
+    /// Those of the pod come first, then the node's file, then what plugins have `issued`.
+    async fn try_credentials(
+        &mut self,
+        name: &str,
+        repository: &str,
+        issued: &Keyring,
+    ) -> Result<String, PullError> {
         let paths = self.images.credentials.clone();
         // A home directory may be on a file system that hangs: a public image is pulled all the
         // same.
@@ -249,9 +257,9 @@ where
         };
         let of_pod: Vec<Keyring> =
             self.request.pull_secrets.iter().filter_map(|secret| of_secret(secret)).collect();
-        let keyrings = of_pod.iter().chain([&keyring]);
+        let keyrings = of_pod.iter().chain([&keyring, issued]);
         let credentials: Vec<&Credentials> =
-            keyrings.flat_map(|keyring| keyring.lookup(&repository)).collect();
+            keyrings.flat_map(|keyring| keyring.lookup(repository)).collect();
         if credentials.is_empty() {
             return (self.pull)(name.to_owned(), None).await;
         }

@@ -1,4 +1,4 @@
-//! Registry credentials from docker config files: pure.
+//! Registry credentials of docker config files and of plugins: pure.
 //!
 //! A key names a registry, optionally with a path and with `*` in the parts of its host name. All
 //! keys that match an image are tried, the more specific (by reverse order of their text) first.
@@ -67,11 +67,26 @@ impl Keyring {
             Layout::Config => serde_json::from_slice::<ConfigFile>(text)?.auths,
             Layout::Legacy => serde_json::from_slice::<BTreeMap<String, Entry>>(text)?,
         };
-        let entry = |(key, entry)| Some((key_of(key)?, credentials(entry)?));
-        let mut entries: Vec<(String, Credentials)> =
-            found.iter().filter_map(|(k, e)| entry((k.as_str(), e))).collect();
-        entries.sort_by(|a, b| b.0.cmp(&a.0));
-        Ok(Self { entries })
+        let found = found.iter();
+        Ok(Self::new(found.filter_map(|(key, entry)| Some((key.as_str(), credentials(entry)?)))))
+    }
+
+    /// From registries with their credentials.
+    pub(super) fn new<'a>(found: impl Iterator<Item = (&'a str, Credentials)>) -> Self {
+        let entries = found.filter_map(|(key, credentials)| Some((key_of(key)?, credentials)));
+        let mut keyring = Self { entries: entries.collect() };
+        keyring.sort();
+        keyring
+    }
+
+    /// Adds those of another one. Of equal keys the earlier stays first.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.entries.extend(other.entries.iter().cloned());
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.entries.sort_by(|a, b| b.0.cmp(&a.0));
     }
 
     /// The credentials for a repository (`docker.io/library/busybox`), in the order to try.
@@ -125,7 +140,7 @@ fn credentials(entry: &Entry) -> Option<Credentials> {
 }
 
 /// Same number of host parts, each matching; same port; the key's path is a prefix.
-fn matches(key: &str, repository: &str) -> bool {
+pub(super) fn matches(key: &str, repository: &str) -> bool {
     let split = |text: &str| {
         let (host, path) = match text.find('/') {
             Some(at) => text.split_at(at),

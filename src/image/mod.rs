@@ -2,7 +2,7 @@
 //! failure is called.
 //!
 //! `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
-//! pure. [`Images::ensure`] does what they say through the runtime client. Back-off between
+//! pure. `provider` asks plugins for credentials. [`Images::ensure`] does what they say through the runtime client. Back-off between
 //! attempts is not kept here: `plan` decides when to try again. `gc` removes images that are not
 //! uses.
 
@@ -12,12 +12,14 @@ mod ensure;
 pub mod gc;
 mod keyring;
 mod limit;
+mod provider;
 #[cfg(test)]
 mod tests;
 
 pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
 pub use ensure::{ImageEvent, PullRequest};
+pub use provider::CredentialProvider;
 
 use crate::{clock, cri::RuntimeClient, model::Now};
 use std::{collections::BTreeMap, sync::Arc};
@@ -35,6 +37,8 @@ pub struct ImageSettings {
     pub burst: u32,
     /// Where docker config files are looked for.
     pub credentials: CredentialPaths,
+    /// Plugins that are asked for credentials.
+    pub providers: Vec<CredentialProvider>,
 }
 
 /// Makes images present. Cheap to clone; clones share the limits.
@@ -43,6 +47,7 @@ pub struct Images {
     client: RuntimeClient,
     limits: limit::PullLimits,
     credentials: CredentialPaths,
+    providers: provider::Providers,
     pulled: watch::Sender<Pulled>,
 }
 
@@ -54,7 +59,13 @@ impl Images {
     #[must_use]
     pub fn new(client: RuntimeClient, settings: ImageSettings) -> Self {
         let limits = limit::PullLimits::new(settings.parallel, settings.qps, settings.burst);
-        Self { client, limits, credentials: settings.credentials, pulled: watch::Sender::default() }
+        Self {
+            client,
+            limits,
+            credentials: settings.credentials,
+            providers: provider::Providers::new(settings.providers),
+            pulled: watch::Sender::default(),
+        }
     }
 
     /// What was pulled so far, the latest: what [`gc::ImageHistory::pulled`] is to be told.

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     cri::ImageFound,
     model::{DataObject, ObjectKind, k8s},
+    plugin::PluginCommand,
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
 
@@ -202,6 +203,7 @@ struct World {
     noted: RefCell<Vec<String>>,
     inspect_error: Option<String>,
     credentials: CredentialPaths,
+    providers: Vec<CredentialProvider>,
     qps: u32,
 }
 
@@ -241,6 +243,7 @@ impl World {
                 qps: self.qps,
                 burst: 1,
                 credentials: self.credentials.clone(),
+                providers: self.providers.clone(),
             },
         );
         if self.qps > 0 {
@@ -440,6 +443,37 @@ async fn secrets_of_the_pod_are_tried_before_the_node() {
     assert_eq!(users, ["new", "old", "node"]);
 }
 
+#[tokio::test]
+async fn credentials_of_plugins_are_tried_last() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), r#"{"auths": {"r.io": {"username": "node"}}}"#)
+        .unwrap();
+    let credentials =
+        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let version = "credentialprovider.kubelet.k8s.io/v1";
+    let response = format!(
+        r#"{{"apiVersion": "{version}", "kind": "CredentialProviderResponse", "cacheKeyType": "Image", "auth": {{"r.io": {{"username": "plugin"}}}}}}"#
+    );
+    let provider = CredentialProvider {
+        name: "plugin".to_owned(),
+        command: PluginCommand { program: "echo".into(), args: vec![response], env: Vec::new() },
+        match_images: vec!["r.io".to_owned()],
+        default_cache: Duration::ZERO,
+        api_version: version.to_owned(),
+    };
+    let world = World {
+        credentials,
+        providers: vec![provider],
+        ..World::with(&[], vec![Err("denied"), Ok("r.io/app:1"), Ok("s.io/app:1")])
+    };
+    for image in ["r.io/app:1", "s.io/app:1"] {
+        let wanted = PullRequest { image, ..request(PullPolicy::Always) };
+        assert!(world.ensure(wanted).await.0.is_ok());
+    }
+    let users: Vec<_> = world.pulls.borrow().iter().map(|(_, user)| user.clone()).collect();
+    assert_eq!(users, [Some("node".to_owned()), Some("plugin".to_owned()), None]);
+}
+
 /// A worker awaits it in a task.
 #[tokio::test]
 async fn ensuring_an_image_can_move_between_threads() {
@@ -450,6 +484,7 @@ async fn ensuring_an_image_can_move_between_threads() {
         qps: 5,
         burst: 10,
         credentials: CredentialPaths::default(),
+        providers: Vec::new(),
     };
     let images = Images::new(client, settings);
     let sandbox = crate::cri::v1::PodSandboxConfig::default();

@@ -15,6 +15,7 @@
 pub mod adoption;
 pub mod chaos;
 pub mod confinement;
+pub mod credential_providers;
 pub mod daemon;
 pub mod damage;
 pub mod disk;
@@ -198,6 +199,7 @@ macro_rules! real_scenarios {
             registry::a_pull_that_trickles_arrives,
             registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
             registry::a_secret_of_the_pod_has_the_password_of_a_registry,
+            credential_providers::a_plugin_has_the_password_of_a_registry,
             stuck::a_stopped_shim_is_named_and_everything_else_goes_on,
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
             disk::a_disk_without_space_stops_nothing,

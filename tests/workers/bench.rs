@@ -404,7 +404,13 @@ fn cgroup_tree(root: Option<&Path>) -> Cgroups {
 }
 
 fn image_settings() -> ImageSettings {
-    ImageSettings { parallel: None, qps: 0, burst: 0, credentials: CredentialPaths::default() }
+    ImageSettings {
+        parallel: None,
+        qps: 0,
+        burst: 0,
+        credentials: CredentialPaths::default(),
+        providers: Vec::new(),
+    }
 }
 
 fn host_settings(cgroup_v2: bool) -> HostSettings {
