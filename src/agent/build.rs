@@ -119,6 +119,7 @@ pub(super) fn spawn_all(
     let orders = watch::Sender::new(Arc::new(Relief::first_orders(&evictions, thresholds)));
     let (pressure_view, pressure) = watch::channel(Arc::default());
     let (probe_results, probes) = watch::channel(Arc::default());
+    let (asking, requests) = mpsc::channel(COMMANDS);
     let inputs = SetInputs {
         sources: snapshots.clone(),
         updates,
@@ -128,6 +129,7 @@ pub(super) fn spawn_all(
         probes,
         objects: sources.objects.clone(),
         pressure: orders.subscribe(),
+        asking: requests,
         records: loaded.pods,
         kept: loaded.memory,
         rollouts: loaded.rollouts,
@@ -225,7 +227,7 @@ pub(super) fn spawn_all(
     }
     spawn(tasks, "reload", look_again(reload, sources.all().cloned().collect(), shutdown.clone()));
     let (commands, command_queue) = mpsc::channel(COMMANDS);
-    tasks.spawn(named("commands", obey(command_queue, sources.pods, shutdown.clone())));
+    tasks.spawn(named("commands", obey(command_queue, sources.pods, asking, shutdown.clone())));
     let mut loops = vec![
         ("workers", heartbeat),
         ("relist", relists),

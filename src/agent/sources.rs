@@ -8,12 +8,13 @@ use crate::{
     config::Config,
     manifest,
     model::{NodeObjects, SourceKind},
-    serve::{self, ForgetAnswer},
+    serve::{Command, ForgetAnswer},
     source::{
         Accepts, CredentialsDirectory, DirectorySource, Forgotten, SavedState, SourceHandle,
         SourceOptions, UrlSource,
     },
     store::{Loaded, Store},
+    worker::Asking,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
@@ -112,8 +113,9 @@ pub(super) async fn look_again(
 
 /// Executes the commands that arrive through the local socket.
 pub(super) async fn obey(
-    mut commands: mpsc::Receiver<serve::Command>,
+    mut commands: mpsc::Receiver<Command>,
     sources: Vec<SourceHandle>,
+    asking: mpsc::Sender<Asking>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     loop {
@@ -122,9 +124,19 @@ pub(super) async fn obey(
             () = shutdown.cancelled() => return Ok(()),
             command = commands.recv() => command,
         };
-        let Some(serve::Command::Forget { key, reply }) = command else {
-            shutdown.cancelled().await;
-            return Ok(());
+        let (key, reply) = match command {
+            Some(Command::Forget { key, reply }) => (key, reply),
+            Some(Command::Ask { key, ask, reply }) => {
+                // The set of workers ends only with the agent; the client then gets no answer.
+                if asking.send(Asking { key, ask, reply }).await.is_err() {
+                    tracing::debug!("no receiver for requests any more");
+                }
+                continue;
+            }
+            None => {
+                shutdown.cancelled().await;
+                return Ok(());
+            }
         };
         let mut answer = ForgetAnswer::Unknown;
         for source in &sources {

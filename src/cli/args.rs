@@ -111,6 +111,37 @@ pub struct ForgetArgs {
     pub agent: AgentArgs,
 }
 
+/// `nodelet restart POD`
+#[derive(Clone, Debug, Args)]
+pub struct RestartArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Only this container [default: all containers but init containers]
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub container: Option<String>,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet retry POD`
+#[derive(Clone, Debug, Args)]
+pub struct RetryArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
 /// `nodelet check PATH...`
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {

@@ -2,6 +2,7 @@
 //! the dispatch to the commands.
 
 pub mod args;
+mod ask;
 mod check;
 mod forget;
 mod logs;
@@ -10,7 +11,7 @@ mod run_args;
 mod status;
 
 use crate::{config::Config, model::printable_lines, serve::ClientError};
-use args::{CheckArgs, ForgetArgs, LogsArgs, StatusArgs};
+use args::{CheckArgs, ForgetArgs, LogsArgs, RestartArgs, RetryArgs, StatusArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 pub use run_args::RunArgs;
@@ -44,13 +45,14 @@ Examples:
   nodelet status                  what runs, and why a pod does not run
   nodelet status web              one pod in detail, with its events
   nodelet logs web -f             follow its log
+  nodelet restart web             restart its containers
   nodelet run --help              every flag of the agent
 
 Exit codes:
   0  success
   1  the command failed, or check found a problem
   2  the command line or the configuration is wrong; nothing was changed
-  3  no agent answered (status, logs, forget)";
+  3  no agent answered (status, logs, restart, retry, forget)";
 
 #[derive(Debug, Parser)]
 #[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
@@ -73,6 +75,12 @@ enum Command {
     Status(StatusArgs),
     /// Print the log of a pod's container
     Logs(LogsArgs),
+    /// Restart the containers of a pod, or one of them
+    #[command(after_help = RESTART_HELP)]
+    Restart(RestartArgs),
+    /// Try at once what a pod has failed at, without waiting for its back-offs
+    #[command(after_help = RETRY_HELP)]
+    Retry(RetryArgs),
     /// Drop the last good revision of a manifest that has become invalid: its pod is stopped
     Forget(ForgetArgs),
     /// Print the version
@@ -106,6 +114,21 @@ Examples:
   nodelet status web                   one pod: containers, last states, events
   nodelet status -o wide -n default    more columns, one namespace
   nodelet status web -o yaml           the Pod as Kubernetes writes it";
+
+const RESTART_HELP: &str = "\
+Containers stop as when the pod ends: preStop hook, grace period, sidecars last. They start again at \
+once in the same sandbox, so the pod keeps its address and its emptyDir volumes, and the restart counts as no \
+crash. Init containers do not run again. A container that has ended for good under its restart policy \
+is not restarted.
+
+Examples:
+  nodelet restart web             all containers of the pod
+  nodelet restart web -c proxy    one of them";
+
+const RETRY_HELP: &str = "\
+Ends the pod's back-offs: of containers that crash, of image pulls, of its sandbox and of its volumes. The next \
+failure begins a new back-off with its first delay. A pod that waits for something else goes on \
+waiting, see nodelet status POD.";
 
 #[derive(Debug, Args)]
 struct CompletionsArgs {
@@ -157,6 +180,8 @@ where
         Command::Man(args) => finish(manual(args.dir.as_deref())),
         Command::Status(args) => wait_for(status::run(args)),
         Command::Logs(args) => wait_for(logs::run(args)),
+        Command::Restart(args) => wait_for(ask::restart(args)),
+        Command::Retry(args) => wait_for(ask::retry(args)),
         Command::Forget(args) => wait_for(forget::run(args)),
     }
 }

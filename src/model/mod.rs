@@ -5,6 +5,7 @@
 //! there is no second Pod model.
 
 mod amounts;
+mod asked;
 mod bucket;
 mod capacity;
 mod cgroup;
@@ -32,6 +33,7 @@ mod usage;
 mod view;
 
 pub use amounts::{ContainerAmounts, CpuMemory, ResizeWait};
+pub use asked::{Ask, AskAnswer, Asked};
 pub use bucket::Bucket;
 pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};

@@ -194,6 +194,8 @@ pub enum KillPurpose {
     Terminal,
     /// It is a second sandbox of the same incarnation, left by an interrupted start.
     Surplus,
+    /// A person has asked for it: the containers start again at once, in the same sandbox.
+    Asked,
     /// The machine is shutting down. The worker first saves which containers are ended by it
     /// ([`super::Incarnation::interrupted`]).
     Shutdown,
@@ -293,6 +295,7 @@ impl fmt::Display for Action {
                     KillPurpose::RestartAll { .. } => "restart all",
                     KillPurpose::Terminal => "end",
                     KillPurpose::Surplus => "surplus",
+                    KillPurpose::Asked => "asked",
                     KillPurpose::Shutdown => "shutdown",
                 };
                 write!(f, "kill pod ({purpose})")?;

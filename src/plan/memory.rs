@@ -5,14 +5,18 @@ use super::{
     Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
     PodPlan, ResizeContainer, Restart, StartContainer, Step, Taken,
     backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
+    rollback::Readiness,
     update::Preparation,
 };
 use crate::model::{
-    ContainerAmounts, ContainerId, ContainerState, Event, EventTarget, Now, ObservedContainer,
-    ObservedPod, PodProbes, PodUid, SandboxId, SandboxState,
+    Asked, ContainerAmounts, ContainerId, ContainerState, Event, EventTarget, Now,
+    ObservedContainer, ObservedPod, PodProbes, PodUid, SandboxId, SandboxState,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// The memory of one pod name, with all its incarnations.
 ///
@@ -53,12 +57,9 @@ pub(crate) struct Recollection {
     /// A resize has begun and not finished: the pod's cgroup may have other limits than its
     /// specification.
     pub(crate) resizing: bool,
-    /// Since when the pod has been Ready, until it is proven.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ready_since: Option<Moment>,
-    /// The pod was Ready for long enough (`nodelet.dev/min-ready-seconds`).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) proven: bool,
+    pub(super) readiness: Readiness,
+    /// Instances that a person wants restarted. One that has ended starts without its back-off.
+    pub(crate) asked: BTreeSet<ContainerId>,
     /// For the reason and field path of an event, the occasion for which it was last recorded.
     announced: BTreeMap<String, String>,
 }
@@ -113,8 +114,8 @@ static NOTHING: Recollection = Recollection {
     leftovers: Vec::new(),
     released: false,
     resizing: false,
-    ready_since: None,
-    proven: false,
+    readiness: Readiness::NotReady,
+    asked: BTreeSet::new(),
     announced: BTreeMap::new(),
 };
 
@@ -139,6 +140,17 @@ impl Recollection {
         match &self.container(&instance.name).resized {
             Some((id, amounts)) if *id == instance.id => Some(*amounts),
             Some(_) | None => instance.made_with.as_deref().copied(),
+        }
+    }
+
+    /// Forgets every delay, as if nothing had failed before.
+    fn drop_back_offs(&mut self) {
+        self.images.clear();
+        self.retries.clear();
+        self.sandbox.crash = None;
+        for container in self.containers.values_mut() {
+            container.ends.crash = None;
+            container.failure = None;
         }
     }
 
@@ -182,6 +194,9 @@ impl PodMemory {
                 || observed.containers.iter().any(|c| c.uid == *uid)
                 || observed.sandboxes.iter().any(|s| s.uid == *uid)
         });
+        for memory in self.incarnations.values_mut() {
+            memory.asked.retain(|id| observed.containers.iter().any(|c| c.id == *id));
+        }
         for incarnation in known {
             if let Some(started_at) = incarnation.started_at {
                 self.at(&incarnation.uid)
@@ -258,6 +273,7 @@ impl PodMemory {
                     | KillPurpose::Retire { .. }
                     | KillPurpose::Terminal
                     | KillPurpose::Surplus
+                    | KillPurpose::Asked
                     | KillPurpose::Shutdown => {}
                 }
                 for container in kill.containers() {
@@ -280,6 +296,17 @@ impl PodMemory {
             Restart::ByPolicy => {}
             Restart::AtOnce => self.container(&kill.uid, &kill.name).forced = killed,
             Restart::AfterBackOff => self.container(&kill.uid, &kill.name).failed_probe = killed,
+        }
+    }
+
+    /// Takes over what people have asked for. The worker saves the memory afterwards.
+    pub fn ask(&mut self, asked: &Asked) {
+        if asked.retry {
+            self.incarnations.values_mut().for_each(|memory| memory.drop_back_offs());
+            self.preparation = None;
+        }
+        if !asked.restart.is_empty() {
+            self.at(&asked.uid).asked.extend(asked.restart.iter().cloned());
         }
     }
 

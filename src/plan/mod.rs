@@ -18,6 +18,7 @@
 //! incarnation of the same name is left.
 
 mod action;
+mod asked;
 mod backoff;
 mod gc;
 mod init;
@@ -44,6 +45,7 @@ pub use action::{
     Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
     Pull, RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart, StartContainer,
 };
+pub use asked::{NoRestart, Restarts, select_restarts};
 pub(crate) use kill::{Stop, grace_seconds, kind_of};
 pub use memory::PodMemory;
 pub use name::plan_name;

@@ -4,7 +4,7 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
-use crate::model::{DesiredPod, Hold, HoldStop, PodUid, ResizeWait, Shutdown, priority_of};
+use crate::model::{Asked, DesiredPod, Hold, HoldStop, PodUid, ResizeWait, Shutdown, priority_of};
 use std::sync::Arc;
 
 /// Everything that the set of workers tells one worker.
@@ -20,6 +20,8 @@ pub struct PodOrders {
     pub waits: Option<Arc<str>>,
     /// Why the cpu and memory of the wished pod are not changed yet.
     pub resize_wait: Option<Arc<ResizeWait>>,
+    /// What people have asked for last.
+    pub asked: Option<Arc<Asked>>,
     /// A disk is short: dead containers that are kept only for people to read are removed.
     pub clear_dead: bool,
 }

@@ -4,6 +4,7 @@
 use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Restart, Terminal,
     TerminalPhase,
+    asked::plan_asked,
     gc::plan_gc,
     init::plan_init,
     kill::{Stop, grace_seconds},
@@ -49,7 +50,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan_sandbox(cx, plan);
         return;
     };
-    if !plan_restart_all(cx, sandbox, plan) {
+    if !plan_restart_all(cx, sandbox, plan) && !plan_asked(cx, plan) {
         plan_volumes(cx, plan);
         plan_resize(cx, sandbox, plan);
         if plan_init(cx, sandbox, plan) {

@@ -167,9 +167,10 @@ pub(crate) fn plan_start(
     }));
 }
 
-/// The id of an instance whose end counts as a crash.
+/// The id of an instance whose end counts as a crash. One that a person wants restarted has none.
 fn crashed<'a>(cx: &Cx<'_>, instance: &'a ObservedContainer) -> Option<&'a ContainerId> {
-    let forced = cx.memory.container(&instance.name).forced.as_ref() == Some(&instance.id);
+    let forced = cx.memory.container(&instance.name).forced.as_ref() == Some(&instance.id)
+        || cx.memory.asked.contains(&instance.id);
     match instance.state {
         ContainerState::Exited { .. } if !forced => Some(&instance.id),
         ContainerState::Exited { .. }

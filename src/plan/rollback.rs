@@ -70,6 +70,17 @@ pub struct TrialInput<'a> {
     pub not_ready: Option<&'a str>,
 }
 
+/// How long an incarnation has been Ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Readiness {
+    #[default]
+    NotReady,
+    /// Without a break since then.
+    Since(Moment),
+    /// For long enough (`nodelet.dev/min-ready-seconds`), or it has Succeeded.
+    Proven,
+}
+
 impl Rollout {
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -162,26 +173,27 @@ impl PodMemory {
         let min_ready = seconds_of(&pod.pod, MIN_READY_SECONDS, MIN_READY);
         let min_ready = Duration::from_secs(min_ready.into());
         let memory = self.incarnation(&pod.uid)?;
-        memory.proven |= succeeded;
-        if memory.proven {
-            return None;
-        }
-        if !ready {
-            memory.ready_since = None;
-            return None;
-        }
-        let since = *memory.ready_since.get_or_insert_with(|| Moment::just(now));
-        if since.is_older_than(min_ready, now) {
-            (memory.proven, memory.ready_since) = (true, None);
-            return None;
-        }
-        Some(since.after(min_ready, now))
+        let since = match memory.readiness {
+            Readiness::Proven => return None,
+            Readiness::Since(since) => since,
+            Readiness::NotReady => Moment::just(now),
+        };
+        let long_enough = ready && since.is_older_than(min_ready, now);
+        memory.readiness = if succeeded || long_enough {
+            Readiness::Proven
+        } else if ready {
+            Readiness::Since(since)
+        } else {
+            Readiness::NotReady
+        };
+        let waits = matches!(memory.readiness, Readiness::Since(_));
+        waits.then(|| since.after(min_ready, now))
     }
 
     /// True when the incarnation was Ready for long enough.
     #[must_use]
     pub fn is_proven(&self, uid: &PodUid) -> bool {
-        self.of(uid).proven
+        self.of(uid).readiness == Readiness::Proven
     }
 }
 

@@ -1,3 +1,4 @@
+mod asked;
 mod dead;
 mod hold;
 mod objects;

@@ -1,7 +1,7 @@
 //! Asks a running agent over its local socket.
 
-use super::{ForgetAnswer, ForgetRequest, StatusDocument};
-use crate::model::{PodKey, from_json};
+use super::{AskRequest, ForgetAnswer, ForgetRequest, StatusDocument};
+use crate::model::{Ask, AskAnswer, PodKey, from_json};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
@@ -81,6 +81,22 @@ impl Client {
             .map_err(|source| ClientError::Unreadable { path: "/forget", source })?;
         let (_, body) = self.ask(Method::POST, "/forget", request.into()).await?;
         read("/forget", &body)
+    }
+
+    /// Has something done with a pod.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or not a readable one. A refusal is an answer.
+    pub async fn tell(&self, key: &PodKey, ask: Ask) -> Result<AskAnswer, ClientError> {
+        let (path, container) = match ask {
+            Ask::Restart { container } => ("/restart", container),
+            Ask::Retry => ("/retry", None),
+        };
+        let request = AskRequest { key: key.clone(), container };
+        let request = serde_json::to_vec(&request)
+            .map_err(|source| ClientError::Unreadable { path, source })?;
+        let (_, body) = self.ask(Method::POST, path, request.into()).await?;
+        read(path, &body)
     }
 
     async fn ask(

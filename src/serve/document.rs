@@ -24,6 +24,16 @@ pub struct ForgetRequest {
     pub key: PodKey,
 }
 
+/// The body of `POST /restart` and `POST /retry`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskRequest {
+    pub key: PodKey,
+    /// Only this container; for `POST /restart`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<str>>,
+}
+
 /// What came of `POST /forget`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]

@@ -1,7 +1,7 @@
 //! The interfaces of a running agent: the local socket and the health port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, and `POST /forget`. The health port serves `/healthz` and the paths below
+//! `/events`, `/healthz`, and `POST /forget`, `/restart`, `/retry`. The health port serves `/healthz` and the paths below
 //! it to every client that can reach it. Every answer is made from published views, so it does not
 //! depend on the runtime. The only request that is passed on is a [`Command`]; its answer is
 //! awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
@@ -15,11 +15,11 @@ mod routes;
 mod socket;
 
 pub use client::{Client, ClientError};
-pub use document::{ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
+pub use document::{AskRequest, ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
 
 use crate::{
     event::EventLog,
-    model::{NodeView, PodKey, PodViews, ProbeViews},
+    model::{Ask, AskAnswer, NodeView, PodKey, PodViews, ProbeViews},
 };
 use axum::Router;
 use connections::ConnectionPolicy;
@@ -56,6 +56,8 @@ pub struct Views {
 pub enum Command {
     /// Drop the last good revision of a pod whose manifest is invalid, gone or unreadable now.
     Forget { key: PodKey, reply: oneshot::Sender<ForgetAnswer> },
+    /// Do something with a pod that runs.
+    Ask { key: PodKey, ask: Ask, reply: oneshot::Sender<AskAnswer> },
 }
 
 /// Where to listen, and what else there is to tell.

@@ -2,9 +2,13 @@
 //! reads it, so that it is never in memory as a whole. Other tasks run between two parts.
 
 use super::{
-    Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health, health::Health,
+    AskRequest, Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health,
+    health::Health,
 };
-use crate::{event, model::PodView};
+use crate::{
+    event,
+    model::{Ask, AskAnswer, PodKey, PodView},
+};
 use axum::{
     Json, Router,
     body::{Body, Bytes},
@@ -61,6 +65,8 @@ pub(super) fn router(app: App) -> Router {
         .route("/pods/", get(pods))
         .route("/events", get(events))
         .route("/forget", post(forget))
+        .route("/restart", post(restart))
+        .route("/retry", post(retry))
         .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
@@ -114,20 +120,52 @@ fn event_object(node_name: &str) -> impl Fn(&Arc<event::Entry>) -> Piece + use<>
 async fn forget(State(app): State<App>, Json(request): Json<ForgetRequest>) -> Response {
     let (reply, answer) = oneshot::channel();
     let command = Command::Forget { key: request.key, reply };
-    if app.commands.try_send(command).is_err() {
-        return failed(StatusCode::SERVICE_UNAVAILABLE, "the agent is busy or about to stop");
-    }
-    match timeout(COMMAND_DEADLINE, answer).await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(_)) => failed(StatusCode::SERVICE_UNAVAILABLE, "the agent is about to stop"),
-        Err(_) => {
-            failed(StatusCode::GATEWAY_TIMEOUT, "the agent took it in but has not answered yet")
+    match carried_out(&app, command, answer).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err((status, message)) => {
+            (status, Json(ForgetAnswer::Failed { message: message.to_owned() })).into_response()
         }
     }
 }
 
-fn failed(status: StatusCode, message: &str) -> Response {
-    (status, Json(ForgetAnswer::Failed { message: message.to_owned() })).into_response()
+async fn restart(State(app): State<App>, Json(request): Json<AskRequest>) -> Response {
+    ask(&app, request.key, Ask::Restart { container: request.container }).await
+}
+
+async fn retry(State(app): State<App>, Json(request): Json<AskRequest>) -> Response {
+    ask(&app, request.key, Ask::Retry).await
+}
+
+async fn ask(app: &App, key: PodKey, ask: Ask) -> Response {
+    let (reply, answer) = oneshot::channel();
+    match carried_out(app, Command::Ask { key, ask, reply }, answer).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err((status, message)) => {
+            let message = format!("Nothing was done: {message}.");
+            (status, Json(AskAnswer::Refused { message })).into_response()
+        }
+    }
+}
+
+/// Passes a command on and awaits its answer.
+///
+/// # Errors
+/// There is no answer: the status and the reason.
+async fn carried_out<T>(
+    app: &App,
+    command: Command,
+    answer: oneshot::Receiver<T>,
+) -> Result<T, (StatusCode, &'static str)> {
+    if app.commands.try_send(command).is_err() {
+        return Err((StatusCode::SERVICE_UNAVAILABLE, "the agent is busy or about to stop"));
+    }
+    match timeout(COMMAND_DEADLINE, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err((StatusCode::SERVICE_UNAVAILABLE, "the agent is about to stop")),
+        Err(_) => {
+            Err((StatusCode::GATEWAY_TIMEOUT, "the agent took it in but has not answered yet"))
+        }
+    }
 }
 
 async fn not_allowed() -> Response {

@@ -182,7 +182,7 @@ async fn passes_on_what_is_to_be_forgotten() {
     let key = PodKey::new("default", "a");
     let asked = client.forget(&key);
     let agent = async {
-        let Command::Forget { key, reply } = rig.commands.recv().await.unwrap();
+        let Some(Command::Forget { key, reply }) = rig.commands.recv().await else { panic!() };
         assert_eq!(key.to_string(), "default/a");
         reply.send(ForgetAnswer::Forgotten { location: "/m/a.yaml".into() }).unwrap();
     };
@@ -192,6 +192,30 @@ async fn passes_on_what_is_to_be_forgotten() {
     drop(rig.commands);
     let answer = client.forget(&key).await.unwrap();
     assert!(matches!(answer, ForgetAnswer::Failed { .. }), "{answer:?}");
+}
+
+#[tokio::test]
+async fn passes_on_what_a_person_asks_of_a_pod() {
+    let mut rig = start(None);
+    let client = rig.client();
+    let key = PodKey::new("default", "a");
+    for asked in
+        [Ask::Restart { container: None }, Ask::Restart { container: Some("c".into()) }, Ask::Retry]
+    {
+        let agent = async {
+            let Some(Command::Ask { key, ask, reply }) = rig.commands.recv().await else {
+                panic!()
+            };
+            reply.send(AskAnswer::Taken { message: key.to_string() }).unwrap();
+            ask
+        };
+        let (answer, passed) = tokio::join!(client.tell(&key, asked.clone()), agent);
+        assert_eq!(answer.unwrap(), AskAnswer::Taken { message: "default/a".into() });
+        assert_eq!(passed, asked);
+    }
+    drop(rig.commands);
+    let answer = client.tell(&key, Ask::Retry).await.unwrap();
+    assert!(matches!(answer, AskAnswer::Refused { .. }), "{answer:?}");
 }
 
 #[tokio::test]

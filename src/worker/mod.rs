@@ -26,7 +26,7 @@ mod task;
 mod update;
 
 pub use execute::{Host, HostPaths, HostSettings, Leftovers};
-pub use set::{Known, SetInputs, SetView, WorkerSet};
+pub use set::{Asking, Known, SetInputs, SetView, WorkerSet};
 
 use crate::{
     model::{NodeObjects, ObservedPod, PodProbes, RuntimeView},

@@ -156,7 +156,8 @@ impl Records {
                 KillPurpose::Restart
                 | KillPurpose::RestartAll { .. }
                 | KillPurpose::Terminal
-                | KillPurpose::Surplus => false,
+                | KillPurpose::Surplus
+                | KillPurpose::Asked => false,
             },
             // The incarnation had ended by itself, so it is not killed. If it is wished again from
             // here on, it begins anew once this removal is done.

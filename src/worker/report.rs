@@ -33,6 +33,8 @@ pub(super) struct Report {
     /// The sequence number of the input that the report answers; `None` during an action, and until
     /// a listing has confirmed it.
     pub answers: Option<u64>,
+    /// The number of the last request of a person that the worker has saved.
+    pub asked: u64,
 }
 
 impl Report {
@@ -44,6 +46,7 @@ impl Report {
             && self.recorded == other.recorded
             && self.rollout == other.rollout
             && (self.answers, self.alive, self.dead) == (other.answers, other.alive, other.dead)
+            && self.asked == other.asked
     }
 }
 
@@ -70,6 +73,8 @@ pub(super) struct Reporter {
     pub update: Option<PodUpdate>,
     /// `None`: nothing is on trial or rolled back.
     rollout: Option<Arc<Rollout>>,
+    /// The number of the last request of a person that is saved.
+    pub asked: u64,
 }
 
 /// The incarnation that a report describes.
@@ -94,6 +99,7 @@ impl Reporter {
             doing: None,
             update: None,
             rollout: None,
+            asked: 0,
         }
     }
 
@@ -159,6 +165,7 @@ impl Reporter {
             nothing_left,
             rollout: self.rollout.clone(),
             answers,
+            asked: self.asked,
         };
         if self.last.as_ref().is_some_and(|last| last.says_the_same(&report)) {
             return;

@@ -2,10 +2,13 @@
 //! each pod name, publishes the workers' views, and ends a worker when nothing of its name is left.
 
 mod admit;
+mod asked;
 mod publish;
 
 pub use crate::model::Known;
 use admit::Admitted;
+pub use asked::Asking;
+use asked::Pending;
 pub use publish::SetView;
 
 use super::{
@@ -58,6 +61,7 @@ pub struct WorkerSet {
     probes: watch::Receiver<Arc<NodeProbes>>,
     objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
     pressure: watch::Receiver<Arc<PressureOrders>>,
+    asking: mpsc::Receiver<Asking>,
     views: watch::Sender<Arc<PodViews>>,
     set_view: watch::Sender<Arc<SetView>>,
     known: watch::Sender<Arc<Known>>,
@@ -95,6 +99,10 @@ struct State {
     objects: Arc<NodeObjects>,
     pressure: Arc<PressureOrders>,
     admitted: Admitted,
+    /// What people have asked of a pod last.
+    asked: BTreeMap<PodKey, Pending>,
+    /// The number of requests so far.
+    requests: u64,
     listed: bool,
 }
 
@@ -139,6 +147,8 @@ pub struct SetInputs {
     pub objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
     /// What is short on the node, and which pods are evicted for it.
     pub pressure: watch::Receiver<Arc<PressureOrders>>,
+    /// What people ask for.
+    pub asking: mpsc::Receiver<Asking>,
     /// Records that an earlier run of the agent left.
     pub records: BTreeMap<PodKey, Vec<PodRecord>>,
     /// What the workers of the earlier run saved.
@@ -173,6 +183,7 @@ impl WorkerSet {
             health: inputs.health,
             machine: inputs.machine,
             pressure: inputs.pressure,
+            asking: inputs.asking,
             views: watch::Sender::default(),
             set_view: watch::Sender::default(),
             known: watch::Sender::default(),
@@ -279,6 +290,7 @@ impl WorkerSet {
                     self.take_probes();
                 }
                 () = any_changed(&mut self.objects) => self.take_objects(),
+                Some(asking) = self.asking.recv() => self.take_asking(asking),
                 changed = self.node_ips.changed() => {
                     changed?;
                     self.report_anew();
@@ -531,6 +543,9 @@ impl WorkerSet {
     fn fold(&mut self, report: Report) -> Changed {
         let Some(handle) = self.state.workers.get_mut(&report.key) else { return Changed::View };
         let recorded = self.state.recorded.entry(report.key.clone()).or_default();
+        if let Some(pending) = self.state.asked.get_mut(&report.key) {
+            pending.answer(report.asked);
+        }
         let shown = report.view.as_ref().map(|view| view.uid.clone());
         let update = report.view.as_ref().and_then(|view| view.update.as_ref());
         let update_waits = matches!(update, Some(PodUpdate::Waits(_)));
@@ -554,6 +569,7 @@ impl WorkerSet {
             // Dropping the input ends the worker.
             self.state.workers.remove(&report.key);
             self.state.recorded.remove(&report.key);
+            self.state.asked.remove(&report.key);
         }
         let view = report.view.filter(|_| !idle);
         self.views.send_if_modified(|views| {

@@ -82,6 +82,8 @@ pub(super) struct Worker {
     pub(super) rollout: Rollout,
     /// The revision that was seen to run first, and the boot time of that.
     pub(super) trial_began: Option<(Box<str>, Duration)>,
+    /// The number of the last request of a person that was taken over.
+    asked: u64,
 }
 
 enum Pass {
@@ -117,6 +119,7 @@ impl Worker {
             fetching: None,
             rollout: start.rollout,
             trial_began: None,
+            asked: 0,
         }
     }
 
@@ -148,6 +151,7 @@ impl Worker {
         self.picture.observe(Arc::clone(&latest.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
         self.memory.prepare_for(latest.orders.wish.pod().map(|pod| &**pod));
+        self.take_asked(latest).await;
         let mut update = self.plan_update(latest, &observed);
         self.take_fetch(latest, update.fetch.take());
         self.take_over(latest, &update, &observed).await;
@@ -273,18 +277,10 @@ impl Worker {
         self.keep().await;
         self.records.begin(&host.store, &action, input, now).await;
         let uid: PodUid = action.uid().clone();
-        let cancel = CancellationToken::new();
         let (sender, mut progress) = watch::channel(Progress::default());
         let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
-        let request = Request {
-            key: self.key.clone(),
-            uid: uid.clone(),
-            pod: self.records.pod_for(&uid, input),
-            observed: self.picture.shared().unwrap_or_default(),
-            objects: Arc::clone(&input.objects),
-            cancel: cancel.clone(),
-            progress: sender,
-        };
+        let request = self.request(input, &uid, self.records.pod_for(&uid, input), sender);
+        let cancel = request.cancel.clone();
         let mut running = execute(&host, &request, &action);
         let mut listening = true;
         let mut refresh: Option<Refresh> = None;
@@ -321,6 +317,9 @@ impl Worker {
                     }
                     if listening {
                         input = latest;
+                        if self.take_asked(&input).await {
+                            request.cancel_pull.cancel();
+                        }
                         self.picture.observe(Arc::clone(&input.observed));
                         self.kill_at_once(&input);
                         if refresh.is_none() && matches!(action, Action::StartContainer(_)) {
@@ -349,6 +348,18 @@ impl Worker {
         }
     }
 
+    /// Takes over what people have asked for, and saves it before the set hears of it. Returns true
+    /// when containers are to be restarted.
+    async fn take_asked(&mut self, input: &Input) -> bool {
+        let asked = input.orders.asked.as_ref().filter(|asked| asked.number > self.asked);
+        let Some(asked) = asked else { return false };
+        self.memory.ask(asked);
+        self.keep().await;
+        self.asked = asked.number;
+        self.reporter.asked = asked.number;
+        !asked.restart.is_empty()
+    }
+
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
     /// which lasts as long as the pull of its image.
     fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
@@ -367,14 +378,27 @@ impl Worker {
 
     /// A request for work beside the actions of a plan.
     pub(super) fn request_beside(&self, input: &Input, pod: &DesiredPod) -> Request {
+        let progress = watch::Sender::default();
+        self.request(input, &pod.uid, Some(Arc::clone(&pod.pod)), progress)
+    }
+
+    fn request(
+        &self,
+        input: &Input,
+        uid: &PodUid,
+        pod: Option<Arc<k8s::Pod>>,
+        progress: watch::Sender<Progress>,
+    ) -> Request {
+        let cancel = CancellationToken::new();
         Request {
             key: self.key.clone(),
-            uid: pod.uid.clone(),
-            pod: Some(Arc::clone(&pod.pod)),
+            uid: uid.clone(),
+            pod,
             observed: self.picture.shared().unwrap_or_default(),
             objects: Arc::clone(&input.objects),
-            cancel: CancellationToken::new(),
-            progress: watch::Sender::default(),
+            cancel_pull: cancel.child_token(),
+            cancel,
+            progress,
         }
     }
 

@@ -13,6 +13,7 @@
 )]
 
 pub mod adoption;
+pub mod asked;
 pub mod chaos;
 pub mod confinement;
 pub mod credential_providers;
@@ -130,6 +131,11 @@ macro_rules! shared_scenarios {
             people::status_shows_pods_manifests_and_reasons,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
+            asked::a_person_restarts_a_pod_in_its_sandbox,
+            asked::a_killed_agent_finishes_a_restart_once,
+            asked::a_restart_that_is_asked_for_again_meanwhile_happens_once,
+            asked::a_restart_does_not_wait_for_a_pull,
+            asked::a_person_ends_the_back_offs_of_a_pod,
             chaos::whatever_happens_all_ends_as_written,
             pressure::more_pods_than_the_node_takes_wait_for_room,
             pressure::a_pod_that_requests_too_much_is_refused,

@@ -45,7 +45,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -148,10 +148,8 @@ impl Bench {
             pleg: pleg_handle,
         };
         let source = watch::Sender::new(snapshot(Vec::new()));
-        let machine = watch::Sender::new(MachineState::Up);
-        let orders = PressureOrders { known: true, ..PressureOrders::default() };
-        let pressure = watch::Sender::new(Arc::new(orders));
-        let probes = watch::Sender::default();
+        let (machine, probes) = (watch::Sender::new(MachineState::Up), watch::Sender::default());
+        let pressure = no_pressure();
         let inputs = SetInputs {
             sources: vec![source.subscribe()],
             updates,
@@ -161,6 +159,7 @@ impl Bench {
             probes: probes.subscribe(),
             objects: Vec::new(),
             pressure: pressure.subscribe(),
+            asking: mpsc::channel(1).1,
             records: loaded.pods,
             kept: loaded.memory,
             rollouts: loaded.rollouts,
@@ -401,6 +400,10 @@ fn cgroup_tree(root: Option<&Path>) -> Cgroups {
     let cgroups = Cgroups::on_hierarchies(vec![hierarchy], &settings).unwrap();
     cgroups.runtime_tells(ToldDriver::NotOffered);
     cgroups
+}
+
+fn no_pressure() -> watch::Sender<Arc<PressureOrders>> {
+    watch::Sender::new(Arc::new(PressureOrders { known: true, ..PressureOrders::default() }))
 }
 
 fn image_settings() -> ImageSettings {

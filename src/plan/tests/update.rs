@@ -41,6 +41,7 @@ impl Update {
             waits: Some("of the new revision".into()),
             resize_wait: None,
             clear_dead: false,
+            asked: None,
         });
         let input = UpdateInput {
             orders: &orders,

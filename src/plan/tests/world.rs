@@ -253,6 +253,7 @@ impl World {
             hold: self.hold.clone().map(|(uid, hold)| HeldPod { uid, hold: Arc::new(hold) }),
             waits: self.waits.map(Arc::from),
             resize_wait: self.resize_wait.clone(),
+            asked: None,
             clear_dead: self.clear_dead,
         };
         let input = NameInput {

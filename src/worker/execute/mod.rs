@@ -118,6 +118,8 @@ pub(super) struct Request {
     pub objects: Arc<NodeObjects>,
     /// Cancels what may take for ever: an image pull or a postStart hook.
     pub cancel: CancellationToken,
+    /// Cancels an image pull alone. It is also cancelled with `cancel`.
+    pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
 }
 

@@ -359,7 +359,8 @@ impl Start<'_> {
     }
 
     /// Makes the image present according to its pull policy. This is the only step that is
-    /// cancelled when its pod is no longer wanted, because a pull may take for ever.
+    /// cancelled: when its pod is no longer wanted, because a pull may take for ever, and when a
+    /// person wants other containers of the pod restarted.
     async fn image(&self) -> Result<ImageFound, Box<Failure>> {
         let sandbox = self.sandbox()?;
         let (config, _) = sandbox::config(self.host, self.request, self.pod, sandbox.attempt)
@@ -390,8 +391,12 @@ impl Start<'_> {
                     Box::new(self.request.failure(step, reason, failed.message))
                 })
             }
-            () = self.request.cancel.cancelled() => {
-                let message = "the pull was cancelled: the pod is not wanted any more".to_owned();
+            () = self.request.cancel_pull.cancelled() => {
+                let why = match self.request.cancel.is_cancelled() {
+                    true => "the pod is not wanted any more",
+                    false => "containers of the pod are restarted first",
+                };
+                let message = format!("the pull was cancelled: {why}");
                 Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
             }
         }

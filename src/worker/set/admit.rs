@@ -189,6 +189,7 @@ impl State {
             resize_wait: wished
                 .and_then(|pod| self.admitted.decisions.resize_wait(key, &pod.uid))
                 .cloned(),
+            asked: self.asked.get(key).map(|pending| Arc::clone(&pending.asked)),
             clear_dead: self.pressure.clear_dead,
         }
     }
