@@ -87,8 +87,12 @@ pub const RESTART_ON_CONFIG_CHANGE: &str = "nodelet.dev/restart-on-config-change
 pub const ROLLBACK: &str = "nodelet.dev/rollback";
 /// Annotation of a pod: for how many seconds a new revision must be Ready without a break.
 pub const MIN_READY_SECONDS: &str = "nodelet.dev/min-ready-seconds";
+/// Its default, in seconds.
+pub const MIN_READY: u32 = 10;
 /// Annotation of a pod: after how many seconds a new revision that is not Ready is rolled back.
 pub const PROGRESS_DEADLINE_SECONDS: &str = "nodelet.dev/progress-deadline-seconds";
+/// Its default, in seconds: half of what a Deployment has.
+pub const PROGRESS_DEADLINE: u32 = 300;
 /// Annotation of a Secret in a file: keys whose values are credentials that systemd has given the
 /// agent, `KEY=CREDENTIAL`, separated by commas.
 pub const CREDENTIALS: &str = "nodelet.dev/credentials";

@@ -228,6 +228,14 @@ pub struct Hold {
     pub disruption: Option<(String, String)>,
 }
 
+impl Hold {
+    /// True when the node has no room for the pod, or gives it to another one.
+    #[must_use]
+    pub fn is_for_room(&self) -> bool {
+        self.reason.starts_with("OutOf") || self.reason == "Preempting"
+    }
+}
+
 /// How what runs of a held pod is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

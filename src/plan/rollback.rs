@@ -15,16 +15,12 @@
 
 use super::{Own, PodMemory, Terminal, TerminalPhase, backoff::Moment};
 use crate::model::{
-    DesiredPod, MIN_READY_SECONDS, Now, PROGRESS_DEADLINE_SECONDS, PodUid, ROLLBACK, k8s,
+    DesiredPod, MIN_READY, MIN_READY_SECONDS, Now, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
+    PodUid, ROLLBACK, k8s,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
-
-/// `nodelet.dev/min-ready-seconds` where it is not set.
-const MIN_READY: u32 = 10;
-/// `nodelet.dev/progress-deadline-seconds` where it is not set: half of what a Deployment has.
-const PROGRESS_DEADLINE: u32 = 300;
 
 /// What is saved about the revisions of a pod name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -129,15 +125,28 @@ impl Rollout {
         Self { previous, failed: None }
     }
 
+    /// The rollout when there is nothing that `wished` takes over from: an edit during a roll-back
+    /// ends it.
+    #[must_use]
+    pub fn begun_with(&self, wished: &DesiredPod) -> Self {
+        let Some(failed) = &self.failed else { return self.clone() };
+        if failed.revision == wished.revision || self.runs_previous(wished) {
+            return self.clone();
+        }
+        let previous = self.previous.clone().filter(|_| wants_rollback(&wished.pod));
+        Self { previous, failed: None }
+    }
+
     /// How the trial of the wished revision stands, which runs or has ended.
     #[must_use]
     pub fn judge(&self, input: &TrialInput<'_>, now: Now) -> Trial {
         let wished = input.wished;
         let tried = self.previous.is_some() && self.failed.is_none();
-        if !tried || self.runs_previous(wished) || !wants_rollback(&wished.pod) {
+        if !tried || self.runs_previous(wished) {
             return Trial::None;
         }
-        if input.memory.is_proven(&wished.uid) {
+        // An edit of the annotation ends the trial.
+        if input.memory.is_proven(&wished.uid) || !wants_rollback(&wished.pod) {
             return Trial::Passed;
         }
         if input.terminal.is_some_and(|terminal| terminal.phase == TerminalPhase::Failed) {
@@ -147,6 +156,10 @@ impl Rollout {
         let until = input.began + Duration::from_secs(seconds.into());
         if now.boot < until {
             return Trial::Until(until);
+        }
+        // One that became Ready in time may stay Ready for long enough.
+        if let Readiness::Since(since) = input.memory.of(&wished.uid).readiness {
+            return Trial::Until(since.after(min_ready(&wished.pod), now));
         }
         let detail = input.not_ready.map(|why| format!(": {why}")).unwrap_or_default();
         Trial::Failed(format!("it was not Ready within {seconds} s{detail}"))
@@ -170,8 +183,7 @@ impl PodMemory {
         succeeded: bool,
         now: Now,
     ) -> Option<Duration> {
-        let min_ready = seconds_of(&pod.pod, MIN_READY_SECONDS, MIN_READY);
-        let min_ready = Duration::from_secs(min_ready.into());
+        let min_ready = min_ready(&pod.pod);
         let memory = self.incarnation(&pod.uid)?;
         let since = match memory.readiness {
             Readiness::Proven => return None,
@@ -199,6 +211,10 @@ impl PodMemory {
 
 fn wants_rollback(pod: &k8s::Pod) -> bool {
     annotation(pod, ROLLBACK) == Some("true")
+}
+
+fn min_ready(pod: &k8s::Pod) -> Duration {
+    Duration::from_secs(seconds_of(pod, MIN_READY_SECONDS, MIN_READY).into())
 }
 
 /// The value of an annotation that validation has checked.

@@ -130,8 +130,15 @@ impl PodMemory {
         match outcome {
             Fetched::Present => {
                 preparation.failed.remove(image);
+                // A look at an image that is present does not satisfy another container's `Always`.
+                let always = |container: &k8s::Container| {
+                    container.image_pull_policy.as_deref() == Some("Always")
+                };
+                let asked = containers(&fetch.pod.pod)
+                    .any(|container| *container.name == *fetch.container && always(container));
                 let of_image = containers(&fetch.pod.pod)
-                    .filter(|container| container.image.as_deref() == Some(image));
+                    .filter(|container| container.image.as_deref() == Some(image))
+                    .filter(|container| asked || !always(container));
                 preparation
                     .fetched
                     .extend(of_image.map(|container| container.name.as_str().into()));
@@ -200,6 +207,10 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         ..go()
     };
     if let Some(hold) = input.orders.hold_on(&wished.uid) {
+        // Room may be short because of the old revision, also for the pods that were given it.
+        if hold.is_for_room() {
+            return go();
+        }
         return waits(hold.message.clone(), true);
     }
     match missing_objects(&wished.pod, input.objects) {
@@ -228,8 +239,9 @@ fn has_run(input: &UpdateInput<'_>, standing: &DesiredPod) -> bool {
     let own = Occupancy::new(input.observed, &input.settings.owner).own(&standing.uid, true);
     let spec = standing.pod.spec.as_ref();
     let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
-    own.is_alive()
-        && regular.iter().any(|container| {
+    // Whether it runs now does not matter: it may crash, or the machine may have gone down.
+    input.memory.is_proven(&standing.uid)
+        || regular.iter().any(|container| {
             let newest = own.newest(&container.name);
             newest.is_some_and(|instance| instance.state != ContainerState::Created)
         })

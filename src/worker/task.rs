@@ -12,7 +12,7 @@ use crate::{
     clock,
     model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{
-        Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout,
+        Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
     },
     store::PodRecord,
@@ -150,7 +150,9 @@ impl Worker {
         self.kill_at_once(latest);
         self.picture.observe(Arc::clone(&latest.observed));
         let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
-        self.memory.prepare_for(latest.orders.wish.pod().map(|pod| &**pod));
+        if latest.orders.wish != Wish::Undecided {
+            self.memory.prepare_for(latest.orders.wish.pod().map(|pod| &**pod));
+        }
         self.take_asked(latest).await;
         let mut update = self.plan_update(latest, &observed);
         self.take_fetch(latest, update.fetch.take());
@@ -305,6 +307,9 @@ impl Worker {
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
                     let latest = self.input.borrow().clone();
+                    if self.delays_update(&latest) {
+                        request.cancel_pull.cancel();
+                    }
                     let latest = self.acted_on(&latest);
                     let orders = &latest.orders;
                     let wished = orders.wish.desired(&uid);

@@ -78,6 +78,14 @@ impl Worker {
         Input { orders, ..input.clone() }
     }
 
+    /// True when a new revision waits for a fetch that cannot begin before the action that is under
+    /// way has ended.
+    pub(super) fn delays_update(&self, input: &Input) -> bool {
+        let observed = self.picture.shared();
+        let plan = observed.map(|observed| self.plan_update(input, &observed));
+        self.fetching.is_none() && plan.is_some_and(|plan| plan.fetch.is_some())
+    }
+
     /// Begins the fetch that the plan wants, and drops every other one.
     pub(super) fn take_fetch(&mut self, input: &Input, wanted: Option<Fetch>) {
         let goes_on = |fetching: &Fetching| wanted.as_ref().is_some_and(|f| fetching.is_of(f));
@@ -103,12 +111,14 @@ impl Worker {
         observed: &ObservedPod,
     ) {
         let rollout = match &input.orders.wish {
-            Wish::Run(wished) if update.waits.is_none() => {
-                let Some((standing, _)) = self.records.replaced_by(wished) else { return };
-                let occupancy = Occupancy::new(observed, &self.host.settings.owner);
-                let own = occupancy.own(&standing.uid, true);
-                self.rollout.taken_over(&standing, &own, &self.memory, wished)
-            }
+            Wish::Run(wished) if update.waits.is_none() => match self.records.replaced_by(wished) {
+                Some((standing, _)) => {
+                    let occupancy = Occupancy::new(observed, &self.host.settings.owner);
+                    let own = occupancy.own(&standing.uid, true);
+                    self.rollout.taken_over(&standing, &own, &self.memory, wished)
+                }
+                None => self.rollout.begun_with(wished),
+            },
             Wish::Gone => Rollout::default(),
             Wish::Run(_) | Wish::Keep { .. } | Wish::Undecided => return,
         };
@@ -131,7 +141,9 @@ impl Worker {
         let is_ready = ready.is_some_and(|ready| ready.status == "True");
         let succeeded = terminal.is_some_and(|end| end.phase == TerminalPhase::Succeeded);
         let proven_at = self.memory.note_ready(wished, is_ready, succeeded, now);
-        let undisturbed = input.orders.hold.is_none() && input.orders.shutdown.is_none();
+        let orders = &input.orders;
+        let updates = matches!(self.reporter.update, Some(PodUpdate::Waits(_)));
+        let undisturbed = !updates && orders.hold.is_none() && orders.shutdown.is_none();
         if self.records.of(&wished.uid).is_none() || !undisturbed {
             self.trial_began = None;
             return proven_at;

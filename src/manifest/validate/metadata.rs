@@ -3,7 +3,10 @@
 use super::{Report, given, names};
 use crate::{
     manifest::Context,
-    model::{MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, RESTART_ON_CONFIG_CHANGE, ROLLBACK},
+    model::{
+        MIN_READY, MIN_READY_SECONDS, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
+        RESTART_ON_CONFIG_CHANGE, ROLLBACK,
+    },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
@@ -58,6 +61,19 @@ fn updates(report: &mut Report, meta: &ObjectMeta) {
                 report.invalid(&path(name), text, &detail);
             }
         }
+    }
+    let seconds = |name, default| value(name).map_or(Some(default), |text| text.parse().ok());
+    if let (Some(ready), Some(deadline)) = (
+        seconds(MIN_READY_SECONDS, MIN_READY),
+        seconds(PROGRESS_DEADLINE_SECONDS, PROGRESS_DEADLINE),
+    ) && ready >= deadline
+    {
+        // At least one of them is set.
+        let (name, detail) = match value(MIN_READY_SECONDS) {
+            Some(_) => (MIN_READY_SECONDS, format!("must be less than the deadline, {deadline}")),
+            None => (PROGRESS_DEADLINE_SECONDS, format!("must be more than {ready}")),
+        };
+        report.invalid(&path(name), value(name).unwrap_or_default(), &detail);
     }
     if value(ROLLBACK) == Some("true") && given(meta.uid.as_ref()).is_some() {
         let detail =

@@ -116,9 +116,40 @@ fn a_trial_ends_by_its_deadline_or_with_the_pod() {
     world.pass_time(until);
     let why = "it was not Ready within 60 s: containers with unready status: [web]";
     assert_eq!(judge(&world, &rollout, &wished, None), Trial::Failed(why.to_owned()));
+    // Its manifest no longer asks for a trial.
+    assert_eq!(judge(&world, &rollout, &revision("b", &[]), None), Trial::Passed);
     // The pod of the world stands in for the new revision.
     let proven = DesiredPod { uid: "a".into(), ..wished };
     assert_eq!(judge(&world, &rollout, &proven, None), Trial::Passed);
+}
+
+#[test]
+fn a_revision_that_is_ready_at_its_deadline_is_waited_for() {
+    let mut world = running(true);
+    let wished = revision("b", &TRIED);
+    let rollout = taken_over(&world, &Rollout::default(), &wished);
+    world.memory = crate::plan::PodMemory::default();
+    let wished = DesiredPod { uid: "a".into(), ..wished };
+    world.pass_time(Duration::from_secs(60));
+    world.run();
+    world.memory.note_ready(&wished, true, false, world.now);
+    let until = world.now.boot + Duration::from_secs(5);
+    assert_eq!(judge(&world, &rollout, &wished, None), Trial::Until(until));
+    world.memory.note_ready(&wished, false, false, world.now);
+    assert!(matches!(judge(&world, &rollout, &wished, None), Trial::Failed(_)));
+}
+
+#[test]
+fn an_edit_while_nothing_stands_ends_a_roll_back() {
+    let world = running(true);
+    let wished = revision("b", &TRIED);
+    let rolled_back = taken_over(&world, &Rollout::default(), &wished)
+        .rolled_back(&wished, "it was slow".to_owned());
+    assert_eq!(rolled_back.begun_with(&wished), rolled_back);
+    assert_eq!(rolled_back.begun_with(rolled_back.previous.as_ref().unwrap()), rolled_back);
+    let next = rolled_back.begun_with(&revision("c", &TRIED));
+    assert_eq!((&next.previous, &next.failed), (&rolled_back.previous, &None));
+    assert!(rolled_back.begun_with(&revision("c", &[])).is_empty());
 }
 
 #[test]

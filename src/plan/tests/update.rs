@@ -224,6 +224,36 @@ fn a_crashing_pod_is_kept_between_its_restarts() {
 }
 
 #[test]
+fn a_pod_is_kept_after_a_reboot_and_when_its_sandbox_dies() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    update.world.sandbox_dies();
+    assert_eq!(update.acts_on(), "a");
+    update.world.reboot();
+    assert_eq!(update.acts_on(), "a");
+}
+
+#[test]
+fn a_revision_without_room_takes_the_old_one_down() {
+    let mut update = Update::to_image("web:2", "IfNotPresent");
+    for reason in ["OutOfcpu", "Preempting"] {
+        let hold = Hold { reason: reason.to_owned(), ..(*evicted("b").hold).clone() };
+        update.hold = Some(HeldPod { uid: "b".into(), hold: Arc::new(hold) });
+        assert_eq!(update.acts_on(), "b", "{reason}");
+    }
+}
+
+#[test]
+fn a_look_does_not_satisfy_the_policy_always_of_another_container() {
+    let mut update = Update::to(&json!({"containers": [
+        {"name": "web", "image": "web:2", "imagePullPolicy": "IfNotPresent"},
+        {"name": "side", "image": "web:2", "imagePullPolicy": "Always"},
+    ]}));
+    assert_eq!(&*update.fetched(&Fetched::Present).container, "web");
+    assert_eq!(&*update.fetched(&Fetched::Present).container, "side");
+    assert_eq!(update.acts_on(), "b");
+}
+
+#[test]
 fn nothing_waits_where_updates_are_not_prepared() {
     let mut update = Update::to_image("web:2", "IfNotPresent");
     update.world.settings.prepare_updates = false;
