@@ -214,7 +214,6 @@ mod tests {
             events_connected: false,
             hung: Vec::new(),
             runtime: RuntimeView::default(),
-            recursive_read_only_mounts: false,
             cgroup_driver: ToldDriver::Unknown,
         };
         assert_eq!(not_ready(&health), Vec::<String>::new());

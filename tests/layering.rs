@@ -96,7 +96,7 @@ const CORE_PARTS: &[(&str, &[&str])] = &[
     ("cgroup::slice", &["podspec", "cgroup::CgroupVersion", "cgroup::Limits"]),
     ("event::core", &["model"]),
     ("hostfiles::core", &["model"]),
-    ("image::core", &["model", "podspec", "image::ImageFailure"]),
+    ("image::core", &["podspec", "image::ImageFailure"]),
     ("image::gc::core", &["model", "podspec"]),
     ("image::provider::core", &["model", "document", "image::keyring"]),
     ("pleg::core", &["model"]),

@@ -172,7 +172,7 @@ impl Floor {
 
     fn mount(&self, file: &str, container_path: &str) -> MountInput {
         MountInput {
-            host_path: self.dir.join(file).display().to_string(),
+            source: nodelet::cri::MountSource::Path(self.dir.join(file).display().to_string()),
             container_path: container_path.to_owned(),
             access: nodelet::cri::to_cri::Access::ReadWrite,
             selinux_relabel: false,

@@ -46,8 +46,6 @@ pub struct Readiness {
     pub runtime_not_ready: Option<String>,
     /// `None` when `NetworkReady` is true.
     pub network_not_ready: Option<String>,
-    /// Whether the default handler can make mounts read-only with everything below them.
-    pub recursive_read_only_mounts: bool,
     /// Every handler by name.
     pub handlers: Vec<k8s::NodeRuntimeHandler>,
     /// What the runtime can do as a whole, where it tells.

@@ -158,13 +158,9 @@ pub fn readiness(answer: &v1::StatusResponse) -> Readiness {
             None => Some(format!("{what} not ready: condition {name} is missing")),
         }
     };
-    let default = answer.runtime_handlers.iter().find(|handler| handler.name.is_empty());
     Readiness {
         runtime_not_ready: check("container runtime", "RuntimeReady"),
         network_not_ready: check("container runtime network", "NetworkReady"),
-        recursive_read_only_mounts: default
-            .and_then(|handler| handler.features)
-            .is_some_and(|features| features.recursive_read_only_mounts),
         handlers: handlers(&answer.runtime_handlers),
         features: answer.features.as_ref().map(|features| k8s::NodeFeatures {
             supplemental_groups_policy: Some(features.supplemental_groups_policy),

@@ -27,8 +27,8 @@ pub use exec::ExecOutput;
 pub use images::{ImageFilesystems, ImageFound};
 pub use layers::WritePlaces;
 pub use to_cri::{
-    Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, NodeFacts,
-    Propagation, SandboxInputs,
+    Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, MountSource,
+    NodeFacts, Propagation, SandboxInputs,
 };
 
 /// CRI v1 as generated from `proto/cri_runtime_v1.proto`: messages, client and server.
@@ -82,6 +82,9 @@ pub mod annotation {
     /// The cpu and memory that the container was made with, as JSON of
     /// [`crate::model::ContainerAmounts`]. Our own.
     pub const RESOURCES: &str = "nodelet.dev/resources";
+    /// The runtime's ids of the images of the container's volumes, with a comma between them: lists
+    /// of containers do not show mounts. Our own.
+    pub const IMAGE_VOLUMES: &str = "nodelet.dev/image-volumes";
     /// `ports` as JSON.
     pub const PORTS: &str = "io.kubernetes.container.ports";
     /// `terminationGracePeriodSeconds` of the pod.

@@ -13,7 +13,8 @@ use crate::{
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
     machine,
-    model::{Event, PodViews, Signal, k8s},
+    model::{Event, PodViews, Signal},
+    podspec::all_images,
     signals::DiskReadings,
     store::{Store, parse_saved},
 };
@@ -182,13 +183,13 @@ impl ImageGcTask {
         self.failures = 0;
         for source in &self.parts.sources {
             for pod in &source.borrow().pods {
-                for image in images_of(&pod.pod) {
+                for image in all_images(&pod.pod) {
                     look.in_use.by_manifest(image);
                 }
             }
         }
         for view in self.parts.pods.borrow().values() {
-            for image in view.pod.iter().chain(&view.previous).flat_map(|pod| images_of(pod)) {
+            for image in view.pod.iter().chain(&view.previous).flat_map(|pod| all_images(pod)) {
                 look.in_use.by_manifest(image);
             }
         }
@@ -215,12 +216,4 @@ impl ImageGcTask {
         }
         self.saved.clone_from(&self.history);
     }
-}
-
-/// Every image that a pod's manifest names.
-fn images_of(pod: &k8s::Pod) -> impl Iterator<Item = &str> {
-    let spec = pod.spec.iter();
-    let containers =
-        spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
-    containers.filter_map(|container| container.image.as_deref())
 }

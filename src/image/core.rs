@@ -1,7 +1,7 @@
 //! The pure part: what a policy asks for, and what a failure is called.
 
 use super::ImageFailure;
-use crate::{model::k8s, podspec::image_name};
+use crate::podspec::always_pulls;
 
 /// `imagePullPolicy`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,20 +15,14 @@ pub enum PullPolicy {
 }
 
 impl PullPolicy {
-    /// The container's policy; without one it is what the API defaults: `Always` for the tag
+    /// The policy of an image; without one it is what the API defaults: `Always` for the tag
     /// `latest`, given or implied, else `IfNotPresent`.
     #[must_use]
-    pub fn of(container: &k8s::Container) -> Self {
-        match container.image_pull_policy.as_deref() {
-            Some("Always") => Self::Always,
+    pub fn of(policy: Option<&str>, image: &str) -> Self {
+        match policy {
             Some("Never") => Self::Never,
-            Some("IfNotPresent") => Self::IfNotPresent,
-            Some(_) | None => {
-                match image_name::tag_and_digest(container.image.as_deref().unwrap_or("")) {
-                    (Some("latest"), _) | (None, None) => Self::Always,
-                    (Some(_), _) | (None, Some(_)) => Self::IfNotPresent,
-                }
-            }
+            policy if always_pulls(policy, image) => Self::Always,
+            Some(_) | None => Self::IfNotPresent,
         }
     }
 }

@@ -7,20 +7,14 @@ use super::{
 };
 use crate::{
     cri::ImageFound,
-    model::{DataObject, ObjectKind, k8s},
+    model::{DataObject, ObjectKind},
     plugin::PluginCommand,
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
 
 #[test]
 fn policies_default_by_tag_and_decide() {
-    let policy = |image: &str, policy: Option<&str>| {
-        PullPolicy::of(&k8s::Container {
-            image: Some(image.to_owned()),
-            image_pull_policy: policy.map(str::to_owned),
-            ..k8s::Container::default()
-        })
-    };
+    let policy = |image: &str, policy: Option<&str>| PullPolicy::of(policy, image);
     assert_eq!(policy("a", None), PullPolicy::Always);
     assert_eq!(policy("a:latest", None), PullPolicy::Always);
     assert_eq!(policy("a:1", None), PullPolicy::IfNotPresent);

@@ -6,7 +6,7 @@
 use super::Settings;
 use crate::{
     model::{Quantity, k8s},
-    podspec::resolve_priority,
+    podspec::{always_pulls, resolve_priority},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
@@ -47,9 +47,16 @@ fn default_volume(volume: &mut k8s::Volume) {
             let downward = projection.downward_api.as_mut();
             default_downward(downward.and_then(|source| source.items.as_mut()));
         }
+    } else if let Some(source) = &mut volume.image {
+        default_pull_policy(&mut source.pull_policy, source.reference.as_deref());
     } else {
         volume.empty_dir.get_or_insert_default();
     }
+}
+
+fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
+    let always = always_pulls(None, image.unwrap_or_default());
+    or(policy, if always { "Always" } else { "IfNotPresent" });
 }
 
 fn default_downward(items: Option<&mut Vec<k8s::DownwardAPIVolumeFile>>) {
@@ -71,11 +78,7 @@ fn default_source(
 }
 
 fn default_container(container: &mut k8s::Container, host_network: bool) {
-    let policy = match container.image.as_deref() {
-        Some(image) if !is_latest(image) => "IfNotPresent",
-        Some(_) | None => "Always",
-    };
-    or(&mut container.image_pull_policy, policy);
+    default_pull_policy(&mut container.image_pull_policy, container.image.as_deref());
     or(&mut container.termination_message_path, "/dev/termination-log");
     or(&mut container.termination_message_policy, "File");
     for port in container.ports.iter_mut().flatten() {
@@ -149,15 +152,6 @@ fn default_pod_requests(spec: &mut k8s::PodSpec) {
         };
         resources.requests.get_or_insert_default().entry(name.clone()).or_insert(request);
     }
-}
-
-/// Whether an image has the tag `latest`, or neither tag nor digest.
-fn is_latest(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or(image);
-    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
 }
 
 fn or(field: &mut Option<String>, default: &str) {

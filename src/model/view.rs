@@ -137,6 +137,19 @@ pub struct RuntimeView {
     pub features: Option<super::k8s::NodeFeatures>,
 }
 
+impl RuntimeView {
+    /// Whether this handler can make mounts read-only with everything below them. The empty name is
+    /// the default handler.
+    #[must_use]
+    pub fn has_recursive_read_only(&self, handler: &str) -> bool {
+        let named = |one: &&super::k8s::NodeRuntimeHandler| {
+            one.name.as_deref().unwrap_or_default() == handler
+        };
+        let found = self.handlers.iter().find(named);
+        found.and_then(|one| one.features.as_ref()?.recursive_read_only_mounts) == Some(true)
+    }
+}
+
 /// What may run short, and what was done about it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -68,18 +68,18 @@ pub struct StartContainer {
     pub restart_of: Option<ContainerId>,
 }
 
-/// Whether a start may pull the image of its container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which images of its container a start may pull: its own and those of its image volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pull {
-    /// As `imagePullPolicy` says.
+    /// As the pull policies say.
     ByPolicy,
-    /// The image was fetched before the old revision of the pod was stopped. It is pulled only if
-    /// it is absent now, also with the policy `Always`.
+    /// The images were fetched before the old revision of the pod was stopped. They are pulled only
+    /// if they are absent now, also with the policy `Always`.
     Fetched,
-    /// Pulls of this image are backed off: the container is started if the image is present by now;
+    /// Pulls of these images are backed off: the container is started if they are present by now;
     /// otherwise the action fails with [`super::Step::Image`] and pulls nothing. It is not used
-    /// with the policy `Always`, which waits for the end of the back-off instead.
-    NotNow,
+    /// when an image has the policy `Always`, which waits for the end of the back-off instead.
+    NotNow(Vec<Box<str>>),
 }
 
 /// How a container of the pod runs.
@@ -279,7 +279,7 @@ impl fmt::Display for Action {
                     (None, Some(count)) => write!(f, " (restart {count})"),
                     (None, None) => Ok(()),
                 }?;
-                f.write_str(if a.pull == Pull::NotNow { " (no pull)" } else { "" })
+                f.write_str(if matches!(a.pull, Pull::NotNow(_)) { " (no pull)" } else { "" })
             }
             Self::Resize(a) => {
                 let names = a.containers.iter().map(|c| &*c.name);

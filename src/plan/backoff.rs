@@ -208,6 +208,18 @@ pub(crate) struct StartFailure {
     pub(crate) reason: String,
     /// The image, if pulling it has failed.
     pub(crate) image: Option<Box<str>>,
+    /// Other images whose pulls failed before, since the last success.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) earlier_images: Vec<Box<str>>,
+}
+
+impl StartFailure {
+    /// Takes all images whose pulls have failed since the last success.
+    pub(crate) fn take_images(&mut self) -> Vec<Box<str>> {
+        let mut images = std::mem::take(&mut self.earlier_images);
+        images.extend(self.image.take());
+        images
+    }
 }
 
 /// A step that failed one or more times in a row.

@@ -373,13 +373,11 @@ impl PodMemory {
             }
             Outcome::ContainerStarted(container) => {
                 self.used_fetched(&container.uid, &container.name);
+                self.had_images(&container.uid, &container.name);
                 let memory = self.container(&container.uid, &container.name);
-                let failed_image = memory.failure.take().and_then(|failure| failure.image);
+                memory.failure = None;
                 memory.next_count =
                     memory.next_count.max(Some(container.restart_count.saturating_add(1)));
-                if let Some(image) = failed_image {
-                    self.at(&container.uid).images.remove(&image);
-                }
             }
             Outcome::Resized { uid, containers, finished } => {
                 self.succeeded(uid, Stage::Resize);
@@ -432,11 +430,11 @@ impl PodMemory {
             }
             Step::Config { container } => self.start_failed(failure, container, None, now),
             Step::Start { container, .. } => {
-                self.had_image(uid, container);
+                self.had_images(uid, container);
                 self.start_failed(failure, container, None, now);
             }
             Step::Create { container, restart_count } => {
-                self.had_image(uid, container);
+                self.had_images(uid, container);
                 self.start_failed(failure, container, None, now);
                 if let Some(taken) = &failure.taken {
                     if let Taken::ByUs(id) = taken {
@@ -472,21 +470,26 @@ impl PodMemory {
         }
     }
 
-    /// The container was created, so its image is present.
-    fn had_image(&mut self, uid: &PodUid, container: &str) {
-        let failure = self.container(uid, container).failure.as_ref();
-        if let Some(image) = failure.and_then(|failure| failure.image.clone()) {
+    /// The container was created, so its images are present.
+    fn had_images(&mut self, uid: &PodUid, container: &str) {
+        let failure = self.container(uid, container).failure.as_mut();
+        let images: Vec<_> = failure.into_iter().flat_map(StartFailure::take_images).collect();
+        for image in images {
             self.at(uid).images.remove(&image);
         }
     }
 
     fn start_failed(&mut self, failure: &Failure, name: &str, image: Option<&str>, now: Now) {
         let memory = self.container(&failure.uid, name);
-        let last = memory.failure.take();
-        let mut retry = last.map(|last| last.retry).unwrap_or_default();
+        let (mut retry, mut earlier_images) = (Retry::default(), Vec::new());
+        if let Some(mut last) = memory.failure.take() {
+            earlier_images = last.take_images();
+            retry = last.retry;
+        }
+        earlier_images.retain(|earlier| image != Some(&**earlier));
         retry.failed(&failure.message, now);
         let (reason, image) = (failure.reason.clone(), image.map(Into::into));
-        memory.failure = Some(StartFailure { retry, reason, image });
+        memory.failure = Some(StartFailure { retry, reason, image, earlier_images });
     }
 
     fn retry(&mut self, failure: &Failure, stage: Stage, now: Now) {

@@ -2,7 +2,7 @@
 
 use super::{
     Action, ContainerKind, KillPod, KillPurpose, PodPlan, Pull, Restart, StartContainer,
-    backoff::{Crash, ImageTurn},
+    backoff::{Crash, ImageBackOff, ImageTurn},
     kill::{Stop, kind_of, remove},
     memory::Stage,
     name::Cx,
@@ -13,7 +13,7 @@ use crate::model::{
     ContainerId, ContainerState, EventKind, ObservedContainer, ObservedSandbox, format_duration,
     k8s,
 };
-use crate::podspec::{container_hash, is_sidecar};
+use crate::podspec::{NeededImage, container_hash, is_sidecar, needed_images};
 
 /// What the restart policies say about an instance that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,8 +209,8 @@ fn plan_crash_back_off(
     false
 }
 
-/// Whether the container may be started again after a failed start, and whether the start may pull
-/// the image. `None`: not now.
+/// Whether the container may be started again after a failed start, and which images that start may
+/// pull. `None`: not now.
 fn plan_failure_back_off(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -218,47 +218,75 @@ fn plan_failure_back_off(
     plan: &mut PodPlan,
 ) -> Option<Pull> {
     let name = container.name.as_str();
-    let image = container.image.as_deref().unwrap_or_default();
     let failure = cx.memory.container(name).failure.as_ref();
     // The step that failed last is not repeated at once, even if a pull of the image is due.
     let held = failure.map(|f| f.retry.due(cx.now)).filter(|due| *due > cx.now.boot);
     // The last failure is shown. The image's back-off limits pulls, whatever has failed since.
     let elsewhere = failure.filter(|failure| failure.image.is_none());
-    if let Some(back_off) = cx.memory.images.get(image) {
-        let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
-        if let Some(failure) = elsewhere {
-            plan.wait(name, &failure.reason, failure.retry.message.clone());
-        } else if back_off.is_backing_off(cx.now) {
-            let text = format!("Back-off pulling image \"{image}\"");
-            let message = format!("{text}: {}: {}", back_off.reason, back_off.message);
-            plan.wait(name, "ImagePullBackOff", message);
-            let path = Some(kind.field_path(name));
-            let event = cx.event(path.clone(), EventKind::Normal, "BackOff", text);
-            plan.notice(back_off.occasion(), event);
-            let failed = "Error: ImagePullBackOff".to_owned();
-            let event = cx.event(path, EventKind::Warning, "Failed", failed);
-            plan.notice(back_off.occasion(), event);
-        } else {
-            plan.wait(name, &back_off.reason, back_off.message.clone());
+    let last_image = failure.and_then(|failure| failure.image.as_deref());
+    let images: Vec<NeededImage<'_>> = needed_images(cx.pod, container).collect();
+    let delayed: Vec<(&str, &ImageBackOff)> = images
+        .iter()
+        .filter_map(|needed| Some((needed.image, cx.memory.images.get(needed.image)?)))
+        .collect();
+    let shown = delayed.iter().find(|(image, _)| Some(*image) == last_image).or(delayed.first());
+    match (shown, elsewhere, failure) {
+        (Some((image, back_off)), None, _) => {
+            show_back_off(cx, name, kind, (image, back_off), plan);
         }
-        return match (back_off.turn(present_will_do, cx.now), held) {
-            (ImageTurn::Wait(at), _) | (_, Some(at)) => {
-                plan.wake(at);
-                None
-            }
-            (ImageTurn::Pull, None) => Some(Pull::ByPolicy),
-            (ImageTurn::Look, None) => Some(Pull::NotNow),
-        };
+        (_, Some(failure), _) | (None, None, Some(failure)) => {
+            plan.wait(name, &failure.reason, failure.retry.message.clone());
+        }
+        (None, None, None) => {}
     }
-    if let Some(failure) = failure {
-        plan.wait(name, &failure.reason, failure.retry.message.clone());
+    // Each start asks the registry for images of the policy `Always`. So a start that is only to
+    // look for an image would defeat its back-off, or ask for the others in vain.
+    let present_will_do = !images.iter().any(NeededImage::always_pulled);
+    let mut no_pull = Vec::new();
+    for (image, back_off) in delayed {
+        match back_off.turn(present_will_do, cx.now) {
+            ImageTurn::Wait(at) => {
+                plan.wake(at);
+                return None;
+            }
+            ImageTurn::Pull => {}
+            ImageTurn::Look => no_pull.push(image.into()),
+        }
     }
     if let Some(due) = held {
         plan.wake(due);
         return None;
     }
-    let fetched = cx.input.memory.has_fetched(cx.uid, name);
-    Some(if fetched { Pull::Fetched } else { Pull::ByPolicy })
+    Some(if !no_pull.is_empty() {
+        Pull::NotNow(no_pull)
+    } else if cx.input.memory.has_fetched(cx.uid, cx.pod, container) {
+        Pull::Fetched
+    } else {
+        Pull::ByPolicy
+    })
+}
+
+/// Shows that the pull of an image has failed, or that the next pull is delayed.
+fn show_back_off(
+    cx: &Cx<'_>,
+    name: &str,
+    kind: ContainerKind,
+    (image, back_off): (&str, &ImageBackOff),
+    plan: &mut PodPlan,
+) {
+    if !back_off.is_backing_off(cx.now) {
+        plan.wait(name, &back_off.reason, back_off.message.clone());
+        return;
+    }
+    let text = format!("Back-off pulling image \"{image}\"");
+    let message = format!("{text}: {}: {}", back_off.reason, back_off.message);
+    plan.wait(name, "ImagePullBackOff", message);
+    let path = Some(kind.field_path(name));
+    let event = cx.event(path.clone(), EventKind::Normal, "BackOff", text);
+    plan.notice(back_off.occasion(), event);
+    let failed = "Error: ImagePullBackOff".to_owned();
+    let event = cx.event(path, EventKind::Warning, "Failed", failed);
+    plan.notice(back_off.occasion(), event);
 }
 
 /// Carries out `RestartAllContainers`: stops and removes all containers, the one whose end asked

@@ -22,7 +22,9 @@ use super::{
 };
 use crate::{
     model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, k8s},
-    podspec::{check_env_objects, check_volume_objects, is_made_from_objects, is_mounted},
+    podspec::{
+        check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, needed_images,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -71,7 +73,7 @@ pub struct UpdateWait {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
     pub pod: Arc<DesiredPod>,
-    /// The first container that has the image.
+    /// The first container that needs the image, for itself or for a volume.
     pub container: Box<str>,
     pub kind: ContainerKind,
     /// As in the specification.
@@ -96,8 +98,8 @@ pub enum Fetched {
 pub(crate) struct Preparation {
     uid: PodUid,
     revision: Box<str>,
-    /// The containers whose images were made present for their first start.
-    fetched: BTreeSet<Box<str>>,
+    /// The images that were made present for the first start of a container. Key: container.
+    fetched: BTreeMap<Box<str>, BTreeSet<Box<str>>>,
     /// Key: image as in the specification.
     failed: BTreeMap<Box<str>, ImageBackOff>,
 }
@@ -105,6 +107,10 @@ pub(crate) struct Preparation {
 impl Preparation {
     fn is_for(&self, pod: &DesiredPod) -> bool {
         self.uid == pod.uid && self.revision == pod.revision
+    }
+
+    fn has_fetched(&self, container: &k8s::Container, image: &str) -> bool {
+        self.fetched.get(container.name.as_str()).is_some_and(|images| images.contains(image))
     }
 }
 
@@ -122,7 +128,7 @@ impl PodMemory {
             Box::new(Preparation {
                 uid: fetch.pod.uid.clone(),
                 revision: fetch.pod.revision.clone(),
-                fetched: BTreeSet::new(),
+                fetched: BTreeMap::new(),
                 failed: BTreeMap::new(),
             })
         });
@@ -130,18 +136,16 @@ impl PodMemory {
         match outcome {
             Fetched::Present => {
                 preparation.failed.remove(image);
-                // A look at an image that is present does not satisfy another container's `Always`.
-                let always = |container: &k8s::Container| {
-                    container.image_pull_policy.as_deref() == Some("Always")
+                let needs = || {
+                    let all = containers(&fetch.pod.pod);
+                    all.flat_map(|c| needed_images(&fetch.pod.pod, c).map(move |n| (&*c.name, n)))
+                        .filter(|(_, needed)| *needed.image == **image)
                 };
-                let asked = containers(&fetch.pod.pod)
-                    .any(|container| *container.name == *fetch.container && always(container));
-                let of_image = containers(&fetch.pod.pod)
-                    .filter(|container| container.image.as_deref() == Some(image))
-                    .filter(|container| asked || !always(container));
-                preparation
-                    .fetched
-                    .extend(of_image.map(|container| container.name.as_str().into()));
+                // A look at an image that is present does not satisfy another container's `Always`.
+                let asked = needs().any(|(name, n)| *name == *fetch.container && n.always_pulled());
+                for (name, _) in needs().filter(|(_, n)| asked || !n.always_pulled()) {
+                    preparation.fetched.entry(name.into()).or_default().insert(image.clone());
+                }
             }
             Fetched::Failed { reason, message } => {
                 let back_off = preparation.failed.entry(image.clone()).or_default();
@@ -155,11 +159,18 @@ impl PodMemory {
         self.preparation = Some(preparation);
     }
 
-    /// True when the image was fetched for the coming first start of this container, which
+    /// True when all images were fetched for the coming first start of this container, which
     /// satisfies the pull policy `Always`.
-    pub(crate) fn has_fetched(&self, uid: &PodUid, container: &str) -> bool {
+    pub(crate) fn has_fetched(
+        &self,
+        uid: &PodUid,
+        pod: &k8s::Pod,
+        container: &k8s::Container,
+    ) -> bool {
         let preparation = self.preparation.as_ref().filter(|known| known.uid == *uid);
-        preparation.is_some_and(|known| known.fetched.contains(container))
+        preparation.is_some_and(|known| {
+            needed_images(pod, container).all(|needed| known.has_fetched(container, needed.image))
+        })
     }
 
     /// A container has started. Its next start follows the pull policy again.
@@ -288,16 +299,17 @@ fn next_image(wished: &Arc<DesiredPod>, memory: &PodMemory, now: Now) -> Images 
     let known = memory.preparation.as_ref().filter(|known| known.is_for(wished));
     let mut failure = None;
     let mut until: Option<Duration> = None;
-    for container in containers(&wished.pod) {
-        if known.is_some_and(|known| known.fetched.contains(container.name.as_str())) {
+    let needed = containers(&wished.pod)
+        .flat_map(|container| needed_images(&wished.pod, container).map(move |n| (container, n)));
+    for (container, needed) in needed {
+        let image = needed.image;
+        if known.is_some_and(|known| known.has_fetched(container, image)) {
             continue;
         }
-        let image = container.image.as_deref().unwrap_or_default();
         let mut pull_allowed = true;
         if let Some(back_off) = known.and_then(|known| known.failed.get(image)) {
             failure.get_or_insert_with(|| format!("{}: {}", back_off.reason, back_off.message));
-            let present_will_do = container.image_pull_policy.as_deref() != Some("Always");
-            match back_off.turn(present_will_do, now) {
+            match back_off.turn(!needed.always_pulled(), now) {
                 ImageTurn::Pull => {}
                 ImageTurn::Look => pull_allowed = false,
                 ImageTurn::Wait(at) => {

@@ -61,8 +61,6 @@ pub struct Health {
     pub hung: Vec<HungPod>,
     /// The runtime's own conditions. `name` and `version` are empty until it answered once.
     pub runtime: RuntimeView,
-    /// Whether the runtime can make mounts read-only with everything below them.
-    pub recursive_read_only_mounts: bool,
     /// The runtime's cgroup driver.
     pub cgroup_driver: ToldDriver,
 }
@@ -176,7 +174,6 @@ impl Pleg {
                 network_not_ready: Some("network state unknown".to_owned()),
                 ..RuntimeView::default()
             },
-            recursive_read_only_mounts: false,
             cgroup_driver: ToldDriver::Unknown,
         }));
         let (heartbeat, heartbeat_out) = watch::channel(Duration::ZERO);

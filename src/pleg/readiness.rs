@@ -65,7 +65,6 @@ pub(super) fn take(
             health.runtime.network_not_ready = answer.readiness.network_not_ready;
             health.runtime.handlers = answer.readiness.handlers;
             health.runtime.features = answer.readiness.features;
-            health.recursive_read_only_mounts = answer.readiness.recursive_read_only_mounts;
         }
         // Until there was one good answer, the reason why there is none says most.
         Err(error) if last_good.is_none() => health.runtime.not_ready = Some(error.to_string()),
@@ -113,7 +112,6 @@ mod tests {
                 not_ready: Some("never asked".to_owned()),
                 ..Default::default()
             },
-            recursive_read_only_mounts: false,
             cgroup_driver: ToldDriver::Unknown,
         }
     }

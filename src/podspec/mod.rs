@@ -15,6 +15,7 @@ mod files;
 mod hash;
 mod identity;
 pub mod image_name;
+mod image_volumes;
 mod objects;
 mod oom;
 mod priority;
@@ -39,6 +40,10 @@ pub use hash::container_hash;
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
     is_sidecar, is_static, pod_display, pod_log_directory_name, primary_ips, uid_of,
+};
+pub use image_volumes::{
+    ImageVolume, NeededImage, NoImageVolume, all_images, always_pulls, check_image_volume,
+    image_volumes, needed_images,
 };
 pub use objects::{ObjectRef, check_env_objects, object_refs};
 pub use oom::oom_score_adj;

@@ -41,6 +41,7 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
     let view = View {
         input,
         runtime: runtime_name(input, cx),
+        recursive_read_only: cx.recursive_read_only,
         message_limit: MESSAGES_LIMIT / count,
         sandbox: ready_sandbox(input),
     };
@@ -132,6 +133,7 @@ struct View<'a> {
     runtime: Option<&'a str>,
     message_limit: usize,
     sandbox: Option<&'a str>,
+    recursive_read_only: bool,
 }
 
 impl View<'_> {
@@ -218,7 +220,7 @@ impl View<'_> {
                     supplemental_groups: (!groups.is_empty()).then(|| groups.clone()),
                 }),
             }),
-            ..blank(container)
+            ..self.blank(container)
         }
     }
 
@@ -228,7 +230,7 @@ impl View<'_> {
         init: bool,
         previous: Option<&k8s::ContainerStatus>,
     ) -> k8s::ContainerStatus {
-        let mut status = blank(container);
+        let mut status = self.blank(container);
         if init && !is_sidecar(container) && has_regular(self.input) {
             let message = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
             status.restart_count = previous.map_or(0, |previous| previous.restart_count);
@@ -336,6 +338,18 @@ impl View<'_> {
         Some(format!("{}://{}", self.runtime?, instance.id))
     }
 
+    /// The parts that come from the spec alone.
+    fn blank(&self, container: &k8s::Container) -> k8s::ContainerStatus {
+        let mounts = container.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty());
+        let status = |mount| mount_status(mount, self.recursive_read_only);
+        k8s::ContainerStatus {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            volume_mounts: mounts.map(|mounts| mounts.iter().map(status).collect()),
+            ..Default::default()
+        }
+    }
+
     fn default_reason(&self) -> &'static str {
         if init_of(self.input.pod).is_empty() { "ContainerCreating" } else { "PodInitializing" }
     }
@@ -356,21 +370,12 @@ fn bytes(amount: i64) -> String {
     }
 }
 
-/// The parts that come from the spec alone.
-fn blank(container: &k8s::Container) -> k8s::ContainerStatus {
-    let mounts = container.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty());
-    k8s::ContainerStatus {
-        name: container.name.clone(),
-        image: container.image.clone().unwrap_or_default(),
-        volume_mounts: mounts.map(|mounts| mounts.iter().map(mount_status).collect()),
-        ..Default::default()
-    }
-}
-
-fn mount_status(mount: &k8s::VolumeMount) -> k8s::VolumeMountStatus {
+/// `supported`: `IfPossible` has the effect of `Enabled`.
+fn mount_status(mount: &k8s::VolumeMount, supported: bool) -> k8s::VolumeMountStatus {
     let read_only = mount.read_only.unwrap_or_default();
     let recursive = match mount.recursive_read_only.as_deref() {
         Some("Enabled") => "Enabled",
+        Some("IfPossible") if supported => "Enabled",
         Some(_) | None => "Disabled",
     };
     k8s::VolumeMountStatus {

@@ -53,6 +53,8 @@ pub struct StatusContext {
     pub runtime_name: String,
     /// The node's addresses, primary first; empty when the agent has no node object.
     pub host_ips: Vec<IpAddr>,
+    /// Whether the pod's runtime handler can make mounts read-only with everything below them.
+    pub recursive_read_only: bool,
 }
 
 /// The status of one incarnation, as the kubelet would report it.

@@ -109,6 +109,7 @@ struct Case {
     terminal: Option<Terminal>,
     terminating: bool,
     previous: Option<k8s::PodStatus>,
+    recursive_read_only: bool,
 }
 
 impl Case {
@@ -121,6 +122,7 @@ impl Case {
             terminal: None,
             terminating: false,
             previous: None,
+            recursive_read_only: false,
         }
     }
 
@@ -158,7 +160,12 @@ impl Case {
             previous: self.previous.as_ref(),
         };
         let runtime_name = runtime_name.to_owned();
-        pod_status(&input, &StatusContext { runtime_name, host_ips: Vec::new() }, now)
+        let cx = StatusContext {
+            runtime_name,
+            recursive_read_only: self.recursive_read_only,
+            ..StatusContext::default()
+        };
+        pod_status(&input, &cx, now)
     }
 
     /// Phase and the columns of kubectl.
@@ -442,4 +449,29 @@ fn termination_messages_share_a_limit() {
     let state = container(&status, "web").state.clone().unwrap();
     let message = state.terminated.unwrap().message.unwrap();
     assert_eq!(message.len(), 12 * 1024 / 4);
+}
+
+#[test]
+fn if_possible_is_shown_as_what_the_runtime_can_do() {
+    let shown = |mode: &str, supported| {
+        let mut case = Case::of(up());
+        let mount = k8s::VolumeMount {
+            name: "data".to_owned(),
+            mount_path: "/ro".to_owned(),
+            read_only: Some(true),
+            recursive_read_only: Some(mode.to_owned()),
+            ..Default::default()
+        };
+        let spec = case.pod.spec.as_mut().unwrap();
+        let web = spec.containers.iter_mut().find(|c| c.name == "web").unwrap();
+        web.volume_mounts = Some(vec![mount]);
+        case.recursive_read_only = supported;
+        let status = case.status();
+        let mounts = container(&status, "web").volume_mounts.as_ref().unwrap();
+        mounts[0].recursive_read_only.clone().unwrap()
+    };
+    assert_eq!(shown("IfPossible", true), "Enabled");
+    assert_eq!(shown("IfPossible", false), "Disabled");
+    assert_eq!(shown("Enabled", true), "Enabled");
+    assert_eq!(shown("Disabled", true), "Disabled");
 }

@@ -20,6 +20,8 @@ pub(super) enum VolumeKind {
     Files(Plugin),
     /// A path of the host that must look like `kind`.
     HostPath { path: String, kind: HostPathType },
+    /// An image, which the runtime mounts.
+    Image,
 }
 
 /// The kinds of volumes that the agent makes.
@@ -84,6 +86,9 @@ pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeE
         let kind = HostPathType::parse(text)
             .ok_or_else(|| VolumeError::HostPathType { kind: text.to_owned() })?;
         return Ok(VolumeKind::HostPath { path: host_path.path.clone(), kind });
+    }
+    if volume.image.is_some() {
+        return Ok(VolumeKind::Image);
     }
     if let Some(empty_dir) = &volume.empty_dir {
         let limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());

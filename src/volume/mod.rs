@@ -24,7 +24,7 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 
-pub use mounts::{HostMount, MountInputs, Propagation, RecursiveReadOnly};
+pub use mounts::{HostMount, MountInputs, MountSource, Propagation, RecursiveReadOnly};
 pub use owner::{Claim, DirOwner};
 
 use crate::{
@@ -300,9 +300,12 @@ impl Volumes {
                 Ok(core::VolumeKind::Disk) => false,
                 Ok(core::VolumeKind::Memory { .. }) => true,
                 // One that was refused is not there.
-                Ok(core::VolumeKind::HostPath { .. } | core::VolumeKind::Files(_)) | Err(_) => {
-                    continue;
-                }
+                Ok(
+                    core::VolumeKind::HostPath { .. }
+                    | core::VolumeKind::Files(_)
+                    | core::VolumeKind::Image,
+                )
+                | Err(_) => continue,
             };
             if is_mounted(spec, &volume.name) {
                 let path = Place::new(&pod_dir, Plugin::EmptyDir, &volume.name).directory();
@@ -325,6 +328,7 @@ impl Volumes {
             |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
         match core::kind_of_volume(volume)? {
             core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
+            core::VolumeKind::Image => Ok(()),
             core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, inputs.fs_group),
             core::VolumeKind::Memory { size_limit } => {
                 let medium = Medium::Memory { size: size(size_limit) };

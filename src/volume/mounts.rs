@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// One mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMount {
-    /// Absolute path on the host.
-    pub host_path: String,
+    /// What is mounted.
+    pub source: MountSource,
     /// Absolute path in the container.
     pub container_path: String,
     /// Whether the container can't write through it.
@@ -24,6 +24,20 @@ pub struct HostMount {
     pub recursive_read_only: Option<RecursiveReadOnly>,
     /// Whether the content is the pod's own and may get the container's SELinux label.
     pub selinux_relabel: bool,
+}
+
+/// What a mount of a container shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountSource {
+    /// An absolute path on the host.
+    Path(String),
+    /// An image volume. The runtime resolves the path in it.
+    Image {
+        /// The volume's name.
+        volume: String,
+        /// `subPath`; empty for the whole image.
+        sub_path: String,
+    },
 }
 
 /// Which way mounts made later travel.
@@ -91,21 +105,18 @@ impl Volumes {
                 }
             })?;
         check_name(&volume.name)?;
-        let place = |plugin| Place::new(pod_dir, plugin, volume.name.as_str()).directory();
         let kind = core::kind_of_volume(volume)?;
-        // Only the agent writes there.
-        let read_only = matches!(kind, VolumeKind::Files(_));
-        let (base, own) = match kind {
-            VolumeKind::HostPath { path, .. } => (PathBuf::from(path), false),
-            VolumeKind::Disk | VolumeKind::Memory { .. } => (place(Plugin::EmptyDir), true),
-            VolumeKind::Files(plugin) => (place(plugin), true),
+        // Only the agent writes to its files, and nobody to an image.
+        let read_only = matches!(kind, VolumeKind::Files(_) | VolumeKind::Image);
+        let own = match &kind {
+            VolumeKind::HostPath { .. } | VolumeKind::Image => false,
+            VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::Files(_) => true,
         };
         let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);
         let relative = expanded.or(mount.sub_path.as_deref()).unwrap_or("");
-        let host_path = if relative.is_empty() {
-            base
-        } else {
-            core::check_sub_path(relative)?;
+        core::check_sub_path(relative)?;
+        let place = |plugin| Place::new(pod_dir, plugin, volume.name.as_str()).directory();
+        let part_of = |base: PathBuf| -> Result<MountSource, VolumeError> {
             let sub_path = SubPath {
                 pod_dir,
                 volume: &volume.name,
@@ -114,10 +125,20 @@ impl Volumes {
                 base: &base,
                 relative: Path::new(relative),
             };
-            sub_path.prepare()?
+            let path = if relative.is_empty() { base.clone() } else { sub_path.prepare()? };
+            Ok(MountSource::Path(path.to_string_lossy().into_owned()))
         };
+        let source = match kind {
+            VolumeKind::HostPath { path, .. } => part_of(PathBuf::from(path)),
+            VolumeKind::Disk | VolumeKind::Memory { .. } => part_of(place(Plugin::EmptyDir)),
+            VolumeKind::Files(plugin) => part_of(place(plugin)),
+            VolumeKind::Image => Ok(MountSource::Image {
+                volume: volume.name.clone(),
+                sub_path: relative.to_owned(),
+            }),
+        }?;
         Ok(HostMount {
-            host_path: host_path.to_string_lossy().into_owned(),
+            source,
             container_path: core::container_path(&mount.mount_path),
             readonly: read_only || mount.read_only.unwrap_or(false),
             propagation: core::propagation(mount),

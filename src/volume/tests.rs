@@ -72,6 +72,14 @@ fn simple_pod(volume: &Value) -> k8s::Pod {
     pod(&json!([volume]), &json!([{ "name": "v", "mountPath": "/v" }]), None)
 }
 
+#[track_caller]
+fn host_path(mount: &HostMount) -> &Path {
+    match &mount.source {
+        MountSource::Path(path) => Path::new(path),
+        MountSource::Image { .. } => panic!("an image: {mount:?}"),
+    }
+}
+
 fn mounts_of(root: &TestRoot, pod: &k8s::Pod) -> Result<Vec<HostMount>, VolumeError> {
     let container = &pod.spec.as_ref().unwrap().containers[0];
     root.volumes.mounts_for(&MountInputs {
@@ -114,10 +122,14 @@ fn kinds_of_volumes() {
         kind(json!({"name": "v", "hostPath": {"path": "/a", "type": "Socket"}})).unwrap(),
         VolumeKind::HostPath { path: "/a".to_owned(), kind: HostPathType::Socket }
     );
+    assert_eq!(kind(json!({"name": "v", "image": {"reference": "c"}})).unwrap(), VolumeKind::Image);
     for (value, text) in [
         (json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), "unknown storage medium"),
         (json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}), "Pipe is an invalid"),
-        (json!({"name": "v", "image": {"reference": "c"}}), "no volume plugin matched"),
+        (
+            json!({"name": "v", "iscsi": {"iqn": "q", "lun": 0, "targetPortal": "p"}}),
+            "no volume plugin matched",
+        ),
     ] {
         let error = kind(value).unwrap_err().to_string();
         assert!(error.starts_with(text), "{error}");
@@ -163,7 +175,7 @@ fn a_disk_volume_lives_as_long_as_the_pod() {
     assert_eq!(mode(&directory), 0o700, "what was set up is left as the containers made it");
     assert_eq!(fs::read(directory.join("file")).unwrap(), b"x");
     let mounts = mounts_of(&root, &pod).unwrap();
-    assert_eq!(mounts[0].host_path, directory.to_str().unwrap());
+    assert_eq!(host_path(&mounts[0]), directory);
     assert_eq!(mounts[0].container_path, "/v");
     assert!(mounts[0].selinux_relabel && !mounts[0].readonly);
 
@@ -248,7 +260,7 @@ fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
             {"name": "unused", "hostPath": {"path": missing, "type": "Directory"}},
             {"name": "a", "hostPath": {"path": missing, "type": "Directory"}},
             {"name": "b", "emptyDir": {}},
-            {"name": "c", "image": {"reference": "c"}},
+            {"name": "c", "iscsi": {"iqn": "q", "lun": 0, "targetPortal": "p"}},
         ]),
         &json!([
             {"name": "a", "mountPath": "/a"},
@@ -318,6 +330,30 @@ fn host_paths_are_what_they_are_said_to_be() {
 }
 
 #[test]
+fn an_image_volume_needs_nothing_on_the_host() {
+    let root = TestRoot::new();
+    let pod = pod(
+        &json!([{"name": "v", "image": {"reference": "r/models:1"}}]),
+        &json!([
+            {"name": "v", "mountPath": "/a"},
+            {"name": "v", "mountPath": "/b", "subPath": "in/it"},
+        ]),
+        None,
+    );
+    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    let mounts = mounts_of(&root, &pod).unwrap();
+    let source = |sub_path: &str| MountSource::Image {
+        volume: "v".to_owned(),
+        sub_path: sub_path.to_owned(),
+    };
+    assert_eq!(mounts[0].source, source(""));
+    assert_eq!(mounts[1].source, source("in/it"));
+    assert!(mounts.iter().all(|mount| mount.readonly && !mount.selinux_relabel));
+    assert!(!root.pod_dir().exists());
+    assert_eq!(root.volumes.empty_dirs(&pod, &uid()).unwrap(), []);
+}
+
+#[test]
 fn sub_paths_are_made_pinned_and_taken_down() {
     if !can_mount() {
         return;
@@ -341,15 +377,15 @@ fn sub_paths_are_made_pinned_and_taken_down() {
 
     let mounts = mounts_of(&root, &pod).unwrap();
     let pinned = root.pod_dir().join("volume-subpaths/v/web");
-    assert_eq!(mounts[0].host_path, pinned.join("0").to_str().unwrap());
+    assert_eq!(host_path(&mounts[0]), pinned.join("0"));
     assert_eq!(mode(&directory.join("made/here")), 0o777);
     assert_eq!(mounts[1].container_path, "/etc/b");
     assert!(mounts[1].readonly);
-    assert_eq!(fs::read(&mounts[1].host_path).unwrap(), b"content");
+    assert_eq!(fs::read(host_path(&mounts[1])).unwrap(), b"content");
     assert_eq!(mounts[2].propagation, Propagation::HostToContainer);
     fs::write(directory.join("real/x"), "").unwrap();
-    assert!(Path::new(&mounts[2].host_path).join("x").exists());
-    assert_eq!(mounts[3].host_path, directory.to_str().unwrap());
+    assert!(host_path(&mounts[2]).join("x").exists());
+    assert_eq!(host_path(&mounts[3]), directory);
     assert_eq!(mounts[3].recursive_read_only, Some(RecursiveReadOnly::IfPossible));
     assert_eq!(root.mounts().len(), 3);
 

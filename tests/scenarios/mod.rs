@@ -29,6 +29,7 @@ pub mod fields;
 pub mod hooks;
 pub mod identity;
 pub mod image_collection;
+pub mod image_volumes;
 pub mod images;
 pub mod leftovers;
 pub mod lifecycle;
@@ -106,6 +107,7 @@ macro_rules! shared_scenarios {
             adoption::back_off_outlives_the_agent,
             adoption::killed_around_every_mutating_call,
             images::pull_policies_and_their_reasons,
+            image_volumes::a_runtime_without_image_volumes_starts_nothing,
             runtime::a_dead_daemon_restarts_nothing,
             runtime::a_node_without_its_runtime_is_not_ready,
             runtime::a_dead_sandbox_is_replaced,
@@ -249,6 +251,7 @@ macro_rules! containerd_scenarios {
     ($tier:ident) => {
         $tier! {
             versions::the_version_is_told,
+            image_volumes::an_image_is_mounted_where_the_runtime_can,
             versions::ends_are_told_by_events,
             versions::ends_are_told_by_cri_events_where_there_are_any,
             daemon::killed_ten_times_under_thirty_pods,

@@ -274,6 +274,9 @@ fn volume_source(volume: &k8s::Volume) -> String {
         let sources = source.sources.iter().flatten().flat_map(projected);
         return format!("projected from {}", sources.collect::<Vec<_>>().join(", "));
     }
+    if let Some(source) = &volume.image {
+        return format!("image {}", source.reference.as_deref().unwrap_or_default());
+    }
     let Some(empty) = &volume.empty_dir else { return "?".to_owned() };
     let medium = match empty.medium.as_deref() {
         None | Some("") => "disk",

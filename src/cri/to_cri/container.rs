@@ -1,7 +1,7 @@
 //! `ContainerConfig`.
 
 use super::{
-    Access, ConfigError, ContainerInputs, MountInput, NodeFacts, Propagation, resources, security,
+    Access, ConfigError, ContainerInputs, MountInput, MountSource, Propagation, resources, security,
 };
 use crate::cri::{
     CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, annotation, v1,
@@ -9,7 +9,7 @@ use crate::cri::{
 use crate::model::k8s;
 use crate::podspec::{container_amounts, container_hash, container_log_path, expand_command};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The configuration of a container.
 ///
@@ -37,7 +37,7 @@ pub fn container_config(inputs: &ContainerInputs<'_>) -> Result<v1::ContainerCon
         args: expanded.args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: envs.collect(),
-        mounts: inputs.mounts.iter().map(|input| mount(input, inputs.node)).collect(),
+        mounts: inputs.mounts.iter().map(|input| mount(input, inputs)).collect(),
         labels: labels(inputs),
         annotations: annotations(inputs),
         log_path: container_log_path(&container.name, inputs.restart_count),
@@ -85,6 +85,18 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
     let amounts =
         serde_json::to_string(&container_amounts(inputs.pod, container)).unwrap_or_default();
     annotations.insert(annotation::RESOURCES.to_owned(), amounts);
+    let images: BTreeSet<&str> = inputs
+        .mounts
+        .iter()
+        .filter_map(|mount| match &mount.source {
+            MountSource::Image { id, .. } => Some(id.as_str()),
+            MountSource::Path(_) => None,
+        })
+        .collect();
+    if !images.is_empty() {
+        let ids = images.into_iter().collect::<Vec<_>>().join(",");
+        annotations.insert(annotation::IMAGE_VOLUMES.to_owned(), ids);
+    }
     let ports: Vec<PortJson<'_>> = container.ports.iter().flatten().map(PortJson::of).collect();
     if !ports.is_empty() {
         let json = serde_json::to_string(&ports).unwrap_or_default();
@@ -121,7 +133,7 @@ impl<'a> PortJson<'a> {
     }
 }
 
-fn mount(input: &MountInput, node: &NodeFacts) -> v1::Mount {
+fn mount(input: &MountInput, inputs: &ContainerInputs<'_>) -> v1::Mount {
     let propagation = match input.propagation {
         Propagation::Private => v1::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
@@ -131,11 +143,25 @@ fn mount(input: &MountInput, node: &NodeFacts) -> v1::Mount {
         true => input.container_path.clone(),
         false => format!("/{}", input.container_path),
     };
+    let (host_path, image, image_sub_path) = match &input.source {
+        MountSource::Path(path) => (path.clone(), None, String::new()),
+        MountSource::Image { id, reference, sub_path } => {
+            let image = v1::ImageSpec {
+                image: id.clone(),
+                user_specified_image: reference.clone(),
+                annotations: inputs.pod.metadata.annotations.clone().unwrap_or_default(),
+                ..Default::default()
+            };
+            (String::new(), Some(image), sub_path.clone())
+        }
+    };
     v1::Mount {
         container_path,
-        host_path: input.host_path.clone(),
+        host_path,
+        image,
+        image_sub_path,
         readonly: input.access != Access::ReadWrite,
-        selinux_relabel: input.selinux_relabel && node.selinux,
+        selinux_relabel: input.selinux_relabel && inputs.node.selinux,
         propagation: propagation.into(),
         recursive_read_only: input.access == Access::RecursivelyReadOnly,
         ..Default::default()

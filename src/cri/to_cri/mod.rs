@@ -110,11 +110,11 @@ pub struct ImageInputs<'a> {
     pub username: &'a str,
 }
 
-/// A directory or file of the host in a container.
+/// A directory or file of the host, or an image, in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInput {
-    /// Absolute path on the host.
-    pub host_path: String,
+    /// What is mounted.
+    pub source: MountSource,
     /// Path in the container; made absolute.
     pub container_path: String,
     /// Who may write.
@@ -123,6 +123,22 @@ pub struct MountInput {
     pub selinux_relabel: bool,
     /// How mounts spread.
     pub propagation: Propagation,
+}
+
+/// What a mount shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountSource {
+    /// An absolute path on the host.
+    Path(String),
+    /// An image, which the runtime mounts.
+    Image {
+        /// The runtime's id of it.
+        id: String,
+        /// As written in the pod.
+        reference: String,
+        /// A path in it; empty for the whole image.
+        sub_path: String,
+    },
 }
 
 /// What a container may do to a mount.

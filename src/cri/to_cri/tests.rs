@@ -60,14 +60,14 @@ fn container_with(
     let env = [("WHO".to_owned(), "you".to_owned())];
     let mounts = [
         MountInput {
-            host_path: "/srv".to_owned(),
+            source: MountSource::Path("/srv".to_owned()),
             container_path: "data".to_owned(),
             access: Access::ReadOnly,
             selinux_relabel: false,
             propagation: Propagation::HostToContainer,
         },
         MountInput {
-            host_path: "/var/lib/nodelet/pods/1a2b/etc-hosts".to_owned(),
+            source: MountSource::Path("/var/lib/nodelet/pods/1a2b/etc-hosts".to_owned()),
             container_path: "/etc/hosts".to_owned(),
             access: Access::ReadWrite,
             selinux_relabel: true,
@@ -83,6 +83,39 @@ fn container_with(
         mounts: &mounts,
         node,
     })
+}
+
+#[test]
+fn an_image_is_mounted_by_its_id_and_noted_for_the_collection() {
+    let pod = pod(&json!({"containers": [{"name": "web", "image": "nginx:1"}]}));
+    let image = |id: &str, sub_path: &str| MountInput {
+        source: MountSource::Image {
+            id: id.to_owned(),
+            reference: "r/models:1".to_owned(),
+            sub_path: sub_path.to_owned(),
+        },
+        container_path: "/models".to_owned(),
+        access: Access::ReadOnly,
+        selinux_relabel: false,
+        propagation: Propagation::Private,
+    };
+    let made = container_config(&ContainerInputs {
+        pod: &pod,
+        container: &pod.spec.as_ref().unwrap().containers[0],
+        restart_count: 0,
+        image: IMAGE,
+        env: &[],
+        mounts: &[image("sha256:b", "a/b"), image("sha256:a", ""), image("sha256:b", "")],
+        node: &node(),
+    })
+    .unwrap();
+    let mount = &made.mounts[0];
+    assert_eq!((mount.host_path.as_str(), mount.image_sub_path.as_str()), ("", "a/b"));
+    assert!(mount.readonly);
+    let image = mount.image.as_ref().unwrap();
+    assert_eq!(image.image, "sha256:b");
+    assert_eq!(image.user_specified_image, "r/models:1");
+    assert_eq!(made.annotations["nodelet.dev/image-volumes"], "sha256:a,sha256:b");
 }
 
 fn security(spec: &Value) -> v1::LinuxContainerSecurityContext {

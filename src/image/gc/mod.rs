@@ -19,7 +19,7 @@ pub use core::{
 
 use crate::{
     clock,
-    cri::{CriError, RuntimeClient, v1},
+    cri::{CriError, RuntimeClient, annotation, v1},
 };
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -36,7 +36,8 @@ pub struct ImageListing {
 }
 
 /// Asks the runtime for all images and containers, including those of other programs, and for the
-/// image of sandboxes. Containers are asked for last, so that no image is in use that was not
+/// image of sandboxes. The images of volumes are those of this agent's containers. Containers are
+/// asked for last, so that no image is in use that was not
 /// listed.
 ///
 /// # Errors
@@ -50,22 +51,28 @@ pub async fn look(client: &RuntimeClient) -> Result<ImageListing, CriError> {
     let containers = client.list_containers(crate::cri::ListFilter::All).await?;
     let mut in_use = InUse::default();
     for container in containers {
-        let asked = container.image.unwrap_or_default();
-        let names = [
-            asked.image,
-            asked.image_ref,
-            asked.user_specified_image,
-            container.image_ref,
-            container.image_id,
-        ];
-        for name in names.iter().filter(|name| !name.is_empty()) {
-            in_use.by_container(name);
-        }
+        note_images(&mut in_use, container);
     }
     if let Some(image) = client.sandbox_image().await {
         in_use.by_container(&image);
     }
     Ok(ImageListing { began, present, in_use })
+}
+
+/// The image of a container, and those of the image volumes that it mounts.
+fn note_images(in_use: &mut InUse, container: v1::Container) {
+    let asked = container.image.unwrap_or_default();
+    let names = [
+        asked.image,
+        asked.image_ref,
+        asked.user_specified_image,
+        container.image_ref,
+        container.image_id,
+    ];
+    let of_volumes = container.annotations.get(annotation::IMAGE_VOLUMES);
+    let of_volumes = of_volumes.into_iter().flat_map(|ids| ids.split(','));
+    let names = names.iter().map(String::as_str).chain(of_volumes);
+    names.filter(|name| !name.is_empty()).for_each(|name| in_use.by_container(name));
 }
 
 fn present(image: v1::Image) -> Present {

@@ -44,3 +44,16 @@ async fn images_are_removed_until_enough_is_free() {
     let (gone, freed) = removed(Some(0), true).await;
     assert!(gone.is_empty() && freed == Freed::default());
 }
+
+#[test]
+fn images_that_a_container_mounts_are_in_use() {
+    let mut listed = v1::Container { image_ref: "sha256:own".to_owned(), ..Default::default() };
+    let mounted = "sha256:a,sha256:b".to_owned();
+    listed.annotations.insert(annotation::IMAGE_VOLUMES.to_owned(), mounted);
+    let (mut noted, mut expected) = (InUse::default(), InUse::default());
+    note_images(&mut noted, listed);
+    for image in ["sha256:own", "sha256:a", "sha256:b"] {
+        expected.by_container(image);
+    }
+    assert_eq!(noted, expected);
+}

@@ -3,17 +3,15 @@
 use super::{QUANTITIES, STRINGS, lifecycle};
 use crate::document::{Field, Type};
 
+pub(super) const ALWAYS: &str = "`Always`: if the registry is unreachable and the image is present, the container runs with a warning";
+
 pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
     Field::yes("command", STRINGS),
     Field::yes("env", Type::List(&Type::Object(ENV_VAR))),
     Field::yes("envFrom", Type::List(&Type::Object(ENV_FROM))),
     Field::yes("image", Type::String),
-    Field::differs(
-        "imagePullPolicy",
-        Type::String,
-        "`Always`: if the registry is unreachable and the image is present, the container runs with a warning",
-    ),
+    Field::differs("imagePullPolicy", Type::String, ALWAYS),
     Field::yes("lifecycle", Type::Object(lifecycle::LIFECYCLE)),
     Field::yes("livenessProbe", Type::Object(lifecycle::PROBE)),
     Field::yes("name", Type::String),
@@ -143,11 +141,7 @@ static VOLUME_MOUNT: &[Field] = &[
     Field::yes("mountPropagation", Type::String),
     Field::yes("name", Type::String),
     Field::yes("readOnly", Type::Bool),
-    Field::differs(
-        "recursiveReadOnly",
-        Type::String,
-        "`Disabled` or `IfPossible` only; in this version `IfPossible` has the effect of `Disabled`",
-    ),
+    Field::yes("recursiveReadOnly", Type::String),
     Field::yes("subPath", Type::String),
     Field::yes("subPathExpr", Type::String),
 ];

@@ -39,7 +39,11 @@ pub(super) static VOLUME: &[Field] = &[
         "static pods may not reference endpoints (via glusterFS volumes)",
     ),
     Field::yes("hostPath", Type::Object(HOST_PATH)),
-    Field::no("image", Type::Any, NOT_MOUNTED),
+    Field::differs(
+        "image",
+        Type::Object(IMAGE),
+        "needs containerd 2.1, and containerd 2.2 for a `subPath`; with an older runtime the container waits and names it",
+    ),
     Field::no("iscsi", Type::Any, NOT_MOUNTED),
     Field::yes("name", Type::String),
     Field::no(
@@ -77,6 +81,11 @@ static EMPTY_DIR: &[Field] = &[
 ];
 
 static HOST_PATH: &[Field] = &[Field::yes("path", Type::String), Field::yes("type", Type::String)];
+
+static IMAGE: &[Field] = &[
+    Field::differs("pullPolicy", Type::String, super::container::ALWAYS),
+    Field::yes("reference", Type::String),
+];
 
 static CONFIG_MAP: &[Field] = &[
     Field::yes("defaultMode", Type::Int32),

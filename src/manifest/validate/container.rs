@@ -67,23 +67,32 @@ fn image_detail(error: &NameError) -> String {
     format!("must be an image name like {examples}: {reason}")
 }
 
-fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named: &Named<'_>) {
-    match given(container.image.as_ref()) {
-        None => report.required(&format!("{path}.image")),
+/// The name of an image, and the policy of its pulls.
+pub(super) fn check_image(
+    report: &mut Report,
+    (path, image): (&str, Option<&String>),
+    (policy_path, policy): (&str, Option<&str>),
+) {
+    match given(image) {
+        None => report.required(path),
         Some(image) if image.trim() != image => {
             let detail = "must not have leading or trailing whitespace";
-            report.invalid(&format!("{path}.image"), image, detail);
+            report.invalid(path, image, detail);
         }
         Some(image) => {
             if let Err(error) = image_name::normalize(image) {
-                report.invalid(&format!("{path}.image"), image, &image_detail(&error));
+                report.invalid(path, image, &image_detail(&error));
             }
         }
     }
-    report.one_of(
-        &format!("{path}.imagePullPolicy"),
-        container.image_pull_policy.as_deref(),
-        &["Always", "IfNotPresent", "Never"],
+    report.one_of(policy_path, policy, &["Always", "IfNotPresent", "Never"]);
+}
+
+fn check_one(report: &mut Report, path: &str, container: &k8s::Container, named: &Named<'_>) {
+    check_image(
+        report,
+        (&format!("{path}.image"), container.image.as_ref()),
+        (&format!("{path}.imagePullPolicy"), container.image_pull_policy.as_deref()),
     );
     report.one_of(
         &format!("{path}.terminationMessagePolicy"),

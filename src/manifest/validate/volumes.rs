@@ -1,6 +1,10 @@
 //! `spec.volumes`, and where containers mount them.
 
-use super::{Report, container::Named, files, given, names};
+use super::{
+    Report,
+    container::{Named, check_image},
+    files, given, names,
+};
 use crate::model::{Quantity, k8s};
 use std::collections::{HashMap, HashSet};
 
@@ -36,6 +40,7 @@ fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &N
         ("secret", volume.secret.is_some()),
         ("downwardAPI", volume.downward_api.is_some()),
         ("projected", volume.projected.is_some()),
+        ("image", volume.image.is_some()),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, given)| *given).skip(1) {
         report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
@@ -45,6 +50,14 @@ fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &N
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(report, &format!("{path}.hostPath"), host_path);
+    }
+    if let Some(image) = &volume.image {
+        let path = format!("{path}.image");
+        check_image(
+            report,
+            (&format!("{path}.reference"), image.reference.as_ref()),
+            (&format!("{path}.pullPolicy"), image.pull_policy.as_deref()),
+        );
     }
     files::check(report, path, volume, named);
 }
@@ -145,8 +158,5 @@ fn recursive_read_only(report: &mut Report, path: &str, mount: &k8s::VolumeMount
     }
     if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
         report.forbidden(path, "may only be specified when `mountPropagation` is None or not set");
-    }
-    if mode == Some("Enabled") {
-        report.not_honoured(path, "this version mounts read-only not recursively; use IfPossible");
     }
 }

@@ -266,6 +266,44 @@ fn waiting_reasons_carry_the_fields_wording() {
 }
 
 #[test]
+fn the_image_of_a_volume_backs_off_as_a_containers_own() {
+    let volumes = json!([{"name": "models", "image": {"reference": "registry/models:1"}}]);
+    let mut web = container("web");
+    web["volumeMounts"] = json!([{"name": "models", "mountPath": "/models"}]);
+    let mut world = World::of(&json!({"containers": [web], "volumes": volumes}));
+    for _ in 0..3 {
+        world.fault(Fault::Pull);
+    }
+    world.run();
+    world.advance(25);
+    let waiting = &world.plan.waiting["web"];
+    assert_eq!(waiting.reason, "ImagePullBackOff");
+    let message = "Back-off pulling image \"registry/models:1\": ErrImagePull: registry is down";
+    assert_eq!(waiting.message, message);
+    let trace = world.take_trace();
+    assert!(trace.contains("20 start web (no pull)"), "{trace}");
+    world.faults.clear();
+    world.advance(10);
+    assert!(world.plan.waiting.is_empty(), "{:?}", world.plan.waiting);
+}
+
+#[test]
+fn a_look_for_one_image_asks_no_registry_for_another() {
+    let volumes = json!([{"name": "models", "image": {"reference": "registry/models:1"}}]);
+    let mut web = container("web");
+    web["imagePullPolicy"] = json!("Always");
+    web["volumeMounts"] = json!([{"name": "models", "mountPath": "/models"}]);
+    let mut world = World::of(&json!({"containers": [web], "volumes": volumes}));
+    for _ in 0..3 {
+        world.fault(Fault::Pull);
+    }
+    world.run();
+    world.advance(29);
+    let trace = world.take_trace();
+    assert_eq!(trace.matches("start web").count(), 2, "{trace}");
+}
+
+#[test]
 fn what_happens_while_pulls_back_off_by_pull_policy() {
     let looks = "0 start web, 0 = ErrImagePull 0/1 0, 10 start web, 20 = ImagePullBackOff 0/1 0, 20 start web (no pull), 30 start web, 30 = ErrImagePull 0/1 0, 40 = ImagePullBackOff 0/1 0, 40 start web (no pull)";
     // The image may be on the machine, and the registry may have denied it: only the next pull can

@@ -67,6 +67,13 @@ impl Update {
         self.waits().map(|wait| wait.why).unwrap_or_default()
     }
 
+    /// Whether the images of the new revision's first container were fetched for its start.
+    fn has_fetched(&self) -> bool {
+        let pod = &self.wished.pod;
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        self.world.memory.has_fetched(&self.wished.uid, pod, container)
+    }
+
     /// Ends the fetch that the plan wants.
     fn fetched(&mut self, outcome: &Fetched) -> Fetch {
         let fetch = self.plan().fetch.expect("an image to fetch");
@@ -165,13 +172,30 @@ fn what_was_fetched_survives_the_agent_and_not_another_edit() {
     update.fetched(&Fetched::Present);
     update.world.restart_agent();
     assert_eq!(update.acts_on(), "b");
-    assert!(update.world.memory.has_fetched(&"b".into(), "web"));
+    assert!(update.has_fetched());
+    let before = Arc::clone(&update.wished);
     let edited = Update::to_image("web:3", "Always").wished;
     let edited = DesiredPod { uid: "c".into(), revision: "3".into(), ..DesiredPod::clone(&edited) };
     update.world.memory.prepare_for(Some(&edited));
     update.wished = Arc::new(edited);
     assert_eq!(update.acts_on(), "a");
-    assert!(!update.world.memory.has_fetched(&"b".into(), "web"));
+    update.wished = before;
+    assert!(!update.has_fetched());
+}
+
+#[test]
+fn the_image_of_a_volume_is_fetched_as_well() {
+    let mut web = container("web");
+    web["volumeMounts"] = json!([{"name": "models", "mountPath": "/models"}]);
+    let mut update = Update::to(&json!({
+        "containers": [web],
+        "volumes": [{"name": "models", "image": {"reference": "models:2"}}],
+    }));
+    assert_eq!(&*update.fetched(&Fetched::Present).image, "models:2");
+    assert!(!update.has_fetched());
+    update.fetched(&Fetched::Present);
+    assert!(update.has_fetched());
+    assert_eq!(update.acts_on(), "b");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{
         Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Pull, Resize, Restart,
         StartContainer, Step, Taken, Wish, plan_name,
     },
-    podspec::{container_amounts, container_hash},
+    podspec::{container_amounts, container_hash, needed_images},
     status::{
         StatusContext, StatusInput, display_status, held_status, pod_status, ready_column, restarts,
     },
@@ -472,7 +472,8 @@ impl World {
             terminating: false,
             previous: self.status.as_ref(),
         };
-        let cx = StatusContext { runtime_name: "containerd".to_owned(), host_ips: Vec::new() };
+        let cx =
+            StatusContext { runtime_name: "containerd".to_owned(), ..StatusContext::default() };
         let before = self.status.is_some().then(|| self.line());
         self.status = Some(pod_status(&input, &cx, self.now));
         let after = self.line();
@@ -701,7 +702,7 @@ impl World {
             (step, "CreateContainerError", "no space")
         } else if fault == Fault::ImageNever {
             (step(false), "ErrImageNeverPull", "not present")
-        } else if start.pull != Pull::NotNow {
+        } else if !matches!(start.pull, Pull::NotNow(_)) {
             (step(true), "ErrImagePull", "registry is down")
         } else {
             self.faults.push_front(fault);
@@ -719,7 +720,9 @@ impl World {
         let made_with = container_amounts(&pod.pod, &container);
         let name: Box<str> = start.name.clone();
         let image: Box<str> = container.image.clone().unwrap_or_default().into();
-        if let Some(failed) = self.fail_before_create(start, &name, &image) {
+        // The one that is pulled first.
+        let first = needed_images(&pod.pod, &container).next().unwrap().image.to_owned();
+        if let Some(failed) = self.fail_before_create(start, &name, &first) {
             return failed;
         }
         let home = self.truth.sandboxes.iter().find(|s| s.id == start.sandbox_id);

@@ -47,6 +47,8 @@ pub(crate) enum HostError {
         "volume mount {0:?}: recursiveReadOnly is Enabled and the container runtime does not support it"
     )]
     NoRecursiveReadOnly(String),
+    #[error("the image of volume {0:?} was not pulled")]
+    NoImage(String),
 }
 
 impl HostError {

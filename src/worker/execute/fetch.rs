@@ -5,7 +5,7 @@ use crate::{
     image::{ImageEvent, PullPolicy, PullRequest},
     model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, k8s},
     plan::{Fetch, Fetched},
-    podspec::{container_of, is_static},
+    podspec::{container_of, is_static, needed_images},
 };
 use std::sync::Arc;
 
@@ -17,18 +17,22 @@ pub(in crate::worker) async fn fetch(host: &Host, request: &Request, fetch: &Fet
         let message = format!("the pod has no container {:?}", fetch.container);
         return Fetched::Failed { reason: "ErrImagePull".to_owned(), message };
     };
-    let path = fetch.kind.field_path(&fetch.container);
+    let wanted = needed_images(pod, container).find(|needed| *needed.image == *fetch.image);
+    let policy = wanted.and_then(|wanted| wanted.policy);
+    // The events of volumes name only the pod, as the kubelet's.
+    let of_container = wanted.is_none_or(|wanted| !wanted.of_volume);
+    let path = of_container.then(|| fetch.kind.field_path(&fetch.container));
     let mut record = |event: ImageEvent| {
         let ImageEvent { kind, reason, message } = event;
         // An image that is present is no news: its container is started with a `Pulled` event.
         if reason != "Pulled" || message.starts_with("Successfully") {
-            let target = request.target(Some(path.clone()));
+            let target = request.target(path.clone());
             host.events.record(Event { target, kind, reason, message });
         }
     };
     let wanted = PullRequest {
         image: &fetch.image,
-        policy: PullPolicy::of(container),
+        policy: PullPolicy::of(policy, &fetch.image),
         pull_allowed: fetch.pull_allowed,
         accept_present: is_static(pod),
         pull_secrets: &pull_secrets(host, request, pod),

@@ -6,7 +6,7 @@ use crate::{
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
     hostfiles::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns},
-    model::{EventKind, NetworkMode, ObservedSandbox, SandboxId, SandboxState, k8s},
+    model::{EventKind, NetworkMode, ObservedSandbox, RuntimeView, SandboxId, SandboxState, k8s},
     plan::{CreateSandbox, Outcome, Step, Taken},
     podspec::{hostname, pod_cgroup_name},
 };
@@ -23,7 +23,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
-    let handler = match handler(host, pod) {
+    let handler = match host.handler(pod) {
         Ok(handler) => handler,
         Err(message) => return failed(message, None),
     };
@@ -65,15 +65,26 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     }
 }
 
-/// The handler of the pod's runtime class; empty for the runtime's default. The class of a pod that
-/// runs may be gone from the configuration.
-fn handler<'a>(host: &'a Host, pod: &k8s::Pod) -> Result<&'a str, String> {
-    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
-    let Some(class) = class.filter(|class| !class.is_empty()) else { return Ok("") };
-    let handler = host.settings.runtime_classes.get(class);
-    handler
-        .map(String::as_str)
-        .ok_or_else(|| format!("failed to get sandbox runtime: RuntimeClass {class:?} not found"))
+impl Host {
+    /// The handler of the pod's runtime class; empty for the runtime's default. The class of a pod
+    /// that runs may be gone from the configuration.
+    fn handler(&self, pod: &k8s::Pod) -> Result<&str, String> {
+        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
+        let Some(class) = class.filter(|class| !class.is_empty()) else { return Ok("") };
+        let handler = self.settings.runtime_classes.get(class);
+        handler.map(String::as_str).ok_or_else(|| {
+            format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")
+        })
+    }
+
+    /// Whether the runtime can make mounts of this pod read-only with everything below them.
+    pub(in crate::worker) fn has_recursive_read_only(
+        &self,
+        pod: &k8s::Pod,
+        runtime: &RuntimeView,
+    ) -> bool {
+        self.handler(pod).is_ok_and(|handler| runtime.has_recursive_read_only(handler))
+    }
 }
 
 /// The new sandbox, with the fields that only the runtime knows.

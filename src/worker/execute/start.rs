@@ -1,25 +1,27 @@
-//! `StartContainer`: image, configuration, create, start.
+//! `StartContainer`: images, configuration, create, start.
+
+mod images;
 
 use super::{
-    Call, Host, HostError, NotMade, Progress, Request, blocking, fetch::pull_secrets,
-    holder::Holder, hooks::Hooked, host_paths::with_volumes, sandbox, stop::stop_container,
+    Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
+    host_paths::with_volumes, sandbox, stop::stop_container,
 };
 use crate::{
     blocking::PODS,
     clock,
     cri::{ContainerInputs, CriError, ImageFound, ImageInputs, MountInput, to_cri, v1},
     hostfiles::EtcHosts,
-    image::{ImageEvent, PullPolicy, PullRequest},
     model::{
         ContainerId, ContainerState, Event, EventKind, ObservedContainer, ObservedSandbox, k8s,
     },
-    plan::{Failure, Outcome, Pull, Restart, StartContainer, Step, Stop, grace_seconds},
+    plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
         EnvContext, build_env, container_amounts, container_hash, container_of, expand_sub_path,
-        hostname, is_host_network, is_static, primary_ips,
+        hostname, is_host_network, primary_ips,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
+use images::{ImageOfVolume, Images, VolumeImages};
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 /// The progress of a start; each step adds to it.
@@ -73,8 +75,8 @@ async fn try_start(
         Some(id) => start.already_created(id)?,
         None => {
             // On the heap, as below: a large future that ends before the wait for a turn.
-            let image = Box::pin(start.image()).await?;
-            start.create(&image).await?
+            let images = Box::pin(start.images()).await?;
+            start.create(&images).await?
         }
     };
     start.run(made).await
@@ -111,10 +113,10 @@ impl Start<'_> {
         found.cloned().ok_or_else(|| self.config_failed(format!("container {id} is gone")))
     }
 
-    async fn create(&self, image: &ImageFound) -> Result<ObservedContainer, Box<Failure>> {
-        let sandbox = self.sandbox()?;
+    async fn create(&self, images: &Images) -> Result<ObservedContainer, Box<Failure>> {
+        let (sandbox, image) = (self.sandbox()?, &images.own);
         // Before the turn, because host paths may hang.
-        let inside = Box::pin(self.inside(sandbox)).await;
+        let inside = Box::pin(self.inside(sandbox, &images.of_volumes)).await;
         let inside = inside.map_err(|error| self.config_failed(error.message()))?;
         let deadline = self.host.settings.request_timeout;
         let call = || -> Call<'_, Result<_, NotMade>> {
@@ -252,7 +254,11 @@ impl Start<'_> {
         }
     }
 
-    async fn inside(&self, sandbox: &ObservedSandbox) -> Result<Inside, HostError> {
+    async fn inside(
+        &self,
+        sandbox: &ObservedSandbox,
+        images: &VolumeImages,
+    ) -> Result<Inside, HostError> {
         let host_ips = Arc::clone(&self.host.node_ips.borrow());
         let pod_ips: &[IpAddr] = if is_host_network(self.pod) { &host_ips } else { &sandbox.ips };
         let env = build_env(
@@ -266,7 +272,7 @@ impl Start<'_> {
                 objects: &self.request.objects,
             },
         )?;
-        let mounts = self.mounts(&env, pod_ips).await?;
+        let mounts = self.mounts(&env, pod_ips, images).await?;
         Ok(Inside { env, mounts })
     }
 
@@ -297,6 +303,7 @@ impl Start<'_> {
         &self,
         env: &[(String, String)],
         pod_ips: &[IpAddr],
+        images: &VolumeImages,
     ) -> Result<Vec<MountInput>, HostError> {
         let container_mounts = self.container.volume_mounts.as_deref().unwrap_or_default();
         let expanded = container_mounts
@@ -309,11 +316,12 @@ impl Start<'_> {
         let hosts = self.wants_etc_hosts(pod_ips);
         let name = hostname(self.pod, &self.host.settings.cluster_domain)?;
         let pod_ips = pod_ips.to_vec();
-        let recursive = self.host.pleg.health().borrow().recursive_read_only_mounts;
+        let recursive =
+            self.host.has_recursive_read_only(self.pod, &self.host.pleg.health().borrow().runtime);
         let (volumes, files) = (self.host.volumes.clone(), self.host.files.clone());
         let (pod, uid, container) =
             (Arc::clone(self.pod), self.request.uid.clone(), self.container.clone());
-        let key = self.request.key.clone();
+        let (key, images) = (self.request.key.clone(), images.clone());
         with_volumes(self.host, self.request, move || {
             files.ensure_container_log_dir(&key, &uid, &container.name)?;
             let from_volumes = volumes.mounts_for(&MountInputs {
@@ -325,7 +333,7 @@ impl Start<'_> {
             })?;
             let mut mounts = from_volumes
                 .into_iter()
-                .map(|mount| volume_mount(mount, recursive))
+                .map(|mount| volume_mount(mount, recursive, &images))
                 .collect::<Result<Vec<MountInput>, HostError>>()?;
             if hosts {
                 let spec = pod.spec.as_ref();
@@ -357,56 +365,16 @@ impl Start<'_> {
         !own.any(|mount| mount.mount_path.trim_end_matches('/') == ETC_HOSTS)
             && (!pod_ips.is_empty() || is_host_network(self.pod))
     }
-
-    /// Makes the image present according to its pull policy. This is the only step that is
-    /// cancelled: when its pod is no longer wanted, because a pull may take for ever, and when a
-    /// person wants other containers of the pod restarted.
-    async fn image(&self) -> Result<ImageFound, Box<Failure>> {
-        let sandbox = self.sandbox()?;
-        let (config, _) = sandbox::config(self.host, self.request, self.pod, sandbox.attempt)
-            .await
-            .map_err(|error| self.config_failed(error.message()))?;
-        let wanted = self.container.image.as_deref().unwrap_or_default();
-        let request = PullRequest {
-            image: wanted,
-            policy: match self.action.pull {
-                Pull::ByPolicy | Pull::NotNow => PullPolicy::of(self.container),
-                Pull::Fetched => PullPolicy::IfNotPresent,
-            },
-            pull_allowed: self.action.pull != Pull::NotNow,
-            accept_present: is_static(self.pod),
-            pull_secrets: &pull_secrets(self.host, self.request, self.pod),
-        };
-        let step = |pull_tried| Step::Image {
-            container: self.action.name.clone(),
-            image: wanted.into(),
-            pull_tried,
-        };
-        let mut record = |event: ImageEvent| self.event(event.kind, event.reason, event.message);
-        // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
-        tokio::select! {
-            found = self.host.images.ensure(&request, &config, &mut record) => {
-                found.map_err(|failed| {
-                    let (step, reason) = (step(failed.pull_tried), failed.reason.as_str());
-                    Box::new(self.request.failure(step, reason, failed.message))
-                })
-            }
-            () = self.request.cancel_pull.cancelled() => {
-                let why = match self.request.cancel.is_cancelled() {
-                    true => "the pod is not wanted any more",
-                    false => "containers of the pod are restarted first",
-                };
-                let message = format!("the pull was cancelled: {why}");
-                Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
-            }
-        }
-    }
 }
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
 /// `recursive`: whether the runtime can also make submounts read-only.
-fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, HostError> {
+fn volume_mount(
+    mount: HostMount,
+    recursive: bool,
+    images: &VolumeImages,
+) -> Result<MountInput, HostError> {
     use crate::{cri, volume};
     let access = match (mount.readonly, mount.recursive_read_only) {
         (false, _) => cri::Access::ReadWrite,
@@ -416,8 +384,17 @@ fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, HostErr
             return Err(HostError::NoRecursiveReadOnly(mount.container_path));
         }
     };
+    let source = match mount.source {
+        volume::MountSource::Path(path) => cri::MountSource::Path(path),
+        volume::MountSource::Image { volume, sub_path } => {
+            let Some(ImageOfVolume { id, reference }) = images.get(&volume).cloned() else {
+                return Err(HostError::NoImage(volume));
+            };
+            cri::MountSource::Image { id, reference, sub_path }
+        }
+    };
     Ok(MountInput {
-        host_path: mount.host_path,
+        source,
         container_path: mount.container_path,
         access,
         selinux_relabel: mount.selinux_relabel,
@@ -431,7 +408,7 @@ fn volume_mount(mount: HostMount, recursive: bool) -> Result<MountInput, HostErr
 
 fn file_mount(path: &std::path::Path, target: &str) -> MountInput {
     MountInput {
-        host_path: path.to_string_lossy().into_owned(),
+        source: crate::cri::MountSource::Path(path.to_string_lossy().into_owned()),
         container_path: target.to_owned(),
         access: crate::cri::Access::ReadWrite,
         selinux_relabel: true,

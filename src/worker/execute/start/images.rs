@@ -1,0 +1,132 @@
+//! Makes the images of a container and of its image volumes present.
+
+use super::Start;
+use crate::{
+    cri::{ImageFound, v1},
+    image::{ImageEvent, PullPolicy, PullRequest},
+    model::DataObject,
+    plan::{Failure, Pull, Step},
+    podspec::{ImageVolume, check_image_volume, image_volumes, is_static},
+    worker::execute::{fetch::pull_secrets, sandbox},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The images that a container is made from.
+pub(super) struct Images {
+    /// Its own.
+    pub(super) own: ImageFound,
+    pub(super) of_volumes: VolumeImages,
+}
+
+/// By the name of each image volume that the container mounts.
+pub(super) type VolumeImages = BTreeMap<String, ImageOfVolume>;
+
+/// An image that is mounted.
+#[derive(Clone)]
+pub(super) struct ImageOfVolume {
+    /// The runtime's id.
+    pub(super) id: String,
+    /// As written.
+    pub(super) reference: String,
+}
+
+/// What all pulls for a container have in common.
+struct Pulls {
+    sandbox: v1::PodSandboxConfig,
+    secrets: Vec<Arc<DataObject>>,
+}
+
+/// An image to make present.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    image: &'a str,
+    policy: Option<&'a str>,
+    /// The events name the container; those of volumes only the pod, as the kubelet's.
+    of_container: bool,
+}
+
+impl Start<'_> {
+    /// Makes all images present according to their pull policies, those of volumes first. This is
+    /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
+    /// ever, and when a person wants other containers of the pod restarted.
+    pub(super) async fn images(&self) -> Result<Images, Box<Failure>> {
+        let volumes: Vec<ImageVolume<'_>> = image_volumes(self.pod, self.container).collect();
+        self.check_runtime(&volumes)?;
+        let sandbox = self.sandbox()?;
+        let (sandbox, _) = sandbox::config(self.host, self.request, self.pod, sandbox.attempt)
+            .await
+            .map_err(|error| self.config_failed(error.message()))?;
+        let pulls = Pulls { sandbox, secrets: pull_secrets(self.host, self.request, self.pod) };
+        let mut of_volumes = VolumeImages::new();
+        for ImageVolume { name, image, policy, .. } in volumes {
+            let wanted = Wanted { image, policy, of_container: false };
+            let id = self.image(wanted, &pulls).await?.id;
+            let found = ImageOfVolume { id, reference: image.to_owned() };
+            of_volumes.insert(name.to_owned(), found);
+        }
+        let wanted = Wanted {
+            image: self.container.image.as_deref().unwrap_or_default(),
+            policy: self.container.image_pull_policy.as_deref(),
+            of_container: true,
+        };
+        Ok(Images { own: self.image(wanted, &pulls).await?, of_volumes })
+    }
+
+    /// Fails when the runtime can't mount the image volumes. A runtime that does not know them
+    /// would start the container without them.
+    fn check_runtime(&self, volumes: &[ImageVolume<'_>]) -> Result<(), Box<Failure>> {
+        let health = self.host.pleg.health();
+        let health = health.borrow();
+        let (name, version) = (&health.runtime.name, &health.runtime.version);
+        volumes
+            .iter()
+            .try_for_each(|volume| check_image_volume(volume, name, version))
+            .map_err(|unsupported| self.config_failed(unsupported.to_string()))
+    }
+
+    async fn image(&self, wanted: Wanted<'_>, pulls: &Pulls) -> Result<ImageFound, Box<Failure>> {
+        let Wanted { image, policy, of_container } = wanted;
+        let request = PullRequest {
+            image,
+            policy: match self.action.pull {
+                Pull::ByPolicy | Pull::NotNow(_) => PullPolicy::of(policy, image),
+                Pull::Fetched => PullPolicy::IfNotPresent,
+            },
+            pull_allowed: match &self.action.pull {
+                Pull::NotNow(delayed) => !delayed.iter().any(|delayed| **delayed == *image),
+                Pull::ByPolicy | Pull::Fetched => true,
+            },
+            accept_present: is_static(self.pod),
+            pull_secrets: &pulls.secrets,
+        };
+        let step = |pull_tried| Step::Image {
+            container: self.action.name.clone(),
+            image: image.into(),
+            pull_tried,
+        };
+        let mut record = |ImageEvent { kind, reason, message }: ImageEvent| {
+            if of_container {
+                self.event(kind, reason, message);
+            } else {
+                self.host.record(self.request, kind, reason, message);
+            }
+        };
+        // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
+        tokio::select! {
+            found = self.host.images.ensure(&request, &pulls.sandbox, &mut record) => {
+                found.map_err(|failed| {
+                    let (step, reason) = (step(failed.pull_tried), failed.reason.as_str());
+                    Box::new(self.request.failure(step, reason, failed.message))
+                })
+            }
+            () = self.request.cancel_pull.cancelled() => {
+                let why = match self.request.cancel.is_cancelled() {
+                    true => "the pod is not wanted any more",
+                    false => "containers of the pod are restarted first",
+                };
+                let message = format!("the pull was cancelled: {why}");
+                Err(Box::new(self.request.failure(step(false), "ErrImagePull", message)))
+            }
+        }
+    }
+}
