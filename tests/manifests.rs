@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "scenarios/shown.rs"]
+mod shown;
+
 use nodelet::{
     manifest::{Context, Settings, decode, markdown},
     model::SourceKind,

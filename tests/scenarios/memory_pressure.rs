@@ -262,7 +262,23 @@ pub fn memory_goes_by_the_configured_signal(kind: Kind) {
     let status = world.wait("the node is short of memory", short);
     assert_eq!(available(&status), Some(50));
     world.drop_pod(&Pod::running("new"));
-    world.wait("a new pod is refused", |status| reason(status, "new") == "Evicted");
+    let tolerates = |name: &str, operator: &str, value: Option<&str>, effect: &str| {
+        let mut one = json!({ "key": "node.kubernetes.io/memory-pressure", "operator": operator, "effect": effect });
+        if let Some(value) = value {
+            one["value"] = json!(value);
+        }
+        if effect == "NoExecute" {
+            one["tolerationSeconds"] = json!(600);
+        }
+        Pod::running(name).set("tolerations", json!([one]))
+    };
+    world.drop_pod(&tolerates("patient", "Exists", None, "NoSchedule"));
+    world.drop_pod(&tolerates("valued", "Equal", Some("x"), "NoSchedule"));
+    world.drop_pod(&tolerates("running", "Exists", None, "NoExecute"));
+    world.wait_running("patient");
+    world.wait("new pods are refused", |status| {
+        ["new", "valued", "running"].iter().all(|pod| reason(status, pod) == "Evicted")
+    });
     assert_eq!(world.running_ids("web"), web, "it is not what a pod has done");
 
     world.agent.kill();

@@ -14,6 +14,7 @@
 
 pub mod adoption;
 pub mod asked;
+pub mod asks;
 pub mod chaos;
 pub mod confinement;
 pub mod credential_providers;
@@ -34,6 +35,7 @@ pub mod images;
 pub mod leftovers;
 pub mod lifecycle;
 pub mod log_rotation;
+pub mod looks;
 pub mod memory_pressure;
 pub mod memory_restarts;
 pub mod memory_rig;
@@ -167,6 +169,12 @@ macro_rules! real_scenarios {
             objects::a_secret_broken_meanwhile_leaves_volumes_as_they_are,
             objects::projected_volumes_hold_what_all_their_sources_say,
             fields::images_with_users_and_non_root_checks,
+            looks::a_container_finds_what_its_manifest_says,
+            looks::pods_differ_as_their_manifests_say,
+            looks::host_ports_have_their_address_and_protocol,
+            looks::files_and_variables_come_as_items_say,
+            asks::requests_of_probes_and_hooks_are_as_written,
+            asks::probes_keep_to_their_numbers,
             confinement::seccomp_profiles_are_in_force,
             confinement::seccomp_default_confines_what_names_no_profile,
             edits::a_mount_over_the_manifests_keeps_their_pods,
@@ -252,6 +260,7 @@ macro_rules! containerd_scenarios {
         $tier! {
             versions::the_version_is_told,
             image_volumes::an_image_is_mounted_where_the_runtime_can,
+            propagation::mounts_within_a_volume_are_read_only_where_the_runtime_can,
             versions::ends_are_told_by_events,
             versions::ends_are_told_by_cri_events_where_there_are_any,
             daemon::killed_ten_times_under_thirty_pods,

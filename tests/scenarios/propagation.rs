@@ -1,8 +1,11 @@
-//! `mountPropagation`: who sees a mount that a container makes.
+//! `mountPropagation`: who sees a mount that a container makes. `recursiveReadOnly`: who may write to
+//! a mount within a volume.
 
 use crate::support::{
+    containerd::Suite,
     manifest::{FOREVER, Pod},
     process::Process,
+    status::Status,
     world::{Kind, World},
 };
 use nix::mount::{MsFlags, mount, umount};
@@ -90,5 +93,54 @@ pub fn a_mount_in_a_host_path_outlives_its_pod(kind: Kind) {
     assert!(on_host() && sees(&world, "told", "main"), "it is the host's");
     umount(&shared.join("inner")).unwrap();
     assert!(!sees(&world, "told", "main"));
+    world.finish();
+}
+
+/// `recursiveReadOnly` reaches the mounts within a volume where the runtime can do that. Elsewhere
+/// `IfPossible` has no effect, and `Enabled` starts nothing.
+pub fn mounts_within_a_volume_are_read_only_where_the_runtime_can(kind: Kind) {
+    let Kind::Debian(suite) = kind else { panic!("for a Debian release") };
+    let world = World::start(kind);
+    let outer = world.slot.dir().join("outer");
+    let inner = outer.join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    let none = None::<&str>;
+    mount(Some("none"), &inner, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    for (name, asked) in [("maybe", "IfPossible"), ("must", "Enabled")] {
+        let mounts = json!([{ "name": "volume", "mountPath": "/volume", "readOnly": true,
+                              "recursiveReadOnly": asked }]);
+        let pod = Pod::running(name).set("containers/0/volumeMounts", mounts);
+        world.drop_pod(
+            &pod.set("volumes", json!([{ "name": "volume", "hostPath": { "path": outer } }])),
+        );
+    }
+    let told = |status: &Status, pod: &str| {
+        let mounts = status.container(pod, "main").and_then(|main| main.volume_mounts.clone());
+        mounts.into_iter().flatten().find_map(|mount| mount.recursive_read_only)
+    };
+    let may_write = |pod: &str| {
+        let line = Process::of(&world, pod, "main").mount("/volume/inner");
+        !line.split(' ').nth(5).unwrap().split(',').any(|option| option == "ro")
+    };
+    let status = world.wait_running("maybe");
+    if suite == Suite::Sid {
+        let status = world.wait_running("must");
+        for pod in ["maybe", "must"] {
+            assert_eq!(told(&status, pod).as_deref(), Some("Enabled"), "{pod}");
+            assert!(!may_write(pod), "{pod}");
+        }
+    } else {
+        assert_eq!(told(&status, "maybe").as_deref(), Some("Disabled"));
+        assert!(may_write("maybe"));
+        world.wait("it waits for another runtime", |status| {
+            status.waiting_reason("must", "main") == "CreateContainerConfigError"
+        });
+        assert_eq!(world.proxy.count("CreateContainer", "must"), 0);
+    }
+    for name in ["maybe", "must"] {
+        world.remove(&format!("{name}.yaml"));
+        world.wait_gone(name);
+    }
+    umount(&inner).unwrap();
     world.finish();
 }

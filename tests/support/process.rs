@@ -75,6 +75,11 @@ impl Process {
         self.proc.join("root").join(path.trim_start_matches('/'))
     }
 
+    /// Where a file of its `/proc` directory lies: `cwd`, `fd/0`.
+    pub fn in_proc(&self, file: &str) -> PathBuf {
+        self.proc.join(file)
+    }
+
     /// Names a namespace of it: equal names, same namespace.
     pub fn namespace(&self, kind: &str) -> PathBuf {
         fs::read_link(self.proc.join("ns").join(kind)).unwrap()
