@@ -63,6 +63,27 @@ macro_rules! on_newer_containerds {
 scenarios::containerd_scenarios!(on_every_containerd);
 scenarios::core_scenarios!(on_newer_containerds);
 
+/// What only the newest containerd has, with its own runc.
+macro_rules! on_the_newest_containerd {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $scenario() {
+                let runc = (Suite::Sid.has_own_runc(), "runc of sid (scripts/containerd-versions fetch)");
+                if !skip_without(&[Suite::Sid]) && !support::skips::skip_without(&[runc]) {
+                    scenarios::$module::$scenario(Kind::Debian(Suite::Sid));
+                }
+            }
+        )*
+    };
+}
+
+on_the_newest_containerd! {
+    user_namespaces::a_pod_has_ids_of_its_own,
+    user_namespaces::ids_are_kept_until_their_pod_is_gone,
+    user_namespaces::groups_of_the_image_count_unless_the_policy_is_strict,
+}
+
 #[test]
 fn upgraded_in_place_from_bookworm_to_trixie_to_sid() {
     if !skip_without(&Suite::ALL) {

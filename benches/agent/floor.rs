@@ -136,6 +136,7 @@ impl Floor {
             dns: &dns,
             log_directory: &logs.display().to_string(),
             cgroup_parent: &format!("{}/kubepods/besteffort/pod{name}", self.cgroup_root),
+            ids: None,
             node: &node(),
         });
         let sandbox = self.client.run_sandbox(config.clone(), "").await.unwrap();
@@ -161,6 +162,7 @@ impl Floor {
                 self.mount("etc-hosts", "/etc/hosts"),
                 self.mount("termination-log", "/dev/termination-log"),
             ],
+            ids: None,
             node: &node(),
         });
         let sandbox_config = sandbox_config.clone();

@@ -5,8 +5,8 @@ use super::{
     cluster::{self, ClusterInputs, Machine},
     node_facts::{self, node_facts},
     settings::{
-        cgroup_settings, enforces_pods, gc_settings, host_settings, image_settings, reserved,
-        serve_settings, start_turns,
+        cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
+        reserved, serve_settings, start_turns,
     },
     sources::{look_again, obey, spawn_sources},
 };
@@ -39,7 +39,7 @@ use crate::{
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{Host, HostPaths, Known, Leftovers, SetInputs, WorkerSet},
+    worker::{Host, HostPaths, Known, Leftovers, SetInputs, UserNamespaces, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{path::Path, sync::Arc, time::Duration};
@@ -466,6 +466,7 @@ fn host(
         handlers: links.handlers,
         starts: Semaphore::new(start_turns(config)),
         host_paths: HostPaths::default(),
+        user_namespaces: UserNamespaces::new(id_space(config)),
         node_ips: links.node_ips,
         runtime: links.runtime,
         store: links.store,

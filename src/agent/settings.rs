@@ -8,7 +8,7 @@ use crate::{
     image::{CredentialPaths, ImageSettings, gc::GcSettings},
     model::NodeCapacity,
     plan::PlanSettings,
-    podspec::CgroupOptions,
+    podspec::{CgroupOptions, IdSpace, IdSpaceError},
     serve::ServeSettings,
     worker::HostSettings,
 };
@@ -69,6 +69,13 @@ pub(super) fn host_settings(
         cluster_domain: config.pods.dns.cluster_domain.clone(),
         request_timeout: config.cri.request_timeout,
     }
+}
+
+/// The ids that pods with a user namespace may have. A file that can't be read counts as empty.
+pub(super) fn id_space(config: &Config) -> Result<IdSpace, IdSpaceError> {
+    let [uids, gids] = ["/etc/subuid", "/etc/subgid"]
+        .map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    IdSpace::of_machine(&uids, &gids, config.pods.ids_per_pod, config.pods.max_pods)
 }
 
 pub(super) fn cgroup_settings(config: &Config) -> CgroupSettings {

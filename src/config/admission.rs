@@ -2,11 +2,13 @@
 //! runtime classes it has.
 
 use super::{names, read::Reader, tree::Tree};
+use crate::podspec::IDS_PER_POD;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 const LABELS: &str = "nodeLabels";
 const CLASSES: &str = "runtimeClasses";
+const IDS: &str = "userNamespaces.idsPerPod";
 
 /// `nodeLabels`: keys and values.
 pub(super) fn node_labels(r: &mut Reader<'_>) -> BTreeMap<String, String> {
@@ -44,6 +46,17 @@ pub(super) fn runtime_classes(r: &mut Reader<'_>) -> BTreeMap<String, String> {
     classes
 }
 
+/// `userNamespaces.idsPerPod`
+pub(super) fn ids_per_pod(r: &mut Reader<'_>) -> Option<u32> {
+    let (json, place) = r.leaf(IDS)?;
+    let number = json.as_i64()?;
+    let ids = u32::try_from(number).ok().filter(|ids| *ids > 0 && ids % IDS_PER_POD == 0);
+    if ids.is_none() {
+        r.invalid(place, IDS, number, "must be a multiple of 65536, and more than 0");
+    }
+    ids
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -76,6 +89,20 @@ mod tests {
                 error.ends_with(&format!("{path}: Invalid value: -1: must be 0 or more")),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn ids_of_a_pod_come_in_whole_units() {
+        let ids = |number: i64| {
+            let text = format!("{KUBELET}userNamespaces: {{ idsPerPod: {number} }}\n");
+            read(&text).map(|config| config.pods.ids_per_pod)
+        };
+        assert_eq!(read(KUBELET).unwrap().pods.ids_per_pod, 65_536);
+        assert_eq!(ids(131_072).unwrap(), 131_072);
+        for wrong in [0, -65_536, 65_535, 1 << 32] {
+            let error = format!("{:?}", ids(wrong).unwrap_err());
+            assert!(error.contains("must be a multiple of 65536, and more than 0"), "{error}");
         }
     }
 

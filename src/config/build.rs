@@ -184,6 +184,7 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         priority_classes: eviction::priority_classes(nodelet),
         runtime_classes: admission::runtime_classes(nodelet),
         max_pods: r.count("maxPods", Zero::Unset).unwrap_or(default.max_pods),
+        ids_per_pod: admission::ids_per_pod(r).unwrap_or(default.ids_per_pod),
         pods_per_core: r.count("podsPerCore", Zero::Unset).unwrap_or(default.pods_per_core),
     }
 }

@@ -666,10 +666,14 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("fail-cgroupv1", THE_AGENT_ITSELF).default("false"),
         "refuse to start on a cgroup v1 host; the kubelet's default is true",
     ),
-    ignored(
+    Field::yes(
         "userNamespaces",
-        Object(&[ignored("idsPerPod", Int64, "")]),
-        "pods with hostUsers: false are rejected",
+        Object(&[yes_with(
+            "idsPerPod",
+            Int64,
+            &default("65536"),
+            "user and group ids of a pod with `hostUsers: false`, a multiple of 65536. The ids come from the lines of the user `kubelet` in /etc/subuid and /etc/subgid; without such lines, from 65536 on",
+        )]),
     ),
 ];
 

@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         self.mistakes.push(place.mistake(path, format!("Invalid value: {value}: {must}")));
     }
 
-    fn leaf(&self, path: &str) -> Option<(&'a Json, &'a Place)> {
+    pub(super) fn leaf(&self, path: &str) -> Option<(&'a Json, &'a Place)> {
         match self.tree.get(path)? {
             Tree::Leaf(place, json) => Some((json, place)),
             Tree::Object(..) | Tree::List(..) => None,

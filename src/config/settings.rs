@@ -5,6 +5,7 @@ use crate::{
     image::CredentialProvider,
     log_rotation::RotationSettings,
     model::{CgroupDriver, CloudProvider, ShutdownPeriods},
+    podspec::IDS_PER_POD,
     pressure::core::EvictionSettings,
 };
 use std::{
@@ -295,6 +296,8 @@ pub struct PodsConfig {
     pub runtime_classes: BTreeMap<String, String>,
     /// `maxPods`: how many pods the node takes. Default 110.
     pub max_pods: u32,
+    /// `userNamespaces.idsPerPod`: ids of a pod with a user namespace. Default 65536.
+    pub ids_per_pod: u32,
     /// `podsPerCore`: no more than this for each CPU; 0: no matter. Default 0.
     pub pods_per_core: u32,
 }
@@ -315,6 +318,7 @@ impl Default for PodsConfig {
             priority_classes: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             max_pods: 110,
+            ids_per_pod: IDS_PER_POD,
             pods_per_core: 0,
         }
     }

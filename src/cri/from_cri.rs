@@ -9,6 +9,7 @@ use crate::model::{
     CgroupDriver, ContainerId, ContainerState, NetworkMode, OWNER_LABEL, ObservedContainer,
     ObservedSandbox, PodKey, PodUid, SandboxId, SandboxState, ToldDriver, k8s,
 };
+use crate::podspec::IdRange;
 use jiff::Timestamp;
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -49,6 +50,14 @@ pub fn inspected_sandbox(sandbox: &mut ObservedSandbox, status: &v1::PodSandboxS
     if !ips.is_empty() || sandbox.state == SandboxState::Ready {
         sandbox.ips = ips;
     }
+}
+
+/// The ids of the sandbox's user namespace; `None` for one that has those of the host.
+#[must_use]
+pub fn user_namespace(status: &v1::PodSandboxStatus) -> Option<IdRange> {
+    let options = status.linux.as_ref()?.namespaces.as_ref()?.options.as_ref()?;
+    let ids = options.userns_options.as_ref()?.uids.first()?;
+    Some(IdRange { first: ids.host_id, length: ids.length })
 }
 
 /// A container out of a list: a running one without the time of its start, an ended one without

@@ -21,6 +21,7 @@ mod oom;
 mod priority;
 mod resources;
 mod sysctl;
+mod user_namespace;
 
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
@@ -55,6 +56,7 @@ pub use resources::{
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };
+pub use user_namespace::{IDS_PER_POD, IdRange, IdSpace, IdSpaceError, has_user_namespace};
 
 #[cfg(test)]
 mod tests;

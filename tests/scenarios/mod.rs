@@ -55,6 +55,7 @@ pub mod stuck;
 pub mod updates;
 pub mod url;
 pub mod usage;
+pub mod user_namespaces;
 pub mod versions;
 pub mod writes;
 

@@ -159,9 +159,21 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "spec.securityContext.supplementalGroupsPolicy",
-        "strict_groups_wait_for_a_runtime_that_supports_them",
-        "tests/component.rs",
+        "groups_of_the_image_count_unless_the_policy_is_strict",
+        "tests/containerds.rs",
         "needs containerd 2, which is not the installed one",
+    ),
+    (
+        "spec.hostUsers",
+        "a_pod_has_ids_of_its_own",
+        "tests/containerds.rs",
+        "needs containerd 2 and a newer runc",
+    ),
+    (
+        "spec.containers[].securityContext.procMount",
+        "a_pod_has_ids_of_its_own",
+        "tests/containerds.rs",
+        "`Unmasked` needs a user namespace",
     ),
 ];
 

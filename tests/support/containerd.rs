@@ -40,6 +40,11 @@ impl Suite {
         Some(root.join(self.name())).filter(|dir| dir.join("usr/bin/containerd").exists())
     }
 
+    /// Whether its own runc is there, as the runtime handler "own".
+    pub fn has_own_runc(self) -> bool {
+        self.directory().is_some_and(|dir| dir.join("own/runc").exists())
+    }
+
     /// The upstream version: `1.6.20`.
     #[track_caller]
     pub fn version(self) -> String {

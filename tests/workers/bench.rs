@@ -31,10 +31,12 @@ use nodelet::{
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegSettings},
-    podspec::{Amounts, CgroupOptions},
+    podspec::{Amounts, CgroupOptions, IDS_PER_POD, IdSpace},
     store::Store,
     volume::Volumes,
-    worker::{Host, HostPaths, HostSettings, Leftovers, SetInputs, SetView, WorkerSet},
+    worker::{
+        Host, HostPaths, HostSettings, Leftovers, SetInputs, SetView, UserNamespaces, WorkerSet,
+    },
 };
 use serde_json::Value;
 use std::{
@@ -85,6 +87,16 @@ pub(super) struct Bench {
     slot: Slot,
 }
 
+fn host_files(slot: &Slot, root_dir: PathBuf) -> HostFiles {
+    HostFiles::new(HostFilePaths {
+        root_dir,
+        pod_logs_dir: slot.dir().join("logs"),
+        links_dir: slot.dir().join("links"),
+        node_hosts: "/etc/hosts".into(),
+        network_results_dir: slot.dir().join("cni"),
+    })
+}
+
 impl Bench {
     /// Workers without anything to do, that make no cgroups.
     pub(super) fn start() -> Self {
@@ -123,13 +135,7 @@ impl Bench {
         tasks.spawn(pleg.run(stop.clone()));
         let cgroup_files = cgroup_tree(cgroups);
         let volumes = Volumes::open(&root, Some(1 << 30)).unwrap();
-        let files = HostFiles::new(HostFilePaths {
-            root_dir: root,
-            pod_logs_dir: slot.dir().join("logs"),
-            links_dir: slot.dir().join("links"),
-            node_hosts: "/etc/hosts".into(),
-            network_results_dir: slot.dir().join("cni"),
-        });
+        let files = host_files(&slot, root);
         let node_ips = watch::Sender::default();
         let host = Host {
             images: Images::new(runtime.clone(), image_settings()),
@@ -144,6 +150,7 @@ impl Bench {
             starts: Semaphore::new(4),
             node_ips: node_ips.subscribe(),
             host_paths: HostPaths::default(),
+            user_namespaces: UserNamespaces::new(IdSpace::of_machine("", "", IDS_PER_POD, 110)),
             settings: host_settings(cgroups.is_some()),
             pleg: pleg_handle,
         };

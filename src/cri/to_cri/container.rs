@@ -164,6 +164,8 @@ fn mount(input: &MountInput, inputs: &ContainerInputs<'_>) -> v1::Mount {
         selinux_relabel: input.selinux_relabel && inputs.node.selinux,
         propagation: propagation.into(),
         recursive_read_only: input.access == Access::RecursivelyReadOnly,
-        ..Default::default()
+        // Files then have the same owners inside and outside of the user namespace.
+        uid_mappings: security::id_mappings(inputs.ids),
+        gid_mappings: security::id_mappings(inputs.ids),
     }
 }

@@ -15,6 +15,7 @@ pub use sandbox::sandbox_config;
 pub use security::thermal_throttle_paths;
 
 use crate::model::k8s;
+use crate::podspec::IdRange;
 use thiserror::Error;
 
 /// Facts and settings of the node that requests depend on.
@@ -65,6 +66,8 @@ pub struct SandboxInputs<'a> {
     pub log_directory: &'a str,
     /// The pod's cgroup as the runtime wants it; empty without cgroups per QoS class.
     pub cgroup_parent: &'a str,
+    /// The ids of the pod's user namespace; `None`: those of the host.
+    pub ids: Option<IdRange>,
     /// The node.
     pub node: &'a NodeFacts,
 }
@@ -95,6 +98,8 @@ pub struct ContainerInputs<'a> {
     pub env: &'a [(String, String)],
     /// All mounts in order: volumes, then `/etc/hosts` and the termination log.
     pub mounts: &'a [MountInput],
+    /// The ids of the pod's user namespace; `None`: those of the host.
+    pub ids: Option<IdRange>,
     /// The node.
     pub node: &'a NodeFacts,
 }

@@ -3,7 +3,7 @@
 use super::{ConfigError, ContainerInputs};
 use crate::cri::v1;
 use crate::model::{PodKey, k8s};
-use crate::podspec::{pod_display, uid_of};
+use crate::podspec::{IdRange, pod_display, uid_of};
 use std::path::Path;
 
 /// Kernel interfaces that containers don't see.
@@ -27,11 +27,14 @@ const READONLY: [&str; 5] =
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Context of a pod's sandbox.
-pub(super) fn sandbox(spec: &k8s::PodSpec) -> v1::LinuxSandboxSecurityContext {
+pub(super) fn sandbox(
+    spec: &k8s::PodSpec,
+    ids: Option<IdRange>,
+) -> v1::LinuxSandboxSecurityContext {
     let pod = spec.security_context.as_ref();
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(spec)),
+        namespace_options: Some(namespaces(spec, ids)),
         selinux_options: pod.and_then(|sc| sc.se_linux_options.as_ref()).map(selinux),
         run_as_user: int64(pod.and_then(|sc| sc.run_as_user)),
         run_as_group: int64(pod.and_then(|sc| sc.run_as_group)),
@@ -85,7 +88,7 @@ pub(super) fn container(
             add_ambient_capabilities: Vec::new(),
         }),
         privileged: is_privileged(inputs.container),
-        namespace_options: Some(namespaces(spec)),
+        namespace_options: Some(namespaces(spec, inputs.ids)),
         selinux_options: se_linux.map(selinux),
         run_as_user: int64(run_as_user),
         run_as_group: int64(group),
@@ -166,7 +169,7 @@ fn check_non_root(
     }
 }
 
-fn namespaces(spec: &k8s::PodSpec) -> v1::NamespaceOption {
+fn namespaces(spec: &k8s::PodSpec, ids: Option<IdRange>) -> v1::NamespaceOption {
     use v1::NamespaceMode::{Container, Node, Pod};
     let node_or_pod = |host: Option<bool>| if host == Some(true) { Node } else { Pod };
     let pid = match (spec.host_pid, spec.share_process_namespace) {
@@ -179,9 +182,19 @@ fn namespaces(spec: &k8s::PodSpec) -> v1::NamespaceOption {
         pid: pid.into(),
         ipc: node_or_pod(spec.host_ipc).into(),
         target_id: String::new(),
-        // Pods with a user namespace of their own are refused by `manifest`.
-        userns_options: Some(v1::UserNamespace { mode: Node.into(), ..Default::default() }),
+        userns_options: Some(v1::UserNamespace {
+            mode: if ids.is_some() { Pod } else { Node }.into(),
+            uids: id_mappings(ids),
+            gids: id_mappings(ids),
+        }),
     }
+}
+
+/// The ids of a user namespace, from 0 on.
+pub(super) fn id_mappings(ids: Option<IdRange>) -> Vec<v1::IdMapping> {
+    let mapping =
+        |ids: IdRange| v1::IdMapping { host_id: ids.first, container_id: 0, length: ids.length };
+    ids.map(mapping).into_iter().collect()
 }
 
 fn supplemental_groups(pod: Option<&k8s::PodSecurityContext>) -> Vec<i64> {

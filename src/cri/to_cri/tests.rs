@@ -44,8 +44,13 @@ fn sandbox(spec: &Value, node: &NodeFacts) -> v1::PodSandboxConfig {
         dns: &dns,
         log_directory: "/var/log/pods/default_web-node1_1a2b",
         cgroup_parent: "/kubepods/burstable/pod1a2b",
+        ids: ids_of(spec),
         node,
     })
+}
+
+fn ids_of(spec: &Value) -> Option<IdRange> {
+    (spec["hostUsers"] == false).then_some(IdRange { first: 131_072, length: 65_536 })
 }
 
 const IMAGE: ImageInputs<'_> = ImageInputs { reference: "sha256:abc", uid: None, username: "" };
@@ -81,6 +86,7 @@ fn container_with(
         image,
         env: &env,
         mounts: &mounts,
+        ids: ids_of(&serde_json::to_value(pod.spec.as_ref()).unwrap()),
         node,
     })
 }
@@ -106,6 +112,7 @@ fn an_image_is_mounted_by_its_id_and_noted_for_the_collection() {
         image: IMAGE,
         env: &[],
         mounts: &[image("sha256:b", "a/b"), image("sha256:a", ""), image("sha256:b", "")],
+        ids: None,
         node: &node(),
     })
     .unwrap();
@@ -165,6 +172,23 @@ fn full() -> Value {
             "sysctls": [{"name": "net/ipv4/ip_forward", "value": "1"}],
         },
     })
+}
+
+#[test]
+fn a_user_namespace_maps_ids_of_sandbox_containers_and_mounts() {
+    let spec = json!({ "hostUsers": false, "containers": [{ "name": "web", "image": "nginx" }] });
+    let mapping = vec![v1::IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }];
+    let check = |options: Option<v1::NamespaceOption>| {
+        let users = options.unwrap().userns_options.unwrap();
+        assert_eq!(users.mode(), v1::NamespaceMode::Pod);
+        assert_eq!((&users.uids, &users.gids), (&mapping, &mapping));
+    };
+    let of_sandbox = sandbox(&spec, &node()).linux.unwrap().security_context.unwrap();
+    check(of_sandbox.namespace_options);
+    check(security(&spec).namespace_options);
+    for mount in container_with(&spec, IMAGE, &node()).unwrap().mounts {
+        assert_eq!((&mount.uid_mappings, &mount.gid_mappings), (&mapping, &mapping), "{mount:?}");
+    }
 }
 
 #[test]

@@ -109,11 +109,7 @@ static SECURITY_CONTEXT: &[Field] = &[
     Field::yes("appArmorProfile", Type::Object(PROFILE)),
     Field::yes("capabilities", Type::Object(CAPABILITIES)),
     Field::yes("privileged", Type::Bool),
-    Field::differs(
-        "procMount",
-        Type::String,
-        "`Default` only: `Unmasked` needs a user namespace, and this version does not create user namespaces",
-    ),
+    Field::yes("procMount", Type::String),
     Field::yes("readOnlyRootFilesystem", Type::Bool),
     Field::yes("runAsGroup", Type::Int64),
     Field::yes("runAsNonRoot", Type::Bool),

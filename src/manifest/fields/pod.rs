@@ -32,11 +32,7 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::yes("hostIPC", Type::Bool),
     Field::yes("hostNetwork", Type::Bool),
     Field::yes("hostPID", Type::Bool),
-    Field::differs(
-        "hostUsers",
-        Type::Bool,
-        "`true` only: this version does not create user namespaces",
-    ),
+    Field::yes("hostUsers", Type::Bool),
     Field::yes("hostname", Type::String),
     Field::yes("hostnameOverride", Type::String),
     Field::differs(

@@ -62,10 +62,6 @@ pub(super) fn check_container(report: &mut Report, path: &str, container: &k8s::
     }
     let proc_mount = context.proc_mount.as_deref();
     report.one_of(&format!("{path}.procMount"), proc_mount, &["Default", "Unmasked"]);
-    if proc_mount == Some("Unmasked") {
-        let detail = "`Unmasked` needs `hostUsers: false`, which this version does not support";
-        report.not_honoured(&format!("{path}.procMount"), detail);
-    }
     if let Some(profile) = &context.seccomp_profile {
         seccomp(report, &format!("{path}.seccompProfile"), profile);
     }

@@ -5,7 +5,11 @@ use super::{
     container::{self, Named},
     dns, given, names, placement, resources, scheduling, security, volumes,
 };
-use crate::{manifest::Context, model::k8s, podspec::priority_of_class};
+use crate::{
+    manifest::Context,
+    model::k8s,
+    podspec::{has_user_namespace, priority_of_class},
+};
 use std::collections::BTreeMap;
 
 pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, cx: &Context<'_>) {
@@ -101,10 +105,33 @@ fn namespaces(report: &mut Report, spec: &k8s::PodSpec) {
             "ShareProcessNamespace and HostPID cannot both be enabled",
         );
     }
-    if spec.host_users == Some(false) {
-        report.not_honoured(
-            "spec.hostUsers",
-            "must be true: this version does not create user namespaces",
-        );
+    user_namespace(report, spec);
+}
+
+/// A pod has either namespaces of the host or a user namespace of its own; only in the latter it may
+/// see all of `/proc`.
+fn user_namespace(report: &mut Report, spec: &k8s::PodSpec) {
+    if has_user_namespace(spec) {
+        for (name, of_host) in [
+            ("hostNetwork", spec.host_network),
+            ("hostPID", spec.host_pid),
+            ("hostIPC", spec.host_ipc),
+        ] {
+            if of_host == Some(true) {
+                report.forbidden(&format!("spec.{name}"), "when `hostUsers` is false");
+            }
+        }
+        return;
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        for (index, container) in containers.iter().enumerate() {
+            let context = container.security_context.as_ref();
+            if context.and_then(|sc| sc.proc_mount.as_deref()) == Some("Unmasked") {
+                let path = format!("spec.{list}[{index}].securityContext.procMount");
+                let detail = "`hostUsers` must be false to use `Unmasked`";
+                report.invalid(&path, "Unmasked", detail);
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Why an action has failed outside of the runtime, and why the runtime has made nothing.
 
+use super::user_namespaces::UserNamespaceError;
 use crate::{
     blocking::Crashed,
     cgroup::CgroupError,
@@ -30,6 +31,8 @@ pub(crate) enum HostError {
     Expansion(#[from] ExpansionError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    UserNamespace(#[from] UserNamespaceError),
     #[error(transparent)]
     Crashed(#[from] Crashed),
     #[error("cannot start a thread")]

@@ -14,12 +14,14 @@ mod resize;
 mod sandbox;
 mod start;
 mod stop;
+mod user_namespaces;
 
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
 pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
+pub use user_namespaces::UserNamespaces;
 
 use crate::{
     blocking::Pool,
@@ -74,6 +76,7 @@ pub struct Host {
     pub node_ips: watch::Receiver<NodeIps>,
     /// Removes what pods have left, by turns for each uid.
     pub leftovers: Leftovers,
+    pub user_namespaces: UserNamespaces,
     pub settings: HostSettings,
 }
 

@@ -86,6 +86,7 @@ pub(super) async fn clean_up(host: &Host, request: &Request) -> Outcome {
     if let Err(error) = request.shown("removing the pod's directories", removal).await {
         return failed(error);
     }
+    host.user_namespaces.release(&request.uid);
     Outcome::CleanedUp { uid: request.uid.clone() }
 }
 

@@ -1,6 +1,8 @@
 //! `CreateSandbox`.
 
-use super::{Call, Host, HostError, NotMade, Request, blocking, error_chain, holder::Holder};
+use super::{
+    Call, Host, HostError, NotMade, Request, blocking, error_chain, holder::Holder, user_namespaces,
+};
 use crate::{
     blocking::PODS,
     clock,
@@ -31,6 +33,8 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     // The configuration takes kilobytes, so it is made with the turn, too.
     let call = || -> Call<'_, Result<_, NotMade>> {
         Box::pin(async {
+            let supported = user_namespaces::check_handler(host, pod, handler).await;
+            supported.map_err(NotMade::Config)?;
             let made = config(host, request, pod, create.attempt).await;
             let (config, warnings) = made.map_err(NotMade::Config)?;
             let made = Box::pin(host.runtime.run_sandbox(config, handler)).await;
@@ -132,6 +136,7 @@ pub(super) async fn config(
         dns: &dns,
         log_directory: &log_directory.to_string_lossy(),
         cgroup_parent: &cgroup_parent,
+        ids: user_namespaces::ids(host, request, pod).await?,
         node: &host.settings.facts,
     });
     Ok((config, warnings))
@@ -148,6 +153,7 @@ pub(super) fn config_for_pulls(host: &Host, pod: &k8s::Pod) -> v1::PodSandboxCon
         dns: &DnsInputs::default(),
         log_directory: "",
         cgroup_parent: "",
+        ids: None,
         node: &host.settings.facts,
     })
 }

@@ -4,7 +4,7 @@ mod images;
 
 use super::{
     Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
-    host_paths::with_volumes, sandbox, stop::stop_container,
+    host_paths::with_volumes, sandbox, stop::stop_container, user_namespaces,
 };
 use crate::{
     blocking::PODS,
@@ -291,6 +291,7 @@ impl Start<'_> {
             image: ImageInputs { reference: &image.id, uid: image.uid, username: &image.username },
             env: &inside.env,
             mounts: &inside.mounts,
+            ids: user_namespaces::ids(self.host, self.request, self.pod).await?,
             node: &self.host.settings.facts,
         })?;
         Ok(Configs { container, sandbox: of_sandbox })

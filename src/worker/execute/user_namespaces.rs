@@ -1,0 +1,128 @@
+//! Which pod has which ids of the host. The runtime is the database: an agent that starts finds the
+//! ids of a pod in its sandbox.
+
+use super::{Host, HostError, Request};
+use crate::{
+    cri::{CriError, ListFilter, RuntimeClient, from_cri},
+    model::{PodUid, SandboxId, k8s},
+    podspec::{IdRange, IdSpace, IdSpaceError, has_user_namespace},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use thiserror::Error;
+use tokio::sync::OnceCell;
+
+/// The ids of all pods that have a user namespace.
+pub struct UserNamespaces {
+    space: Result<IdSpace, IdSpaceError>,
+    /// Set when `taken` has what the runtime had when it was asked.
+    known: OnceCell<()>,
+    taken: Mutex<BTreeMap<PodUid, IdRange>>,
+}
+
+/// Why a pod gets no user namespace.
+#[derive(Debug, Error)]
+pub(crate) enum UserNamespaceError {
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    NotSupported,
+    #[error(
+        "can't set `spec.hostUsers: false`, RuntimeClass handler {0:?} does not support user namespaces"
+    )]
+    HandlerLacksIt(String),
+    #[error("no ids are left for another user namespace")]
+    NoneLeft,
+    #[error(transparent)]
+    Space(#[from] IdSpaceError),
+    #[error("cannot see which ids other pods have")]
+    Runtime(#[source] CriError),
+}
+
+impl UserNamespaces {
+    #[must_use]
+    pub fn new(space: Result<IdSpace, IdSpaceError>) -> Self {
+        Self { space, known: OnceCell::new(), taken: Mutex::default() }
+    }
+
+    /// The pod's range: the one that it has, or a free one.
+    async fn range(
+        &self,
+        runtime: &RuntimeClient,
+        uid: &PodUid,
+    ) -> Result<IdRange, UserNamespaceError> {
+        let look = || async {
+            let found = in_use(runtime).await.map_err(UserNamespaceError::Runtime)?;
+            self.taken().extend(found);
+            Ok::<(), UserNamespaceError>(())
+        };
+        self.known.get_or_try_init(look).await?;
+        let mut taken = self.taken();
+        if let Some(range) = taken.get(uid) {
+            return Ok(*range);
+        }
+        let range = self.space.clone()?.free(&taken).ok_or(UserNamespaceError::NoneLeft)?;
+        taken.insert(uid.clone(), range);
+        Ok(range)
+    }
+
+    /// Nothing of the pod is left.
+    pub(super) fn release(&self, uid: &PodUid) {
+        self.taken().remove(uid);
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<PodUid, IdRange>> {
+        // A map without invariants of its own stays usable after a panic.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ranges of all sandboxes, those of other agents included.
+async fn in_use(runtime: &RuntimeClient) -> Result<BTreeMap<PodUid, IdRange>, CriError> {
+    let mut sandboxes = runtime.list_sandboxes(ListFilter::All).await?;
+    // The newest one of a pod is the one that counts.
+    sandboxes.sort_by_key(|sandbox| sandbox.created_at);
+    let mut found = BTreeMap::new();
+    for sandbox in sandboxes {
+        let uid = PodUid::from(sandbox.metadata.map(|metadata| metadata.uid).unwrap_or_default());
+        match runtime.sandbox_status(&SandboxId::from(sandbox.id)).await {
+            Ok(status) => found.extend(from_cri::user_namespace(&status).map(|range| (uid, range))),
+            Err(CriError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// The pod's ids; `None` for a pod that has those of the host.
+pub(super) async fn ids(
+    host: &Host,
+    request: &Request,
+    pod: &k8s::Pod,
+) -> Result<Option<IdRange>, HostError> {
+    if !pod.spec.as_ref().is_some_and(has_user_namespace) {
+        return Ok(None);
+    }
+    Ok(Some(host.user_namespaces.range(&host.runtime, &request.uid).await?))
+}
+
+/// Checks that a handler of the runtime can give a pod a user namespace.
+pub(super) async fn check_handler(
+    host: &Host,
+    pod: &k8s::Pod,
+    handler: &str,
+) -> Result<(), HostError> {
+    if !pod.spec.as_ref().is_some_and(has_user_namespace) {
+        return Ok(());
+    }
+    let handlers = host.runtime.status().await.map_err(UserNamespaceError::Runtime)?.handlers;
+    let features = handlers
+        .iter()
+        .find(|one| one.name.as_deref() == Some(handler))
+        .and_then(|one| one.features.as_ref());
+    match (features.and_then(|features| features.user_namespaces), handler) {
+        (Some(true), _) => Ok(()),
+        (_, "") => Err(UserNamespaceError::NotSupported.into()),
+        (_, name) => Err(UserNamespaceError::HandlerLacksIt(name.to_owned()).into()),
+    }
+}
