@@ -104,7 +104,13 @@ const CORE_PARTS: &[(&str, &[&str])] = &[
     ("source::core", &["model", "desired", "manifest"]),
     (
         "volume::core",
-        &["model", "volume::Propagation", "volume::RecursiveReadOnly", "volume::VolumeError"],
+        &[
+            "model",
+            "podspec",
+            "volume::Propagation",
+            "volume::RecursiveReadOnly",
+            "volume::VolumeError",
+        ],
     ),
 ];
 

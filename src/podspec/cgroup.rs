@@ -31,7 +31,7 @@ pub struct PodCgroup {
 }
 
 /// A limit on huge pages of one size.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugepageLimit {
     /// Size of one page in bytes.
     pub page_size_bytes: u64,

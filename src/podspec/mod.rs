@@ -13,6 +13,7 @@ mod env;
 mod expand;
 mod files;
 mod hash;
+mod huge_pages;
 mod identity;
 pub mod image_name;
 mod image_volumes;
@@ -38,6 +39,7 @@ pub use files::{
     is_made_of_files, is_mounted, volume_files,
 };
 pub use hash::container_hash;
+pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,
     is_sidecar, is_static, pod_display, pod_log_directory_name, primary_ips, uid_of,

@@ -2,7 +2,10 @@
 //! which paths are acceptable.
 
 use super::{Propagation, RecursiveReadOnly, VolumeError};
-use crate::model::{Quantity, k8s};
+use crate::{
+    model::{Quantity, k8s},
+    podspec::is_on_huge_pages,
+};
 use std::path::{Component, Path};
 
 /// Longest file name and longest path, in bytes.
@@ -16,6 +19,8 @@ pub(super) enum VolumeKind {
     Disk,
     /// A tmpfs of the pod's own, with the `sizeLimit` in bytes.
     Memory { size_limit: Option<i64> },
+    /// A hugetlbfs of the pod's own, with the medium, and the `sizeLimit` in bytes.
+    HugePages { medium: String, size_limit: Option<i64> },
     /// Files that the agent writes.
     Files(Plugin),
     /// A path of the host that must look like `kind`.
@@ -96,6 +101,9 @@ pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeE
         return match empty_dir.medium.as_deref().unwrap_or("") {
             "" => Ok(VolumeKind::Disk),
             "Memory" => Ok(VolumeKind::Memory { size_limit }),
+            medium if is_on_huge_pages(medium) => {
+                Ok(VolumeKind::HugePages { medium: medium.to_owned(), size_limit })
+            }
             medium => Err(VolumeError::Medium { medium: medium.to_owned() }),
         };
     }

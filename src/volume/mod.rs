@@ -29,7 +29,7 @@ pub use owner::{Claim, DirOwner};
 
 use crate::{
     model::{PodUid, VolumePlace, k8s},
-    podspec::{FilesError, VolumeFiles, is_mounted},
+    podspec::{FilesError, HugePagesError, VolumeFiles, huge_pages, is_mounted},
 };
 use core::Plugin;
 use place::{Medium, Place};
@@ -84,6 +84,9 @@ pub enum VolumeError {
         /// As written.
         medium: String,
     },
+    /// An emptyDir whose medium needs huge pages that the pod does not have.
+    #[error(transparent)]
+    HugePages(#[from] HugePagesError),
     /// An unknown `hostPath.type`.
     #[error("{kind} is an invalid volume type")]
     HostPathType {
@@ -270,6 +273,7 @@ impl Volumes {
                 continue;
             }
             let inputs = SetupInputs {
+                spec,
                 memory_limit: memory_limit_bytes,
                 fs_group: spec.security_context.as_ref().and_then(|s| s.fs_group),
                 files: files.remove(&volume.name),
@@ -298,7 +302,7 @@ impl Volumes {
             check_name(&volume.name)?;
             let in_memory = match core::kind_of_volume(volume) {
                 Ok(core::VolumeKind::Disk) => false,
-                Ok(core::VolumeKind::Memory { .. }) => true,
+                Ok(core::VolumeKind::Memory { .. } | core::VolumeKind::HugePages { .. }) => true,
                 // One that was refused is not there.
                 Ok(
                     core::VolumeKind::HostPath { .. }
@@ -319,7 +323,7 @@ impl Volumes {
         &self,
         uid: &PodUid,
         volume: &k8s::Volume,
-        inputs: SetupInputs,
+        inputs: SetupInputs<'_>,
     ) -> Result<(), VolumeError> {
         let pod_dir = self.pod_dir(uid)?;
         check_name(&volume.name)?;
@@ -332,6 +336,13 @@ impl Volumes {
             core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, inputs.fs_group),
             core::VolumeKind::Memory { size_limit } => {
                 let medium = Medium::Memory { size: size(size_limit) };
+                place(Plugin::EmptyDir).setup(medium, inputs.fs_group)
+            }
+            core::VolumeKind::HugePages { medium, size_limit } => {
+                let pages = huge_pages(inputs.spec, &medium)?;
+                let size_limit = size_limit.and_then(|limit| u64::try_from(limit).ok());
+                let size = size_limit.unwrap_or(u64::MAX).min(pages.limit_bytes);
+                let medium = Medium::HugePages { page_size: pages.page_size_bytes, size };
                 place(Plugin::EmptyDir).setup(medium, inputs.fs_group)
             }
             core::VolumeKind::Files(plugin) => {
@@ -353,7 +364,8 @@ impl Volumes {
 }
 
 /// What a volume is set up with.
-struct SetupInputs {
+struct SetupInputs<'a> {
+    spec: &'a k8s::PodSpec,
     /// In bytes.
     memory_limit: Option<i64>,
     fs_group: Option<i64>,

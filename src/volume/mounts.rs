@@ -110,7 +110,10 @@ impl Volumes {
         let read_only = matches!(kind, VolumeKind::Files(_) | VolumeKind::Image);
         let own = match &kind {
             VolumeKind::HostPath { .. } | VolumeKind::Image => false,
-            VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::Files(_) => true,
+            VolumeKind::Disk
+            | VolumeKind::Memory { .. }
+            | VolumeKind::HugePages { .. }
+            | VolumeKind::Files(_) => true,
         };
         let expanded = inputs.expanded_sub_paths.get(index).and_then(Option::as_deref);
         let relative = expanded.or(mount.sub_path.as_deref()).unwrap_or("");
@@ -130,7 +133,9 @@ impl Volumes {
         };
         let source = match kind {
             VolumeKind::HostPath { path, .. } => part_of(PathBuf::from(path)),
-            VolumeKind::Disk | VolumeKind::Memory { .. } => part_of(place(Plugin::EmptyDir)),
+            VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::HugePages { .. } => {
+                part_of(place(Plugin::EmptyDir))
+            }
             VolumeKind::Files(plugin) => part_of(place(plugin)),
             VolumeKind::Image => Ok(MountSource::Image {
                 volume: volume.name.clone(),

@@ -1,4 +1,5 @@
-//! The place of a volume that the agent makes: a directory or a tmpfs that lives as long as the pod.
+//! The place of a volume that the agent makes: a directory, a tmpfs or a hugetlbfs that lives as long
+//! as the pod.
 
 use super::{
     VolumeError,
@@ -30,6 +31,22 @@ pub(super) enum Medium {
     Memory {
         size: Option<i64>,
     },
+    /// hugetlbfs with pages of this size, at most this many bytes.
+    HugePages {
+        page_size: u64,
+        size: u64,
+    },
+}
+
+impl Medium {
+    /// The type of the file system that is mounted.
+    fn fs_type(self) -> Option<&'static str> {
+        match self {
+            Self::Disk => None,
+            Self::Memory { .. } => Some("tmpfs"),
+            Self::HugePages { .. } => Some("hugetlbfs"),
+        }
+    }
 }
 
 /// The paths of one volume that the agent makes.
@@ -86,15 +103,16 @@ impl Place {
         self.mark_ready()
     }
 
-    /// Makes the directory, and mounts its tmpfs.
+    /// Makes the directory, and mounts its file system.
     fn make(&self, medium: Medium) -> Result<(), VolumeError> {
         let directory = self.directory();
         make_directory(&self.parent)?;
         make_directory(&directory)?;
-        if let Medium::Memory { size } = medium
-            && !self.is_present(medium)?
-        {
-            mount_tmpfs(&directory, size)?;
+        match medium {
+            Medium::Disk => {}
+            Medium::Memory { .. } | Medium::HugePages { .. } if self.is_present(medium)? => {}
+            Medium::Memory { size } => mount_tmpfs(&directory, size)?,
+            Medium::HugePages { page_size, size } => mount_hugetlbfs(&directory, page_size, size)?,
         }
         set_mode(&directory, 0o777)
     }
@@ -110,9 +128,9 @@ impl Place {
         let directory = self.directory();
         let mut mounts = mounts_at_or_below(&directory)?;
         mounts.retain(|m| m.mount_point == directory);
-        let (present, is_own) = match medium {
-            Medium::Disk => (directory.is_dir(), mounts.is_empty()),
-            Medium::Memory { .. } => (!mounts.is_empty(), mounts.iter().all(is_tmpfs)),
+        let (present, is_own) = match medium.fs_type() {
+            None => (directory.is_dir(), mounts.is_empty()),
+            Some(ours) => (!mounts.is_empty(), mounts.iter().all(|m| m.fs_type == ours)),
         };
         if is_own { Ok(present) } else { Err(VolumeError::ForeignMount { path: directory }) }
     }
@@ -134,7 +152,7 @@ impl Place {
         }
         let directory = self.directory();
         let mounts = mounts_at_or_below(&directory)?;
-        let ours = |m: &MountEntry| m.mount_point == directory && is_tmpfs(m);
+        let ours = |m: &MountEntry| m.mount_point == directory && is_ours(m);
         if let Some(foreign) = mounts.iter().find(|m| !ours(m)) {
             return Err(VolumeError::StillMounted { path: foreign.mount_point.clone() });
         }
@@ -161,8 +179,9 @@ impl Place {
     }
 }
 
-fn is_tmpfs(mount: &MountEntry) -> bool {
-    mount.fs_type == "tmpfs"
+/// Whether it is of a type that the agent mounts.
+fn is_ours(mount: &MountEntry) -> bool {
+    matches!(&*mount.fs_type, "tmpfs" | "hugetlbfs")
 }
 
 /// Mounts a tmpfs with the option `noswap` on a new directory at `directory`, and removes both
@@ -195,4 +214,12 @@ fn mount_tmpfs(directory: &Path, size: Option<i64>) -> Result<(), VolumeError> {
         result => result,
     }
     .map_err(|errno| io_error("mount a tmpfs at", directory, errno.into()))
+}
+
+/// The size bounds the files alone: memory that the pod maps without a file counts against the limit
+/// of its cgroup.
+fn mount_hugetlbfs(directory: &Path, page_size: u64, size: u64) -> Result<(), VolumeError> {
+    let (fs, options) = (Some("hugetlbfs"), format!("pagesize={page_size},size={size}"));
+    mount(fs, directory, fs, MsFlags::empty(), Some(&*options))
+        .map_err(|errno| io_error("mount a hugetlbfs at", directory, errno.into()))
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 impl Volumes {
-    /// Unmounts the pod's subPaths and tmpfs. Uses only what is on disk, not the specification.
+    /// Unmounts the pod's subPaths and file systems. Uses only what is on disk, not the specification.
     /// Call it when no container runs any more, and repeat it until it succeeds.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ fn kinds_of_volumes() {
     );
     assert_eq!(kind(json!({"name": "v", "image": {"reference": "c"}})).unwrap(), VolumeKind::Image);
     for (value, text) in [
-        (json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), "unknown storage medium"),
+        (json!({"name": "v", "emptyDir": {"medium": "SSD"}}), "unknown storage medium"),
         (json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}), "Pipe is an invalid"),
         (
             json!({"name": "v", "iscsi": {"iqn": "q", "lun": 0, "targetPortal": "p"}}),

@@ -60,6 +60,9 @@ pub fn slices_hold_what_manifests_ask() {
     a_resize_reaches_the_slice_and_the_scope(&node);
     assert_eq!(node.running(), running, "a resize restarts nothing");
     node.note("a resize, up and down");
+    an_empty_dir_lies_on_huge_pages(&node);
+    assert_eq!(node.running(), running, "nothing else restarts");
+    node.note("huge pages");
     over_the_bus_and_without_one(&node);
     node.note("over the bus, and without one");
     systemd_executes_itself_anew_all_the_time(&node);
@@ -91,6 +94,40 @@ fn a_resize_reaches_the_slice_and_the_scope(node: &Node) {
     }
     let of_slice = "systemctl show -p MemoryMax 'kubepods-burstable-pod*.slice'";
     assert_eq!(node.sh(of_slice), "MemoryMax=67108864\n");
+}
+
+/// An emptyDir on huge pages, which goes with its pod.
+fn an_empty_dir_lies_on_huge_pages(node: &Node) {
+    node.sh("sysctl -q vm.nr_hugepages=4");
+    assert_eq!(node.sh("cat /proc/sys/vm/nr_hugepages"), "4\n");
+    node.sh("systemctl restart nodelet");
+    let sees = json!({ "exec": { "command": ["grep", " /pages hugetlbfs ", "/proc/mounts"] } });
+    let huge = Pod::with_main("huge", &format!("truncate -s 2M /pages/file && {FOREVER}"))
+        .set(
+            "containers/0/resources",
+            json!({ "limits": { "memory": "32Mi", "hugepages-2Mi": "8Mi" } }),
+        )
+        .set("containers/0/readinessProbe", sees)
+        .set("containers/0/volumeMounts", json!([{ "name": "pages", "mountPath": "/pages" }]))
+        .set("volumes", json!([{ "name": "pages", "emptyDir": { "medium": "HugePages" } }]));
+    node.drop_pods(&[huge]);
+    node.wait_running(&["solid", "elastic", "free", "huge"]);
+    let volume = "/var/lib/nodelet/pods/*/volumes/kubernetes.io~empty-dir/pages";
+    assert_eq!(node.sh(&format!("stat -f -c '%T %S %b' {volume}")), "hugetlbfs 2097152 4\n");
+    assert_eq!(node.sh(&format!("stat -c '%a %s' {volume} {volume}/file")), "777 0\n644 2097152\n");
+    let limits = huge_pages(node);
+    assert!(limits.lines().any(|limit| limit == "8388608"), "{limits}");
+    node.sh(&format!("rm {MANIFESTS}/huge.yaml"));
+    node.wait_running(&PODS);
+    wait_for_slices(node, "its slice goes with it", PODS.len());
+    wait_until(
+        "its volume is gone",
+        SOON,
+        || node.run(&format!("ls -d {volume}")).code,
+        |code| *code != 0,
+    );
+    assert_eq!(node.run("grep hugetlbfs /proc/mounts").code, 1);
+    node.sh("sysctl -q vm.nr_hugepages=0");
 }
 
 /// Without systemd's own socket there is the bus; with it, no bus is needed.

@@ -117,6 +117,7 @@ const POD: &[(&str, &str)] = &[
     ("spec.tolerations[].*", "memory_pressure::memory_goes_by_the_configured_signal"),
     ("spec.volumes[].configMap.*", "looks::files_and_variables_come_as_items_say"),
     ("spec.volumes[].downwardAPI.*", "looks::files_and_variables_come_as_items_say"),
+    ("spec.volumes[].emptyDir.medium", "fields::volumes"),
     ("spec.volumes[].hostPath.path", "fields::volumes"),
     ("spec.volumes[].hostPath.type", "looks::files_and_variables_come_as_items_say"),
     ("spec.volumes[].name", "fields::volumes"),
@@ -144,6 +145,12 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
         "mounts_within_a_volume_are_read_only_where_the_runtime_can",
         "tests/scenarios/mod.rs",
         "needs containerd 2, which is not the installed one",
+    ),
+    (
+        "spec.volumes[].emptyDir.medium",
+        "an_empty_dir_lies_on_huge_pages",
+        "tests/machine/drivers.rs",
+        "huge pages take memory that other tests on the build machine count on",
     ),
     (
         "spec.volumes[].image.*",

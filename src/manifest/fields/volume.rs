@@ -68,15 +68,11 @@ pub(super) static VOLUME: &[Field] = &[
 ];
 
 static EMPTY_DIR: &[Field] = &[
-    Field::differs(
-        "medium",
-        Type::String,
-        "the disk (`\"\"`) and `Memory`; huge pages are not mounted by this version",
-    ),
+    Field::yes("medium", Type::String),
     Field::differs(
         "sizeLimit",
         Type::Quantity,
-        "the size of the tmpfs for `Memory`; on disk, a pod that uses more is evicted within seconds",
+        "the size of the file system for `Memory` and huge pages; on disk, a pod that uses more is evicted within seconds",
     ),
 ];
 

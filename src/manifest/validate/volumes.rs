@@ -5,7 +5,10 @@ use super::{
     container::{Named, check_image},
     files, given, names,
 };
-use crate::model::{Quantity, k8s};
+use crate::{
+    model::{Quantity, k8s},
+    podspec::{HugePagesError, huge_pages, is_on_huge_pages},
+};
 use std::collections::{HashMap, HashSet};
 
 const HOST_PATH_TYPES: [&str; 8] = [
@@ -28,11 +31,17 @@ pub(super) fn check(report: &mut Report, spec: &k8s::PodSpec, named: &Named<'_>)
         if !volume.name.is_empty() && !names.insert(volume.name.as_str()) {
             report.duplicate(&name_path, volume.name.as_str());
         }
-        check_source(report, &path, volume, named);
+        check_source(report, &path, volume, spec, named);
     }
 }
 
-fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &Named<'_>) {
+fn check_source(
+    report: &mut Report,
+    path: &str,
+    volume: &k8s::Volume,
+    spec: &k8s::PodSpec,
+    named: &Named<'_>,
+) {
     let kinds = [
         ("emptyDir", volume.empty_dir.is_some()),
         ("hostPath", volume.host_path.is_some()),
@@ -46,7 +55,7 @@ fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &N
         report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
     }
     if let Some(empty_dir) = &volume.empty_dir {
-        check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir);
+        check_empty_dir(report, &format!("{path}.emptyDir"), empty_dir, spec);
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(report, &format!("{path}.hostPath"), host_path);
@@ -62,13 +71,22 @@ fn check_source(report: &mut Report, path: &str, volume: &k8s::Volume, named: &N
     files::check(report, path, volume, named);
 }
 
-fn check_empty_dir(report: &mut Report, path: &str, source: &k8s::EmptyDirVolumeSource) {
+fn check_empty_dir(
+    report: &mut Report,
+    path: &str,
+    source: &k8s::EmptyDirVolumeSource,
+    spec: &k8s::PodSpec,
+) {
     let medium = given(source.medium.as_ref()).unwrap_or_default();
-    if medium == "HugePages" || medium.starts_with("HugePages-") {
-        let detail = "huge pages are not mounted by this version";
-        report.not_honoured(&format!("{path}.medium"), detail);
-    } else {
-        report.one_of(&format!("{path}.medium"), Some(medium), &["", "Memory"]);
+    let of_huge_pages = is_on_huge_pages(medium).then(|| huge_pages(spec, medium));
+    let media = ["", "HugePages", "HugePages-*", "Memory"];
+    let path_of_medium = format!("{path}.medium");
+    match of_huge_pages {
+        Some(Ok(_)) => {}
+        None | Some(Err(HugePagesError::Medium(_))) => {
+            report.one_of(&path_of_medium, Some(medium), &media);
+        }
+        Some(Err(error)) => report.invalid(&path_of_medium, medium, &error.to_string()),
     }
     let Some(limit) = &source.size_limit else { return };
     let path = format!("{path}.sizeLimit");
