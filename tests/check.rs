@@ -22,6 +22,11 @@ fn pod(name: &str, more: &str) -> String {
     )
 }
 
+fn after(name: &str, names: &str) -> String {
+    let annotations = format!("name: {name}, annotations: {{nodelet.dev/after: '{names}'}}");
+    pod(name, "").replace(&format!("name: {name}"), &annotations)
+}
+
 fn object(kind: &str, name: &str) -> String {
     format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n")
 }
@@ -43,6 +48,7 @@ fn fill(dir: &Path) {
         "warned.yaml",
         pod("warned", "").replace("spec:", "spec:\n  enableServiceLinks: true").as_bytes(),
     );
+    write("no-order.yaml", after("lonely", "One,two").as_bytes());
     write("config.yaml", CONFIG.as_bytes());
     write(
         "objects.yaml",
@@ -185,6 +191,8 @@ fn check_says_what_the_agent_says() {
         "list.yaml: ok: pod default/l1-n1",
         "several.yml: ok: pod default/two-n1",
         "warned.yaml:5:3: warning: spec.enableServiceLinks: ",
+        "no-order.yaml:3:59: metadata.annotations[nodelet.dev/after]: Invalid value: \"One\": a \
+         lowercase RFC 1123 subdomain must",
         "notes.txt: ignored: not a *.yaml, *.yml or *.json file",
         "pipe.yaml: ignored: a named pipe",
         "dangling.yaml: a link to nothing",
@@ -241,6 +249,37 @@ fn check_names_objects_that_no_document_provides() {
     assert!(
         text.contains("pod.yaml:1:1: kind: Forbidden: configPath is for ConfigMaps and Secrets")
     );
+}
+
+#[test]
+fn check_reports_pods_that_would_wait_for_ever() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("web.yaml"), after("web", "db,cache")).unwrap();
+    fs::write(home.path().join("db.yaml"), pod("db", "")).unwrap();
+    let said = |path: &Path| {
+        let mut check = Command::new(BINARY);
+        let output = check.args(["check", "--hostname-override=n1"]).arg(path).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let missing = "metadata.annotations[nodelet.dev/after]: Not found: \"cache\": the pod waits until \
+                   a manifest has this name\n";
+    let (code, text) = said(home.path());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("web.yaml:1:1: {missing}")), "{text}");
+    assert_eq!(text.matches("Not found").count(), 1, "{text}");
+    // Of a single file it is not known what lies beside it.
+    let (code, text) = said(&home.path().join("web.yaml"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(&format!("web.yaml:1:1: warning: {missing}")), "{text}");
+    fs::write(home.path().join("cache.yaml"), after("cache", "web")).unwrap();
+    let (code, text) = said(home.path());
+    assert_eq!(code, Some(1), "{text}");
+    let cycle = "metadata.annotations[nodelet.dev/after]: the pods wait for each other, so none of \
+                 them starts: web -> cache -> web";
+    assert!(text.contains(&format!("web.yaml:1:1: {cycle}")), "{text}");
+    assert!(text.contains("cache -> web -> cache"), "{text}");
+    let accepted: Vec<&str> = text.lines().filter(|line| line.contains(": ok: ")).collect();
+    assert!(matches!(accepted[..], [db] if db.contains("default/db-n1")), "{text}");
 }
 
 /// The control plane that kubeadm makes, as it makes it: accepted, with a warning of the empty

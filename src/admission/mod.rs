@@ -16,11 +16,14 @@
 //!   first.
 //! - Resources of pods that are stopping are waited for; they are no reason to refuse a pod.
 //!
+//! Before that, [`StartOrder`] says which pods wait for other pods; those take no part yet.
+//!
 //! Critical is what has a priority of 2000000000 and more, static or not (see
 //! [`NodeFacts::spares_static_pods`]). The module keeps nothing and starts nothing: the caller
 //! gives the last decisions back with [`Input::before`].
 
 mod affinity;
+mod after;
 mod allocatable;
 mod board;
 mod node;
@@ -30,6 +33,7 @@ mod refusal;
 mod resources;
 mod rules;
 
+pub use after::{Cycle, Progress, StartOrder};
 pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, pod_capacity};
 pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
 

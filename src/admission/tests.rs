@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod after;
 mod places;
 mod preemption;
 mod properties;

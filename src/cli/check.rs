@@ -7,6 +7,7 @@ use super::{
     status::{finding, findings},
 };
 use crate::{
+    admission::{Cycle, StartOrder},
     clock,
     config::{self, Config, GivenFlag, HostFacts, Mistake},
     desired::{Knowledge, SourceSnapshot, merge},
@@ -15,7 +16,8 @@ use crate::{
     machine,
     manifest::Settings,
     model::{
-        DesiredPod, FileVerdict, ObjectKey, Position, Problem, SourceKind, SourceView, printable,
+        AFTER, DesiredPod, FileVerdict, ObjectKey, Origin, PodKey, Position, Problem, SourceKind,
+        SourceView, printable,
     },
     podspec::{ObjectRef, object_refs},
     source::{Accepts, CredentialsDirectory, SavedState, SourceOptions, inspect, inspect_text},
@@ -275,7 +277,7 @@ impl Report {
         self.lines.extend(lines);
     }
 
-    /// Pods of the same name in several of the paths.
+    /// Pods of the same name in several of the paths, and the order in which all pods start.
     fn duplicates(&mut self) {
         let snapshot = SourceSnapshot {
             kind: SourceKind::File,
@@ -289,9 +291,39 @@ impl Report {
                 files: Vec::new(),
             },
         };
-        for duplicate in merge(&[Arc::new(snapshot)], &|_| None).duplicates {
+        let desired = merge(&[Arc::new(snapshot)], &|_| None);
+        for duplicate in &desired.duplicates {
             self.wrong(format!("{}: {}", duplicate.dropped.location, duplicate.message));
         }
+        self.start_order(&desired.pods);
+    }
+
+    /// Pods that wait for each other, and names that no manifest has.
+    fn start_order(&mut self, pods: &BTreeMap<PodKey, Arc<DesiredPod>>) {
+        let order = StartOrder::new(pods, &self.options.node_name);
+        let line = |origin: &Origin, message: String, what: &str| {
+            let position = Position { line: origin.line, column: 1 };
+            let path = format!("metadata.annotations[{AFTER}]");
+            let shown = self.shown.get(&origin.location).map_or(&*origin.location, String::as_str);
+            finding(shown, &Problem { position, path, message }, what)
+        };
+        let cycles = order.cycles().iter();
+        let cycles = cycles.map(|cycle| line(&cycle.origin, cycle.message.clone(), ""));
+        // Where a whole directory was checked, what is not there is missing.
+        let what = if self.directory { "" } else { "warning: " };
+        let unknown = order.unknown().filter_map(|(key, name)| {
+            let message =
+                format!("Not found: {name:?}: the pod waits until a manifest has this name");
+            Some(line(&pods.get(key)?.origin, message, what))
+        });
+        let (cycles, unknown): (Vec<_>, Vec<_>) = (cycles.collect(), unknown.collect());
+        self.wrong += cycles.len() + if self.directory { unknown.len() } else { 0 };
+        for Cycle { key, origin, .. } in order.cycles() {
+            let shown = self.shown.get(&origin.location).map_or(&*origin.location, String::as_str);
+            let accepted = format!("{shown}: ok: pod {key}");
+            self.lines.retain(|line| *line != accepted);
+        }
+        self.lines.extend(cycles.into_iter().chain(unknown));
     }
 }
 

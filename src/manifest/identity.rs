@@ -3,7 +3,8 @@
 //! - The **uid** says when a pod must be replaced. It is made of the parsed document and the node's
 //!   name: comments, white space, the order of keys, quotes, the file's path and our defaults are
 //!   not in it, nor are amounts of cpu and memory, which are changed in place, only the QoS class
-//!   that follows from them, nor the annotations that say how the pod is updated.
+//!   that follows from them, nor the annotations that say how the pod is updated and which pods it
+//!   starts after.
 //! - The **revision** is made of everything written, and changes with every edit that means
 //!   something.
 //!
@@ -11,7 +12,7 @@
 //! The golden vectors in the tests hold them.
 
 use crate::{
-    model::{MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, PodUid, ROLLBACK, k8s},
+    model::{AFTER, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, PodUid, ROLLBACK, k8s},
     podspec::qos_class,
 };
 use serde_json::{Map, Value, json};
@@ -19,12 +20,12 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
 /// Annotations whose change replaces no pod.
-const UPDATE_POLICY: [&str; 3] = [ROLLBACK, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS];
+const POLICY: [&str; 4] = [ROLLBACK, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, AFTER];
 
 /// The uid of a pod that does not bring its own. `pod` is the same pod decoded and defaulted.
 pub(super) fn uid(as_written: &Value, pod: &k8s::Pod, node_name: &str) -> PodUid {
     let mut document = as_written.clone();
-    without_update_policy(&mut document);
+    without_policy(&mut document);
     if let Some(spec) = document.get_mut("spec") {
         without_amounts(spec);
         for list in ["containers", "initContainers"] {
@@ -42,15 +43,15 @@ pub(super) fn revision(as_written: &Value) -> Box<str> {
     hash(as_written).into_boxed_str()
 }
 
-/// Removes the annotations that only say how the pod is updated. Without them, an object of
-/// annotations that is empty has no meaning.
-fn without_update_policy(document: &mut Value) {
+/// Removes the annotations that only say how the pod is updated and which pods it starts after.
+/// Without them, an object of annotations that is empty has no meaning.
+fn without_policy(document: &mut Value) {
     let metadata = document.get_mut("metadata").and_then(Value::as_object_mut);
     let Some(metadata) = metadata else { return };
     let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
     let Some(annotations) = annotations else { return };
     let before = annotations.len();
-    annotations.retain(|name, _| !UPDATE_POLICY.contains(&name.as_str()));
+    annotations.retain(|name, _| !POLICY.contains(&name.as_str()));
     if annotations.is_empty() && before > 0 {
         metadata.remove("annotations");
     }

@@ -93,6 +93,9 @@ pub const MIN_READY: u32 = 10;
 pub const PROGRESS_DEADLINE_SECONDS: &str = "nodelet.dev/progress-deadline-seconds";
 /// Its default, in seconds: half of what a Deployment has.
 pub const PROGRESS_DEADLINE: u32 = 300;
+/// Annotation of a pod: the names of pods of its namespace, separated by commas, that must be ready
+/// (jobs: have succeeded) before it begins. It is not part of the pod's identity.
+pub const AFTER: &str = "nodelet.dev/after";
 /// Annotation of a Secret in a file: keys whose values are credentials that systemd has given the
 /// agent, `KEY=CREDENTIAL`, separated by commas.
 pub const CREDENTIALS: &str = "nodelet.dev/credentials";

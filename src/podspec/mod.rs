@@ -8,6 +8,7 @@
 //!
 //! Nothing here validates: `manifest` did that. A quantity that does not parse counts as absent.
 
+mod after;
 mod cgroup;
 mod env;
 mod expand;
@@ -24,6 +25,7 @@ mod resources;
 mod sysctl;
 mod user_namespace;
 
+pub use after::{after, is_job};
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cpu_quota_micros, cpu_shares,

@@ -68,6 +68,22 @@ fn what_means_the_same_is_the_same() {
 }
 
 #[test]
+fn the_start_order_changes_the_revision_only() {
+    let (uid, revision) = identity("node1", POD);
+    for names in ["db", "db, cache"] {
+        let annotations = format!("  annotations: {{nodelet.dev/after: '{names}'}}\nspec:\n");
+        let edited = identity("node1", &POD.replace("spec:\n", &annotations));
+        assert_eq!(edited.0, uid, "{names}");
+        assert_ne!(edited.1, revision, "{names}");
+    }
+    let other = "  annotations: {a: b}\nspec:\n";
+    let both = "  annotations: {a: b, nodelet.dev/after: db}\nspec:\n";
+    let of = |text: &str| identity("node1", &POD.replace("spec:\n", text)).0;
+    assert_eq!(of(other), of(both));
+    assert_ne!(of(other), uid);
+}
+
+#[test]
 fn amounts_of_cpu_and_memory_change_the_revision_only() {
     let (uid, revision) = identity("node1", POD);
     for (from, to) in [

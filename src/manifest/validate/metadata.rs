@@ -4,7 +4,7 @@ use super::{Report, given, names};
 use crate::{
     manifest::Context,
     model::{
-        MIN_READY, MIN_READY_SECONDS, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
+        AFTER, MIN_READY, MIN_READY_SECONDS, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
         RESTART_ON_CONFIG_CHANGE, ROLLBACK,
     },
 };
@@ -44,6 +44,7 @@ pub(super) fn check(report: &mut Report, meta: &ObjectMeta, cx: &Context<'_>) {
     labels(report, "metadata.labels", meta.labels.as_ref());
     annotations(report, meta.annotations.as_ref());
     updates(report, meta);
+    start_order(report, meta);
 }
 
 /// The annotations that say how a pod is updated.
@@ -79,6 +80,21 @@ fn updates(report: &mut Report, meta: &ObjectMeta) {
         let detail =
             "is not possible with `metadata.uid`: under one uid, containers are changed in place";
         report.invalid(&path(ROLLBACK), "true", detail);
+    }
+}
+
+/// Names of pods, separated by commas.
+fn start_order(report: &mut Report, meta: &ObjectMeta) {
+    let Some(text) = meta.annotations.as_ref().and_then(|all| all.get(AFTER)) else { return };
+    let path = format!("metadata.annotations[{AFTER}]");
+    for name in text.split(',').map(str::trim) {
+        if name.is_empty() {
+            report.invalid(&path, text.as_str(), "must be names of pods, separated by commas");
+        } else if Some(name) == meta.name.as_deref() {
+            report.invalid(&path, name, "must be another pod: a pod can't wait for itself");
+        } else {
+            report.name(&path, name, names::dns_subdomain);
+        }
     }
 }
 
