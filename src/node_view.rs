@@ -2,12 +2,13 @@
 //! workers publish, and is assembled again whenever one of them changes.
 
 use crate::{
+    admission::Cycle,
     cgroup::DriverState,
     clock,
-    desired::SourceSnapshot,
+    desired::{Duplicate, SourceSnapshot},
     model::{
-        ClusterView, Ending, FileVerdict, NodeConditions, NodeView, PlegView, Position,
-        PressureOrders, PressureView, Problem, SourceView,
+        AFTER, ClusterView, Ending, FileVerdict, NodeConditions, NodeView, Origin, PlegView,
+        PodKey, Position, PressureOrders, PressureView, Problem, SourceView,
     },
     pleg::Health,
     publish::{PublishIfChanged as _, any_changed, changed_if_there},
@@ -97,7 +98,7 @@ impl NodeViewTask {
         warnings.extend(self.store_warnings.borrow_and_update().iter().cloned());
         let mut sources: Vec<SourceView> =
             self.sources.iter_mut().map(|s| s.borrow_and_update().view.clone()).collect();
-        mark_duplicates(&mut sources, &set);
+        mark_rejected(&mut sources, &set);
         let shutdown = going_down(&self.ending.borrow_and_update());
         NodeView {
             shutdown,
@@ -171,29 +172,38 @@ fn going_down(ending: &Ending) -> Option<String> {
     Some(format!("the machine is shutting down; {rest}"))
 }
 
-/// Shows a valid manifest as rejected when another manifest has the same pod name, with the reason.
-fn mark_duplicates(sources: &mut [SourceView], set: &SetView) {
+/// Shows a valid manifest as rejected when another manifest has the same pod name, and when its pod
+/// waits for itself, with the reason.
+fn mark_rejected(sources: &mut [SourceView], set: &SetView) {
     for duplicate in &set.duplicates {
-        let dropped = &duplicate.dropped;
-        let files = sources
-            .iter_mut()
-            .filter(|source| source.kind == dropped.source)
-            .flat_map(|source| &mut source.files)
-            .filter(|file| *file.location == *dropped.location);
-        for verdict in files.flat_map(|file| &mut file.verdicts) {
-            if matches!(verdict, FileVerdict::Accepted { key, .. } if *key == duplicate.key) {
-                *verdict = FileVerdict::Rejected {
-                    key: Some(duplicate.key.clone()),
-                    object: None,
-                    position: Position { line: dropped.line, column: 1 },
-                    problems: vec![Problem {
-                        position: Position { line: dropped.line, column: 1 },
-                        path: "metadata.name".to_owned(),
-                        message: duplicate.message.clone(),
-                    }],
-                    last_good: false,
-                };
-            }
+        let Duplicate { key, dropped, message, .. } = duplicate;
+        mark(sources, (key, dropped), "metadata.name", message);
+    }
+    for Cycle { key, origin, message } in &set.cycles {
+        mark(sources, (key, origin), &format!("metadata.annotations[{AFTER}]"), message);
+    }
+}
+
+fn mark(sources: &mut [SourceView], (key, origin): (&PodKey, &Origin), path: &str, message: &str) {
+    let position = Position { line: origin.line, column: 1 };
+    let files = sources
+        .iter_mut()
+        .filter(|source| source.kind == origin.source)
+        .flat_map(|source| &mut source.files)
+        .filter(|file| *file.location == *origin.location);
+    for verdict in files.flat_map(|file| &mut file.verdicts) {
+        if matches!(verdict, FileVerdict::Accepted { key: found, .. } if found == key) {
+            *verdict = FileVerdict::Rejected {
+                key: Some(key.clone()),
+                object: None,
+                position,
+                problems: vec![Problem {
+                    position,
+                    path: path.to_owned(),
+                    message: message.to_owned(),
+                }],
+                last_good: false,
+            };
         }
     }
 }

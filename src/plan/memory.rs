@@ -58,10 +58,20 @@ pub(crate) struct Recollection {
     /// specification.
     pub(crate) resizing: bool,
     pub(super) readiness: Readiness,
+    pub(crate) first_start: FirstStart,
     /// Instances that a person wants restarted. One that has ended starts without its back-off.
     pub(crate) asked: BTreeSet<ContainerId>,
     /// For the reason and field path of an event, the occasion for which it was last recorded.
     announced: BTreeMap<String, String>,
+}
+
+/// Whether an incarnation has begun since the machine has started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FirstStart {
+    #[default]
+    Ahead,
+    /// A sandbox ran, or the making of one has begun.
+    Begun,
 }
 
 /// The memory of one container of a pod.
@@ -115,6 +125,7 @@ static NOTHING: Recollection = Recollection {
     released: false,
     resizing: false,
     readiness: Readiness::NotReady,
+    first_start: FirstStart::Ahead,
     asked: BTreeSet::new(),
     announced: BTreeMap::new(),
 };
@@ -218,6 +229,9 @@ impl PodMemory {
                     memory.sandbox.note(sandbox.id.as_str(), Moment::just(now));
                 }
                 memory.sandbox_attempt = memory.sandbox_attempt.max(next);
+                if sandbox.state == SandboxState::Ready {
+                    memory.first_start = FirstStart::Begun;
+                }
             }
         }
     }
@@ -258,8 +272,12 @@ impl PodMemory {
             Action::StartContainer(StartContainer { uid, name, restart_of: Some(id), .. }) => {
                 self.container(uid, name).ends.count_restart(id.as_str(), cap, now);
             }
-            Action::CreateSandbox(CreateSandbox { uid, replaces: Some(id), .. }) => {
-                self.at(uid).sandbox.count_restart(id.as_str(), cap, now);
+            Action::CreateSandbox(CreateSandbox { uid, replaces, .. }) => {
+                let memory = self.at(uid);
+                memory.first_start = FirstStart::Begun;
+                if let Some(id) = replaces {
+                    memory.sandbox.count_restart(id.as_str(), cap, now);
+                }
             }
             Action::Resize(resize) => self.at(&resize.uid).resizing = true,
             Action::KillContainer(kill) => self.begin_kill(kill),
@@ -281,7 +299,6 @@ impl PodMemory {
                 }
             }
             Action::PreparePod { .. }
-            | Action::CreateSandbox(_)
             | Action::StartContainer(_)
             | Action::RemoveContainer(_)
             | Action::RemoveSandbox(_)

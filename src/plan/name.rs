@@ -3,7 +3,7 @@
 use super::{
     Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
     kill::plan_retire,
-    memory::{Recollection, Stage},
+    memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
     pod::plan_pod,
     shutdown::plan_undecided,
@@ -116,6 +116,12 @@ impl<'a> Cx<'a> {
     /// True when nothing has been done for the pod yet.
     fn is_new(&self) -> bool {
         self.own.is_empty() && self.input.incarnation(self.uid).is_none()
+    }
+
+    /// True when the pod has begun since the machine has started. Only before that it waits for other
+    /// pods: neither a crash nor a restart of the agent makes it wait again.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.memory.first_start == FirstStart::Begun || self.own.is_alive()
     }
 
     /// `<name>_<namespace>(<uid>)`, the pod's name in messages.

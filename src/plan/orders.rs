@@ -18,6 +18,9 @@ pub struct PodOrders {
     pub hold: Option<HeldPod>,
     /// Why the wished incarnation must wait before it begins; one sentence.
     pub waits: Option<Arc<str>>,
+    /// Which pods the wished incarnation waits for before it begins in this boot of the machine; one
+    /// sentence.
+    pub after: Option<Arc<str>>,
     /// Why the cpu and memory of the wished pod are not changed yet.
     pub resize_wait: Option<Arc<ResizeWait>>,
     /// What people have asked for last.

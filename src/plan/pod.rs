@@ -37,6 +37,9 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan_ended(cx, plan);
         return;
     }
+    if wait_for_others(cx, plan) {
+        return;
+    }
     if let Some(why) = &cx.input.runtime.not_ready {
         plan.block(&format!("the container runtime is not ready: {why}"));
         return;
@@ -58,6 +61,20 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
         }
         plan_gc(cx, plan);
     }
+}
+
+/// Holds a pod back that has not begun and waits for others. True when it does.
+fn wait_for_others(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    let Some(why) = cx.input.orders.after.as_deref().filter(|_| !cx.has_begun()) else {
+        return false;
+    };
+    plan.block(why);
+    // As for other waits, the containers after the first init container are only `PodInitializing`.
+    let first = if cx.init.is_empty() { cx.regular } else { cx.init.get(..1).unwrap_or_default() };
+    for container in first {
+        plan.wait(&container.name, "WaitingForPods", why.to_owned());
+    }
+    true
 }
 
 /// How the pod has ended for good; `None` when it has not.

@@ -3,6 +3,7 @@ mod dead;
 mod hold;
 mod objects;
 mod occupancy;
+mod order;
 mod picture;
 mod probes;
 mod properties;

@@ -3,6 +3,7 @@
 //! ```text
 //!  wished revision = running revision ─► go
 //!  wished revision ≠ running revision ─► refused by admission?   ─yes─► wait
+//!                                        other pods come first?  ─yes─► wait
 //!                                        objects missing?        ─yes─► wait
 //!                                        image not fetched yet?  ─yes─► wait, fetch the next one
 //!                                        none of these           ─────► go
@@ -223,6 +224,9 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
             return go();
         }
         return waits(hold.message.clone(), true);
+    }
+    if let Some(why) = input.orders.after.as_deref().filter(|_| wished.uid != standing.uid) {
+        return waits(why.to_owned(), false);
     }
     match missing_objects(&wished.pod, input.objects) {
         Some(_) if !input.objects.known => {

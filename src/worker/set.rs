@@ -3,6 +3,7 @@
 
 mod admit;
 mod asked;
+mod order;
 mod publish;
 
 pub use crate::model::Known;
@@ -19,7 +20,7 @@ use super::{
     task::{SavedMemory, Worker, WorkerStart},
 };
 use crate::{
-    admission::NodeFacts,
+    admission::{NodeFacts, Progress, StartOrder},
     clock,
     desired::{Desired, SourceSnapshot, merge},
     machine::NodeIps,
@@ -99,6 +100,9 @@ struct State {
     objects: Arc<NodeObjects>,
     pressure: Arc<PressureOrders>,
     admitted: Admitted,
+    /// Which pods wait for which before they begin, and why those wait that do now.
+    order: StartOrder,
+    after: BTreeMap<PodKey, Arc<str>>,
     /// What people have asked of a pod last.
     asked: BTreeMap<PodKey, Pending>,
     /// The number of requests so far.
@@ -123,6 +127,8 @@ struct Handle {
     priority: i32,
     /// True when anything ran at its last report.
     alive: bool,
+    /// How far that incarnation has got.
+    progress: Progress,
     /// The number of dead containers that are kept only for people to read.
     dead: usize,
     /// The old revision of the pod runs on until the new one can take over.
@@ -357,6 +363,7 @@ impl WorkerSet {
         let desired = merge(&snapshots, &|key| state.standing_uid(key).cloned());
         self.state.desired = desired;
         self.state.roll_back();
+        self.state.order = StartOrder::new(&self.state.desired.pods, &self.node.name);
         self.admit();
         // Before the workers know: what they prepare must not be removed as a leftover.
         self.publish_known();
@@ -507,6 +514,7 @@ impl WorkerSet {
             shown: None,
             priority,
             alive: false,
+            progress: Progress::NotReady,
             dead: 0,
             update_waits: false,
             answered: None,
@@ -547,10 +555,14 @@ impl WorkerSet {
             pending.answer(report.asked);
         }
         let shown = report.view.as_ref().map(|view| view.uid.clone());
+        let progress = report.view.as_deref().map(order::progress).unwrap_or_default();
+        let got_on = handle.progress != progress && self.state.order.has_followers(&report.key);
         let update = report.view.as_ref().and_then(|view| view.update.as_ref());
         let update_waits = matches!(update, Some(PodUpdate::Waits(_)));
-        let moved = (&*recorded, &handle.shown, handle.alive, handle.update_waits)
-            != (&report.recorded, &shown, report.alive, update_waits);
+        let moved = got_on
+            || (&*recorded, &handle.shown, handle.alive, handle.update_waits)
+                != (&report.recorded, &shown, report.alive, update_waits);
+        handle.progress = progress;
         *recorded = report.recorded;
         handle.shown = shown;
         handle.alive = report.alive;

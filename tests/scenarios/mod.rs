@@ -40,6 +40,7 @@ pub mod memory_pressure;
 pub mod memory_restarts;
 pub mod memory_rig;
 pub mod objects;
+pub mod order;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
@@ -75,6 +76,11 @@ macro_rules! shared_scenarios {
             updates::an_update_waits_for_its_image,
             updates::an_update_waits_for_its_objects,
             updates::a_revision_that_is_not_ready_is_rolled_back,
+            order::a_pod_starts_after_the_pods_and_jobs_that_it_names,
+            order::pods_that_wait_for_each_other_are_rejected_until_an_edit,
+            order::the_start_order_restarts_nothing,
+            order::pods_start_in_order_again_after_a_reboot,
+            order::an_update_waits_for_a_job_that_it_starts_after,
             edits::an_edit_replaces_the_pod_after_the_old_one_is_gone,
             edits::a_pod_that_comes_back_at_once_begins_anew,
             edits::an_edit_of_comments_changes_nothing,

@@ -7,7 +7,7 @@ pub(super) static OBJECT_META: &[Field] = &[
     Field::differs(
         "annotations",
         STRING_MAP,
-        "the agent sets `kubernetes.io/config.*` and `nodelet.dev/*`",
+        "the agent sets `kubernetes.io/config.*` and most of `nodelet.dev/*`. A manifest may set `nodelet.dev/after` ([start-order.md](start-order.md)), `nodelet.dev/rollback` with its times ([updates.md](updates.md)) and `nodelet.dev/restart-on-config-change` ([secrets.md](secrets.md))",
     ),
     Field::ignored("creationTimestamp", Type::Time, BOOKKEEPING),
     Field::ignored("deletionGracePeriodSeconds", Type::Int64, BOOKKEEPING),
@@ -29,7 +29,7 @@ pub(super) static OBJECT_META: &[Field] = &[
     Field::differs(
         "uid",
         Type::String,
-        "used unchanged if set; otherwise it is a hash of the manifest's content, without amounts of cpu and memory, so that an edit of anything else replaces the pod",
+        "used unchanged if set; otherwise it is a hash of the manifest's content, without amounts of cpu and memory and the annotations about updates and start order, so that an edit of anything else replaces the pod",
     ),
 ];
 

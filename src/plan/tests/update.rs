@@ -17,6 +17,7 @@ struct Update {
     standing: Arc<DesiredPod>,
     wished: Arc<DesiredPod>,
     hold: Option<HeldPod>,
+    after: Option<&'static str>,
 }
 
 impl Update {
@@ -24,7 +25,7 @@ impl Update {
         let mut world = World::of(&json!({"containers": [container("web")]}));
         world.run();
         let standing = Arc::new(desired("a", &json!({"containers": [container("web")]})));
-        Self { world, standing, wished: Arc::new(desired("b", spec)), hold: None }
+        Self { world, standing, wished: Arc::new(desired("b", spec)), hold: None, after: None }
     }
 
     fn to_image(image: &str, policy: &str) -> Self {
@@ -39,6 +40,7 @@ impl Update {
             shutdown: None,
             hold: self.hold.clone(),
             waits: Some("of the new revision".into()),
+            after: self.after.map(Arc::from),
             resize_wait: None,
             clear_dead: false,
             asked: None,
@@ -164,6 +166,20 @@ fn other_images_are_fetched_while_one_is_backed_off() {
     assert_eq!(&*update.fetched(&Fetched::Present).image, "side:2");
     assert_eq!(update.plan().fetch, None);
     assert!(update.why().contains("registry is down"));
+}
+
+#[test]
+fn an_update_waits_for_the_pods_that_it_starts_after() {
+    let mut update = Update::to_image("web:2", "Always");
+    update.after = Some("waiting for pod db");
+    let plan = update.plan();
+    assert_eq!(update.acts_on(), "a");
+    let why = "waiting for pod db".to_owned();
+    assert_eq!(plan.waits, Some(UpdateWait { why, failed: false }));
+    assert_eq!(plan.fetch, None);
+    update.after = None;
+    update.fetched(&Fetched::Present);
+    assert_eq!(update.acts_on(), "b");
 }
 
 #[test]

@@ -29,6 +29,7 @@ impl WorkerSet {
             return;
         }
         let now = clock::now().boot;
+        self.state.after = self.state.waits_for_others();
         let state = &mut self.state;
         let wished = &state.desired.pods;
         let names = state.names_by_uid();
@@ -37,6 +38,7 @@ impl WorkerSet {
             let standing = match state.standing(&pod.key, &pod.uid) {
                 // The pod does not start yet, so it must not take room from other pods.
                 Standing::New { .. } if state.starts_nothing(&pod.key).is_some() => continue,
+                Standing::New { .. } if state.after.contains_key(&pod.key) => continue,
                 Standing::New { .. } => {
                     let since = state.admitted.since.get(&pod.uid).copied();
                     Standing::New { since }
@@ -73,9 +75,10 @@ impl WorkerSet {
     /// True when a pod that comes or goes can change a decision.
     pub(super) fn somebody_waits(&self) -> bool {
         let decisions = &self.state.admitted.decisions;
-        decisions.iter().any(|(_, admission)| {
-            admission.decision != Decision::Admitted || admission.resize.is_some()
-        })
+        !self.state.after.is_empty()
+            || decisions.iter().any(|(_, admission)| {
+                admission.decision != Decision::Admitted || admission.resize.is_some()
+            })
     }
 }
 
@@ -186,6 +189,7 @@ impl State {
             shutdown: self.machine.shutdown().cloned(),
             hold,
             waits,
+            after: self.after.get(key).cloned(),
             resize_wait: wished
                 .and_then(|pod| self.admitted.decisions.resize_wait(key, &pod.uid))
                 .cloned(),

@@ -3,6 +3,7 @@
 
 use super::{State, WorkerSet};
 use crate::{
+    admission::Cycle,
     desired::Duplicate,
     model::{Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
     plan::Occupancy,
@@ -21,6 +22,8 @@ pub struct SetView {
     pub foreign: Vec<ForeignPod>,
     /// Manifests that are ignored because another one has the name.
     pub duplicates: Vec<Duplicate>,
+    /// Pods that wait for each other.
+    pub cycles: Vec<Cycle>,
 }
 
 impl WorkerSet {
@@ -61,7 +64,9 @@ impl WorkerSet {
         let names = self.state.observed.keys();
         let occupied = names.filter_map(|key| Some((key, self.state.occupancy(key)?)));
         let foreign = occupied.flat_map(|(key, occupancy)| foreign_pods(key, occupancy)).collect();
-        let view = SetView { foreign, duplicates: self.state.desired.duplicates.clone() };
+        let duplicates = self.state.desired.duplicates.clone();
+        let cycles = self.state.order.cycles().to_vec();
+        let view = SetView { foreign, duplicates, cycles };
         self.set_view.publish_if_changed(Arc::new(view));
     }
 }

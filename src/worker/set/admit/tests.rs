@@ -1,5 +1,6 @@
 use super::{super::Handle, *};
 use crate::{
+    admission::Progress,
     model::{
         MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
         ShutdownPeriods, SourceKind, k8s,
@@ -77,6 +78,7 @@ fn with_worker(mut state: State, shown: Option<&str>) -> State {
         shown,
         priority: 0,
         alive: false,
+        progress: Progress::NotReady,
         dead: 0,
         update_waits: false,
         answered: None,
