@@ -285,6 +285,19 @@ fn check_reports_pods_that_would_wait_for_ever() {
 /// The control plane that kubeadm makes, as it makes it: accepted, with a warning of the empty
 /// status that kubeadm writes and nothing else.
 #[test]
+fn check_accepts_the_examples() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("static-pods/edge");
+    let run = Command::new(BINARY).arg("check").arg(&examples).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{said}");
+    assert_eq!(
+        said.matches(": ok: pod ").count(),
+        fs::read_dir(examples).unwrap().count(),
+        "{said}"
+    );
+}
+
+#[test]
 fn check_accepts_the_manifests_of_kubeadm() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests/good");
     let parts = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];

@@ -25,6 +25,7 @@ pub mod disk_pressure;
 pub mod drivers;
 pub mod dual_stack;
 pub mod edits;
+pub mod examples;
 pub mod faults;
 pub mod fields;
 pub mod hooks;
@@ -175,6 +176,7 @@ macro_rules! real_scenarios {
             fields::security_context,
             objects::a_secret_broken_meanwhile_leaves_volumes_as_they_are,
             objects::projected_volumes_hold_what_all_their_sources_say,
+            examples::edge_pods_run,
             fields::images_with_users_and_non_root_checks,
             looks::a_container_finds_what_its_manifest_says,
             looks::pods_differ_as_their_manifests_say,
