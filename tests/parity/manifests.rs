@@ -30,6 +30,8 @@ pub fn all(host_dir: &str) -> Vec<Case> {
         case(crasher(), 2),
         case(missing_image(), 0),
     ];
+    cases.extend(names());
+    cases.extend([case(downward(), 1), case(hooked(), 1), case(ruled(), 2)]);
     cases.extend(resources());
     cases.extend(security());
     cases
@@ -146,6 +148,7 @@ fn volumes(host_dir: &str) -> Pod {
                 { "name": "host", "mountPath": "/host", "readOnly": true, "mountPropagation": "HostToContainer" },
                 { "name": "made", "mountPath": "/made" },
                 { "name": "file", "mountPath": "/file" },
+                { "name": "host", "mountPath": "/all", "readOnly": true, "recursiveReadOnly": "IfPossible" },
             ]),
         )
 }
@@ -170,6 +173,57 @@ fn missing_image() -> Pod {
     Pod::running("missing").set("containers/0/image", "registry.invalid/nobody/nothing:9")
 }
 
+fn names() -> Vec<Case> {
+    let full = Pod::running("full").set("hostname", "chosen").set("subdomain", "group");
+    vec![
+        case(full.set("setHostnameAsFQDN", true), 1),
+        case(Pod::running("override").set("hostnameOverride", "chosen.example"), 1),
+    ]
+}
+
+/// No projected volume: without an API server the kubelet sets none up.
+fn downward() -> Pod {
+    let items = json!([
+        { "path": "labels", "fieldRef": { "fieldPath": "metadata.labels" } },
+        { "path": "cpu", "mode": 0o400,
+          "resourceFieldRef": { "containerName": "main", "resource": "limits.cpu" } },
+    ]);
+    Pod::running("downward")
+        .set("containers/0/resources", json!({ "limits": { "cpu": "300m" } }))
+        .set(
+            "volumes",
+            json!([{ "name": "own", "downwardAPI": { "items": items, "defaultMode": 0o440 } }]),
+        )
+        .set(
+            "containers/0/volumeMounts",
+            json!([
+                { "name": "own", "mountPath": "/own" },
+                { "name": "own", "mountPath": "/part", "subPath": "labels" },
+            ]),
+        )
+}
+
+/// Each command is called once. No preStop hook: what it takes of the grace period is rounded to
+/// seconds, and differs from run to run.
+fn hooked() -> Pod {
+    let exec = |word: &str| json!({ "exec": { "command": ["sh", "-c", "true", "$(WORD)", word] } });
+    let mut probe = exec("started");
+    probe["timeoutSeconds"] = json!(7);
+    Pod::running("hooked")
+        .set("terminationGracePeriodSeconds", 4)
+        .set("containers/0/env", json!([{ "name": "WORD", "value": "word" }]))
+        .set("containers/0/lifecycle", json!({ "postStart": exec("starts") }))
+        .set("containers/0/startupProbe", probe)
+}
+
+fn ruled() -> Pod {
+    let rule = json!({ "action": "Restart", "exitCodes": { "operator": "In", "values": [42] } });
+    Pod::with_main("ruled", "exit 42")
+        .set("restartPolicy", "Never")
+        .set("containers/0/restartPolicy", "Never")
+        .set("containers/0/restartPolicyRules", json!([rule]))
+}
+
 fn resources() -> Vec<Case> {
     let with = |name: &str, resources: serde_json::Value| {
         case(Pod::running(name).set("containers/0/resources", resources), 1)
@@ -183,6 +237,23 @@ fn resources() -> Vec<Case> {
         with(
             "guaranteed",
             json!({ "requests": { "cpu": "100m", "memory": "32Mi" }, "limits": { "cpu": "100m", "memory": "32Mi" } }),
+        ),
+        case(
+            Pod::running("whole").container("other", FOREVER).set(
+                "resources",
+                json!({ "requests": { "cpu": "100m", "memory": "32Mi" },
+                        "limits": { "cpu": "300m", "memory": "64Mi" } }),
+            ),
+            2,
+        ),
+        case(
+            Pod::running("heavy")
+                .set(
+                    "containers/0/resources",
+                    json!({ "limits": { "cpu": "200m", "memory": "32Mi" } }),
+                )
+                .set("overhead", json!({ "cpu": "100m", "memory": "16Mi" })),
+            1,
         ),
         with("tiny", json!({ "requests": { "cpu": "1m" }, "limits": { "cpu": "1m" } })),
         case(
