@@ -42,9 +42,10 @@ pub fn a_pod_has_ids_of_its_own(kind: Kind) {
     fs::write(host.join("secret"), "for root").unwrap();
     fs::set_permissions(host.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let mount = |name: &str| json!({ "name": name, "mountPath": format!("/{name}") });
-    let mounts = json!([mount("disk"), mount("memory"), mount("host")]);
-    let sees =
-        format!("touch /disk/of-root /memory/of-root; cat /host/secret >/disk/read; {FOREVER}");
+    let mounts = json!([mount("disk"), mount("memory"), mount("host"), mount("image")]);
+    let sees = format!(
+        "touch /disk/of-root /memory/of-root; cat /host/secret >/disk/read; stat -c %u:%g /image/bin/busybox >/disk/owner; {FOREVER}"
+    );
     let pod = apart(Pod::with_main("web", &sees))
         .container("user", FOREVER)
         .set("securityContext", json!({ "fsGroup": 2000 }))
@@ -54,6 +55,7 @@ pub fn a_pod_has_ids_of_its_own(kind: Kind) {
                 { "name": "disk", "emptyDir": {} },
                 { "name": "memory", "emptyDir": { "medium": "Memory" } },
                 { "name": "host", "hostPath": { "path": host } },
+                { "name": "image", "image": { "reference": BUSYBOX } },
             ]),
         )
         .set("containers/0/volumeMounts", mounts.clone())
@@ -70,6 +72,8 @@ pub fn a_pod_has_ids_of_its_own(kind: Kind) {
     assert_eq!(user.status("Uid"), "66536 66536 66536 66536");
     let read = || fs::read_to_string(root.path("/disk/read")).unwrap_or_default();
     world.wait_until("root of the pod reads what is root's on the host", read, |t| t == "for root");
+    let owner = || fs::read_to_string(root.path("/disk/owner")).unwrap_or_default();
+    world.wait_until("files of an image are nobody's", owner, |owner| owner == "65534:65534\n");
     // The host sees files of the pod as the pod does.
     let uid = world.agent.status().unwrap().pod("web").unwrap().uid.clone();
     let volumes = world.agent.root_dir().join("pods").join(uid.as_str()).join("volumes");

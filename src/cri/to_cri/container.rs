@@ -155,6 +155,12 @@ fn mount(input: &MountInput, inputs: &ContainerInputs<'_>) -> v1::Mount {
             (String::new(), Some(image), sub_path.clone())
         }
     };
+    // Files of the host then have the same owners inside and outside of the user namespace. The
+    // kubelet maps images too, but runc can't map the overlay that containerd makes of them.
+    let mappings = match &input.source {
+        MountSource::Path(_) => security::id_mappings(inputs.ids),
+        MountSource::Image { .. } => Vec::new(),
+    };
     v1::Mount {
         container_path,
         host_path,
@@ -164,8 +170,7 @@ fn mount(input: &MountInput, inputs: &ContainerInputs<'_>) -> v1::Mount {
         selinux_relabel: input.selinux_relabel && inputs.node.selinux,
         propagation: propagation.into(),
         recursive_read_only: input.access == Access::RecursivelyReadOnly,
-        // Files then have the same owners inside and outside of the user namespace.
-        uid_mappings: security::id_mappings(inputs.ids),
-        gid_mappings: security::id_mappings(inputs.ids),
+        uid_mappings: mappings.clone(),
+        gid_mappings: mappings,
     }
 }
