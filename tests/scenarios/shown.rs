@@ -171,12 +171,6 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
         "needs containerd 2, which is not the installed one",
     ),
     (
-        "spec.hostUsers",
-        "a_pod_has_ids_of_its_own",
-        "tests/containerds.rs",
-        "needs containerd 2 and a newer runc",
-    ),
-    (
         "spec.containers[].securityContext.procMount",
         "a_pod_has_ids_of_its_own",
         "tests/containerds.rs",

@@ -32,7 +32,11 @@ pub(super) static POD_SPEC: &[Field] = &[
     Field::yes("hostIPC", Type::Bool),
     Field::yes("hostNetwork", Type::Bool),
     Field::yes("hostPID", Type::Bool),
-    Field::yes("hostUsers", Type::Bool),
+    Field::differs(
+        "hostUsers",
+        Type::Bool,
+        "`false` needs containerd 2 with runc 1.2 or newer; with an older runtime the pod waits, and an event says so",
+    ),
     Field::yes("hostname", Type::String),
     Field::yes("hostnameOverride", Type::String),
     Field::differs(
