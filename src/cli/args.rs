@@ -55,6 +55,40 @@ pub struct StatusArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Output,
+    /// Print the table of pods, and a row again whenever it changes
+    #[arg(short, long)]
+    pub watch: bool,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `-o` of `nodelet events`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EventOutput {
+    /// A table for people
+    #[default]
+    Table,
+    /// Kubernetes objects as JSON; with --follow one object a line
+    Json,
+}
+
+/// `nodelet events [POD]`
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// Only the events of this pod: NAME or NAMESPACE/NAME, with or without the node's name at the
+    /// end
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    /// Which pod is meant; without POD, whose events.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Keep printing events as they happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: EventOutput,
     /// How the agent is found.
     #[command(flatten)]
     pub agent: AgentArgs,

@@ -11,7 +11,7 @@ mod run_args;
 mod status;
 
 use crate::{config::Config, model::printable_lines, serve::ClientError};
-use args::{CheckArgs, ForgetArgs, LogsArgs, RestartArgs, RetryArgs, StatusArgs};
+use args::{CheckArgs, EventsArgs, ForgetArgs, LogsArgs, RestartArgs, RetryArgs, StatusArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 pub use run_args::RunArgs;
@@ -44,6 +44,7 @@ Examples:
   nodelet                         run the agent (usually: systemctl start nodelet)
   nodelet status                  what runs, and why a pod does not run
   nodelet status web              one pod in detail, with its events
+  nodelet events -f               what happens, as it happens
   nodelet logs web -f             follow its log
   nodelet restart web             restart its containers
   nodelet run --help              every flag of the agent
@@ -52,7 +53,7 @@ Exit codes:
   0  success
   1  the command failed, or check found a problem
   2  the command line or the configuration is wrong; nothing was changed
-  3  no agent answered (status, logs, restart, retry, forget)";
+  3  no agent answered (status, events, logs, restart, retry, forget)";
 
 #[derive(Debug, Parser)]
 #[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
@@ -73,6 +74,9 @@ enum Command {
     /// Show pods, manifests and the node, or one pod in detail
     #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
+    /// Print what has happened to pods and to the node
+    #[command(after_help = EVENTS_HELP)]
+    Events(EventsArgs),
     /// Print the log of a pod's container
     Logs(LogsArgs),
     /// Restart the containers of a pod, or one of them
@@ -113,7 +117,17 @@ Examples:
   nodelet status                       all pods, manifests with verdicts, the node
   nodelet status web                   one pod: containers, last states, events
   nodelet status -o wide -n default    more columns, one namespace
+  nodelet status -w                    the table of pods, and a row again whenever it changes
   nodelet status web -o yaml           the Pod as Kubernetes writes it";
+
+const EVENTS_HELP: &str = "\
+The agent keeps the last 300 events in memory, since its start. An event that repeats is counted, and is printed again \
+with --follow.
+
+Examples:
+  nodelet events                  what has happened, the newest last
+  nodelet events web -f           what happens to one pod, as it happens
+  nodelet events -o json          the Events as Kubernetes writes them";
 
 const RESTART_HELP: &str = "\
 Containers stop as when the pod ends: preStop hook, grace period, sidecars last. They start again at \
@@ -179,6 +193,7 @@ where
         }
         Command::Man(args) => finish(manual(args.dir.as_deref())),
         Command::Status(args) => wait_for(status::run(args)),
+        Command::Events(args) => wait_for(status::events(args)),
         Command::Logs(args) => wait_for(logs::run(args)),
         Command::Restart(args) => wait_for(ask::restart(args)),
         Command::Retry(args) => wait_for(ask::retry(args)),

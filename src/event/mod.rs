@@ -7,7 +7,7 @@
 mod core;
 mod object;
 
-pub use self::core::{Annotations, Correlator, Entry, EventLog, Verdict};
+pub use self::core::{Annotations, Correlator, Entry, EventLog, MAX_ENTRIES, Verdict};
 pub use object::to_object;
 
 use crate::{

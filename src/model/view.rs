@@ -7,7 +7,11 @@ use super::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 /// A pod as people see it: `kind: Pod` parts plus what Kubernetes has no field for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -135,6 +139,23 @@ pub struct RuntimeView {
     /// What it can do as a whole, where it tells.
     #[serde(default)]
     pub features: Option<super::k8s::NodeFeatures>,
+}
+
+impl NodeView {
+    /// Pods whose manifest is not acted on, and that run from an earlier revision of it.
+    #[must_use]
+    pub fn last_good(&self) -> BTreeSet<&PodKey> {
+        let verdicts = self.sources.iter().flat_map(|s| &s.files).flat_map(|file| &file.verdicts);
+        verdicts
+            .filter_map(|verdict| match verdict {
+                FileVerdict::Rejected { key: Some(key), last_good: true, .. } => Some(key),
+                FileVerdict::Rejected { .. }
+                | FileVerdict::Accepted { .. }
+                | FileVerdict::Object { .. }
+                | FileVerdict::Skipped { .. } => None,
+            })
+            .collect()
+    }
 }
 
 impl RuntimeView {

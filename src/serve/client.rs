@@ -1,9 +1,14 @@
 //! Asks a running agent over its local socket.
 
-use super::{AskRequest, ForgetAnswer, ForgetRequest, StatusDocument};
+use super::{AskRequest, FollowLine, ForgetAnswer, ForgetRequest, StatusDocument};
 use crate::model::{Ask, AskAnswer, PodKey, from_json};
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1, header};
+use hyper::{
+    Method, Request, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header,
+};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use std::{
@@ -13,7 +18,7 @@ use std::{
     time::Duration,
 };
 use thiserror::Error;
-use tokio::{net::UnixStream, time::timeout};
+use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 
 /// How long an answer may take. The agent answers commands within 10 s itself.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -32,6 +37,12 @@ pub enum ClientError {
     /// The connection broke, or what came is no HTTP.
     #[error("the agent at {} closed the connection", socket.display())]
     Http { socket: PathBuf, source: hyper::Error },
+    /// An answer that goes on has ended.
+    #[error(
+        "the agent at {} ended the connection: it has stopped, or this command did not read fast enough",
+        socket.display()
+    )]
+    Ended { socket: PathBuf },
     #[error("the agent at {} did not answer within {} s", socket.display(), DEADLINE.as_secs())]
     TimedOut { socket: PathBuf },
     /// It answered with an error.
@@ -99,6 +110,36 @@ impl Client {
         read(path, &body)
     }
 
+    /// Asks for an answer that goes on.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or the agent refuses.
+    pub async fn follow(&self, path: &'static str) -> Result<FollowLines, ClientError> {
+        timeout(DEADLINE, self.begin_to_follow(path))
+            .await
+            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+    }
+
+    async fn begin_to_follow(&self, path: &'static str) -> Result<FollowLines, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.no_connection(e))?;
+        let broke = |source| ClientError::Http { socket: self.socket.clone(), source };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        let request = request(Method::GET, path, Bytes::new());
+        let response = sender.send_request(request).await.map_err(broke)?;
+        let status = response.status();
+        let body = response.into_body();
+        if status != StatusCode::OK {
+            let body = body.collect().await.map_err(broke)?.to_bytes();
+            let message = String::from_utf8_lossy(&body).into_owned();
+            return Err(ClientError::Refused { path, status, message });
+        }
+        let socket = self.socket.clone();
+        Ok(FollowLines { body, read: Vec::new(), socket, path, _connection: tasks })
+    }
+
     async fn ask(
         &self,
         method: Method,
@@ -120,16 +161,8 @@ impl Client {
         let broke = |source| ClientError::Http { socket: self.socket.clone(), source };
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "nodelet")
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::CONNECTION, "close")
-            .body(Full::new(body));
+        let request = request(method, path, body);
         let mut exchange = pin!(async move {
-            // The parts are constants, so the request can always be built.
-            let request = request.unwrap_or_default();
             let response = sender.send_request(request).await?;
             let status = response.status();
             Ok((status, response.into_body().collect().await?.to_bytes()))
@@ -156,6 +189,55 @@ impl Client {
             ClientError::Denied { socket, source }
         } else {
             ClientError::Connect { socket, source }
+        }
+    }
+}
+
+fn request(method: Method, path: &'static str, body: Bytes) -> Request<Full<Bytes>> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "nodelet")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CONNECTION, "close")
+        .body(Full::new(body));
+    // The parts are constants, so the request can always be built.
+    request.unwrap_or_default()
+}
+
+/// The lines of an answer that goes on.
+#[derive(Debug)]
+pub struct FollowLines {
+    body: Incoming,
+    /// What was read of the next lines.
+    read: Vec<u8>,
+    socket: PathBuf,
+    path: &'static str,
+    /// The task that moves the bytes. It ends with this value.
+    _connection: JoinSet<hyper::Result<()>>,
+}
+
+impl FollowLines {
+    /// Waits for the next line.
+    ///
+    /// # Errors
+    /// The agent has ended the answer, or the line can't be read.
+    ///
+    /// # Cancel safety
+    /// Nothing that was read is lost.
+    pub async fn next(&mut self) -> Result<FollowLine, ClientError> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                return read(self.path, &line);
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.read.extend(frame.into_data().unwrap_or_default()),
+                // A connection that breaks and an answer that ends mean the same here.
+                Some(Err(_)) | None => {
+                    return Err(ClientError::Ended { socket: self.socket.clone() });
+                }
+            }
         }
     }
 }

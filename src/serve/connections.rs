@@ -10,12 +10,14 @@
 //! A connection carries one request. A new connection always gets in: when all places are taken,
 //! the oldest connection without a complete request is dropped for it. A client that sends nothing,
 //! sends slowly or never reads its answer therefore keeps its place only as long as no other client
-//! needs it.
+//! needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads nothing
+//! for a whole lifetime although there is something to read.
 //!
 //! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other
 //! task its turn.
 
+use super::follow::Pace;
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -23,9 +25,11 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use std::{
+    convert::Infallible,
     io,
+    pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -33,7 +37,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
-    task::{AbortHandle, Id, JoinSet, yield_now},
+    task::{AbortHandle, Id, JoinError, JoinSet, yield_now},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -51,7 +55,8 @@ pub(super) struct ConnectionPolicy {
     pub(super) places: usize,
     /// How long a client may take to send the head of its request.
     pub(super) head: Duration,
-    /// How long a connection may last, from its acceptance until the client has read the answer.
+    /// How long a connection may last, from its acceptance until the client has read the answer. An
+    /// answer that goes on may last longer while the client reads it.
     pub(super) lifetime: Duration,
 }
 
@@ -93,14 +98,17 @@ pub(super) async fn serve(
         let accepted = tokio::select! {
             () = shutdown.cancelled() => return,
             Some(ended) = tasks.join_next_with_id() => {
-                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                open.retain(|connection| connection.id() != id);
+                forget(&mut open, ended);
                 continue;
             }
             accepted = listener.connection() => accepted,
         };
         match accepted {
             Ok(stream) => {
+                // Connections that have ended take no place.
+                while let Some(ended) = tasks.try_join_next_with_id() {
+                    forget(&mut open, ended);
+                }
                 while open.len() >= policy.places {
                     let asked = open.iter().map(Connection::has_asked);
                     open.remove(dispensable(asked)).task.abort();
@@ -142,6 +150,11 @@ impl Connection {
     }
 }
 
+fn forget(open: &mut Vec<Connection>, ended: Result<(Id, ()), JoinError>) {
+    let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+    open.retain(|connection| connection.id() != id);
+}
+
 /// Which connection is dropped for a new one: the oldest without a complete request, else the
 /// oldest. `asked` says for each connection, oldest first, whether its request is complete.
 fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
@@ -155,26 +168,118 @@ async fn answer(
     asked: Arc<AtomicBool>,
 ) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |request| {
+    let pace = Arc::new(OnceLock::new());
+    let service = service_fn(|request| {
         asked.store(true, Ordering::Relaxed);
-        hyper::service::Service::call(&router, request)
+        let response = hyper::service::Service::call(&router, request);
+        let pace = Arc::clone(&pace);
+        async move {
+            let response = response.await?;
+            if let Some(found) = response.extensions().get::<Pace>() {
+                pace.get_or_init(|| found.clone());
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(policy.head)
-        .keep_alive(false)
-        .max_buf_size(READ_BUFFER)
-        .serve_connection(TokioIo::new(stream), service);
-    match timeout(policy.lifetime, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(err)) => tracing::debug!(%err, "a connection ended with an error"),
-        Err(_) => tracing::debug!("a connection was closed at the end of its lifetime"),
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(policy.head)
+            .keep_alive(false)
+            .max_buf_size(READ_BUFFER)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    loop {
+        // Cancel-safe: the connection stays pinned outside.
+        match timeout(policy.lifetime, &mut served).await {
+            Ok(Ok(())) => return,
+            Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
+            Err(_) => match pace.get() {
+                Some(pace) if pace.goes_on() => {}
+                Some(_) => {
+                    let seconds = policy.lifetime.as_secs();
+                    return tracing::info!(
+                        seconds,
+                        "a command that follows this agent read nothing and was cut off"
+                    );
+                }
+                None => {
+                    return tracing::debug!("a connection was closed at the end of its lifetime");
+                }
+            },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::follow::{Followed, follow};
     use super::*;
+    use crate::event::{self, Recorder};
+    use crate::model::{Event, EventKind, EventTarget, PodKey};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        sync::Semaphore,
+        time::Instant,
+    };
+
+    const POLICY: ConnectionPolicy = ConnectionPolicy {
+        places: 16,
+        head: Duration::from_secs(5),
+        lifetime: Duration::from_millis(200),
+    };
+
+    /// A client that follows events, the tasks behind it, and the recorder of events. The first task
+    /// that ends is the one of the connection.
+    async fn start_follower() -> (DuplexStream, JoinSet<()>, Recorder) {
+        let (recorder, events, log) = event::channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(events.run(CancellationToken::new()));
+        let places = Arc::new(Semaphore::new(1));
+        let events = axum::routing::get(move || async move {
+            follow(Followed::Events { log, node_name: "n1".into(), taken: None }, &places)
+        });
+        let router = Router::new().route("/events", events);
+        let (mut client, server) = duplex(1024);
+        tasks.spawn(answer(server, router, POLICY, Arc::default()));
+        client.write_all(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        (client, tasks, recorder)
+    }
+
+    /// More events than all buffers of the connection hold.
+    fn record_many(recorder: &Recorder) {
+        for number in 0..100 {
+            let key = PodKey::new("default", &format!("pod-{number}"));
+            let uid = key.to_string().as_str().into();
+            let target = EventTarget::Pod { key, uid, field_path: None };
+            let message = "m".repeat(1024);
+            recorder.record(Event { target, kind: EventKind::Normal, reason: "Pulled", message });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_does_not_read_is_cut_off() {
+        let (client, mut tasks, recorder) = start_follower().await;
+        record_many(&recorder);
+        timeout(Duration::from_secs(20), tasks.join_next()).await.unwrap().unwrap().unwrap();
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_reads_or_has_nothing_to_read_stays() {
+        let (mut client, mut tasks, recorder) = start_follower().await;
+        let mut read = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed() < 5 * POLICY.lifetime {
+            timeout(POLICY.lifetime * 2, client.read_buf(&mut read)).await.ok();
+        }
+        assert!(read.ends_with(b"\"begun\"\n\r\n"), "{}", String::from_utf8_lossy(&read));
+        record_many(&recorder);
+        while read.len() < 100 * 1024 {
+            assert!(client.read_buf(&mut read).await.unwrap() > 0, "it was cut off");
+        }
+        assert!(tasks.try_join_next().is_none());
+    }
 
     #[test]
     fn the_oldest_connection_without_a_request_is_dropped_first() {

@@ -2,7 +2,7 @@
 
 use crate::model::{NodeView, PodKey, PodView, k8s};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 /// The answer to `GET /status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -15,6 +15,28 @@ pub struct StatusDocument {
     pub events: Vec<k8s::Event>,
     pub events_dropped: u64,
     pub pod_logs_dir: PathBuf,
+}
+
+/// A line of an answer that goes on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FollowLine {
+    /// An event that happened, or one more occurrence of it.
+    Event(Box<k8s::Event>),
+    /// A pod that has come, changed or gone; without its probes.
+    #[serde(rename_all = "camelCase")]
+    Pod {
+        /// The pod; one that has gone as it was last.
+        view: Arc<PodView>,
+        /// Its manifest is invalid, and it runs from an earlier revision.
+        last_good: bool,
+        /// It is no longer there.
+        gone: bool,
+    },
+    /// Everything that there was at the beginning has been told.
+    Begun,
+    /// Events are missing here.
+    Lost,
 }
 
 /// The body of `POST /forget`.

@@ -1,7 +1,8 @@
 //! The interfaces of a running agent: the local socket and the health port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, and `POST /forget`, `/restart`, `/retry`. The health port serves `/healthz` and the paths below
+//! `/events`, `/healthz`, and `POST /forget`, `/restart`, `/retry`. With
+//! `?watch=true` the answers of `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below
 //! it to every client that can reach it. Every answer is made from published views, so it does not
 //! depend on the runtime. The only request that is passed on is a [`Command`]; its answer is
 //! awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
@@ -10,12 +11,15 @@
 mod client;
 mod connections;
 mod document;
+mod follow;
 mod health;
 mod routes;
 mod socket;
 
 pub use client::{Client, ClientError};
-pub use document::{AskRequest, ForgetAnswer, ForgetRequest, StatusDocument, pod_object};
+pub use document::{
+    AskRequest, FollowLine, ForgetAnswer, ForgetRequest, StatusDocument, pod_object,
+};
 
 use crate::{
     event::EventLog,
@@ -26,13 +30,14 @@ use connections::ConnectionPolicy;
 use socket::LocalSocket;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Name of the socket in the run directory.
 pub const SOCKET_NAME: &str = "nodelet.sock";
 
-/// Only root may connect. The lifetime is longer than a command may take.
+/// Only root may connect. Followers leave half of the places to others. The lifetime is longer than a
+/// command may take.
 const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 16,
     head: Duration::from_secs(5),
@@ -108,7 +113,9 @@ impl Server {
     ) -> Result<Self, ServeError> {
         let local = LocalSocket::bind(&settings.run_dir)?;
         let health = health::Health::new(views.heartbeats.clone(), settings.sync_frequency);
-        let app = routes::App { views, commands, health, pod_logs_dir: settings.pod_logs_dir };
+        let followers = Arc::new(Semaphore::new(follow::FOLLOWERS));
+        let pod_logs_dir = settings.pod_logs_dir;
+        let app = routes::App { views, commands, health, pod_logs_dir, followers };
         Ok(Self { local, app, healthz: settings.healthz })
     }
 

@@ -2,7 +2,10 @@
 //! reads it, so that it is never in memory as a whole. Other tasks run between two parts.
 
 use super::{
-    AskRequest, Command, ForgetAnswer, ForgetRequest, Views, document::pod_object, health,
+    AskRequest, Command, ForgetAnswer, ForgetRequest, Views,
+    document::pod_object,
+    follow::{Followed, follow},
+    health,
     health::Health,
 };
 use crate::{
@@ -12,7 +15,7 @@ use crate::{
 use axum::{
     Json, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, RawQuery, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -21,7 +24,7 @@ use futures_util::stream::{StreamExt as _, once, try_unfold};
 use serde::Serialize;
 use std::{future::ready, iter, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     task::yield_now,
     time::timeout,
 };
@@ -41,6 +44,8 @@ pub(super) struct App {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) health: Health,
     pub(super) pod_logs_dir: PathBuf,
+    /// The places of clients that follow.
+    pub(super) followers: Arc<Semaphore>,
 }
 
 impl App {
@@ -74,8 +79,12 @@ pub(super) fn router(app: App) -> Router {
         .fallback(health::not_found)
 }
 
-/// A [`super::StatusDocument`].
-async fn status(State(app): State<App>) -> Response {
+/// A [`super::StatusDocument`], or the pods as they change.
+async fn status(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
+    if watches(query.as_deref()) {
+        let Views { pods, node, .. } = app.views;
+        return follow(Followed::Pods { pods, node, taken: None }, &app.followers);
+    }
     let node = app.views.node.borrow().clone();
     let pods = app.pods();
     let log = app.views.events.borrow().clone();
@@ -105,9 +114,18 @@ async fn pods(State(app): State<App>) -> Response {
     streamed(list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
 }
 
-/// `v1` `EventList`.
-async fn events(State(app): State<App>) -> Response {
+/// True when the answer is to go on.
+fn watches(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
+}
+
+/// `v1` `EventList`, or the events as they happen.
+async fn events(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
     let node_name = app.views.node.borrow().name.clone();
+    if watches(query.as_deref()) {
+        let (log, node_name) = (app.views.events, node_name.into());
+        return follow(Followed::Events { log, node_name, taken: None }, &app.followers);
+    }
     let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
     streamed(list("EventList", listed(&events, event_object(&node_name))))
 }

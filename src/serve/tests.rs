@@ -1,4 +1,4 @@
-use super::*;
+use super::{client::FollowLines, *};
 use crate::{
     model::{Event, EventKind, EventTarget, PodView, k8s},
     skips::say_skipped,
@@ -368,4 +368,64 @@ async fn a_connection_carries_one_request() {
     let pipelined: &'static str = Box::leak(request.repeat(100).into_boxed_str());
     let answer = rig.raw(pipelined).await;
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
+}
+
+fn pulled(message: &str) -> Event {
+    let key = PodKey::new("default", "a");
+    let target = EventTarget::Pod { key, uid: "u1".into(), field_path: None };
+    Event { target, kind: EventKind::Normal, reason: "Pulled", message: message.to_owned() }
+}
+
+/// The next event of a follower.
+async fn followed(lines: &mut FollowLines) -> Option<String> {
+    loop {
+        match tokio::time::timeout(Duration::from_secs(10), lines.next()).await.unwrap() {
+            Ok(FollowLine::Event(event)) => return event.message,
+            Ok(FollowLine::Begun) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const EVENTS: &str = "/events?watch=true";
+
+#[tokio::test]
+async fn a_follower_gets_what_there_is_and_then_each_event() {
+    let mut rig = start(None);
+    rig.events.record(pulled("first"));
+    let mut lines = rig.client().follow(EVENTS).await.unwrap();
+    assert_eq!(followed(&mut lines).await.as_deref(), Some("first"));
+    for message in ["second", "third"] {
+        rig.events.record(pulled(message));
+        assert_eq!(followed(&mut lines).await.as_deref(), Some(message));
+    }
+    rig.shutdown.cancel();
+    while rig.tasks.join_next().await.is_some() {}
+    let error = lines.next().await.unwrap_err();
+    assert!(matches!(error, ClientError::Ended { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn followers_beyond_their_places_are_refused_until_one_goes() {
+    let rig = start(None);
+    let client = rig.client();
+    let mut followers = Vec::new();
+    for _ in 0..follow::FOLLOWERS {
+        followers.push(client.follow(EVENTS).await.unwrap());
+    }
+    let error = client.follow(EVENTS).await.unwrap_err();
+    assert!(error.to_string().contains("429 Too Many Requests 8 other commands"), "{error}");
+    for _ in 0..100 {
+        assert!(client.status().await.is_ok());
+    }
+    followers.pop();
+    let begun = tokio::time::Instant::now();
+    while let Err(error) = client.follow(EVENTS).await {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+        tokio::task::yield_now().await;
+    }
+    rig.events.record(pulled("all are still there"));
+    for lines in &mut followers {
+        assert_eq!(followed(lines).await.as_deref(), Some("all are still there"));
+    }
 }

@@ -7,7 +7,7 @@ use crate::support::{
     status::{exchange, get},
     world::World,
 };
-use crate::watchdog::Watchdog;
+use crate::watchdog::{INNOCENT, Watchdog};
 use nix::libc;
 use std::{
     fs,
@@ -26,6 +26,10 @@ use tokio::time::Instant;
 
 /// The longest time that a probe of the health port may take.
 const PROBE: Duration = Duration::from_secs(1);
+/// An answer that goes on.
+const FOLLOWED: &str = "/events?watch=true";
+/// The same about pods.
+const WATCHED: &str = "/status?watch=true";
 /// What the pipe buffer of the kernel holds.
 const PIPE: usize = 64 * 1024;
 /// The longest time that a command on the command line may take with a bad file.
@@ -150,6 +154,54 @@ fn silent_clients_of_the_local_socket_block_no_status() {
             assert!(took <= times.allowed(PROBE, took, world.agent.pid()), "{took:?}");
         }
     }
+    dog.finish(&world);
+    world.finish();
+}
+
+#[test]
+fn followers_that_read_nothing_block_no_status_and_no_health_probe() {
+    let Some(world) = crate::world(|settings| settings) else { return };
+    let dog = Watchdog::start(&world);
+    let socket = world.agent.run_dir().join("nodelet.sock");
+    let follow = |path: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok();
+        stream
+    };
+    let quick = |what: &str| {
+        let (asked, times) = (Instant::now(), CpuTimes::read(world.agent.pid()));
+        get(&socket, what).unwrap();
+        let took = asked.elapsed();
+        assert!(took <= times.allowed(PROBE, took, world.agent.pid()), "{what}: {took:?}");
+    };
+    let mut held = Vec::new();
+    for round in 0..20 {
+        for _ in 0..5 {
+            held.extend([follow(FOLLOWED), follow(WATCHED)]);
+        }
+        // Each of them has events that it does not read.
+        world.drop_pod(&Pod::with_main(&format!("pod-{round}"), "exit 3"));
+        quick("/status");
+        quick("/healthz");
+    }
+    world.wait_running(INNOCENT);
+    // One that is refused is told why.
+    let mut refused = follow(FOLLOWED);
+    let mut answer = String::new();
+    refused.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert!(probe(&world).is_ok());
+    drop(held);
+    world.wait_until(
+        "places are free again",
+        || {
+            let mut stream = follow(FOLLOWED);
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).unwrap();
+            String::from_utf8_lossy(&head).into_owned()
+        },
+        |head| head == "HTTP/1.1 200",
+    );
     dog.finish(&world);
     world.finish();
 }

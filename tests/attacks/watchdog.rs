@@ -22,7 +22,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(1);
 /// of the unoptimised test binary does not count.
 const MEMORY_CEILING_KIB: u64 = 64 * 1024;
 /// The pod that runs before the attack and must not notice it.
-const INNOCENT: &str = "innocent";
+pub const INNOCENT: &str = "innocent";
 
 /// Asks for the agent's status every 100 ms and reads its memory, until [`Watchdog::finish`].
 ///

@@ -141,6 +141,8 @@ macro_rules! shared_scenarios {
             shutdown::a_logind_that_does_not_answer_delays_pods_only_briefly,
             shutdown::an_agent_that_is_stopped_during_a_shutdown_lets_pods_end,
             people::status_shows_pods_manifests_and_reasons,
+            people::events_are_listed_and_followed,
+            people::status_is_watched,
             people::logs_are_printed,
             people::commands_say_when_no_agent_runs,
             asked::a_person_restarts_a_pod_in_its_sandbox,

@@ -57,7 +57,7 @@ fn head(
         page.field(0, "Note", "its specification is lost; the rest of the pod is being removed");
     }
     page.field(0, "Manifest", &pods::manifest(view));
-    if pods::last_good(&document.node.sources).contains(&view.key) {
+    if document.node.last_good().contains(&view.key) {
         page.field(0, "", "invalid now (see nodelet status): this is its last good revision");
     }
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
@@ -323,7 +323,7 @@ fn events(page: &mut Page, document: &StatusDocument, view: &PodView, now: Times
 }
 
 /// `12s`, or `12s (x5 over 10m)`.
-fn event_age(event: &k8s::Event, now: Timestamp) -> String {
+pub(super) fn event_age(event: &k8s::Event, now: Timestamp) -> String {
     let age = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
         time.as_ref().map_or_else(|| "?".to_owned(), |time| text::age_at(time.0, now))
     };

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod describe;
+mod events;
 mod objects;
 mod overview;
 mod pods;
@@ -12,12 +13,14 @@ mod pressure;
 mod probes;
 mod select;
 mod text;
+mod watch;
 
+pub(super) use events::run as events;
 pub(super) use overview::{finding, findings};
 pub(super) use select::{SelectError, Wanted};
 
 use super::{
-    EXIT_NO_AGENT,
+    EXIT_NO_AGENT, EXIT_USAGE,
     args::{Output, StatusArgs},
 };
 use crate::{
@@ -52,13 +55,40 @@ pub(super) enum StatusError {
 
 /// Asks the agent and prints what it says.
 pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
-    let document = match Client::new(&args.agent.socket()).status().await {
+    if args.watch && matches!(args.output, Output::Json | Output::Yaml) {
+        super::complain(
+            "nodelet: --watch prints a table; -o json and -o yaml print the status once",
+        );
+        return Ok(ExitCode::from(EXIT_USAGE));
+    }
+    let client = Client::new(&args.agent.socket());
+    let document = match client.status().await {
         Ok(document) => document,
         Err(error) => return no_agent(error, &args.agent.run_dir).map_err(StatusError::from),
     };
+    if args.watch {
+        return watch(&client, &document, &args).await;
+    }
     let text = render(&document, &args, clock::now().wall)?;
     super::show(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints rows of the table of pods as they change.
+async fn watch(
+    client: &Client,
+    document: &StatusDocument,
+    args: &StatusArgs,
+) -> Result<ExitCode, StatusError> {
+    let namespace = args.namespace.namespace.as_deref();
+    let pod = match &args.pod {
+        Some(pod) => Some(&one(document, &Wanted::new(pod, namespace)?)?.key),
+        None => None,
+    };
+    // The pod may be one whose namespace is part of its name.
+    let namespace = namespace.filter(|_| pod.is_none());
+    let wide = args.output == Output::Wide;
+    watch::Watch::new(pod, namespace, wide).run(client).await
 }
 
 /// Prints advice when no agent answers, and returns the exit code for that. Other errors are
@@ -77,6 +107,7 @@ pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, C
         ClientError::Denied { .. }
         | ClientError::Connect { .. }
         | ClientError::Http { .. }
+        | ClientError::Ended { .. }
         | ClientError::Refused { .. }
         | ClientError::Unreadable { .. } => return Err(error),
     };

@@ -2,11 +2,10 @@
 
 use super::text;
 use crate::{
-    model::{FileVerdict, NodeView, PodKey, PodUpdate, PodView, SourceView, k8s},
+    model::{NodeView, PodUpdate, PodView, k8s},
     status::{display_status, ready_column, restarts},
 };
 use jiff::Timestamp;
-use std::collections::BTreeSet;
 
 /// Characters of a reason in the table; `-o wide` has all.
 const REASON_WIDTH: usize = 110;
@@ -16,28 +15,43 @@ pub(super) fn table(pods: &[PodView], node: &NodeView, now: Timestamp, wide: boo
     if pods.is_empty() {
         return "No pods.\n".to_owned();
     }
-    let last_good = last_good(&node.sources);
+    let last_good = node.last_good();
+    let reasons: Vec<String> =
+        pods.iter().map(|view| reason_beside(view, last_good.contains(&view.key))).collect();
+    let with_reason = reasons.iter().any(|reason| !reason.is_empty());
+    let mut rows = vec![header(wide, with_reason)];
+    for (view, reason) in pods.iter().zip(reasons) {
+        rows.push(row(view, with_reason.then_some(reason), now, wide));
+    }
+    text::table(&rows)
+}
+
+/// The index of the column with the status.
+pub(super) const STATUS: usize = 3;
+
+/// The names of the columns.
+pub(super) fn header(wide: bool, with_reason: bool) -> Vec<String> {
     let mut header = vec!["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP"];
     if wide {
         header.extend(["UID", "IMAGES", "MANIFEST"]);
     }
-    let reasons: Vec<String> = pods.iter().map(|view| reason_beside(view, &last_good)).collect();
-    let with_reason = reasons.iter().any(|reason| !reason.is_empty());
-    if with_reason {
-        header.push("REASON");
+    header.extend(with_reason.then_some("REASON"));
+    header.into_iter().map(str::to_owned).collect()
+}
+
+/// The row of a pod; `reason` is `None` when the table has no column for it.
+pub(super) fn row(
+    view: &PodView,
+    reason: Option<String>,
+    now: Timestamp,
+    wide: bool,
+) -> Vec<String> {
+    let mut row = columns(view, now);
+    if wide {
+        row.extend([view.uid.to_string(), images(view), manifest(view)]);
     }
-    let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for (view, reason) in pods.iter().zip(reasons) {
-        let mut row = columns(view, now);
-        if wide {
-            row.extend([view.uid.to_string(), images(view), manifest(view)]);
-        }
-        if with_reason {
-            row.push(if wide { reason } else { text::cut(&reason, REASON_WIDTH) });
-        }
-        rows.push(row);
-    }
-    text::table(&rows)
+    row.extend(reason.map(|reason| if wide { reason } else { text::cut(&reason, REASON_WIDTH) }));
+    row
 }
 
 fn columns(view: &PodView, now: Timestamp) -> Vec<String> {
@@ -90,26 +104,12 @@ pub(super) fn manifest(view: &PodView) -> String {
     }
 }
 
-/// Pods whose manifest is not acted on, and that run from an earlier revision of it.
-pub(super) fn last_good(sources: &[SourceView]) -> BTreeSet<&PodKey> {
-    let verdicts = sources.iter().flat_map(|s| &s.files).flat_map(|file| &file.verdicts);
-    verdicts
-        .filter_map(|verdict| match verdict {
-            FileVerdict::Rejected { key: Some(key), last_good: true, .. } => Some(key),
-            FileVerdict::Rejected { .. }
-            | FileVerdict::Accepted { .. }
-            | FileVerdict::Object { .. }
-            | FileVerdict::Skipped { .. } => None,
-        })
-        .collect()
-}
-
-fn reason_beside(view: &PodView, last_good: &BTreeSet<&PodKey>) -> String {
+/// Why the pod does not run as it should, on one line; empty when there is nothing to say.
+/// `last_good`: its manifest is invalid, and it runs from an earlier revision.
+pub(super) fn reason_beside(view: &PodView, last_good: bool) -> String {
     match reason(view) {
         Some(reason) => text::one_line(&reason),
-        None if last_good.contains(&view.key) => {
-            "runs its last good revision: the manifest is invalid now".to_owned()
-        }
+        None if last_good => "runs its last good revision: the manifest is invalid now".to_owned(),
         None => String::new(),
     }
 }

@@ -9,6 +9,7 @@ fn args(pod: Option<&str>, output: Output) -> StatusArgs {
         pod: pod.map(str::to_owned),
         namespace: NamespaceArgs { namespace: None },
         output,
+        watch: false,
         agent: AgentArgs { run_dir: "/run/nodelet".into() },
     }
 }

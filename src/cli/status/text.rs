@@ -54,29 +54,41 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 /// Columns as wide as their widest cell, each cell on one line, three spaces between, no spaces at
 /// the end. Rows may be shorter than others.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<Cow<'_, str>>> =
-        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
-    let mut widths: Vec<usize> = Vec::new();
-    for row in &rows {
-        for (column, cell) in row.iter().enumerate() {
-            let width = cell.chars().count();
-            match widths.get_mut(column) {
-                Some(widest) => *widest = width.max(*widest),
-                None => widths.push(width),
+    Columns::default().lines(rows)
+}
+
+/// The columns of a table that is printed in parts: they are as wide as the widest cell so far.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    widths: Vec<usize>,
+}
+
+impl Columns {
+    /// The text of the next rows.
+    pub(super) fn lines(&mut self, rows: &[Vec<String>]) -> String {
+        let rows: Vec<Vec<Cow<'_, str>>> =
+            rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+        for row in &rows {
+            for (column, cell) in row.iter().enumerate() {
+                let width = cell.chars().count();
+                match self.widths.get_mut(column) {
+                    Some(widest) => *widest = width.max(*widest),
+                    None => self.widths.push(width),
+                }
             }
         }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width + 3 - cell.chars().count()));
+        let mut text = String::new();
+        for row in rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&self.widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', width + 3 - cell.chars().count()));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
         }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        text
     }
-    text
 }
 
 /// Lines of `Name:   value`, indented.
@@ -178,5 +190,15 @@ mod tests {
         let rows = [["A", "LONG", ""], ["übel", "x", "y"]];
         let rows: Vec<Vec<String>> = rows.map(|row| row.map(str::to_owned).to_vec()).to_vec();
         assert_eq!(table(&rows), "A      LONG\nübel   x      y\n");
+    }
+
+    #[test]
+    fn later_rows_stand_below_the_columns_of_earlier_ones() {
+        let row = |cells: [&str; 2]| vec![cells.map(str::to_owned).to_vec()];
+        let mut columns = Columns::default();
+        assert_eq!(columns.lines(&row(["NAME", "AGE"])), "NAME   AGE\n");
+        assert_eq!(columns.lines(&row(["a", "1s"])), "a      1s\n");
+        assert_eq!(columns.lines(&row(["longer", "1s"])), "longer   1s\n");
+        assert_eq!(columns.lines(&row(["a", "2s"])), "a        2s\n");
     }
 }
