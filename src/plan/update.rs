@@ -5,6 +5,7 @@
 //!  wished revision ≠ running revision ─► refused by admission?   ─yes─► wait
 //!                                        other pods come first?  ─yes─► wait
 //!                                        objects missing?        ─yes─► wait
+//!                                        image volumes refused?  ─yes─► wait
 //!                                        image not fetched yet?  ─yes─► wait, fetch the next one
 //!                                        none of these           ─────► go
 //! ```
@@ -22,9 +23,10 @@ use super::{
     kill::kind_of,
 };
 use crate::{
-    model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, k8s},
+    model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
     podspec::{
-        check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, needed_images,
+        NoImageVolume, check_env_objects, check_image_volume, check_volume_objects, image_volumes,
+        is_made_from_objects, is_mounted, needed_images,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,8 @@ pub struct UpdateInput<'a> {
     pub memory: &'a PodMemory,
     /// ConfigMaps and Secrets.
     pub objects: &'a NodeObjects,
+    /// Whether it can mount image volumes.
+    pub runtime: &'a RuntimeView,
 }
 
 /// What the worker is to act on.
@@ -235,6 +239,9 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         Some(missing) => return waits(missing, true),
         None => {}
     }
+    if let Some(unsupported) = unsupported_volume(&wished.pod, input.runtime) {
+        return waits(unsupported.to_string(), true);
+    }
     match next_image(wished, input.memory, now) {
         Images::Present => go(),
         Images::Fetch { fetch, failure } => {
@@ -290,6 +297,12 @@ fn missing_objects(pod: &k8s::Pod, objects: &NodeObjects) -> Option<String> {
     });
     let missing: Vec<String> = of_volumes.chain(of_env).collect();
     (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// The first image volume that the runtime can't mount.
+fn unsupported_volume(pod: &k8s::Pod, runtime: &RuntimeView) -> Option<NoImageVolume> {
+    let mut volumes = containers(pod).flat_map(|container| image_volumes(pod, container));
+    volumes.find_map(|volume| check_image_volume(&volume, &runtime.name, &runtime.version).err())
 }
 
 enum Images {

@@ -65,6 +65,7 @@ impl Worker {
                 settings: &self.host.settings.plan,
                 memory: &self.memory,
                 objects: &input.objects,
+                runtime: &input.runtime,
             },
             clock::now(),
         )

@@ -52,6 +52,7 @@ impl Update {
             settings: &self.world.settings,
             memory: &self.world.memory,
             objects: &self.world.objects,
+            runtime: &self.world.runtime,
         };
         plan_update(&input, self.world.now)
     }
@@ -200,13 +201,18 @@ fn what_was_fetched_survives_the_agent_and_not_another_edit() {
 }
 
 #[test]
-fn the_image_of_a_volume_is_fetched_as_well() {
+fn the_image_of_a_volume_is_fetched_as_well_where_the_runtime_can_mount_it() {
     let mut web = container("web");
     web["volumeMounts"] = json!([{"name": "models", "mountPath": "/models"}]);
     let mut update = Update::to(&json!({
         "containers": [web],
         "volumes": [{"name": "models", "image": {"reference": "models:2"}}],
     }));
+    let runtime = &mut update.world.runtime;
+    (runtime.name, runtime.version) = ("containerd".to_owned(), "1.7.24".to_owned());
+    assert!(update.why().contains("containerd 1.7.24 does not support image volumes"));
+    assert_eq!((update.plan().fetch, update.acts_on()), (None, "a".to_owned()));
+    "2.1.0".clone_into(&mut update.world.runtime.version);
     assert_eq!(&*update.fetched(&Fetched::Present).image, "models:2");
     assert!(!update.has_fetched());
     update.fetched(&Fetched::Present);
