@@ -1,18 +1,18 @@
 //! `nodelet restart POD` and `nodelet retry POD`: what a person asks the agent to do with one pod.
 
 use super::{
-    EXIT_FAILURE,
+    EXIT_FAILURE, EXIT_NO_AGENT,
     args::{AgentArgs, RestartArgs, RetryArgs},
-    status::{SelectError, Wanted, no_agent},
+    status::{SelectError, Wanted, reach},
 };
 use crate::{
     model::{Ask, AskAnswer},
-    serve::{Client, ClientError},
+    serve::ClientError,
 };
 use std::{io, process::ExitCode};
 use thiserror::Error;
 
-/// Why it could not be done.
+/// Why the agent could not be asked, or its answer not be told.
 #[derive(Debug, Error)]
 pub(super) enum AskError {
     #[error(transparent)]
@@ -36,10 +36,8 @@ pub(super) async fn retry(args: RetryArgs) -> Result<ExitCode, AskError> {
 
 /// Asks the agent, and prints what came of it.
 async fn ask(agent: &AgentArgs, wanted: &Wanted, ask: Ask) -> Result<ExitCode, AskError> {
-    let client = Client::new(&agent.socket());
-    let document = match client.status().await {
-        Ok(document) => document,
-        Err(error) => return Ok(no_agent(error, &agent.run_dir)?),
+    let Some((client, document)) = reach(agent).await? else {
+        return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     let pods = document.pods.iter().map(|view| &view.key);
     let key = wanted.select(&document.node.name, pods)?;

@@ -2,34 +2,21 @@
 //! gone, so that its pod is stopped.
 
 use super::{
-    EXIT_FAILURE,
+    EXIT_FAILURE, EXIT_NO_AGENT,
     args::ForgetArgs,
-    status::{SelectError, Wanted, no_agent},
+    ask::AskError,
+    status::{Wanted, reach},
 };
 use crate::{
     model::{FileVerdict, PodKey},
-    serve::{Client, ClientError, ForgetAnswer, StatusDocument},
+    serve::{ForgetAnswer, StatusDocument},
 };
-use std::{io, process::ExitCode};
-use thiserror::Error;
-
-/// Why it could not be done.
-#[derive(Debug, Error)]
-pub(super) enum ForgetError {
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    #[error("can't write to standard output")]
-    Write(#[from] io::Error),
-}
+use std::process::ExitCode;
 
 /// Asks the agent, and says what came of it.
-pub(super) async fn run(args: ForgetArgs) -> Result<ExitCode, ForgetError> {
-    let client = Client::new(&args.agent.socket());
-    let document = match client.status().await {
-        Ok(document) => document,
-        Err(error) => return Ok(no_agent(error, &args.agent.run_dir)?),
+pub(super) async fn run(args: ForgetArgs) -> Result<ExitCode, AskError> {
+    let Some((client, document)) = reach(&args.agent).await? else {
+        return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     let wanted = Wanted::new(&args.pod, args.namespace.namespace.as_deref())?;
     let key = wanted.select(&document.node.name, candidates(&document))?;

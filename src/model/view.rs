@@ -163,11 +163,20 @@ impl RuntimeView {
     /// the default handler.
     #[must_use]
     pub fn has_recursive_read_only(&self, handler: &str) -> bool {
+        self.features_of(handler).and_then(|has| has.recursive_read_only_mounts) == Some(true)
+    }
+
+    /// Whether this handler can give a pod a user namespace. The empty name is the default handler.
+    #[must_use]
+    pub fn has_user_namespaces(&self, handler: &str) -> bool {
+        self.features_of(handler).and_then(|has| has.user_namespaces) == Some(true)
+    }
+
+    fn features_of(&self, handler: &str) -> Option<&super::k8s::NodeRuntimeHandlerFeatures> {
         let named = |one: &&super::k8s::NodeRuntimeHandler| {
             one.name.as_deref().unwrap_or_default() == handler
         };
-        let found = self.handlers.iter().find(named);
-        found.and_then(|one| one.features.as_ref()?.recursive_read_only_mounts) == Some(true)
+        self.handlers.iter().find(named)?.features.as_ref()
     }
 }
 

@@ -4,11 +4,7 @@
 //! stopped, and one that has ended starts without its back-off. So a repeated request, another plan
 //! or a restart of the agent never restarts the next instance.
 
-use super::{
-    Action, KillPod, KillPurpose, PodPlan, Restart,
-    kill::{Stop, grace_seconds, is_alive},
-    name::Cx,
-};
+use super::{Action, KillPod, KillPurpose, PodPlan, Restart, kill::is_alive, name::Cx};
 use crate::{
     model::{ContainerId, PodView, k8s},
     podspec::is_sidecar,
@@ -112,13 +108,7 @@ pub(crate) fn plan_asked(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if alive.is_empty() {
         return false;
     }
-    let pod = Some(cx.pod);
-    let stop = Stop {
-        key: cx.input.key,
-        pod,
-        grace_seconds: grace_seconds(pod),
-        restart: Restart::AtOnce,
-    };
+    let stop = cx.stop(Restart::AtOnce);
     let mut groups = stop.groups(&alive);
     for kill in groups.iter_mut().flatten() {
         kill.event.message =

@@ -4,7 +4,6 @@
 
 use super::{
     Action, ContainerKind, PodPlan, Restart,
-    kill::{Stop, grace_seconds},
     name::Cx,
     objects::kill_outdated,
     probes::{is_started, kill_unhealthy},
@@ -120,12 +119,6 @@ pub(crate) fn kill(
     message: Option<String>,
     plan: &mut PodPlan,
 ) {
-    let pod = Some(cx.pod);
-    let stop = Stop {
-        key: cx.input.key,
-        pod,
-        grace_seconds: grace_seconds(pod),
-        restart: Restart::AtOnce,
-    };
+    let stop = cx.stop(Restart::AtOnce);
     plan.actions.push(Action::KillContainer(stop.kill(instance, message)));
 }

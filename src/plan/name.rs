@@ -1,8 +1,8 @@
 //! Decides for one pod name which incarnations are removed, and when the wished one may start.
 
 use super::{
-    Incarnation, NameInput, Notice, PodPlan, Waiting, Wish,
-    kill::plan_retire,
+    Incarnation, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
+    kill::{Stop, grace_seconds, plan_retire},
     memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
     pod::plan_pod,
@@ -122,6 +122,12 @@ impl<'a> Cx<'a> {
     /// pods: neither a crash nor a restart of the agent makes it wait again.
     pub(crate) fn has_begun(&self) -> bool {
         self.memory.first_start == FirstStart::Begun || self.own.is_alive()
+    }
+
+    /// How containers are stopped: with the grace period of the pod.
+    pub(crate) fn stop(&self, restart: Restart) -> Stop<'_> {
+        let pod = Some(self.pod);
+        Stop { key: self.input.key, pod, grace_seconds: grace_seconds(pod), restart }
     }
 
     /// `<name>_<namespace>(<uid>)`, the pod's name in messages.

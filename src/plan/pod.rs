@@ -7,7 +7,6 @@ use super::{
     asked::plan_asked,
     gc::plan_gc,
     init::plan_init,
-    kill::{Stop, grace_seconds},
     memory::{Leftover, Stage},
     name::Cx,
     objects::plan_volumes,
@@ -165,13 +164,7 @@ fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
             return;
         }
         if !cx.own.sandboxes.is_empty() || alive {
-            let pod = Some(cx.pod);
-            let stop = Stop {
-                key: cx.input.key,
-                pod,
-                grace_seconds: grace_seconds(pod),
-                restart: Restart::ByPolicy,
-            };
+            let stop = cx.stop(Restart::ByPolicy);
             plan.actions.push(Action::KillPod(KillPod {
                 uid: cx.uid.clone(),
                 purpose: KillPurpose::Terminal,
@@ -207,13 +200,7 @@ fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
 /// Here the sandbox whose containers run is kept, so that nothing restarts.)
 fn plan_surplus(cx: &Cx<'_>, plan: &mut PodPlan) {
     let Some(kept) = current(cx) else { return };
-    let pod = Some(cx.pod);
-    let stop = Stop {
-        key: cx.input.key,
-        pod,
-        grace_seconds: grace_seconds(pod),
-        restart: Restart::AtOnce,
-    };
+    let stop = cx.stop(Restart::AtOnce);
     for surplus in cx.own.ready_sandboxes().filter(|s| s.id != kept.id) {
         let inside: Vec<_> =
             cx.own.containers.iter().copied().filter(|c| c.sandbox_id == surplus.id).collect();

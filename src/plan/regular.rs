@@ -3,7 +3,7 @@
 use super::{
     Action, ContainerKind, PodPlan, Restart,
     init::kill,
-    kill::{Stop, grace_seconds, is_alive},
+    kill::is_alive,
     name::Cx,
     objects::kill_outdated,
     probes::kill_unhealthy,
@@ -51,13 +51,7 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
 /// those that run beside a newer container of their name: the runtime may have carried out a start
 /// that it reported as failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
-    let pod = Some(cx.pod);
-    let stop = Stop {
-        key: cx.input.key,
-        pod,
-        grace_seconds: grace_seconds(pod),
-        restart: Restart::ByPolicy,
-    };
+    let stop = cx.stop(Restart::ByPolicy);
     let listed = |name: &str| cx.init.iter().chain(cx.regular).any(|c| c.name == name);
     for container in cx.own.containers.iter().filter(|c| is_alive(c)) {
         let name = &container.name;

@@ -1,12 +1,8 @@
 //! The sandbox that the pod uses, and when it is replaced.
 
 use super::{
-    Action, CreateSandbox, KillPod, KillPurpose, PodPlan, Restart,
-    backoff::Crash,
-    kill::{Stop, grace_seconds, is_alive},
-    memory::Stage,
-    name::Cx,
-    objects::volumes_ready,
+    Action, CreateSandbox, KillPod, KillPurpose, PodPlan, Restart, backoff::Crash, kill::is_alive,
+    memory::Stage, name::Cx, objects::volumes_ready,
 };
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
 use crate::podspec::is_host_network;
@@ -99,13 +95,7 @@ fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -
         let event = cx.event(None, EventKind::Normal, "SandboxChanged", message);
         plan.notice(newest.id.as_str(), event);
     }
-    let pod = Some(cx.pod);
-    let stop = Stop {
-        key: cx.input.key,
-        pod,
-        grace_seconds: grace_seconds(pod),
-        restart: Restart::AtOnce,
-    };
+    let stop = cx.stop(Restart::AtOnce);
     // A dead sandbox is stopped as well, which releases its address and host ports. Older dead
     // sandboxes were stopped before.
     let sandboxes =

@@ -72,23 +72,31 @@ impl NeededImage<'_> {
     }
 }
 
+impl<'a> ImageVolume<'a> {
+    /// Its image.
+    #[must_use]
+    pub fn needed(&self) -> NeededImage<'a> {
+        NeededImage { image: self.image, policy: self.policy, of_volume: true }
+    }
+}
+
+/// The container's own image.
+#[must_use]
+pub fn own_image(container: &k8s::Container) -> NeededImage<'_> {
+    NeededImage {
+        image: container.image.as_deref().unwrap_or_default(),
+        policy: container.image_pull_policy.as_deref(),
+        of_volume: false,
+    }
+}
+
 /// The images of the volumes that a container mounts, and then its own: the order in which they are
 /// pulled, as the kubelet does.
 pub fn needed_images<'a>(
     pod: &'a k8s::Pod,
     container: &'a k8s::Container,
 ) -> impl Iterator<Item = NeededImage<'a>> {
-    let own = NeededImage {
-        image: container.image.as_deref().unwrap_or_default(),
-        policy: container.image_pull_policy.as_deref(),
-        of_volume: false,
-    };
-    let of_volumes = image_volumes(pod, container).map(|volume| NeededImage {
-        image: volume.image,
-        policy: volume.policy,
-        of_volume: true,
-    });
-    of_volumes.chain([own])
+    image_volumes(pod, container).map(|volume| volume.needed()).chain([own_image(container)])
 }
 
 /// Every image that a pod names: those of its containers and those of its volumes.

@@ -48,7 +48,7 @@ pub use identity::{
 };
 pub use image_volumes::{
     ImageVolume, NeededImage, NoImageVolume, all_images, always_pulls, check_image_volume,
-    image_volumes, needed_images,
+    image_volumes, needed_images, own_image,
 };
 pub use objects::{ObjectRef, check_env_objects, object_refs};
 pub use oom::oom_score_adj;

@@ -3,11 +3,12 @@
 use super::{
     SelectError, Wanted,
     describe::event_age,
-    no_agent,
+    reach,
     text::{self, Columns},
 };
 use crate::{
     cli::{
+        EXIT_NO_AGENT,
         args::{EventOutput, EventsArgs},
         complain, show,
     },
@@ -34,10 +35,8 @@ pub(in crate::cli) enum EventsError {
 }
 
 pub(in crate::cli) async fn run(args: EventsArgs) -> Result<ExitCode, EventsError> {
-    let client = Client::new(&args.agent.socket());
-    let document = match client.status().await {
-        Ok(document) => document,
-        Err(error) => return Ok(no_agent(error, &args.agent.run_dir)?),
+    let Some((client, document)) = reach(&args.agent).await? else {
+        return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     let shown = Shown::new(&document, &args)?;
     if args.follow {

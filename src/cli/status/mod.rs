@@ -21,7 +21,7 @@ pub(super) use select::{SelectError, Wanted};
 
 use super::{
     EXIT_NO_AGENT, EXIT_USAGE,
-    args::{Output, StatusArgs},
+    args::{AgentArgs, Output, StatusArgs},
 };
 use crate::{
     clock,
@@ -61,10 +61,8 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
         );
         return Ok(ExitCode::from(EXIT_USAGE));
     }
-    let client = Client::new(&args.agent.socket());
-    let document = match client.status().await {
-        Ok(document) => document,
-        Err(error) => return no_agent(error, &args.agent.run_dir).map_err(StatusError::from),
+    let Some((client, document)) = reach(&args.agent).await? else {
+        return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     if args.watch {
         return watch(&client, &document, &args).await;
@@ -91,9 +89,22 @@ async fn watch(
     watch::Watch::new(pod, namespace, wide).run(client).await
 }
 
-/// Prints advice when no agent answers, and returns the exit code for that. Other errors are
-/// returned.
-pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, ClientError> {
+/// Asks the agent for its status. `None`: no agent answers, and advice was printed.
+///
+/// # Errors
+/// An agent is there, and its answer is of no use.
+pub(super) async fn reach(
+    agent: &AgentArgs,
+) -> Result<Option<(Client, StatusDocument)>, ClientError> {
+    let client = Client::new(&agent.socket());
+    match client.status().await {
+        Ok(document) => Ok(Some((client, document))),
+        Err(error) => no_agent(error, &agent.run_dir).map(|()| None),
+    }
+}
+
+/// Prints advice when no agent answers. Other errors are returned.
+fn no_agent(error: ClientError, run_dir: &Path) -> Result<(), ClientError> {
     let advice = match error {
         ClientError::NotRunning { .. } => {
             "Start it with:         systemctl start nodelet   (or, by hand: nodelet run)\n\
@@ -117,7 +128,7 @@ pub(super) fn no_agent(error: ClientError, run_dir: &Path) -> Result<ExitCode, C
     }
     // A closed standard error is ignored: the exit code reports the failure, too.
     match io::stderr().lock().write_all(printable_lines(&text).as_bytes()) {
-        Ok(()) | Err(_) => Ok(ExitCode::from(EXIT_NO_AGENT)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

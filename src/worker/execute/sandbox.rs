@@ -33,8 +33,8 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     // The configuration takes kilobytes, so it is made with the turn, too.
     let call = || -> Call<'_, Result<_, NotMade>> {
         Box::pin(async {
-            let supported = user_namespaces::check_handler(host, pod, handler).await;
-            supported.map_err(NotMade::Config)?;
+            user_namespaces::check_handler(&host.pleg.health().borrow().runtime, pod, handler)
+                .map_err(|error| NotMade::Config(error.into()))?;
             let made = config(host, request, pod, create.attempt).await;
             let (config, warnings) = made.map_err(NotMade::Config)?;
             let made = Box::pin(host.runtime.run_sandbox(config, handler)).await;

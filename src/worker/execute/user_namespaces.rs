@@ -4,7 +4,7 @@
 use super::{Host, HostError, Request};
 use crate::{
     cri::{CriError, ListFilter, RuntimeClient, from_cri},
-    model::{PodUid, SandboxId, k8s},
+    model::{PodUid, RuntimeView, SandboxId, k8s},
     podspec::{IdRange, IdSpace, IdSpaceError, has_user_namespace},
 };
 use std::{
@@ -107,22 +107,16 @@ pub(super) async fn ids(
 }
 
 /// Checks that a handler of the runtime can give a pod a user namespace.
-pub(super) async fn check_handler(
-    host: &Host,
+pub(super) fn check_handler(
+    runtime: &RuntimeView,
     pod: &k8s::Pod,
     handler: &str,
-) -> Result<(), HostError> {
-    if !pod.spec.as_ref().is_some_and(has_user_namespace) {
+) -> Result<(), UserNamespaceError> {
+    if !pod.spec.as_ref().is_some_and(has_user_namespace) || runtime.has_user_namespaces(handler) {
         return Ok(());
     }
-    let handlers = host.runtime.status().await.map_err(UserNamespaceError::Runtime)?.handlers;
-    let features = handlers
-        .iter()
-        .find(|one| one.name.as_deref() == Some(handler))
-        .and_then(|one| one.features.as_ref());
-    match (features.and_then(|features| features.user_namespaces), handler) {
-        (Some(true), _) => Ok(()),
-        (_, "") => Err(UserNamespaceError::NotSupported.into()),
-        (_, name) => Err(UserNamespaceError::HandlerLacksIt(name.to_owned()).into()),
-    }
+    Err(match handler {
+        "" => UserNamespaceError::NotSupported,
+        name => UserNamespaceError::HandlerLacksIt(name.to_owned()),
+    })
 }

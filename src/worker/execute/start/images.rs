@@ -6,7 +6,7 @@ use crate::{
     image::{ImageEvent, PullPolicy, PullRequest},
     model::DataObject,
     plan::{Failure, Pull, Step},
-    podspec::{ImageVolume, check_image_volume, image_volumes, is_static},
+    podspec::{ImageVolume, NeededImage, check_image_volume, image_volumes, is_static, own_image},
     worker::execute::{fetch::pull_secrets, sandbox},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -36,15 +36,6 @@ struct Pulls {
     secrets: Vec<Arc<DataObject>>,
 }
 
-/// An image to make present.
-#[derive(Clone, Copy)]
-struct Wanted<'a> {
-    image: &'a str,
-    policy: Option<&'a str>,
-    /// The events name the container; those of volumes only the pod, as the kubelet's.
-    of_container: bool,
-}
-
 impl Start<'_> {
     /// Makes all images present according to their pull policies, those of volumes first. This is
     /// the only step that is cancelled: when its pod is no longer wanted, because a pull may take for
@@ -58,18 +49,12 @@ impl Start<'_> {
             .map_err(|error| self.config_failed(error.message()))?;
         let pulls = Pulls { sandbox, secrets: pull_secrets(self.host, self.request, self.pod) };
         let mut of_volumes = VolumeImages::new();
-        for ImageVolume { name, image, policy, .. } in volumes {
-            let wanted = Wanted { image, policy, of_container: false };
-            let id = self.image(wanted, &pulls).await?.id;
-            let found = ImageOfVolume { id, reference: image.to_owned() };
-            of_volumes.insert(name.to_owned(), found);
+        for volume in volumes {
+            let id = self.image(volume.needed(), &pulls).await?.id;
+            let found = ImageOfVolume { id, reference: volume.image.to_owned() };
+            of_volumes.insert(volume.name.to_owned(), found);
         }
-        let wanted = Wanted {
-            image: self.container.image.as_deref().unwrap_or_default(),
-            policy: self.container.image_pull_policy.as_deref(),
-            of_container: true,
-        };
-        Ok(Images { own: self.image(wanted, &pulls).await?, of_volumes })
+        Ok(Images { own: self.image(own_image(self.container), &pulls).await?, of_volumes })
     }
 
     /// Fails when the runtime can't mount the image volumes. A runtime that does not know them
@@ -84,8 +69,12 @@ impl Start<'_> {
             .map_err(|unsupported| self.config_failed(unsupported.to_string()))
     }
 
-    async fn image(&self, wanted: Wanted<'_>, pulls: &Pulls) -> Result<ImageFound, Box<Failure>> {
-        let Wanted { image, policy, of_container } = wanted;
+    async fn image(
+        &self,
+        needed: NeededImage<'_>,
+        pulls: &Pulls,
+    ) -> Result<ImageFound, Box<Failure>> {
+        let NeededImage { image, policy, of_volume } = needed;
         let request = PullRequest {
             image,
             policy: match self.action.pull {
@@ -105,10 +94,11 @@ impl Start<'_> {
             pull_tried,
         };
         let mut record = |ImageEvent { kind, reason, message }: ImageEvent| {
-            if of_container {
-                self.event(kind, reason, message);
-            } else {
+            // The events of volumes name only the pod, as the kubelet's.
+            if of_volume {
                 self.host.record(self.request, kind, reason, message);
+            } else {
+                self.event(kind, reason, message);
             }
         };
         // Both are cancel-safe: a dropped pull is cancelled in the runtime as well.
