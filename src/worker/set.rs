@@ -5,12 +5,12 @@ mod admit;
 mod asked;
 mod order;
 mod publish;
+mod state;
 
 pub use crate::model::Known;
-use admit::Admitted;
 pub use asked::Asking;
-use asked::Pending;
 pub use publish::SetView;
+use state::{Handle, State};
 
 use super::{
     Input,
@@ -22,13 +22,13 @@ use super::{
 use crate::{
     admission::{NodeFacts, Progress, StartOrder},
     clock,
-    desired::{Desired, SourceSnapshot, merge},
+    desired::{SourceSnapshot, merge},
     machine::NodeIps,
     model::{
-        Ending, MachineState, NodeObjects, NodeProbes, ObservedPod, PodKey, PodProbes, PodUid,
-        PodUpdate, PodViews, PressureOrders, RuntimeView, from_json, priority_of,
+        Ending, MachineState, NodeObjects, NodeProbes, PodKey, PodProbes, PodUpdate, PodViews,
+        PressureOrders, from_json, priority_of,
     },
-    plan::{Occupancy, Rollout, Wish},
+    plan::Rollout,
     pleg::{Health, PlegUpdate},
     publish::any_changed,
     store::PodRecord,
@@ -76,40 +76,6 @@ pub struct WorkerSet {
     shutdown: CancellationToken,
 }
 
-/// The state of the set between two inputs.
-#[derive(Default)]
-struct State {
-    workers: BTreeMap<PodKey, Handle>,
-    observed: BTreeMap<PodKey, Arc<ObservedPod>>,
-    /// Names of which the runtime has something that is yet to be inspected. Their workers begin
-    /// with the result.
-    uninspected: BTreeSet<PodKey>,
-    /// This agent's owner id.
-    owner: Box<str>,
-    /// Records that an earlier run of the agent left, of names whose workers have not begun.
-    records: BTreeMap<PodKey, Vec<PodRecord>>,
-    kept: BTreeMap<PodKey, Box<RawValue>>,
-    /// The incarnations that have a record: as the worker reported last, and before its first
-    /// report, as the earlier run of the agent left them.
-    recorded: BTreeMap<PodKey, Vec<Recorded>>,
-    /// The revisions of pods of which one is on trial or rolled back.
-    rollouts: BTreeMap<PodKey, Arc<Rollout>>,
-    desired: Desired,
-    runtime: Arc<RuntimeView>,
-    machine: MachineState,
-    objects: Arc<NodeObjects>,
-    pressure: Arc<PressureOrders>,
-    admitted: Admitted,
-    /// Which pods wait for which before they begin, and why those wait that do now.
-    order: StartOrder,
-    after: BTreeMap<PodKey, Arc<str>>,
-    /// What people have asked of a pod last.
-    asked: BTreeMap<PodKey, Pending>,
-    /// The number of requests so far.
-    requests: u64,
-    listed: bool,
-}
-
 /// What a report has changed besides the view of its pod.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Changed {
@@ -118,23 +84,6 @@ enum Changed {
     Standing,
     /// Nothing of the name is left, so its worker ends.
     Gone,
-}
-
-struct Handle {
-    input: watch::Sender<Input>,
-    /// The incarnation that its last report shows.
-    shown: Option<PodUid>,
-    priority: i32,
-    /// True when anything ran at its last report.
-    alive: bool,
-    /// How far that incarnation has got.
-    progress: Progress,
-    /// The number of dead containers that are kept only for people to read.
-    dead: usize,
-    /// The old revision of the pod runs on until the new one can take over.
-    update_waits: bool,
-    /// The sequence number of the input that its last report answered.
-    answered: Option<u64>,
 }
 
 pub struct SetInputs {
@@ -599,84 +548,6 @@ impl WorkerSet {
             (false, true) => Changed::Standing,
             (false, false) => Changed::View,
         }
-    }
-}
-
-impl State {
-    /// Puts earlier revisions in the place of those that were rolled back.
-    fn roll_back(&mut self) {
-        for (key, rollout) in &self.rollouts {
-            if let Some(wished) = self.desired.pods.get_mut(key)
-                && let Some(previous) = rollout.in_place_of(wished)
-            {
-                *wished = Arc::clone(previous);
-            }
-        }
-    }
-
-    /// Why nothing may start for a wished pod.
-    fn starts_nothing(&self, key: &PodKey) -> Option<&'static str> {
-        if self.machine == MachineState::Unknown {
-            Some("waiting for logind to say whether the machine goes down")
-        } else if self.desired.unconfirmed.contains(key) {
-            Some("waiting until its manifest has been looked for")
-        } else {
-            None
-        }
-    }
-
-    fn wish(&self, key: &PodKey) -> Wish {
-        match self.desired.pods.get(key) {
-            Some(pod) => match self.starts_nothing(key) {
-                Some(why) => Wish::Keep { pod: Arc::clone(pod), why },
-                None => Wish::Run(Arc::clone(pod)),
-            },
-            None if self.desired.complete => Wish::Gone,
-            None => Wish::Undecided,
-        }
-    }
-
-    /// True when a name has no worker and needs one: a pod is wished, or this agent has something
-    /// of one. What is yet to be inspected has to wait.
-    fn needs_worker(&self, key: &PodKey) -> bool {
-        if self.workers.contains_key(key) || self.uninspected.contains(key) {
-            return false;
-        }
-        // If the agent crashed right after a pod was removed, its saved memory is still there. A
-        // worker removes it.
-        let saved = || self.kept.contains_key(key) || self.rollouts.contains_key(key);
-        let kept = || self.desired.complete && saved();
-        self.desired.pods.contains_key(key) || self.standing_uid(key).is_some() || kept()
-    }
-
-    /// The incarnations under a name that have a record.
-    fn recorded(&self, key: &PodKey) -> &[Recorded] {
-        self.recorded.get(key).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// What the runtime has under a name; `None` when it has nothing.
-    fn occupancy(&self, key: &PodKey) -> Option<Occupancy<'_>> {
-        self.observed.get(key).map(|observed| Occupancy::new(observed, &self.owner))
-    }
-
-    /// The incarnation of this agent under a name: the one that the worker shows. Before the worker
-    /// has shown one, it is the first that has a record, and without records the newest that runs.
-    fn standing_uid(&self, key: &PodKey) -> Option<&PodUid> {
-        let shown = self.workers.get(key).and_then(|handle| handle.shown.as_ref());
-        let recorded = || self.recorded(key).first().map(|recorded| &recorded.uid);
-        shown.or_else(recorded).or_else(|| self.occupancy(key)?.newest_own_uid())
-    }
-
-    /// True when this agent has anything of an incarnation under a name.
-    fn has(&self, key: &PodKey, uid: &PodUid) -> bool {
-        self.workers.get(key).is_some_and(|handle| handle.shown.as_ref() == Some(uid))
-            || self.recorded(key).iter().any(|recorded| recorded.uid == *uid)
-            || self.runs(key, uid)
-    }
-
-    /// True when this agent has a sandbox of an incarnation in the runtime.
-    fn runs(&self, key: &PodKey, uid: &PodUid) -> bool {
-        self.occupancy(key).is_some_and(|all| all.own_sandboxes_of(uid).next().is_some())
     }
 }
 
