@@ -101,6 +101,7 @@ soak-machine: test-build ## whole machines for long: POWER_CUTS (50) losses of p
 bench: ## figures beside the upstream kubelet and the floor (docs/performance.md); as root, on a quiet machine
 	scripts/prerequisites build
 	scripts/prerequisites run
+	scripts/prerequisites test
 	$(CARGO) bench --locked --bench agent
 
 bench-doc: ## put the figures of the last `make bench` into docs/performance.md

@@ -5,16 +5,19 @@ use crate::{
     measure::{CALM, Plan},
     probed::{Client, Server},
     process::{Process, cpu_of},
-    results::{Figures, Row},
+    results::{Figures, Row, UPDATE_MIB, UPDATES},
     stage::{Candidate, Moment, Stage, now, pause, seconds},
-    support::manifest::{FOREVER, Pod},
+    support::{
+        manifest::{FOREVER, Pod},
+        registry::Registry,
+    },
 };
 use serde_json::{Value, json};
 use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 use tokio::time::Instant;
 
 /// The parts, as `BENCH_FEATURES` calls them.
-pub const PARTS: [&str; 6] = ["http", "exec", "liveness", "config", "logs", "memory"];
+pub const PARTS: [&str; 7] = ["http", "exec", "liveness", "config", "logs", "update", "memory"];
 
 /// HTTP probes of each pod. A startup probe ends with its first success, and a container has one
 /// probe of each other kind, so they take two containers.
@@ -38,6 +41,7 @@ pub fn features(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             "liveness" => act.liveness(figures),
             "config" => act.config(figures),
             "logs" => act.logs(figures),
+            "update" => act.update(figures),
             "memory" => act.memory(figures),
             other => panic!("BENCH_FEATURES: {other:?} is none of {PARTS:?}"),
         }
@@ -217,6 +221,61 @@ impl Act<'_> {
         figures.add(Row::LogPast, self.candidate, past);
     }
 
+    /// How long nothing of a pod runs when its manifest names another image, which the registry has.
+    fn update(&self, figures: &mut Figures) {
+        let stage = self.begin("");
+        self.updates(0, &stage, figures);
+        if self.candidate == Candidate::Nodelet {
+            stage.kill_agent();
+            stage.configure_own(UPDATES[1]);
+            stage.start();
+            stage.wait_until_well();
+            self.updates(1, &stage, figures);
+        }
+    }
+
+    fn updates(&self, how: usize, stage: &Stage, figures: &mut Figures) {
+        let Some(mut registry) = Registry::prepare(stage.slot()) else { return };
+        registry.start(false);
+        let old = Pod::running("app");
+        for number in 0..self.plan.singles {
+            let source = stage.floor().is_none().then_some(&registry);
+            let image = stage.make_image(&format!("app-{how}-{number}"), UPDATE_MIB, source);
+            let new = Pod::running("app").set("containers/0/image", image);
+            let started = stage.floor().map(|floor| (floor, floor.run(&old)));
+            if started.is_none() {
+                stage.drop_pods(std::slice::from_ref(&old));
+            }
+            stage.started(std::slice::from_ref(&old));
+            pause(SETTLE);
+            let victim = stage.victim(&old);
+            let end = std::thread::spawn({
+                let process = format!("/proc/{}", victim.pid());
+                move || moment_without(Path::new(&process))
+            });
+            let new_started = match started {
+                Some((floor, started)) => {
+                    floor.stop(&started);
+                    floor.remove(&started);
+                    Some((floor, floor.run(&new)))
+                }
+                None => {
+                    stage.drop_pods(std::slice::from_ref(&new));
+                    None
+                }
+            };
+            let back = stage.restarted(&new, &victim.id);
+            figures.add(Row::Downtime(how), self.candidate, seconds(end.join().unwrap(), back));
+            if let Some((floor, started)) = new_started {
+                floor.stop(&started);
+                floor.remove(&started);
+            } else {
+                stage.remove_pods(std::slice::from_ref(&new));
+            }
+            stage.gone(std::slice::from_ref(&new));
+        }
+    }
+
     /// What a full node takes with probes, a ConfigMap for each pod and rotation, more than without.
     fn memory(&self, figures: &mut Figures) {
         if self.candidate != Candidate::Nodelet {
@@ -325,6 +384,14 @@ impl Drop for Load {
             child.wait().unwrap();
         }
     }
+}
+
+/// Waits until a process is gone; gives when that was seen.
+fn moment_without(process: &Path) -> Moment {
+    while process.exists() {
+        pause(Duration::from_millis(1));
+    }
+    now()
 }
 
 /// Writes lines to a container's standard output at a pace; gives the MiB that went through.

@@ -5,8 +5,7 @@
 use crate::{
     stage::{Moment, name_of, now},
     support::{
-        block_on, cri::node_facts, images::BUSYBOX, manifest::Pod, slot::Slot, tokio_runtime,
-        world::full_name,
+        block_on, cri::node_facts, manifest::Pod, slot::Slot, tokio_runtime, world::full_name,
     },
 };
 use nodelet::{
@@ -123,6 +122,11 @@ impl Floor {
         begun
     }
 
+    /// Removes a stopped pod.
+    pub fn remove(&self, started: &Started) {
+        block_on(self.client.remove_sandbox(&started.sandbox)).unwrap();
+    }
+
     async fn run_pod(&self, pod: k8s::Pod) -> Started {
         let name = pod.metadata.name.clone().unwrap();
         let logs = self.dir.join("logs").join(&name);
@@ -151,10 +155,12 @@ impl Floor {
         sandbox: &SandboxId,
         restart_count: u32,
     ) -> ContainerId {
-        let image = self.client.image_status(BUSYBOX).await.unwrap().expect("the image is there");
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let image = self.client.image_status(container.image.as_deref().unwrap()).await.unwrap();
+        let image = image.expect("the image is there");
         let config = container_config(&ContainerInputs {
             pod,
-            container: &pod.spec.as_ref().unwrap().containers[0],
+            container,
             restart_count,
             image: ImageInputs { reference: &image.id, uid: image.uid, username: "" },
             env: &[],

@@ -74,6 +74,9 @@ pub enum Row {
     ConfigSeen,
     /// How far a log gets past its size at 200 MiB/s, in MiB.
     LogPast,
+    /// Seconds between the last process of an old image and the first of its successor, by its place
+    /// in [`UPDATES`].
+    Downtime(usize),
     /// Resident memory of a full node with probes, a ConfigMap and rotation, in MiB more than
     /// without.
     FeaturesRss,
@@ -99,6 +102,12 @@ pub enum Row {
     /// [`Self::Cpu`] in a cluster.
     ClusterCpu(usize),
 }
+
+/// How a pod gets a new image: with it already there before the old pod is stopped, or not. The
+/// kubelet's only way is the second; the floor has the image in both.
+pub const UPDATES: [&str; 2] = ["as by default", "prepareUpdates: false"];
+/// Of the image.
+pub const UPDATE_MIB: u64 = 64;
 
 /// What a figure of nodelet's is held to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -146,6 +155,8 @@ impl Row {
             Self::Liveness,
             Self::ConfigSeen,
             Self::LogPast,
+            Self::Downtime(0),
+            Self::Downtime(1),
             Self::FeaturesRss,
             Self::Ready,
             Self::ConditionShown,
@@ -206,6 +217,9 @@ impl Row {
             Self::Liveness => "last good liveness probe → restarted".to_owned(),
             Self::ConfigSeen => "ConfigMap file edited → read in the container".to_owned(),
             Self::LogPast => "how far a log gets past 10 MiB, 200 MiB/s".to_owned(),
+            Self::Downtime(how) => {
+                format!("a new image of {UPDATE_MIB} MiB → downtime, {}", UPDATES[how])
+            }
             Self::FeaturesRss => {
                 format!("RSS for probes, a ConfigMap and rotation, {pods} pods")
             }
@@ -260,6 +274,7 @@ impl Row {
             Self::Liveness => "liveness_seconds".to_owned(),
             Self::ConfigSeen => "config_seen_seconds".to_owned(),
             Self::LogPast => "log_past_mib".to_owned(),
+            Self::Downtime(how) => format!("downtime_seconds_{}", ["prepared", "at_once"][how]),
             Self::FeaturesRss => "features_rss_mib".to_owned(),
             Self::Ready => "cluster_ready_seconds".to_owned(),
             Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
@@ -290,7 +305,7 @@ impl Row {
             Self::Past(..) => format!("{value:.0} MiB"),
             Self::FalseEvictions | Self::Threads(_) | Self::Requests => format!("{value:.0}"),
             Self::One | Self::Restart | Self::Gone | Self::Comeback => format!("{value:.3} s"),
-            Self::Liveness | Self::ConfigSeen => format!("{value:.3} s"),
+            Self::Liveness | Self::ConfigSeen | Self::Downtime(_) => format!("{value:.3} s"),
             Self::ProbeCpu | Self::ExecCpu | Self::ExecRuntimeCpu => format!("{value:.2} %"),
             Self::ProbeJitter => format!("{value:.1} ms"),
             Self::LogPast | Self::FeaturesRss => format!("{value:.1} MiB"),
@@ -336,7 +351,7 @@ impl Row {
             Self::ClusterRss(2) => Goal::AtMost(15.0),
             Self::ClusterPeak => Goal::AtMost(24.0),
             Self::Requests => Goal::BelowKubelet,
-            Self::ConditionShown | Self::Shown | Self::AllShown => Goal::None,
+            Self::ConditionShown | Self::Shown | Self::AllShown | Self::Downtime(_) => Goal::None,
             Self::KibCarried | Self::RssFile(_) | Self::ClusterRss(_) => Goal::None,
             Self::Evicted(..) | Self::Past(..) | Self::DiskEvicted | Self::Watching(_) => {
                 Goal::None

@@ -14,7 +14,9 @@ use crate::{
         block_on,
         containerd::Containerd,
         cri::Cri,
+        images,
         manifest::Pod,
+        registry::Registry,
         slot::Slot,
         world::{Kind, full_name},
     },
@@ -178,6 +180,13 @@ impl Stage {
         fs::write(agent.config_file(), config.replace(&before, &lines)).unwrap();
     }
 
+    /// Adds a line to nodelet's own configuration, for its next start.
+    pub fn configure_own(&self, line: &str) {
+        let Actor::Nodelet(agent) = &self.actor else { unreachable!("only nodelet's is changed") };
+        let mut file = fs::File::options().append(true).open(agent.config_file()).unwrap();
+        writeln!(file, "{line}").unwrap();
+    }
+
     /// The agent's root directory.
     pub fn root_dir(&self) -> PathBuf {
         match &self.actor {
@@ -201,6 +210,27 @@ impl Stage {
             }
             Actor::Kubelet(kubelet) => kubelet.join(kubeconfig),
         }
+    }
+
+    /// Makes an image of so many MiB that shares nothing with another; gives its name. It is in the
+    /// registry alone, or where there is none, in the runtime.
+    pub fn make_image(&self, name: &str, mib: u64, registry: Option<&Registry>) -> String {
+        let dir = self.slot.dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let image = format!("nodelet.test/{name}:1");
+        let archive = images::with_ballast(&dir, &image, mib);
+        let ctr = |arguments: &[&str]| {
+            // The runtime keeps what it sees in its own namespace for as long as it likes.
+            let away = if registry.is_some() { &["--namespace", "away"][..] } else { &[] };
+            self.containerd.ctr(&[away, arguments].concat());
+        };
+        ctr(&["images", "import", archive.to_str().unwrap()]);
+        fs::remove_dir_all(&dir).unwrap();
+        let Some(registry) = registry else { return image };
+        let there = registry.image(&format!("{name}:1"));
+        ctr(&["images", "push", "--plain-http", &there, &image]);
+        ctr(&["images", "rm", "--sync", &image]);
+        there
     }
 
     /// Starts the agent; the floor has none.
