@@ -46,11 +46,11 @@ mod patch;
 pub mod plan;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod pleg;
-mod plugin;
 pub mod podspec;
 mod pressure;
 mod probe;
 mod prober;
+mod program;
 mod publish;
 mod serve;
 mod shutdown;

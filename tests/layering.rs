@@ -68,7 +68,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("clock", Shared),
     ("dbus", Shared),
     ("files", Shared),
-    ("plugin", Shared),
+    ("program", Shared),
     ("publish", Shared),
     ("notify", Leaf),
     ("api", Capability),

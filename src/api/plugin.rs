@@ -9,7 +9,7 @@ use super::{
 use crate::{
     blocking::CREDENTIALS,
     document::{self, Node},
-    plugin::{PluginCommand, PluginFailure, StandardError, run as run_plugin},
+    program::{PLUGIN_DEADLINE, Program, ProgramFailure, StandardError, run as run_program},
 };
 use http::HeaderValue;
 use serde_json::{Value, json};
@@ -19,8 +19,8 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub(super) enum PluginError {
     /// It printed nothing that can be used.
-    #[error(transparent)]
-    Run(#[from] PluginFailure),
+    #[error("the plugin {0}")]
+    Run(ProgramFailure),
     /// What it printed is no ExecCredential.
     #[error("the plugin printed no ExecCredential with a status")]
     Output,
@@ -59,8 +59,10 @@ pub(super) async fn run(plugin: &Plugin, cluster: Value) -> Result<Issued, Plugi
     let info = json!({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec});
     let mut env = plugin.env.clone();
     env.push(("KUBERNETES_EXEC_INFO".to_owned(), info.to_string()));
-    let command = PluginCommand { program: plugin.command.clone(), args: plugin.args.clone(), env };
-    parse(&run_plugin(command, Vec::new(), StandardError::Dropped, &CREDENTIALS).await?)
+    let command = Program { program: plugin.command.clone(), args: plugin.args.clone(), env };
+    let deadline = PLUGIN_DEADLINE;
+    let run = run_program(command, Vec::new(), StandardError::Dropped, deadline, &CREDENTIALS);
+    parse(&run.await.map_err(PluginError::Run)?)
 }
 
 /// The status of an ExecCredential, in JSON or YAML.

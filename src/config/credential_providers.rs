@@ -7,7 +7,7 @@ use crate::{
     files::is_executable,
     image::CredentialProvider,
     model::{Position, parse_duration},
-    plugin::PluginCommand,
+    program::Program,
 };
 use std::{fmt, io, path::Path, sync::Arc};
 
@@ -203,7 +203,7 @@ impl File<'_> {
         let default_cache = self.required(node, path, "defaultCacheDuration");
         CredentialProvider {
             name: name.to_owned(),
-            command: PluginCommand {
+            command: Program {
                 program: self.bin_dir.join(name),
                 args: self.args(node, path),
                 env: self.env(node, path),

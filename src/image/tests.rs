@@ -8,7 +8,7 @@ use super::{
 use crate::{
     cri::ImageFound,
     model::{DataObject, ObjectKind},
-    plugin::PluginCommand,
+    program::Program,
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
 
@@ -450,7 +450,7 @@ async fn credentials_of_plugins_are_tried_last() {
     );
     let provider = CredentialProvider {
         name: "plugin".to_owned(),
-        command: PluginCommand { program: "echo".into(), args: vec![response], env: Vec::new() },
+        command: Program { program: "echo".into(), args: vec![response], env: Vec::new() },
         match_images: vec!["r.io".to_owned()],
         default_cache: Duration::ZERO,
         api_version: version.to_owned(),

@@ -14,7 +14,7 @@ use super::keyring::{Keyring, matches};
 use crate::{
     blocking::REGISTRIES,
     clock,
-    plugin::{PluginCommand, PluginFailure, StandardError, run},
+    program::{PLUGIN_DEADLINE, Program, ProgramFailure, StandardError, run},
 };
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub struct CredentialProvider {
     /// Its name, as logs have it.
     pub name: String,
     /// The program.
-    pub command: PluginCommand,
+    pub command: Program,
     /// Patterns of the images that it is asked for: a registry, with `*` in the parts of its host
     /// name, and the beginning of a path.
     pub match_images: Vec<String>,
@@ -43,8 +43,8 @@ pub struct CredentialProvider {
 /// Why a plugin gave no credentials.
 #[derive(Debug, Error)]
 enum ProviderError {
-    #[error(transparent)]
-    Plugin(#[from] PluginFailure),
+    #[error("the plugin {0}")]
+    Plugin(ProgramFailure),
     #[error(transparent)]
     Response(#[from] ResponseError),
 }
@@ -125,7 +125,9 @@ impl Provider {
         let result: Result<Issued, ProviderError> = async {
             let request = request(&config.api_version, image);
             let command = config.command.clone();
-            let text = run(command, request, StandardError::Shown, &REGISTRIES).await?;
+            let deadline = PLUGIN_DEADLINE;
+            let run = run(command, request, StandardError::Shown, deadline, &REGISTRIES);
+            let text = run.await.map_err(ProviderError::Plugin)?;
             Ok(issued(&text, &config.api_version, image, config.default_cache)?)
         }
         .await;

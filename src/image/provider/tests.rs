@@ -45,11 +45,7 @@ impl Script {
     fn config(&self, match_images: &[&str]) -> CredentialProvider {
         CredentialProvider {
             name: "plugin".to_owned(),
-            command: PluginCommand {
-                program: self.path("plugin"),
-                args: Vec::new(),
-                env: Vec::new(),
-            },
+            command: Program { program: self.path("plugin"), args: Vec::new(), env: Vec::new() },
             match_images: match_images.iter().map(|text| (*text).to_owned()).collect(),
             default_cache: Duration::from_secs(3600),
             api_version: V1.to_owned(),

@@ -1,8 +1,8 @@
-//! Running a plugin: a program that an administrator names and that prints credentials, for the API
-//! server (`api`) or for registries (`image`).
+//! Running another program: a plugin that an administrator names and that prints credentials, for
+//! the API server (`api`) or for registries (`image`), or `mount` and `umount` (`worker`).
 //!
-//! A plugin is not trusted to end or to print little. It runs without a shell, in a process group
-//! of its own, which is killed when the plugin takes too long, prints too much, or is not waited
+//! A program is not trusted to end or to print little. It runs without a shell, in a process group
+//! of its own, which is killed when the program takes too long, prints too much, or is not waited
 //! for any more. What it prints to standard output is never logged.
 
 use crate::blocking::Pool;
@@ -24,15 +24,15 @@ use tokio::{
 };
 
 /// The longest time that a plugin may run.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// The most that a plugin may print, in bytes. A token and a certificate have a few thousand.
+pub const PLUGIN_DEADLINE: Duration = Duration::from_secs(60);
+/// The most that a program may print, in bytes. A token and a certificate have a few thousand.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// How much of standard error is kept, in bytes.
 const MAX_SAID: usize = 1024;
 
 /// A program and how it is run.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PluginCommand {
+pub struct Program {
     /// The program: a path, or a name that is looked up in `PATH`.
     pub program: PathBuf,
     /// Its arguments.
@@ -42,13 +42,13 @@ pub struct PluginCommand {
 }
 
 /// Arguments and environment may hold secrets.
-impl fmt::Debug for PluginCommand {
+impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PluginCommand").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("Program").field("program", &self.program).finish_non_exhaustive()
     }
 }
 
-/// What becomes of a plugin's standard error.
+/// What becomes of a program's standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardError {
     /// Nobody sees it.
@@ -57,17 +57,17 @@ pub enum StandardError {
     Shown,
 }
 
-/// Why a plugin printed nothing that can be used.
+/// Why a program printed nothing that can be used. The texts go on from the program's name.
 #[derive(Debug, Error)]
-pub enum PluginFailure {
+pub enum ProgramFailure {
     /// It could not be started.
-    #[error("the plugin can't be run: {0}")]
+    #[error("can't be run: {0}")]
     Start(io::Error),
     /// Its output could not be read.
-    #[error("the plugin's output can't be read: {0}")]
+    #[error("printed something that can't be read: {0}")]
     Read(io::Error),
     /// It ran too long, and was killed.
-    #[error("the plugin did not end within {} s and was killed{said}", .deadline.as_secs())]
+    #[error("did not end within {} s and was killed{said}", .deadline.as_secs())]
     Late {
         /// The time that it had.
         deadline: Duration,
@@ -75,14 +75,14 @@ pub enum PluginFailure {
         said: Said,
     },
     /// It printed too much, and was killed.
-    #[error("the plugin printed more than {MAX_OUTPUT} bytes and was killed")]
+    #[error("printed more than {MAX_OUTPUT} bytes and was killed")]
     TooLong,
     /// It said itself that it failed.
-    #[error("the plugin failed ({0}){1}")]
+    #[error("failed ({0}){1}")]
     Failed(ExitStatus, Said),
 }
 
-/// The beginning of what a plugin has printed to standard error.
+/// The beginning of what a program has printed to standard error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said(Vec<u8>);
 
@@ -96,7 +96,7 @@ impl fmt::Display for Said {
     }
 }
 
-/// Kills the process group of a plugin, unless it was waited for.
+/// Kills the process group of a program, unless it was waited for.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -104,62 +104,50 @@ impl Drop for Group {
         if let Some(group) = self.0.take()
             && let Err(err) = killpg(group, Signal::SIGKILL)
         {
-            tracing::debug!(%err, "cannot kill the process group of a plugin");
+            tracing::debug!(%err, "cannot kill the process group of a program");
         }
     }
 }
 
-/// A plugin that runs. The fields are dropped in this order: the group's leader is not reaped yet
+/// A program that runs. The fields are dropped in this order: the group's leader is not reaped yet
 /// when its group is killed, so no other group can have its number.
 struct Running {
     group: Group,
     child: Child,
 }
 
-/// Runs a plugin with `input` on its standard input, and gives what it prints. The program's file
-/// system may not answer: the plugin is started on a thread of `pool`.
+/// Runs a program with `input` on its standard input, and gives what it prints. Its file system may
+/// not answer: it is started on a thread of `pool`.
 ///
 /// # Errors
-/// When the plugin does not end well, or prints too much.
+/// When the program does not end well within `deadline`, or prints too much.
 ///
 /// # Cancel safety
-/// Dropping it kills the plugin and its children.
+/// Dropping it kills the program and its children.
 pub async fn run(
-    command: PluginCommand,
+    command: Program,
     input: Vec<u8>,
     standard_error: StandardError,
-    pool: &'static Pool,
-) -> Result<Vec<u8>, PluginFailure> {
-    run_within(DEADLINE, command, input, standard_error, pool).await
-}
-
-async fn run_within(
     deadline: Duration,
-    command: PluginCommand,
-    input: Vec<u8>,
-    standard_error: StandardError,
     pool: &'static Pool,
-) -> Result<Vec<u8>, PluginFailure> {
+) -> Result<Vec<u8>, ProgramFailure> {
     let mut said = Said::default();
     let finished = timeout(deadline, async {
         let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
         let started = pool.run(move || start(&command, stdin, standard_error)).await;
-        let started = started.map_err(|crashed| PluginFailure::Start(io::Error::other(crashed)))?;
-        finish(started.map_err(PluginFailure::Start)?, input, &mut said.0).await
+        let started =
+            started.map_err(|crashed| ProgramFailure::Start(io::Error::other(crashed)))?;
+        finish(started.map_err(ProgramFailure::Start)?, input, &mut said.0).await
     });
     match finished.await {
-        Err(_) => Err(PluginFailure::Late { deadline, said }),
+        Err(_) => Err(ProgramFailure::Late { deadline, said }),
         Ok(Err(failure)) => Err(failure),
         Ok(Ok((text, status))) if status.success() => Ok(text),
-        Ok(Ok((_, status))) => Err(PluginFailure::Failed(status, said)),
+        Ok(Ok((_, status))) => Err(ProgramFailure::Failed(status, said)),
     }
 }
 
-fn start(
-    command: &PluginCommand,
-    stdin: Stdio,
-    standard_error: StandardError,
-) -> io::Result<Running> {
+fn start(command: &Program, stdin: Stdio, standard_error: StandardError) -> io::Result<Running> {
     let child = Command::new(&command.program)
         .args(&command.args)
         .envs(command.env.iter().map(|(name, value)| (name, value)))
@@ -176,24 +164,24 @@ fn start(
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
-    // The agent is protected from the OOM killer (OOMScoreAdjust= of its unit), and a plugin is not
-    // the agent.
+    // The agent is protected from the OOM killer (OOMScoreAdjust= of its unit), and no other
+    // program is.
     if let Some(pid) = child.id() {
         let path = format!("/proc/{pid}/oom_score_adj");
         if let Err(err) = std::fs::write(path, "0") {
-            tracing::debug!(%err, "cannot set the OOM score of a plugin");
+            tracing::debug!(%err, "cannot set the OOM score of a program");
         }
     }
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     Ok(Running { group: Group(pid.map(Pid::from_raw)), child })
 }
 
-/// Everything that a plugin prints, and how it ended. `said` gets its standard error meanwhile.
+/// Everything that a program prints, and how it ended. `said` gets its standard error meanwhile.
 async fn finish(
     mut running: Running,
     input: Vec<u8>,
     said: &mut Vec<u8>,
-) -> Result<(Vec<u8>, ExitStatus), PluginFailure> {
+) -> Result<(Vec<u8>, ExitStatus), ProgramFailure> {
     let Child { stdin, stdout, stderr, .. } = &mut running.child;
     let (stdin, stdout, stderr) = (stdin.take(), stdout.take(), stderr.take());
     let (text, (), ()) = tokio::try_join!(
@@ -201,10 +189,10 @@ async fn finish(
             let mut text = Vec::new();
             if let Some(output) = stdout {
                 let read = output.take(MAX_OUTPUT + 1).read_to_end(&mut text).await;
-                read.map_err(PluginFailure::Read)?;
+                read.map_err(ProgramFailure::Read)?;
             }
             if u64::try_from(text.len()).is_ok_and(|length| length > MAX_OUTPUT) {
-                return Err(PluginFailure::TooLong);
+                return Err(ProgramFailure::TooLong);
             }
             Ok(text)
         },
@@ -217,12 +205,12 @@ async fn finish(
             Ok(())
         },
     )?;
-    let status = running.child.wait().await.map_err(PluginFailure::Read)?;
+    let status = running.child.wait().await.map_err(ProgramFailure::Read)?;
     running.group.0 = None;
     Ok((text, status))
 }
 
-/// Keeps the beginning and reads all, so that the plugin never waits for a reader.
+/// Keeps the beginning and reads all, so that the program never waits for a reader.
 async fn listen(from: Option<impl AsyncRead + Unpin>, said: &mut Vec<u8>) {
     let Some(mut from) = from else { return };
     let mut part = [0; 512];
@@ -233,11 +221,11 @@ async fn listen(from: Option<impl AsyncRead + Unpin>, said: &mut Vec<u8>) {
     }
 }
 
-/// A plugin that does not read its input says by its output whether it needed it.
+/// A program that does not read its input says by its output whether it needed it.
 async fn feed(to: Option<ChildStdin>, input: &[u8]) {
     let Some(mut to) = to else { return };
     if let Err(err) = to.write_all(input).await {
-        tracing::debug!(%err, "a plugin has not read its input");
+        tracing::debug!(%err, "a program has not read its input");
     }
 }
 
@@ -249,16 +237,16 @@ mod tests {
     use crate::blocking::REGISTRIES;
     use std::path::Path;
 
-    fn command(script: &str) -> PluginCommand {
-        PluginCommand {
+    fn command(script: &str) -> Program {
+        Program {
             program: "/bin/sh".into(),
             args: vec!["-c".to_owned(), script.to_owned()],
             env: vec![("GIVEN".to_owned(), "given".to_owned())],
         }
     }
 
-    async fn run_shown(command: PluginCommand, input: &str) -> Result<Vec<u8>, PluginFailure> {
-        run(command, input.into(), StandardError::Shown, &REGISTRIES).await
+    async fn run_shown(command: Program, input: &str) -> Result<Vec<u8>, ProgramFailure> {
+        run(command, input.into(), StandardError::Shown, PLUGIN_DEADLINE, &REGISTRIES).await
     }
 
     async fn wait_gone(pid: &str) {
@@ -277,19 +265,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_gets_its_input_and_environment() {
+    async fn a_program_gets_its_input_and_environment() {
         let text = run_shown(command("cat; echo \" $GIVEN\"; echo warning >&2"), "asked").await;
         assert_eq!(text.unwrap(), b"asked given\n");
-        // A plugin that reads nothing is as good.
+        // One that reads nothing is as good.
         assert_eq!(run_shown(command("echo x"), &"y".repeat(1000)).await.unwrap(), b"x\n");
-        let quiet = run(command("cat"), Vec::new(), StandardError::Dropped, &REGISTRIES).await;
+        let quiet =
+            run(command("cat"), Vec::new(), StandardError::Dropped, PLUGIN_DEADLINE, &REGISTRIES)
+                .await;
         assert_eq!(quiet.unwrap(), b"");
     }
 
     #[tokio::test]
-    async fn output_without_end_is_cut_and_the_plugin_killed() {
+    async fn output_without_end_is_cut_and_the_program_killed() {
         let error = run_shown(command("yes"), "").await.unwrap_err();
-        assert!(matches!(error, PluginFailure::TooLong), "{error}");
+        assert!(matches!(error, ProgramFailure::TooLong), "{error}");
     }
 
     #[tokio::test]
@@ -297,34 +287,30 @@ mod tests {
         let long =
             command("echo 'no\taccess' >&2; head -c 100000 /dev/zero | tr '\\0' x >&2; exit 3");
         let text = run_shown(long, "").await.unwrap_err().to_string();
-        assert!(text.starts_with("the plugin failed (exit status: 3): no access xxx"), "{text}");
+        assert!(text.starts_with("failed (exit status: 3): no access xxx"), "{text}");
         assert!(text.len() < MAX_SAID + 100, "{}", text.len());
         let hidden = command("echo SECRET >&2; exit 3");
-        let hidden = run(hidden, Vec::new(), StandardError::Dropped, &REGISTRIES).await;
+        let hidden =
+            run(hidden, Vec::new(), StandardError::Dropped, PLUGIN_DEADLINE, &REGISTRIES).await;
         let text = hidden.unwrap_err().to_string();
-        assert_eq!(text, "the plugin failed (exit status: 3); run it by hand to see why");
+        assert_eq!(text, "failed (exit status: 3); run it by hand to see why");
     }
 
     #[tokio::test]
-    async fn a_plugin_that_does_not_end_is_killed() {
+    async fn a_program_that_does_not_end_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
         let script = format!("echo $$ > {}; echo asking >&2; exec sleep 1000", file.display());
         let deadline = Duration::from_secs(2);
-        let late = run_within(
-            deadline,
-            command(&script),
-            b"x".to_vec(),
-            StandardError::Shown,
-            &REGISTRIES,
-        );
+        let input = b"x".to_vec();
+        let late = run(command(&script), input, StandardError::Shown, deadline, &REGISTRIES);
         let error = late.await.unwrap_err().to_string();
-        assert_eq!(error, "the plugin did not end within 2 s and was killed: asking");
+        assert_eq!(error, "did not end within 2 s and was killed: asking");
         wait_gone(&std::fs::read_to_string(&file).unwrap()).await;
     }
 
     #[tokio::test]
-    async fn dropping_kills_the_plugin_and_its_children() {
+    async fn dropping_kills_the_program_and_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pids");
         let script =
@@ -344,10 +330,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_that_can_not_be_run_is_an_error() {
-        let missing = PluginCommand { program: "/nonexistent/plugin".into(), ..command("") };
-        assert!(matches!(run_shown(missing, "").await, Err(PluginFailure::Start(_))));
-        let nul = PluginCommand { args: vec!["a\0b".to_owned()], ..command("") };
-        assert!(matches!(run_shown(nul, "").await, Err(PluginFailure::Start(_))));
+    async fn a_program_that_can_not_be_run_is_an_error() {
+        let missing = Program { program: "/nonexistent/program".into(), ..command("") };
+        assert!(matches!(run_shown(missing, "").await, Err(ProgramFailure::Start(_))));
+        let nul = Program { args: vec!["a\0b".to_owned()], ..command("") };
+        assert!(matches!(run_shown(nul, "").await, Err(ProgramFailure::Start(_))));
     }
 }
