@@ -29,6 +29,7 @@ pub fn gather(plan: &Plan, floor_at_a_time: &[(usize, f64)], kubelet: Option<&Pa
         "profile": if cfg!(debug_assertions) { "debug: not to be compared with anything" } else { "release" },
         "plan": {
             "rounds": plan.rounds,
+            "feature_rounds": plan.feature_rounds,
             "singles": plan.singles,
             "pods": plan.pods,
             "idle_seconds": plan.idle.as_secs(),

@@ -1,4 +1,4 @@
-//! What comes out: a table on the terminal; JSON, the same table and a plot as files.
+//! What comes out: tables on the terminal; JSON, the same tables and a plot as files.
 
 use crate::{
     measure::Plan,
@@ -11,23 +11,29 @@ use std::{fmt::Write as _, fs, io::Write as _, path::Path};
 
 /// Writes all of it into `dir` and the table to the terminal.
 pub fn write(figures: &Figures, plan: &Plan, facts: &Value, dir: &Path) {
-    let cells = cells(figures, plan);
-    let table = format!("{}\n{}", markdown(&cells), circumstances(facts));
     let json = json!({ "facts": facts, "rows": figures.to_json() });
     fs::write(dir.join("bench.json"), serde_json::to_string_pretty(&json).unwrap()).unwrap();
-    fs::write(dir.join("bench.md"), &table).unwrap();
     fs::write(dir.join("bench.svg"), plot::svg(figures, plan)).unwrap();
     let mut terminal = std::io::stdout().lock();
-    writeln!(terminal, "\n{}\n{}", aligned(&cells), circumstances(facts)).unwrap();
-    let at = dir.display();
-    writeln!(terminal, "Written: {at}/bench.json, {at}/bench.md, {at}/bench.svg").unwrap();
+    for (file, of_features) in [("bench.md", false), ("features.md", true)] {
+        let (path, cells) = (dir.join(file), cells(figures, plan, of_features));
+        if cells.len() == 1 {
+            // That of an earlier run would be published as this one's.
+            fs::remove_file(path).ok();
+            continue;
+        }
+        let measured = circumstances(facts, of_features);
+        fs::write(path, format!("{}\n{measured}", markdown(&cells))).unwrap();
+        writeln!(terminal, "\n{}\n{measured}", aligned(&cells)).unwrap();
+    }
+    writeln!(terminal, "Written into {}", dir.display()).unwrap();
 }
 
-/// The table: a head and a row of cells for everything that was measured.
-fn cells(figures: &Figures, plan: &Plan) -> Vec<[String; 6]> {
+/// A table: a head and a row of cells for everything that was measured.
+fn cells(figures: &Figures, plan: &Plan, of_features: bool) -> Vec<[String; 6]> {
     let head = ["", "kubelet", "floor", "nodelet", "goal", ""].map(str::to_owned);
     let mut cells = vec![head];
-    for row in Row::all() {
+    for row in Row::all().into_iter().filter(|row| row.is_of_features() == of_features) {
         let shown = |candidate| {
             figures.figure(row, candidate).map_or_else(String::new, |value| row.show(value))
         };
@@ -85,7 +91,7 @@ fn aligned(cells: &[[String; 6]]) -> String {
     text
 }
 
-fn circumstances(facts: &Value) -> String {
+fn circumstances(facts: &Value, of_features: bool) -> String {
     let text = |pointer: &str| match facts.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => "none".to_owned(),
@@ -101,15 +107,25 @@ fn circumstances(facts: &Value) -> String {
         true => "as given by BENCH_FLOOR.".to_owned(),
         false => format!("its best: a full node took {}.", floor.join(", ")),
     };
-    let rounds = match text("/plan/rounds").as_str() {
-        "1" => "Single samples of 1 round".to_owned(),
+    let rounds = if of_features { "/plan/feature_rounds" } else { "/plan/rounds" };
+    let rounds = match text(rounds).as_str() {
+        "1" => "1 round".to_owned(),
         rounds => format!("Medians of {rounds} rounds"),
+    };
+    let floor = match of_features {
+        true => String::new(),
+        false => {
+            format!("The floor makes {} calls at a time, {floor}\n", text("/floor/at_a_time"))
+        }
+    };
+    let idle_rounds = match of_features {
+        true => String::new(),
+        false => format!(", {} each", text("/plan/idle_rounds")),
     };
     format!(
         "Measured on {date} ({profile}): {processor}, {cores} cores, {memory}; {system}, Linux {kernel}, cgroup {cgroup}.\n\
          nodelet {nodelet}, kubelet {kubelet}, containerd {containerd}, runc {runc}.\n\
-         {rounds} ({singles} pods each where one pod is measured); idle windows of {idle} s, {idle_rounds} each.\n\
-         The floor makes {at_a_time} calls at a time, {floor}\n",
+         {rounds} ({singles} pods each where one pod is measured); windows of {idle} s{idle_rounds}.\n{floor}",
         date = text("/date"),
         profile = text("/profile"),
         processor = text("/machine/processor"),
@@ -124,7 +140,5 @@ fn circumstances(facts: &Value) -> String {
         runc = text("/versions/runc"),
         singles = text("/plan/singles"),
         idle = text("/plan/idle_seconds"),
-        idle_rounds = text("/plan/idle_rounds"),
-        at_a_time = text("/floor/at_a_time"),
     )
 }

@@ -171,6 +171,22 @@ impl Row {
         rows
     }
 
+    /// Whether the act of features measures it, which has a table of its own.
+    pub fn is_of_features(self) -> bool {
+        matches!(
+            self,
+            Self::ProbeCpu
+                | Self::ProbeJitter
+                | Self::ExecCpu
+                | Self::ExecRuntimeCpu
+                | Self::Liveness
+                | Self::ConfigSeen
+                | Self::LogPast
+                | Self::Downtime(_)
+                | Self::FeaturesRss
+        )
+    }
+
     /// In words.
     pub fn label(self, pods: usize) -> String {
         let at = |place: usize| if place == 2 { pods } else { IDLE_PODS[place].min(pods) };
