@@ -54,15 +54,17 @@ impl Answer {
 
 /// Asks, and follows redirects to the same host.
 pub(super) async fn get(tls: &Arc<ClientConfig>, first: &HttpGet) -> Result<Answer, NetworkError> {
-    let mut get = first.clone();
+    let mut redirect = None;
     for _ in 0..MAX_REQUESTS {
+        let get = redirect.as_ref().unwrap_or(first);
         let of = |error| NetworkError::Of { url: get.url(), error: Box::new(error) };
-        let answer = ask(tls, &get).await.map_err(of)?;
+        let answer = ask(tls, get).await.map_err(of)?;
         let Some(location) = answer.redirect() else { return Ok(answer) };
-        match redirected(&get, location).map_err(of)? {
-            Some(next) => get = next,
-            None => return Ok(answer),
+        let next = redirected(get, location).map_err(of)?;
+        if next.is_none() {
+            return Ok(answer);
         }
+        redirect = next;
     }
     Err(NetworkError::Of { url: first.url(), error: Box::new(NetworkError::Redirects) })
 }
@@ -137,11 +139,11 @@ fn without_dots(path: &str) -> String {
 
 async fn ask(tls: &Arc<ClientConfig>, get: &HttpGet) -> Result<Answer, NetworkError> {
     let stream = connect(&get.host, get.port).await?;
-    // An error here only makes the request slower.
-    stream.set_nodelay(true).ok();
     if !get.https {
         return exchange(stream, get).await;
     }
+    // The request follows the end of the handshake at once. An error here only makes it slower.
+    stream.set_nodelay(true).ok();
     // On the heap: a connection over TLS is larger than all the rest.
     Box::pin(async {
         let name = ServerName::try_from(get.host.clone());
