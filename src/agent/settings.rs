@@ -3,9 +3,10 @@
 use crate::{
     admission,
     cgroup::{CgroupSettings, CgroupVersion, Cgroups, SystemdSockets},
-    config::{Config, Enforce, PidsLimit},
-    cri::{NodeFacts, to_cri},
+    config::{Config, Enforce, PidsLimit, SwapBehavior},
+    cri::{NodeFacts, to_cri, to_cri::Swap},
     image::{CredentialPaths, ImageSettings, gc::GcSettings},
+    machine,
     model::NodeCapacity,
     plan::PlanSettings,
     podspec::{CgroupOptions, IdSpace, IdSpaceError},
@@ -43,7 +44,7 @@ pub(super) fn host_settings(
             memory_bytes: capacity.memory_bytes,
             cgroup_v2: cgroups.version() == CgroupVersion::V2,
             hugepage_sizes_bytes: cgroups.limited_page_sizes(capacity),
-            swap_controller: accounts_swap(cgroups.version()),
+            swap: swap(config, cgroups.version()),
             cpu_cfs_quota: config.pods.cfs_period.is_some(),
             cpu_period_micros: micros(period),
             single_process_oom_kill: config.pods.single_process_oom_kill,
@@ -145,6 +146,16 @@ pub(super) fn enforces_pods(config: &Config) -> bool {
 fn home_dir() -> Option<PathBuf> {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid());
     user.ok().flatten().map(|user| user.dir)
+}
+
+/// What of swap containers may use, as far as the kernel can tell.
+fn swap(config: &Config, version: CgroupVersion) -> Option<Swap> {
+    accounts_swap(version).then(|| match config.pods.swap {
+        SwapBehavior::NoSwap => Swap::No,
+        SwapBehavior::LimitedSwap => {
+            Swap::Limited { node_bytes: machine::swap_bytes(Path::new("/")) }
+        }
+    })
 }
 
 /// Whether memory cgroups account for swap, which is off on some kernels.

@@ -153,6 +153,15 @@ fn in_order(mistakes: &mut Vec<Mistake>, files: &[SourceFile]) {
     mistakes.dedup();
 }
 
+/// Says of an unknown field that it is known in the other kind of document.
+fn misplaced(in_nodelets: bool, path: &str) -> &'static str {
+    let (other, hint) = match in_nodelets {
+        true => (KUBELET, "; it belongs into a document of kind KubeletConfiguration"),
+        false => (NODELET, "; it belongs into a document of kind NodeletConfiguration"),
+    };
+    if other.iter().any(|field| field.name == path) { hint } else { "" }
+}
+
 /// What flags alone can say.
 #[derive(Default)]
 struct Own {
@@ -205,6 +214,9 @@ impl Gathering {
         for finding in walk(&document.root, if strict { NODELET } else { KUBELET }, "") {
             let mut mistake =
                 Mistake { location: Arc::clone(&place.location), problem: finding.problem };
+            if finding.kind == FindingKind::Unknown {
+                mistake.problem.message += misplaced(strict, &mistake.problem.path);
+            }
             match finding.kind {
                 FindingKind::Unknown if !strict => self.unknown.push(mistake),
                 FindingKind::Unknown | FindingKind::WrongType | FindingKind::Duplicate => {

@@ -1,12 +1,14 @@
 //! What was merged, validated into a [`Config`].
 
 use super::{
-    admission, cluster, container_logs, eviction, image_gc, names,
+    admission, cluster, container_logs, eviction,
+    guards::SWAP,
+    image_gc, names,
     read::{Reader, Zero, texts},
     settings::{
         CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
         LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
-        Reserved, SourceConfig,
+        Reserved, SourceConfig, SwapBehavior,
     },
     shutdown,
     tree::{Mistake, Place, Tree},
@@ -180,6 +182,11 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         cfs_period: cfs_period.filter(|_| r.bool("cpuCFSQuota").unwrap_or(true)),
         seccomp_default: r.bool("seccompDefault").unwrap_or(default.seccomp_default),
         single_process_oom_kill: r.bool("singleProcessOOMKill"),
+        swap: eviction::choice(
+            r,
+            SWAP,
+            [("NoSwap", SwapBehavior::NoSwap), ("LimitedSwap", SwapBehavior::LimitedSwap)],
+        ),
         allowed_unsafe_sysctls: sysctls(r),
         priority_classes: eviction::priority_classes(nodelet),
         runtime_classes: admission::runtime_classes(nodelet),

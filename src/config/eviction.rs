@@ -123,7 +123,7 @@ fn map<'a>(r: &Reader<'a>, setting: Setting) -> BTreeMap<&'a str, &'a str> {
 }
 
 /// One of two words, the first by default.
-fn choice<T: Copy>(r: &mut Reader<'_>, path: &str, words: [(&str, T); 2]) -> T {
+pub(super) fn choice<T: Copy>(r: &mut Reader<'_>, path: &str, words: [(&str, T); 2]) -> T {
     let [first, second] = words;
     let Some((text, place)) = r.filled_text(path) else { return first.1 };
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {

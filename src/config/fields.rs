@@ -509,10 +509,14 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("fail-swap-on", THE_AGENT_ITSELF).default("false"),
         "refuse to start while swap is on; the kubelet's default is true",
     ),
-    ignored(
+    Field::yes(
         "memorySwap",
-        Object(&[ignored("swapBehavior", String, KERNEL_MEMORY)]),
-        "the agent does not limit how containers use swap",
+        Object(&[differs_with(
+            "swapBehavior",
+            String,
+            &default("NoSwap"),
+            "what of swap containers may use: `NoSwap`, or on cgroup v2 `LimitedSwap`: those of Burstable pods a part, in proportion to their memory requests. Static pods get it, too, unless their priority is one of the system's; the kubelet gives them none",
+        )]),
     ),
     yes_with(
         "containerLogMaxSize",

@@ -3,6 +3,9 @@
 
 use super::{host::HostFacts, read::Reader};
 
+/// Path of the field that says who may use swap.
+pub(super) const SWAP: &str = "memorySwap.swapBehavior";
+
 /// Reports every such field.
 pub(super) fn guards(r: &mut Reader<'_>, host: &HostFacts) {
     if let Some(place) = r.switched_on("failSwapOn").filter(|_| host.swap_on) {
@@ -17,6 +20,11 @@ pub(super) fn guards(r: &mut Reader<'_>, host: &HostFacts) {
         let place = r.tree.get("singleProcessOOMKill").map_or(r.tree.place(), |tree| tree.place());
         let must = "this host uses cgroup v1, where an OOM kill always takes one process";
         r.invalid(place, "singleProcessOOMKill", false, must);
+    }
+    let limited = r.filled_text(SWAP).filter(|(text, _)| *text == "LimitedSwap" && host.cgroup_v1);
+    if let Some((text, place)) = limited {
+        let must = "this host uses cgroup v1: move it to cgroup v2, or use NoSwap";
+        r.invalid(place, SWAP, text, must);
     }
     if let Some(place) = r.switched_on("protectKernelDefaults") {
         for wrong in &host.kernel {

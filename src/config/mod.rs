@@ -41,7 +41,7 @@ pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
     CgroupConfig, ClusterConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
     ImageGcConfig, ImagesConfig, LogFormat, LoggingConfig, NodeConfig, NodeTaint, PathsConfig,
-    PidsLimit, PodsConfig, ProcessConfig, Rate, Reserved, SourceConfig,
+    PidsLimit, PodsConfig, ProcessConfig, Rate, Reserved, SourceConfig, SwapBehavior,
 };
 pub use tree::Mistake;
 

@@ -261,6 +261,15 @@ pub enum PidsLimit {
     Tasks(i64),
 }
 
+/// What of swap containers may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapBehavior {
+    /// None.
+    NoSwap,
+    /// A part of the node's, by their memory requests.
+    LimitedSwap,
+}
+
 /// How pods are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsConfig {
@@ -287,6 +296,8 @@ pub struct PodsConfig {
     /// `singleProcessOOMKill`: an OOM kill takes one process instead of the whole container
     /// (cgroup v2). Default `None`: false on v2; v1 knows nothing else than true.
     pub single_process_oom_kill: Option<bool>,
+    /// `memorySwap.swapBehavior`. Default `NoSwap`.
+    pub swap: SwapBehavior,
     /// `allowedUnsafeSysctls`: names, or prefixes with `*` at the end. Default none.
     pub allowed_unsafe_sysctls: Vec<String>,
     /// `priorityClasses`: the priority of pods that name a class and no priority. Default none; the
@@ -314,6 +325,7 @@ impl Default for PodsConfig {
             cfs_period: Some(Duration::from_millis(100)),
             seccomp_default: false,
             single_process_oom_kill: None,
+            swap: SwapBehavior::NoSwap,
             allowed_unsafe_sysctls: Vec::new(),
             priority_classes: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),

@@ -106,7 +106,7 @@ podPidsLimit: 100\nresolvConf: ''\ncpuCFSQuota: false\nmaxOpenFiles: 1024\n\
 maxParallelImagePulls: 4\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
 kubeReserved: {cpu: '1', ephemeral-storage: '0'}\nenforceNodeAllocatable: []\n\
 allowedUnsafeSysctls: ['net.*', kernel/msgmax]\nlogging: {format: json, verbosity: 4}\n\
-crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\n\
+crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
 containerRuntimeEndpoint: unix:///run/demo.sock\nenableControllerAttachDetach: false\n---\n";
     let own = "runDir: /run/demo\nowner: me\ncontainerLogLinksDir: /links\nstartConcurrency: 3\n";
     let config = config(&format!("{text}{OWN_HEAD}{own}"));
@@ -136,6 +136,7 @@ containerRuntimeEndpoint: unix:///run/demo.sock\nenableControllerAttachDetach: f
         Reserved { cpu_milli: 500, memory_bytes: 1 << 30, pids: 10, ..Reserved::default() };
     want.cgroup.kube_reserved = Reserved { cpu_milli: 1000, ..Reserved::default() };
     want.pods.single_process_oom_kill = Some(true);
+    want.pods.swap = SwapBehavior::LimitedSwap;
     want.cri.request_timeout = Duration::from_secs(10);
     want.cri.endpoint = Endpoint::unix("/run/demo.sock".into());
     want.cri.image_endpoint = want.cri.endpoint.clone();
@@ -310,9 +311,9 @@ fn what_was_asked_for_and_is_not_there_is_an_error() {
         kernel: vec![KernelSetting { name: "kernel/panic", expected: 10, actual: 0 }],
     };
     assert!(try_load("failSwapOn: false\nfailCgroupV1: false\n", &[], &[], &host).is_ok());
-    let all = "failSwapOn: true\nfailCgroupV1: true\nsingleProcessOOMKill: false\nprotectKernelDefaults: true\n";
+    let all = "failSwapOn: true\nfailCgroupV1: true\nsingleProcessOOMKill: false\nprotectKernelDefaults: true\nmemorySwap: {swapBehavior: LimitedSwap}\n";
     let error = try_load(all, &[], &[], &host).unwrap_err().to_string();
-    assert_eq!(error.lines().count(), 4, "{error}");
+    assert_eq!(error.lines().count(), 5, "{error}");
     assert!(
         error.contains("invalid kernel flag: kernel/panic, expected value: 10, actual value: 0")
     );
@@ -322,14 +323,20 @@ fn what_was_asked_for_and_is_not_there_is_an_error() {
 
 #[test]
 fn unknown_fields_are_told_and_do_not_stop_a_start() {
-    let loaded =
-        try_load("maxPod: 5\nfutureThing: {a: b}\n", &[], &[], &HostFacts::default()).unwrap();
+    let loaded = try_load(
+        "maxPod: 5\nfutureThing: {a: b}\nprepareUpdates: false\n",
+        &[],
+        &[],
+        &HostFacts::default(),
+    )
+    .unwrap();
     let unknown: Vec<String> = loaded.unknown.iter().map(ToString::to_string).collect();
     assert_eq!(
         unknown,
         [
             "main.yaml: line 3, column 1: maxPod: unknown field, did you mean \"maxPods\"?",
             "main.yaml: line 4, column 1: futureThing: unknown field",
+            "main.yaml: line 5, column 1: prepareUpdates: unknown field; it belongs into a document of kind NodeletConfiguration",
         ]
     );
     assert_eq!(loaded.config.notices, unknown);

@@ -22,6 +22,7 @@ mod objects;
 mod oom;
 mod priority;
 mod resources;
+mod swap;
 mod sysctl;
 mod user_namespace;
 
@@ -57,6 +58,7 @@ pub use resources::{
     Amounts, QosClass, container_amounts, container_limits, container_requests, effective_requests,
     has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
+pub use swap::swap_limit;
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };

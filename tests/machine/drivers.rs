@@ -63,6 +63,9 @@ pub fn slices_hold_what_manifests_ask() {
     an_empty_dir_lies_on_huge_pages(&node);
     assert_eq!(node.running(), running, "nothing else restarts");
     node.note("huge pages");
+    a_burstable_pod_has_its_part_of_the_swap(&node);
+    assert_eq!(node.running(), running, "nothing else restarts");
+    node.note("swap");
     over_the_bus_and_without_one(&node);
     node.note("over the bus, and without one");
     systemd_executes_itself_anew_all_the_time(&node);
@@ -128,6 +131,36 @@ fn an_empty_dir_lies_on_huge_pages(node: &Node) {
     );
     assert_eq!(node.run("grep hugetlbfs /proc/mounts").code, 1);
     node.sh("sysctl -q vm.nr_hugepages=0");
+}
+
+/// `LimitedSwap`: as much of the swap as the pod requests of the memory.
+fn a_burstable_pod_has_its_part_of_the_swap(node: &Node) {
+    let config = "/etc/nodelet/config.d/10-test.conf";
+    node.sh("fallocate -l 64M /var/swap && chmod 600 /var/swap && mkswap -q /var/swap && swapon /var/swap");
+    node.sh(&format!(
+        "sed -i 's/^cgroupDriver:/memorySwap: {{ swapBehavior: LimitedSwap }}\\n&/' {config} && systemctl restart nodelet"
+    ));
+    let swaps = Pod::with_main("swaps", FOREVER)
+        .set("containers/0/resources", json!({ "requests": { "memory": "256Mi" } }));
+    let never = Pod::running("never");
+    node.drop_pods(&[swaps, never]);
+    node.wait_running(&["solid", "elastic", "free", "swaps", "never"]);
+    let kib = |name: &str| -> u64 {
+        let line = node.sh(&format!("grep -oP '^{name}: *\\K[0-9]+' /proc/meminfo"));
+        line.trim().parse().unwrap()
+    };
+    let part = (256 << 20) * (kib("SwapTotal") << 10) / (kib("MemTotal") << 10);
+    let limit = |pod: &str| {
+        let id = node.running()[&format!("{pod}/main")].id.clone();
+        let scope = format!("find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-{id}.scope'");
+        node.sh(&format!("cat $({scope})/memory.swap.max")).trim().to_owned()
+    };
+    // The kernel counts in pages.
+    assert_eq!(limit("swaps"), (part / 4096 * 4096).to_string());
+    assert_eq!(limit("never"), "0");
+    node.sh(&format!("rm {MANIFESTS}/swaps.yaml {MANIFESTS}/never.yaml"));
+    node.wait_running(&PODS);
+    node.sh("swapoff /var/swap && rm /var/swap");
 }
 
 /// Without systemd's own socket there is the bus; with it, no bus is needed.

@@ -191,7 +191,7 @@ pub fn node_facts(cgroup_v2: bool) -> NodeFacts {
         memory_bytes: 8 << 30,
         cgroup_v2,
         hugepage_sizes_bytes: Vec::new(),
-        swap_controller: false,
+        swap: None,
         cpu_cfs_quota: true,
         cpu_period_micros: 100_000,
         single_process_oom_kill: None,

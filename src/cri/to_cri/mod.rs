@@ -31,8 +31,8 @@ pub struct NodeFacts {
     pub cgroup_v2: bool,
     /// Sizes in bytes of the huge pages that a cgroup can limit; none without a hugetlb controller.
     pub hugepage_sizes_bytes: Vec<u64>,
-    /// Whether memory cgroups account for swap; containers then get none.
-    pub swap_controller: bool,
+    /// What of swap containers may use; `None` where memory cgroups do not account for it.
+    pub swap: Option<Swap>,
     /// `cpuCFSQuota`
     pub cpu_cfs_quota: bool,
     /// `cpuCFSQuotaPeriod` in microseconds.
@@ -47,6 +47,18 @@ pub struct NodeFacts {
     pub seccomp_root: String,
     /// Paths to mask that exist on this machine only, see [`thermal_throttle_paths`].
     pub masked_paths: Vec<String>,
+}
+
+/// `memorySwap.swapBehavior`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// None.
+    No,
+    /// A part of the node's, see [`crate::podspec::swap_limit`]. Only on cgroup v2.
+    Limited {
+        /// Swap of the machine in bytes.
+        node_bytes: i64,
+    },
 }
 
 /// Input of [`sandbox_config`].

@@ -1,11 +1,11 @@
 //! `LinuxContainerResources`.
 
-use super::NodeFacts;
+use super::{NodeFacts, Swap};
 use crate::cri::v1;
 use crate::model::{Quantity, k8s};
 use crate::podspec::{
     Amounts, container_limits, container_requests, cpu_quota_micros, cpu_shares, oom_score_adj,
-    pod_limits, pod_requests,
+    pod_limits, pod_requests, swap_limit,
 };
 use std::collections::BTreeMap;
 
@@ -24,12 +24,17 @@ pub(super) fn container(
     let mut resources = amounts(request, limit("cpu"), limit("memory"), node);
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
     resources.hugepage_limits = hugepage_limits(&limits, node);
-    if node.swap_controller {
-        if node.cgroup_v2 {
-            resources.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
-        } else {
-            resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+    let swap_bytes = match node.swap {
+        None => return resources,
+        Some(Swap::No) => 0,
+        Some(Swap::Limited { node_bytes }) => {
+            swap_limit(pod, container, node.memory_bytes, node_bytes)
         }
+    };
+    if node.cgroup_v2 {
+        resources.unified.insert("memory.swap.max".to_owned(), swap_bytes.to_string());
+    } else {
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
     }
     resources
 }
@@ -46,7 +51,7 @@ pub fn resized(
     resources.hugepage_limits.clear();
     let or_unlimited = |amount: i64| if amount == 0 { -1 } else { amount };
     resources.memory_limit_in_bytes = or_unlimited(resources.memory_limit_in_bytes);
-    if node.swap_controller && !node.cgroup_v2 {
+    if node.swap.is_some() && !node.cgroup_v2 {
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
     }
     if node.cpu_cfs_quota {

@@ -7,7 +7,7 @@ fn node() -> NodeFacts {
         memory_bytes: 1_000_000_000,
         cgroup_v2: true,
         hugepage_sizes_bytes: vec![2 << 20, 1 << 30],
-        swap_controller: true,
+        swap: Some(Swap::No),
         cpu_cfs_quota: true,
         cpu_period_micros: 100_000,
         single_process_oom_kill: None,
@@ -342,8 +342,14 @@ fn resources_by_node() {
     let made = resources(&spec, &node());
     let unified: Vec<String> = made.unified.iter().map(|(k, v)| format!("{k}={v}")).collect();
     assert_eq!(unified, ["memory.oom.group=1", "memory.swap.max=0"]);
-    let single =
-        NodeFacts { single_process_oom_kill: Some(true), swap_controller: false, ..node() };
+    let shared = json!({"containers": [{"name": "web", "resources": {
+        "requests": {"memory": "64Mi"}, "limits": {"memory": "128Mi"},
+    }}]});
+    let memory_bytes = node().memory_bytes;
+    let swaps = NodeFacts { swap: Some(Swap::Limited { node_bytes: 2 * memory_bytes }), ..node() };
+    assert_eq!(resources(&shared, &swaps).unified["memory.swap.max"], "134217728");
+    assert_eq!(resources(&spec, &swaps).unified["memory.swap.max"], "0");
+    let single = NodeFacts { single_process_oom_kill: Some(true), swap: None, ..node() };
     assert!(resources(&spec, &single).unified.is_empty());
     let no_quota = NodeFacts { cpu_cfs_quota: false, ..node() };
     let limited = json!({"containers": [{"name": "w", "resources": {"limits": {"cpu": "1"}}}]});
