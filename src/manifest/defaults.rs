@@ -49,7 +49,7 @@ fn default_volume(volume: &mut k8s::Volume) {
         }
     } else if let Some(source) = &mut volume.image {
         default_pull_policy(&mut source.pull_policy, source.reference.as_deref());
-    } else {
+    } else if volume.nfs.is_none() {
         volume.empty_dir.get_or_insert_default();
     }
 }

@@ -4,7 +4,7 @@
 use super::{Propagation, RecursiveReadOnly, VolumeError};
 use crate::{
     model::{Quantity, k8s},
-    podspec::is_on_huge_pages,
+    podspec::{is_on_huge_pages, nfs_export},
 };
 use std::path::{Component, Path};
 
@@ -27,9 +27,11 @@ pub(super) enum VolumeKind {
     HostPath { path: String, kind: HostPathType },
     /// An image, which the runtime mounts.
     Image,
+    /// `SERVER:PATH`, which `mount` mounts.
+    Nfs { export: String, read_only: bool },
 }
 
-/// The kinds of volumes that the agent makes.
+/// The kinds of volumes that have directories of the pod's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plugin {
     EmptyDir,
@@ -37,10 +39,12 @@ pub(super) enum Plugin {
     Secret,
     DownwardApi,
     Projected,
+    Nfs,
 }
 
 impl Plugin {
-    pub(super) const ALL: [Self; 5] =
+    /// Those whose content is the agent's to delete.
+    pub(super) const OWN: [Self; 5] =
         [Self::EmptyDir, Self::ConfigMap, Self::Secret, Self::DownwardApi, Self::Projected];
 
     /// Its directory below `volumes` and `plugins`.
@@ -51,6 +55,7 @@ impl Plugin {
             Self::Secret => "kubernetes.io~secret",
             Self::DownwardApi => "kubernetes.io~downward-api",
             Self::Projected => "kubernetes.io~projected",
+            Self::Nfs => "kubernetes.io~nfs",
         }
     }
 }
@@ -94,6 +99,11 @@ pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeE
     }
     if volume.image.is_some() {
         return Ok(VolumeKind::Image);
+    }
+    if let Some(nfs) = &volume.nfs {
+        let export =
+            nfs_export(nfs).map_err(|error| VolumeError::Nfs { why: error.to_string() })?;
+        return Ok(VolumeKind::Nfs { export, read_only: nfs.read_only.unwrap_or(false) });
     }
     if let Some(empty_dir) = &volume.empty_dir {
         let limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());

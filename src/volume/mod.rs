@@ -1,5 +1,5 @@
-//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, subPaths, and those whose files
-//! the agent writes (configMap, secret, downwardAPI, projected).
+//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, subPaths, and those whose
+//! files the agent writes (configMap, secret, downwardAPI, projected).
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
 //! find what they expect) and removes a pod's directory at the end. `owner` marks the directories
@@ -16,6 +16,7 @@ mod core;
 mod files;
 mod host_path;
 mod mounts;
+mod nfs;
 mod owner;
 mod place;
 mod root;
@@ -25,6 +26,7 @@ mod teardown;
 mod tests;
 
 pub use mounts::{HostMount, MountInputs, MountSource, Propagation, RecursiveReadOnly};
+pub use nfs::{NfsFailures, NfsMount};
 pub use owner::{Claim, DirOwner};
 
 use crate::{
@@ -87,6 +89,12 @@ pub enum VolumeError {
     /// An emptyDir whose medium needs huge pages that the pod does not have.
     #[error(transparent)]
     HugePages(#[from] HugePagesError),
+    /// An NFS volume that is not mounted.
+    #[error("{why}")]
+    Nfs {
+        /// What `mount` says, or what is wrong with the volume.
+        why: String,
+    },
     /// An unknown `hostPath.type`.
     #[error("{kind} is an invalid volume type")]
     HostPathType {
@@ -253,9 +261,8 @@ impl Volumes {
     /// Makes every volume that a container of the pod mounts. What was set up before (also by an
     /// earlier run of the agent) is left untouched, content included.
     ///
-    /// `memory_limit_bytes` is the pod's memory limit, if every container has one. `files` are those
-    /// of the volumes that the agent writes. A volume whose files can't be made keeps those that it
-    /// has; it fails when it was not set up before.
+    /// `memory_limit_bytes` is the pod's memory limit, if every container has one. A volume whose
+    /// files can't be made keeps those that it has; it fails when it was not set up before.
     ///
     /// # Errors
     /// Names each volume that failed; the others are set up all the same.
@@ -264,7 +271,7 @@ impl Volumes {
         pod: &k8s::Pod,
         uid: &PodUid,
         memory_limit_bytes: Option<i64>,
-        mut files: FilesOfVolumes,
+        mut prepared: Prepared,
     ) -> Result<(), SetupFailed> {
         let Some(spec) = &pod.spec else { return Ok(()) };
         let mut failures = Vec::new();
@@ -276,7 +283,8 @@ impl Volumes {
                 spec,
                 memory_limit: memory_limit_bytes,
                 fs_group: spec.security_context.as_ref().and_then(|s| s.fs_group),
-                files: files.remove(&volume.name),
+                files: prepared.files.remove(&volume.name),
+                nfs_failure: prepared.nfs_failures.remove(&volume.name),
             };
             if let Err(error) = self.setup_one(uid, volume, inputs) {
                 failures.push(MountFailure { volume: volume.name.clone(), error });
@@ -307,7 +315,8 @@ impl Volumes {
                 Ok(
                     core::VolumeKind::HostPath { .. }
                     | core::VolumeKind::Files(_)
-                    | core::VolumeKind::Image,
+                    | core::VolumeKind::Image
+                    | core::VolumeKind::Nfs { .. },
                 )
                 | Err(_) => continue,
             };
@@ -333,6 +342,9 @@ impl Volumes {
         match core::kind_of_volume(volume)? {
             core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
             core::VolumeKind::Image => Ok(()),
+            core::VolumeKind::Nfs { .. } => {
+                nfs::check(&place(Plugin::Nfs).directory(), inputs.nfs_failure)
+            }
             core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, inputs.fs_group),
             core::VolumeKind::Memory { size_limit } => {
                 let medium = Medium::Memory { size: size(size_limit) };
@@ -348,9 +360,11 @@ impl Volumes {
             core::VolumeKind::Files(plugin) => {
                 let medium = match plugin {
                     Plugin::ConfigMap => Medium::Disk,
-                    Plugin::EmptyDir | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected => {
-                        Medium::Memory { size: size(None) }
-                    }
+                    Plugin::EmptyDir
+                    | Plugin::Secret
+                    | Plugin::DownwardApi
+                    | Plugin::Projected
+                    | Plugin::Nfs => Medium::Memory { size: size(None) },
                 };
                 let place = place(plugin);
                 match inputs.files.unwrap_or_else(|| Ok(VolumeFiles::new())) {
@@ -370,10 +384,17 @@ struct SetupInputs<'a> {
     memory_limit: Option<i64>,
     fs_group: Option<i64>,
     files: Option<Result<VolumeFiles, FilesError>>,
+    nfs_failure: Option<String>,
 }
 
-/// By the volume's name, the files that the agent writes, or why they can't be made.
-pub type FilesOfVolumes = BTreeMap<String, Result<VolumeFiles, FilesError>>;
+/// What callers of [`Volumes::setup`] do before, by the volume's name.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// The files that the agent writes, or why they can't be made.
+    pub files: BTreeMap<String, Result<VolumeFiles, FilesError>>,
+    /// Why an NFS volume could not be mounted. The others are mounted ([`Volumes::nfs_to_mount`]).
+    pub nfs_failures: NfsFailures,
+}
 
 fn check_name(name: &str) -> Result<(), VolumeError> {
     if core::is_component(name) {

@@ -3,6 +3,7 @@
 use super::{
     VolumeError, Volumes, check_name,
     core::{self, Plugin, VolumeKind},
+    nfs,
     place::Place,
     sub_path::SubPath,
 };
@@ -107,9 +108,16 @@ impl Volumes {
         check_name(&volume.name)?;
         let kind = core::kind_of_volume(volume)?;
         // Only the agent writes to its files, and nobody to an image.
-        let read_only = matches!(kind, VolumeKind::Files(_) | VolumeKind::Image);
+        let read_only = match &kind {
+            VolumeKind::Files(_) | VolumeKind::Image => true,
+            VolumeKind::Nfs { read_only, .. } => *read_only,
+            VolumeKind::HostPath { .. }
+            | VolumeKind::Disk
+            | VolumeKind::Memory { .. }
+            | VolumeKind::HugePages { .. } => false,
+        };
         let own = match &kind {
-            VolumeKind::HostPath { .. } | VolumeKind::Image => false,
+            VolumeKind::HostPath { .. } | VolumeKind::Image | VolumeKind::Nfs { .. } => false,
             VolumeKind::Disk
             | VolumeKind::Memory { .. }
             | VolumeKind::HugePages { .. }
@@ -135,6 +143,11 @@ impl Volumes {
             VolumeKind::HostPath { path, .. } => part_of(PathBuf::from(path)),
             VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::HugePages { .. } => {
                 part_of(place(Plugin::EmptyDir))
+            }
+            VolumeKind::Nfs { .. } => {
+                // Without it the container would write to the disk of the node.
+                let directory = place(Plugin::Nfs);
+                nfs::check(&directory, None).and_then(|()| part_of(directory))
             }
             VolumeKind::Files(plugin) => part_of(place(plugin)),
             VolumeKind::Image => Ok(MountSource::Image {

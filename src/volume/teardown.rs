@@ -20,7 +20,8 @@ use std::{
 };
 
 impl Volumes {
-    /// Unmounts the pod's subPaths and file systems. Uses only what is on disk, not the specification.
+    /// Unmounts the pod's subPaths and file systems, except for NFS volumes ([`Self::nfs_mounted`]),
+    /// which must be unmounted after this. Uses only what is on disk, not the specification.
     /// Call it when no container runs any more, and repeat it until it succeeds.
     ///
     /// # Errors
@@ -111,7 +112,7 @@ impl Volumes {
 /// The volumes on disk that the agent has made.
 fn places(pod_dir: &Path) -> Result<Vec<Place>, VolumeError> {
     let mut places = Vec::new();
-    for plugin in Plugin::ALL {
+    for plugin in Plugin::OWN {
         let paths = children(&pod_dir.join("volumes").join(plugin.directory()))?;
         let place = |path: &PathBuf| Some(Place::new(pod_dir, plugin, path.file_name()?));
         places.extend(paths.iter().filter_map(place));

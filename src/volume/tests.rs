@@ -123,6 +123,12 @@ fn kinds_of_volumes() {
         VolumeKind::HostPath { path: "/a".to_owned(), kind: HostPathType::Socket }
     );
     assert_eq!(kind(json!({"name": "v", "image": {"reference": "c"}})).unwrap(), VolumeKind::Image);
+    assert_eq!(
+        kind(json!({"name": "v", "nfs": {"server": "nas", "path": "/srv"}})).unwrap(),
+        VolumeKind::Nfs { export: "nas:/srv".to_owned(), read_only: false }
+    );
+    let refused = kind(json!({"name": "v", "nfs": {"server": "-o", "path": "/srv"}}));
+    assert_eq!(refused.unwrap_err().to_string(), "must be a host name or an IP address");
     for (value, text) in [
         (json!({"name": "v", "emptyDir": {"medium": "SSD"}}), "unknown storage medium"),
         (json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}), "Pipe is an invalid"),
@@ -164,14 +170,14 @@ fn small_rules() {
 fn a_disk_volume_lives_as_long_as_the_pod() {
     let root = TestRoot::new();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let directory = root.empty_dir("v");
     assert_eq!(mode(&directory), 0o777);
     assert_eq!(mode(&root.pod_dir()), 0o750);
     assert!(root.pod_dir().join("plugins/kubernetes.io~empty-dir/v/ready").is_file());
     fs::write(directory.join("file"), "x").unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     assert_eq!(mode(&directory), 0o700, "what was set up is left as the containers made it");
     assert_eq!(fs::read(directory.join("file")).unwrap(), b"x");
     let mounts = mounts_of(&root, &pod).unwrap();
@@ -198,7 +204,7 @@ fn fs_group_owns_the_volume() {
     let root = TestRoot::new();
     let mounts = json!([{ "name": "v", "mountPath": "/v" }]);
     let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, Some(4242));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let metadata = fs::metadata(root.empty_dir("v")).unwrap();
     assert_eq!(metadata.gid(), 4242);
     assert_eq!(mode(&root.empty_dir("v")), 0o2777);
@@ -229,7 +235,7 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     let root = TestRoot::new();
     let volume = json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}});
     let pod = simple_pod(&volume);
-    root.volumes.setup(&pod, &uid(), Some(512 << 10), FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), Some(512 << 10), Prepared::default()).unwrap();
     let directory = root.empty_dir("v");
     let mounted = mounts_at_or_below(&directory).unwrap();
     assert_eq!(mounted.len(), 1);
@@ -237,13 +243,13 @@ fn a_memory_volume_is_a_tmpfs_of_the_smallest_size() {
     assert!(mounted[0].super_options.contains("size=512k"), "{}", mounted[0].super_options);
     assert_eq!(mode(&directory), 0o777);
     fs::write(directory.join("file"), "x").unwrap();
-    root.volumes.setup(&pod, &uid(), Some(512 << 10), FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), Some(512 << 10), Prepared::default()).unwrap();
     assert!(directory.join("file").exists());
     assert_eq!(root.mounts().len(), 1);
 
     // A reboot: the marker is there, the mount is not.
     umount2(&directory, MntFlags::empty()).unwrap();
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     assert_eq!(root.mounts().len(), 1);
     assert!(remove_pod_dir(&root.volumes, &uid()).is_err(), "it is still mounted");
     teardown(&root.volumes, &uid()).unwrap();
@@ -269,7 +275,7 @@ fn only_mounted_volumes_are_set_up_and_every_failure_is_named() {
         ]),
         None,
     );
-    let failed = root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap_err();
+    let failed = root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap_err();
     let messages: Vec<String> = failed.failures.iter().map(ToString::to_string).collect();
     assert_eq!(
         messages,
@@ -340,7 +346,7 @@ fn an_image_volume_needs_nothing_on_the_host() {
         ]),
         None,
     );
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let mounts = mounts_of(&root, &pod).unwrap();
     let source = |sub_path: &str| MountSource::Image {
         volume: "v".to_owned(),
@@ -369,7 +375,7 @@ fn sub_paths_are_made_pinned_and_taken_down() {
         ]),
         None,
     );
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let directory = root.empty_dir("v");
     fs::write(directory.join("file"), "content").unwrap();
     fs::create_dir(directory.join("real")).unwrap();
@@ -445,7 +451,7 @@ fn expanded_sub_paths_win() {
     let root = TestRoot::new();
     let mounts = json!([{"name": "v", "mountPath": "/v", "subPathExpr": "$(POD)"}]);
     let pod = pod(&json!([{"name": "v", "emptyDir": {}}]), &mounts, None);
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let inputs = MountInputs {
         pod: &pod,
@@ -475,7 +481,7 @@ fn remove_pod_dir(volumes: &Volumes, uid: &PodUid) -> Result<(), VolumeError> {
 fn volumes_are_deleted_in_slices() {
     let root = TestRoot::new();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     for n in 0..10 {
         fs::create_dir(root.empty_dir("v").join(n.to_string())).unwrap();
     }
@@ -501,7 +507,7 @@ fn nothing_is_deleted_behind_a_mount() {
     fs::create_dir(&data).unwrap();
     fs::write(data.join("precious"), "").unwrap();
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {}}));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     let bind = |target: &Path| {
         fs::create_dir_all(target).unwrap();
         mount(Some(&data), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
@@ -557,7 +563,7 @@ fn the_root_becomes_shared_once() {
     assert!(at_root[0].shared);
     // Volumes below it come and go as ever.
     let pod = simple_pod(&json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     teardown(&root.volumes, &uid()).unwrap();
     remove_pod_dir(&root.volumes, &uid()).unwrap();
 }
@@ -574,7 +580,7 @@ fn a_uid_is_never_a_path() {
         assert!(remove_pod_dir(&root.volumes, &uid).is_err());
     }
     let dots = simple_pod(&json!({"name": "..", "emptyDir": {}}));
-    root.volumes.setup(&dots, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&dots, &uid(), None, Prepared::default()).unwrap();
     assert!(!root.pod_dir().exists(), "a volume that nobody mounts");
 }
 
@@ -597,7 +603,7 @@ fn empty_dirs_are_found_where_they_are_made() {
     let names: Vec<(&str, bool)> = found.iter().map(|v| (&*v.name, v.in_memory)).collect();
     assert_eq!(names, [("disk", false), ("memory", true)]);
     assert!(found.iter().all(|volume| !volume.path.exists()));
-    root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+    root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
     assert!(found.iter().all(|volume| volume.path.is_dir()));
 }
 
@@ -691,18 +697,63 @@ fn a_foreign_mount_at_the_place_of_an_empty_dir_is_refused() {
         fs::create_dir(&data).unwrap();
         fs::write(data.join("precious"), "").unwrap();
         let (pod, directory) = (simple_pod(&volume), root.empty_dir("v"));
-        root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+        root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
         umount2(&directory, MntFlags::empty()).ok();
         mount(Some(&data), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-        let refused = root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap_err();
+        let refused = root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap_err();
         let refused = refused.failures[0].to_string();
         assert!(refused.contains("something else is mounted at"), "{refused}");
         let torn_down = teardown(&root.volumes, &uid()).unwrap_err();
         assert!(matches!(torn_down, VolumeError::StillMounted { .. }), "{torn_down}");
         assert_eq!(root.mounts(), std::slice::from_ref(&directory));
         umount2(&directory, MntFlags::empty()).unwrap();
-        root.volumes.setup(&pod, &uid(), None, FilesOfVolumes::new()).unwrap();
+        root.volumes.setup(&pod, &uid(), None, Prepared::default()).unwrap();
         teardown(&root.volumes, &uid()).unwrap();
         assert!(data.join("precious").exists());
     }
+}
+
+/// An NFS volume that nobody mounted is no volume, and nothing below its place is ever deleted.
+#[test]
+fn an_nfs_volume_is_there_when_it_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let pod = simple_pod(&json!({"name": "v", "nfs": {"server": "nas", "path": "/srv"}}));
+    let directory = root.pod_dir().join("volumes/kubernetes.io~nfs/v");
+    let wanted = NfsMount {
+        volume: "v".to_owned(),
+        export: "nas:/srv".to_owned(),
+        directory: directory.clone(),
+        read_only: false,
+    };
+    assert_eq!(root.volumes.nfs_to_mount(&pod, &uid()).unwrap(), [wanted]);
+    let failure = |prepared| {
+        let failed = root.volumes.setup(&pod, &uid(), None, prepared).unwrap_err();
+        failed.failures[0].to_string()
+    };
+    let nfs_failures = NfsFailures::from([("v".to_owned(), "no server".to_owned())]);
+    let text = failure(Prepared { nfs_failures, ..Prepared::default() });
+    assert_eq!(text, "MountVolume.SetUp failed for volume \"v\" : no server");
+    let text = failure(Prepared::default());
+    assert_eq!(text, "MountVolume.SetUp failed for volume \"v\" : it is not mounted");
+    assert_eq!(mounts_of(&root, &pod).unwrap_err().to_string(), "it is not mounted");
+
+    // The nearest thing to NFS that every kernel has.
+    mount(Some("x"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let text = failure(Prepared::default());
+    assert!(text.contains("something else is mounted at"), "{text}");
+    assert!(root.volumes.nfs_to_mount(&pod, &uid()).is_err());
+    assert!(root.volumes.nfs_mounted(&uid()).is_err());
+    umount2(&directory, MntFlags::empty()).unwrap();
+    assert_eq!(root.volumes.nfs_mounted(&uid()).unwrap(), Vec::<PathBuf>::new());
+
+    fs::write(directory.join("precious"), "").unwrap();
+    teardown(&root.volumes, &uid()).unwrap();
+    let left = remove_pod_dir(&root.volumes, &uid()).unwrap_err();
+    assert!(matches!(left, VolumeError::OrphanVolume { .. }), "{left}");
+    fs::remove_file(directory.join("precious")).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert!(!root.pod_dir().exists());
 }

@@ -44,6 +44,7 @@ mod drivers;
 mod late_mount;
 mod life;
 mod machine;
+mod nfs;
 mod node;
 mod power;
 mod pressure;
@@ -73,6 +74,7 @@ on_machines! {
     attacks::pods_that_attack_a_node_with_cgroup_v2,
     late_mount::a_reboot_with_the_manifest_mount_late,
     power::power_losses_in_a_churn,
+    nfs::a_server_that_is_down_holds_up_its_own_pods_alone,
     disk::a_disk_that_takes_nothing_stops_nothing,
     pressure::memory_pressure_on_a_small_machine,
     signals::signals_evict_only_the_pod_that_is_the_cause,

@@ -159,6 +159,12 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
         "needs containerd 2.1, which is not the installed one",
     ),
     (
+        "spec.volumes[].nfs.*",
+        "a_server_that_is_down_holds_up_its_own_pods_alone",
+        "tests/machine/nfs.rs",
+        "the kernel of the build machine has no NFS",
+    ),
+    (
         "spec.containers[].stdinOnce",
         "requests_are_the_kubelets",
         "tests/parity/main.rs",

@@ -277,6 +277,10 @@ fn volume_source(volume: &k8s::Volume) -> String {
     if let Some(source) = &volume.image {
         return format!("image {}", source.reference.as_deref().unwrap_or_default());
     }
+    if let Some(source) = &volume.nfs {
+        let read_only = if source.read_only == Some(true) { " (read-only)" } else { "" };
+        return format!("NFS {}:{}{read_only}", source.server, source.path);
+    }
     let Some(empty) = &volume.empty_dir else { return "?".to_owned() };
     let medium = match empty.medium.as_deref() {
         None | Some("") => "disk",

@@ -46,10 +46,10 @@ pub(super) static VOLUME: &[Field] = &[
     ),
     Field::no("iscsi", Type::Any, NOT_MOUNTED),
     Field::yes("name", Type::String),
-    Field::no(
+    Field::differs(
         "nfs",
-        Type::Any,
-        "this version mounts no NFS; mount it on the host and use hostPath",
+        Type::Object(NFS),
+        "needs `mount.nfs` on the node (on Debian, the package nfs-common); the pod waits while the server does not answer",
     ),
     Field::no(
         "persistentVolumeClaim",
@@ -77,6 +77,12 @@ static EMPTY_DIR: &[Field] = &[
 ];
 
 static HOST_PATH: &[Field] = &[Field::yes("path", Type::String), Field::yes("type", Type::String)];
+
+static NFS: &[Field] = &[
+    Field::yes("path", Type::String),
+    Field::yes("readOnly", Type::Bool),
+    Field::yes("server", Type::String),
+];
 
 static IMAGE: &[Field] = &[
     Field::differs("pullPolicy", Type::String, super::container::ALWAYS),

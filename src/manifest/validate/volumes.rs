@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     model::{Quantity, k8s},
-    podspec::{HugePagesError, huge_pages, is_on_huge_pages},
+    podspec::{HugePagesError, NfsExportError, huge_pages, is_on_huge_pages, nfs_export},
 };
 use std::collections::{HashMap, HashSet};
 
@@ -50,6 +50,7 @@ fn check_source(
         ("downwardAPI", volume.downward_api.is_some()),
         ("projected", volume.projected.is_some()),
         ("image", volume.image.is_some()),
+        ("nfs", volume.nfs.is_some()),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, given)| *given).skip(1) {
         report.forbidden(&format!("{path}.{kind}"), "may not specify more than 1 volume type");
@@ -68,7 +69,30 @@ fn check_source(
             (&format!("{path}.pullPolicy"), image.pull_policy.as_deref()),
         );
     }
+    if let Some(nfs) = &volume.nfs {
+        check_nfs(report, &format!("{path}.nfs"), nfs);
+    }
     files::check(report, path, volume, named);
+}
+
+fn check_nfs(report: &mut Report, path: &str, source: &k8s::NFSVolumeSource) {
+    let (server, path) = (format!("{path}.server"), format!("{path}.path"));
+    for (path, value) in [(&server, &source.server), (&path, &source.path)] {
+        if value.is_empty() {
+            report.required(path);
+        }
+    }
+    match nfs_export(source) {
+        Err(error @ NfsExportError::Server) if !source.server.is_empty() => {
+            report.invalid(&server, source.server.as_str(), &error.to_string());
+        }
+        Err(error @ (NfsExportError::RelativePath | NfsExportError::Path))
+            if !source.path.is_empty() =>
+        {
+            report.invalid(&path, source.path.as_str(), &error.to_string());
+        }
+        Ok(_) | Err(_) => {}
+    }
 }
 
 fn check_empty_dir(

@@ -10,7 +10,7 @@ use crate::{
     podspec::{EnvError, ExpansionError, HostnameError},
     volume::VolumeError,
 };
-use std::io;
+use std::{io, path::PathBuf};
 use thiserror::Error;
 
 /// Work on the host for a pod, or on the configuration of its sandbox or containers, has failed.
@@ -37,10 +37,10 @@ pub(crate) enum HostError {
     Crashed(#[from] Crashed),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    #[error("looking at host paths has crashed")]
+    #[error("looking at host paths and NFS volumes has crashed")]
     HostPathsCrashed,
     /// All turns are taken; the number of turns.
-    #[error("{0} other pods are waiting for host paths on file systems that do not answer")]
+    #[error("{0} other pods are waiting for file systems that do not answer")]
     HostPathsHang(usize),
     #[error("what is left of an earlier pod with this uid is being removed")]
     RemovalUnderWay,
@@ -50,6 +50,8 @@ pub(crate) enum HostError {
         "volume mount {0:?}: recursiveReadOnly is Enabled and the container runtime does not support it"
     )]
     NoRecursiveReadOnly(String),
+    #[error("NFS is still mounted at {0:?}")]
+    NfsBusy(PathBuf),
     #[error("the image of volume {0:?} was not pulled")]
     NoImage(String),
 }

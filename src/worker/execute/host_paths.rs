@@ -1,39 +1,48 @@
-//! Checks host paths, which may be on a file system that does not answer, for example an NFS server
-//! that is down.
+//! Looks at host paths and NFS volumes, which may be on a file system that does not answer, for
+//! example that of an NFS server that is down.
 
 use super::{Host, HostError, Request, TURN};
-use crate::blocking::PODS;
+use crate::{blocking::PODS, model::k8s};
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
-/// The number of pods that may check their host paths at the same time. Further pods wait, and fail
-/// after [`TURN`].
+/// The number of pods that may look at the same time, those with NFS volumes apart from the others.
+/// Further pods wait, and fail after [`TURN`].
 const TURNS: usize = 16;
 /// When a check counts as hung.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Turns for checking host paths.
+/// Turns for looking at host paths and NFS volumes.
 #[derive(Debug)]
-pub struct HostPaths(Arc<Semaphore>);
+pub struct HostPaths {
+    host_paths: Arc<Semaphore>,
+    nfs: Arc<Semaphore>,
+}
 
 impl Default for HostPaths {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(TURNS)))
+        let turns = || Arc::new(Semaphore::new(TURNS));
+        Self { host_paths: turns(), nfs: turns() }
     }
 }
 
-/// Runs work on the pod's volumes outside of the event loop. For a pod with host paths it uses a
-/// separate thread, because it may hang as long as the file system does.
+/// Runs work on the pod's volumes outside of the event loop. For a pod with host paths or
+/// NFS volumes it uses a separate thread, because it may hang as long as the file system does.
 pub(super) async fn with_volumes<T: Send + 'static>(
     host: &Host,
     request: &Request,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, HostError> {
-    let volumes = request.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.volumes.as_ref());
-    if !volumes.is_some_and(|all| all.iter().any(|volume| volume.host_path.is_some())) {
+    let volumes = || request.pod.iter().filter_map(|pod| pod.spec.as_ref()?.volumes.as_ref());
+    let has = |is: fn(&k8s::Volume) -> bool| volumes().flatten().any(is);
+    let turns = if has(|volume| volume.nfs.is_some()) {
+        &host.host_paths.nfs
+    } else if has(|volume| volume.host_path.is_some()) {
+        &host.host_paths.host_paths
+    } else {
         return Ok(PODS.run(work).await?);
-    }
-    let turn = tokio::time::timeout(TURN, Arc::clone(&host.host_paths.0).acquire_owned()).await;
+    };
+    let turn = tokio::time::timeout(TURN, Arc::clone(turns).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
         return Err(HostError::HostPathsHang(TURNS));
     };
@@ -47,6 +56,7 @@ pub(super) async fn with_volumes<T: Send + 'static>(
             sender.send(work()).ok();
         })
         .map_err(HostError::Thread)?;
-    let looked = request.awaited("looking at host paths", HANGS, Box::pin(answer)).await;
+    let looked =
+        request.awaited("looking at host paths and NFS volumes", HANGS, Box::pin(answer)).await;
     looked.map_err(|_| HostError::HostPathsCrashed)
 }

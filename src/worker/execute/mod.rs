@@ -8,6 +8,7 @@ mod holder;
 mod hooks;
 mod host_paths;
 mod leftovers;
+mod nfs;
 mod prepare;
 mod remove;
 mod resize;

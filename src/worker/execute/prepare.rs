@@ -1,15 +1,17 @@
 //! `PreparePod`: saves the record first, then prepares what the pod needs on the host.
 
-use super::{Host, HostError, Request, blocking, error_chain, host_paths::with_volumes};
+use super::{Host, HostError, Request, blocking, error_chain, host_paths::with_volumes, nfs};
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
     model::{EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
-    podspec::{EnvContext, pod_cgroup, pod_cgroup_name, pod_limits, volume_files},
-    volume::{Claim, FilesOfVolumes},
+    podspec::{
+        EnvContext, FilesError, VolumeFiles, pod_cgroup, pod_cgroup_name, pod_limits, volume_files,
+    },
+    volume::{Claim, Prepared},
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) async fn prepare(host: &Host, request: &Request) -> Outcome {
     match try_prepare(host, request).await {
@@ -75,7 +77,11 @@ async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), CgroupError> {
 }
 
 /// The files of the volumes that the agent writes.
-fn files(host: &Host, request: &Request, pod: &k8s::Pod) -> FilesOfVolumes {
+fn files(
+    host: &Host,
+    request: &Request,
+    pod: &k8s::Pod,
+) -> BTreeMap<String, Result<VolumeFiles, FilesError>> {
     let host_ips = Arc::clone(&host.node_ips.borrow());
     let cx = EnvContext {
         node_name: &host.settings.node_name,
@@ -102,7 +108,11 @@ async fn set_up_volumes(
     let memory_limit =
         pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
     let files = files(host, request, &pod);
-    let done = with_volumes(host, request, move || volumes.setup(&pod, &uid, memory_limit, files))
+    let nfs_failures = nfs::mount_all(host, request, &pod).await;
+    let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
+    let prepared = Prepared { files, nfs_failures };
+    let set_up = move || volumes.setup(&pod, &uid, memory_limit, prepared);
+    let done = with_volumes(host, request, set_up)
         .await
         .map_err(|error| ("FailedMount", error.message()))?;
     done.map_err(|failed| {

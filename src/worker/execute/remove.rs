@@ -1,6 +1,6 @@
 //! `RemoveContainer`, `RemoveSandbox`, `Release` and `CleanUp`.
 
-use super::{Host, HostError, Request, blocking};
+use super::{Host, HostError, Request, blocking, nfs};
 use crate::{
     beneath::{Removal, Slice},
     blocking::{CGROUPS, PODS, REMOVALS, UNMOUNTS},
@@ -95,9 +95,7 @@ async fn try_release(host: &Host, request: &Request) -> Result<(), HostError> {
     if !may_remove(host, request).await? {
         return Ok(());
     }
-    let (volumes, uid) = (host.volumes.clone(), request.uid.clone());
-    let unmounted = blocking(&UNMOUNTS, move || volumes.unmount(&uid));
-    request.shown("unmounting volumes", unmounted).await?;
+    request.shown("unmounting volumes", unmount(&host.volumes, &request.uid)).await?;
     request.shown("removing volumes", delete_volumes(&host.volumes, &request.uid)).await?;
     request.shown("removing cgroups", remove_cgroups(host, request)).await
 }
@@ -122,9 +120,14 @@ async fn remove_cgroups(host: &Host, request: &Request) -> Result<(), HostError>
 /// # Cancel safety
 /// Dropping it leaves a part of them; the next call goes on.
 pub(super) async fn unmount_and_delete(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
+    unmount(volumes, uid).await?;
+    delete_volumes(volumes, uid).await
+}
+
+async fn unmount(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
     let (unmounted, of) = (volumes.clone(), uid.clone());
     blocking(&UNMOUNTS, move || unmounted.unmount(&of)).await?;
-    delete_volumes(volumes, uid).await
+    nfs::unmount_all(volumes, uid).await
 }
 
 async fn delete_volumes(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
