@@ -13,8 +13,7 @@ const SERVE: &str = "mkdir -p /srv/share/part && echo hello >/srv/share/greeting
 /// Packets to the server are lost, as with a cable that is pulled.
 const CUT: &str = "iptables -I INPUT -p tcp --dport 2049 -j DROP";
 const HEAL: &str = "iptables -D INPUT -p tcp --dport 2049 -j DROP";
-const MOUNTS: &str =
-    "grep -o '/var/lib/nodelet/pods[^ ]*' /proc/self/mountinfo | grep -c nfs; true";
+const MOUNTS: &str = "grep -c ' /var/lib/nodelet/pods/' /proc/self/mountinfo; true";
 
 /// A pod that mounts the share, a part of it, and the share again for reading alone.
 fn user(name: &str, script: &str) -> Pod {
