@@ -97,8 +97,8 @@ pub fn a_bad_pre_stop_hook_keeps_no_pod(kind: Kind) {
     world.wait_running("failing");
     world.remove("slow.yaml");
     world.remove("failing.yaml");
-    world.wait("the failure is an event", |status| {
-        status.events.iter().any(|event| event["reason"] == "FailedPreStopHook")
+    world.wait("both failures are events", |status| {
+        ["slow", "failing"].iter().all(|pod| status.has_event("FailedPreStopHook", pod))
     });
     world.wait_gone("slow");
     world.wait_gone("failing");

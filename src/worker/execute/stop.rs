@@ -159,16 +159,16 @@ async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
     let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else { return };
     let grace = Duration::from_secs(kill.grace_seconds.into());
     let hooked = Hooked { host, request, pod, container, id: &kill.id };
-    match tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::info!(pod = %request.key, container = %kill.name, "{error}");
-            hooked.event(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed");
-        }
-        Err(_) => {
-            tracing::info!(pod = %request.key, container = %kill.name, "its preStop hook took longer than its grace period");
-        }
-    }
+    let failure = match tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))).await
+    {
+        Ok(Ok(())) => return,
+        // A sleep may be as long as the grace period.
+        Err(_) if hook.sleep.is_some() => return,
+        Ok(Err(error)) => error,
+        Err(_) => "its preStop hook took longer than its grace period".to_owned(),
+    };
+    tracing::info!(pod = %request.key, container = %kill.name, "{failure}");
+    hooked.event(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed");
 }
 
 /// Records the event, calls the hook, and stops the container in the time that is left.
