@@ -129,8 +129,8 @@ pub enum VolumeError {
         /// As written or expanded.
         sub_path: String,
     },
-    /// A missing subPath can't be made. The text is vague on purpose, the source is for the log: it
-    /// could tell a pod's author about the host's files.
+    /// A missing subPath can't be made, in the kubelet's words. The cause tells nothing about the
+    /// host's files: no path is followed beyond the volume.
     #[error(
         "failed to create subPath directory for volumeMount {volume:?} of container {container:?}"
     )]
@@ -142,7 +142,7 @@ pub enum VolumeError {
         /// Why.
         source: io::Error,
     },
-    /// A subPath can't be opened or mounted safely. Vague for the same reason.
+    /// A subPath can't be opened or mounted safely, in the kubelet's words.
     #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
     PrepareSubPath {
         /// Volume.

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::beneath::{self, kind_of};
 use nix::{
+    errno::Errno,
     mount::{MsFlags, mount},
     sys::stat::{FileStat, Mode, SFlag, fstat, stat},
 };
@@ -44,7 +45,7 @@ impl SubPath<'_> {
         let source = self.open_or_create().map_err(|source| VolumeError::CreateSubPath {
             volume: self.volume.to_owned(),
             container: self.container.to_owned(),
-            source,
+            source: explained(source),
         })?;
         self.bind(&source).map_err(|source| VolumeError::PrepareSubPath {
             volume: self.volume.to_owned(),
@@ -76,6 +77,16 @@ impl SubPath<'_> {
         let nothing = None::<&str>;
         mount(Some(pinned.as_str()), &target, nothing, MsFlags::MS_BIND, nothing)?;
         Ok(target)
+    }
+}
+
+/// The kernel's words for a path that leads out of the volume speak of a cross-device link.
+fn explained(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) if number == Errno::EXDEV as i32 => {
+            io::Error::new(error.kind(), "the path leads out of the volume")
+        }
+        Some(_) | None => error,
     }
 }
 

@@ -434,6 +434,9 @@ fn sub_paths_cannot_leave_the_volume() {
             ),
             "{sub_path}: {text}"
         );
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        let leads_out = cause == "the path leads out of the volume";
+        assert_eq!(leads_out, sub_path != "dangling/new", "{sub_path}: {cause}");
     }
     assert_eq!(fs::read_dir(&secret).unwrap().count(), 1, "nothing was made outside");
     let mounts = json!([{"name": "w", "mountPath": "/v"}]);
