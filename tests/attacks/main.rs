@@ -26,6 +26,7 @@ mod manifests;
 mod ownership;
 mod removal;
 mod storage;
+mod sub_paths;
 mod watchdog;
 
 use support::world::{Kind, World};
