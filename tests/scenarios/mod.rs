@@ -101,6 +101,8 @@ macro_rules! shared_scenarios {
             probes::a_sidecar_that_has_not_started_holds_up_the_others,
             probes::a_ready_pod_stays_ready_while_the_agent_restarts,
             probes::a_probe_that_hangs_holds_up_no_other,
+            hooks::post_start_hooks_over_http_fail_without_an_answer,
+            hooks::pre_stop_hooks_over_http_hold_a_stop_only_while_they_wait,
             url::pods_of_a_url_stay_while_it_is_away,
             url::redirects_of_a_url_take_headers_nowhere_else,
             identity::a_pod_removed_during_a_reboot_is_not_started_again,

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
@@ -22,11 +22,21 @@ pub struct Web {
 
 #[derive(Default)]
 struct Shared {
-    answers: Mutex<BTreeMap<String, String>>,
+    answers: Mutex<BTreeMap<String, Answer>>,
     /// The heads of requests, in the order of arrival.
     asked: Mutex<Vec<String>>,
     away: AtomicBool,
     ended: AtomicBool,
+}
+
+/// What follows a request.
+#[derive(Clone)]
+enum Answer {
+    Whole(String),
+    /// The body goes on until the client hangs up.
+    Endless,
+    /// Nothing, until the client hangs up.
+    None,
 }
 
 impl Web {
@@ -41,10 +51,17 @@ impl Web {
                 if served.ended.load(Ordering::SeqCst) {
                     return;
                 }
-                served.answer(stream.unwrap());
+                // Of its own: an answer may take as long as its client waits.
+                let (served, stream) = (Arc::clone(&served), stream.unwrap());
+                thread::spawn(move || served.answer(stream));
             }
         });
         Self { address, shared, thread: Some(thread) }
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// The URL of a path: `/pods`.
@@ -57,6 +74,21 @@ impl Web {
         self.set(path, "200 OK", "", body);
     }
 
+    /// Answers requests for a path with a status and no content: `500 Internal Server Error`.
+    pub fn fail(&self, path: &str, status: &str) {
+        self.set(path, status, "", "");
+    }
+
+    /// Answers requests for a path with a body that has no end.
+    pub fn serve_without_end(&self, path: &str) {
+        self.answer(path, Answer::Endless);
+    }
+
+    /// Never answers requests for a path.
+    pub fn hang(&self, path: &str) {
+        self.answer(path, Answer::None);
+    }
+
     /// Sends requests for a path elsewhere.
     pub fn redirect(&self, path: &str, location: &str) {
         self.set(path, "302 Found", &format!("location: {location}\r\n"), "");
@@ -67,6 +99,10 @@ impl Web {
         let answer = format!(
             "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
+        self.answer(path, Answer::Whole(answer));
+    }
+
+    fn answer(&self, path: &str, answer: Answer) {
         self.shared.answers.lock().unwrap().insert(path.to_owned(), answer);
     }
 
@@ -90,6 +126,12 @@ impl Shared {
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
             match stream.read(&mut byte) {
+                // The first byte of TLS, which this server does not speak.
+                Ok(1) if head.is_empty() && byte == [0x16] => {
+                    let _rest = stream.read(&mut [0; 4096]);
+                    let _hung_up = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                    return;
+                }
                 Ok(1) => head.push(byte[0]),
                 // A peer that hangs up is no concern of the server.
                 Ok(_) | Err(_) => return,
@@ -101,9 +143,19 @@ impl Shared {
         if self.away.load(Ordering::SeqCst) {
             return;
         }
-        let missing = || "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned();
+        let missing =
+            || Answer::Whole("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned());
         let answer = self.answers.lock().unwrap().get(&path).cloned().unwrap_or_else(missing);
-        let _hung_up = stream.write_all(answer.as_bytes());
+        // How it ends does not matter: the client has hung up.
+        let _ended = match answer {
+            Answer::Whole(text) => stream.write_all(text.as_bytes()),
+            Answer::Endless => stream
+                .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+                .and_then(|()| io::copy(&mut io::repeat(b'x'), &mut stream).map(drop)),
+            Answer::None => stream
+                .set_read_timeout(None)
+                .and_then(|()| io::copy(&mut stream, &mut io::sink()).map(drop)),
+        };
     }
 }
 
