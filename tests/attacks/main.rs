@@ -22,6 +22,7 @@ mod credentials;
 mod floods;
 mod identity;
 mod local_users;
+mod logs;
 mod manifests;
 mod ownership;
 mod removal;
