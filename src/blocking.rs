@@ -33,6 +33,8 @@ pub static CREDENTIALS: Pool = Pool::new("credentials", CREDENTIALS_THREADS);
 /// Reading the credentials of registries, which may lie in a home directory on another file system,
 /// and starting credential provider plugins.
 pub static REGISTRIES: Pool = Pool::new("registries", REGISTRIES_THREADS);
+/// Writing the records of image pulls.
+pub static PULL_RECORDS: Pool = Pool::new("pull records", PULL_RECORDS_THREADS);
 /// Looking up the names of hosts that probes and hooks name: a lookup goes on after its caller has
 /// stopped waiting.
 pub static LOOKUPS: Pool = Pool::new("lookups", LOOKUPS_THREADS);
@@ -52,6 +54,7 @@ const REMOVALS_THREADS: usize = 2;
 const UNMOUNTS_THREADS: usize = 2;
 const CREDENTIALS_THREADS: usize = 2;
 const REGISTRIES_THREADS: usize = 2;
+const PULL_RECORDS_THREADS: usize = 2;
 const LOOKUPS_THREADS: usize = 4;
 const LOOKS_THREADS: usize = 4;
 const LOG_FILES_THREADS: usize = 2;
@@ -69,6 +72,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + UNMOUNTS_THREADS
     + CREDENTIALS_THREADS
     + REGISTRIES_THREADS
+    + PULL_RECORDS_THREADS
     + LOOKUPS_THREADS
     + LOOKS_THREADS
     + LOG_FILES_THREADS

@@ -99,6 +99,20 @@ const CORE_PARTS: &[(&str, &[&str])] = &[
     ("image::core", &["podspec", "image::ImageFailure"]),
     ("image::gc::core", &["model", "podspec"]),
     ("image::provider::core", &["model", "document", "image::keyring"]),
+    (
+        "image::records::core",
+        &["document", "podspec", "image::records::policy::VerificationPolicy"],
+    ),
+    (
+        "image::records::memory",
+        &[
+            "model",
+            "image::gc::Present",
+            "image::records::core",
+            "image::records::policy::VerificationPolicy",
+        ],
+    ),
+    ("image::records::policy", &["podspec"]),
     ("pleg::core", &["model"]),
     ("signals::core", &["model"]),
     ("source::core", &["model", "desired", "manifest"]),

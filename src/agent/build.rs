@@ -339,6 +339,7 @@ fn spawn_pressure(
         store: host.store.clone(),
         events: host.events.clone(),
         pulled: host.images.pulled(),
+        records: host.images.records().clone(),
         settings: gc_settings(config),
         sources: watched.sources,
         pods: watched.pods.clone(),

@@ -5,7 +5,7 @@ use crate::{
     cgroup::{CgroupSettings, CgroupVersion, Cgroups, SystemdSockets},
     config::{Config, Enforce, PidsLimit, SwapBehavior},
     cri::{NodeFacts, to_cri, to_cri::Swap},
-    image::{CredentialPaths, ImageSettings, gc::GcSettings},
+    image::{CredentialPaths, ImageSettings, PullRecords, gc::GcSettings},
     machine,
     model::NodeCapacity,
     plan::PlanSettings,
@@ -99,6 +99,10 @@ pub(super) fn image_settings(config: &Config) -> anyhow::Result<ImageSettings> {
             home_dir: config.paths.home_dir.clone().or_else(home_dir),
         },
         providers: config.images.providers.clone(),
+        records: PullRecords::load(
+            config.paths.root_dir.join("image_manager"),
+            config.images.verification.clone(),
+        ),
     })
 }
 

@@ -13,7 +13,10 @@ use super::{
     shutdown,
     tree::{Mistake, Place, Tree},
 };
-use crate::model::{CgroupDriver, Quantity};
+use crate::{
+    image::{AllowedImages, VerificationPolicy},
+    model::{CgroupDriver, Quantity},
+};
 use hyper::{
     Uri,
     header::{HeaderName, HeaderValue},
@@ -357,7 +360,43 @@ fn images(r: &mut Reader<'_>, nodelet: &Reader<'_>) -> ImagesConfig {
         burst: r.count("registryBurst", Zero::Unset).unwrap_or(default.burst),
         gc: image_gc::settings(r, nodelet),
         providers: Vec::new(),
+        verification: verification(r),
     }
+}
+
+fn verification(r: &mut Reader<'_>) -> VerificationPolicy {
+    use VerificationPolicy::{
+        AlwaysVerify, NeverVerify, NeverVerifyAllowlistedImages, NeverVerifyPreloadedImages,
+    };
+    const POLICY: &str = "imagePullCredentialsVerificationPolicy";
+    const LIST: &str = "preloadedImagesVerificationAllowlist";
+    let mut allowed = Vec::new();
+    for (index, text, place) in listed(r, LIST) {
+        match AllowedImages::parse(text) {
+            Ok(images) => allowed.push(images),
+            Err(must) => {
+                let at = format!("{LIST}[{index}]");
+                r.invalid(place, &at, Json::from(text), &must.to_string());
+            }
+        }
+    }
+    let policy = match r.filled_text(POLICY) {
+        None | Some(("NeverVerifyPreloadedImages", _)) => NeverVerifyPreloadedImages,
+        Some(("NeverVerify", _)) => NeverVerify,
+        Some(("NeverVerifyAllowlistedImages", _)) => return NeverVerifyAllowlistedImages(allowed),
+        Some(("AlwaysVerify", _)) => AlwaysVerify,
+        Some((other, place)) => {
+            let must = "must be NeverVerify, NeverVerifyPreloadedImages, \
+                        NeverVerifyAllowlistedImages or AlwaysVerify";
+            r.invalid(place, POLICY, Json::from(other), must);
+            return VerificationPolicy::default();
+        }
+    };
+    if let Some((_, _, place)) = listed(r, LIST).first() {
+        let message = format!("may be set only where {POLICY} is NeverVerifyAllowlistedImages");
+        r.mistakes.push(place.mistake(LIST, message));
+    }
+    policy
 }
 
 fn health(r: &mut Reader<'_>) -> HealthConfig {

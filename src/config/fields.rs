@@ -156,15 +156,19 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("registry-burst", IMAGE_PULLS).default("10"),
         "largest burst of image pulls; on average registryPullQPS applies",
     ),
-    ignored(
+    yes_with(
         "imagePullCredentialsVerificationPolicy",
         String,
-        "an image that is present may be used by every pod",
+        &default("NeverVerifyPreloadedImages"),
+        "which images that are present a pod may use only with credentials that have pulled them: \
+         those that the agent has pulled; `NeverVerify`: none; `AlwaysVerify`: all; \
+         `NeverVerifyAllowlistedImages`: all but those of preloadedImagesVerificationAllowlist",
     ),
-    ignored(
+    yes(
         "preloadedImagesVerificationAllowlist",
         List(&String),
-        "an image that is present may be used by every pod",
+        "images without a tag, or beginnings like `registry.example.com/team/*`, that every pod may \
+         use; only with `NeverVerifyAllowlistedImages`",
     ),
     yes_with(
         "eventRecordQPS",

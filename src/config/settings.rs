@@ -2,7 +2,7 @@
 //! started on a fresh machine with no file and no flag.
 
 use crate::{
-    image::CredentialProvider,
+    image::{CredentialProvider, VerificationPolicy},
     log_rotation::RotationSettings,
     model::{CgroupDriver, CloudProvider, ShutdownPeriods},
     podspec::IDS_PER_POD,
@@ -426,6 +426,9 @@ pub struct ImagesConfig {
     pub gc: ImageGcConfig,
     /// Plugins for registry credentials, of `--image-credential-provider-config`. Default none.
     pub providers: Vec<CredentialProvider>,
+    /// `imagePullCredentialsVerificationPolicy` with `preloadedImagesVerificationAllowlist`. Default
+    /// `NeverVerifyPreloadedImages`.
+    pub verification: VerificationPolicy,
 }
 
 impl Default for ImagesConfig {
@@ -436,6 +439,7 @@ impl Default for ImagesConfig {
             burst: 10,
             gc: ImageGcConfig::default(),
             providers: Vec::new(),
+            verification: VerificationPolicy::default(),
         }
     }
 }

@@ -582,3 +582,38 @@ fn damaged_files_are_answered_and_never_panic() {
     }
     assert!(accepted > 20, "{accepted}: the damage is so great that nothing is tested");
 }
+
+#[test]
+fn verification_of_present_images_is_as_configured() {
+    use crate::image::{AllowedImages, VerificationPolicy};
+    const POLICY: &str = "imagePullCredentialsVerificationPolicy";
+    const LIST: &str = "preloadedImagesVerificationAllowlist";
+    let policy = |text: &str| config(text).images.verification;
+    let only = |name: &str| policy(&format!("{POLICY}: {name}\n"));
+    assert_eq!(policy(""), VerificationPolicy::NeverVerifyPreloadedImages);
+    assert_eq!(only("''"), VerificationPolicy::NeverVerifyPreloadedImages);
+    assert_eq!(only("NeverVerify"), VerificationPolicy::NeverVerify);
+    assert_eq!(only("AlwaysVerify"), VerificationPolicy::AlwaysVerify);
+    let text = format!("{POLICY}: NeverVerifyAllowlistedImages\n{LIST}: [busybox, 'r.io/a/*']\n");
+    let list = ["busybox", "r.io/a/*"].map(|one| AllowedImages::parse(one).unwrap());
+    assert_eq!(policy(&text), VerificationPolicy::NeverVerifyAllowlistedImages(list.into()));
+
+    for (text, mistake) in [
+        (
+            format!("{POLICY}: Sometimes\n"),
+            "line 3, column 41: imagePullCredentialsVerificationPolicy: Invalid value: \"Sometimes\": must be NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify",
+        ),
+        (
+            format!("{POLICY}: AlwaysVerify\n{LIST}: [busybox]\n"),
+            "line 4, column 40: preloadedImagesVerificationAllowlist: may be set only where imagePullCredentialsVerificationPolicy is NeverVerifyAllowlistedImages",
+        ),
+        (
+            format!("{POLICY}: NeverVerifyAllowlistedImages\n{LIST}: [busybox, 'a:1']\n"),
+            "line 4, column 49: preloadedImagesVerificationAllowlist[1]: Invalid value: \"a:1\": must have neither a tag nor a digest",
+        ),
+    ] {
+        let error = try_load(&text, &[], &[], &HostFacts::default()).unwrap_err();
+        assert!(error.to_string().contains(mistake), "{error}");
+        assert_eq!(error.mistakes.len(), 1, "{error}");
+    }
+}

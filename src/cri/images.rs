@@ -13,6 +13,8 @@ use tonic::{Response, Status};
 pub struct ImageFound {
     /// The runtime's id, which containers are made from.
     pub id: String,
+    /// Its tags and digests, in full.
+    pub names: Vec<String>,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Numeric user of the image.
@@ -87,6 +89,7 @@ impl RuntimeClient {
         let answer = self.read_image("ImageStatus", images.image_status(request)).await?;
         Ok(answer.image.map(|found| ImageFound {
             id: found.id,
+            names: found.repo_tags.into_iter().chain(found.repo_digests).collect(),
             size_bytes: found.size,
             uid: found.uid.map(|uid| uid.value),
             username: found.username,

@@ -1,7 +1,8 @@
 //! Removes unused images: every five minutes by thresholds and ages, and when a disk is short.
 //!
 //! `image::gc` decides which images go. The times at which the agent pulled each image and at which
-//! each was last used are kept on disk.
+//! each was last used are kept on disk. Each listing also shows which records of pulls are of use
+//! still.
 
 use crate::{
     clock,
@@ -9,7 +10,7 @@ use crate::{
     desired::SourceSnapshot,
     event::Recorder,
     image::{
-        Pulled,
+        PullRecords, Pulled,
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
     machine,
@@ -42,6 +43,8 @@ pub struct ImageGcParts {
     pub events: Recorder,
     /// When each image was pulled.
     pub pulled: watch::Receiver<Pulled>,
+    /// Which credentials have pulled them. The records of removed images are removed.
+    pub records: PullRecords,
     /// Thresholds and ages.
     pub settings: GcSettings,
     /// The manifests, whose images are in use.
@@ -61,6 +64,8 @@ pub struct ImageGcTask {
     history: ImageHistory,
     saved: ImageHistory,
     failures: u32,
+    /// The first look is some minutes ago.
+    settled: bool,
     /// Changes when saved files may be lost.
     losses: watch::Receiver<u64>,
 }
@@ -72,7 +77,7 @@ impl ImageGcTask {
         let saved: ImageHistory = parse_saved(saved, "the saved history of images");
         let saved = saved.resumed(&machine::boot_id(Path::new("/")));
         let (history, losses) = (saved.clone(), parts.store.losses());
-        Self { parts, history, saved, failures: 0, losses }
+        Self { parts, history, saved, failures: 0, settled: false, losses }
     }
 
     /// Runs until shutdown.
@@ -106,6 +111,7 @@ impl ImageGcTask {
                     if let Err(err) = self.parts.store.put_images(&self.history).await {
                         tracing::debug!(%err, "the history of images is not on disk yet");
                     }
+                    self.parts.records.save_again().await;
                 }
                 () = tokio::time::sleep_until(next) => {
                     if looked {
@@ -129,6 +135,7 @@ impl ImageGcTask {
     }
 
     async fn collect(&mut self) {
+        self.settled = true;
         let Some(plan) = self.plan().await else { return };
         self.save().await;
         if self.parts.settings.is_off() {
@@ -181,6 +188,7 @@ impl ImageGcTask {
             }
         };
         self.failures = 0;
+        self.parts.records.follow(&look.present, look.began, self.settled).await;
         for source in &self.parts.sources {
             for pod in &source.borrow().pods {
                 for image in all_images(&pod.pod) {
@@ -200,7 +208,11 @@ impl ImageGcTask {
 
     async fn remove(&self, order: &[Removable], wanted: Option<u64>) -> Freed {
         let available = || self.parts.disks.newer(Signal::ImagefsAvailable);
-        gc::remove(&self.parts.runtime, order, wanted, available).await
+        let began = clock::now().boot;
+        let freed = gc::remove(&self.parts.runtime, order, wanted, available).await;
+        let gone: Vec<&str> = freed.removed.iter().map(|image| image.id.as_str()).collect();
+        self.parts.records.forget(&gone, began).await;
+        freed
     }
 
     fn record(&self, event: Event) {

@@ -4,6 +4,7 @@ use super::{
     FailureReason, ImageFailure, Images, PullPolicy,
     core::{PullStep, is_unreachable, missing, next_step, pull_failed},
     keyring::{Credentials, Keyring, Layout},
+    records::{Before, ImageAccess, PullSecret, PulledWith},
 };
 use crate::{
     blocking::REGISTRIES,
@@ -136,19 +137,40 @@ where
     async fn attempt(&mut self) -> Result<ImageFound, ImageFailure> {
         let PullRequest { image, policy, pull_allowed, .. } = *self.request;
         let name = self.name()?;
+        let mut before = Before::Unknown;
         if next_step(policy, pull_allowed, None) == PullStep::Inspect {
             let found = self.look(&name).await?;
-            match next_step(policy, pull_allowed, Some(found.is_some())) {
+            before = found_before(found.as_ref());
+            let usable = self.usable(found).await;
+            match next_step(policy, pull_allowed, Some(usable.is_some())) {
                 PullStep::Pull | PullStep::Inspect => {}
                 PullStep::Use | PullStep::Missing => {
-                    return match found {
+                    return match usable {
                         Some(found) => Ok(self.present(found)),
                         None => Err(self.absent(missing(image, policy))),
                     };
                 }
             }
         }
-        self.pull(&name).await
+        self.pull(&name, before).await
+    }
+
+    /// The image, if the pod may use it. As in the kubelet, one that it may not use is as one that
+    /// is not there, and nothing tells the pod that it is.
+    async fn usable(&mut self, found: Option<ImageFound>) -> Option<ImageFound> {
+        let found = found?;
+        let (image, request, records) = (self.request.image, self.request, &self.images.records);
+        match records.judge(image, &found, || pull_secrets_for(request)) {
+            ImageAccess::Granted => {}
+            ImageAccess::GrantedTo(secret) => {
+                records.add(image, &found.id, PulledWith::Secret(secret)).await;
+            }
+            ImageAccess::Unverified => {
+                tracing::debug!(image, id = %found.id, "the image is present, and the pod has no credentials that have pulled it");
+                return None;
+            }
+        }
+        Some(found)
     }
 
     fn name(&mut self) -> Result<String, ImageFailure> {
@@ -163,7 +185,7 @@ where
         })
     }
 
-    async fn pull(&mut self, name: &str) -> Result<ImageFound, ImageFailure> {
+    async fn pull(&mut self, name: &str, mut before: Before) -> Result<ImageFound, ImageFailure> {
         let image = self.request.image;
         self.event(EventKind::Normal, "Pulling", format!("Pulling image \"{image}\""));
         let queued = Instant::now();
@@ -173,26 +195,22 @@ where
         let slot = self.images.limits.slot().await;
         if slot.waited && self.request.policy == PullPolicy::IfNotPresent {
             // The pull that was waited for may have been of this image.
-            if let Some(found) = self.look(name).await? {
+            let found = self.look(name).await?;
+            before = found_before(found.as_ref());
+            if let Some(found) = self.usable(found).await {
                 return Ok(self.present(found));
             }
         }
         let started = Instant::now();
         let pulled = if self.images.limits.may_begin() {
-            self.try_credentials(name, &repository, &issued).await
+            self.recorded_pull(name, before, &repository, &issued).await
         } else {
-            Err(PullError { text: "pull QPS exceeded".to_owned(), answered: false })
+            Err(PullError { text: "pull QPS exceeded".to_owned(), answered: false }.into())
         };
         drop(slot);
         match pulled {
-            Ok(image_ref) => {
-                let (pulling, waiting) = (started.elapsed(), queued.elapsed());
-                // By its reference, else by name: some runtimes know only the one.
-                let found = match self.look(&image_ref).await? {
-                    Some(found) => Some(found),
-                    None => self.look(name).await?,
-                };
-                let found = found.ok_or_else(|| self.inspect_failed("the pulled image is gone"))?;
+            Ok((found, ended)) => {
+                let (pulling, waiting) = (ended - started, queued.elapsed());
                 let message = format!(
                     "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: {} bytes.",
                     format_millis(pulling),
@@ -203,8 +221,45 @@ where
                 self.images.note_pull(&found.id);
                 Ok(found)
             }
-            Err(error) => self.pull_failed(name, &error).await,
+            Err(Unpulled::Refused(error)) => self.pull_failed(name, &error).await,
+            Err(Unpulled::NotFound(failure)) => Err(failure),
         }
+    }
+
+    /// Pulls, and records with which credentials. Gives what has come and when, without the look at
+    /// it.
+    async fn recorded_pull(
+        &mut self,
+        name: &str,
+        mut before: Before,
+        repository: &str,
+        issued: &Keyring,
+    ) -> Result<(ImageFound, Instant), Unpulled> {
+        if before == Before::Unknown
+            && let Ok(found) = (self.inspect)(name.to_owned()).await
+        {
+            before = found_before(found.as_ref());
+        }
+        let pulling = self.images.records.begin(self.request.image, before).await;
+        let (image_ref, with) = match self.try_credentials(name, repository, issued).await {
+            Ok(pulled) => pulled,
+            Err(error) => {
+                // Without an answer of the runtime, the image may have come.
+                if error.answered {
+                    pulling.failed().await;
+                }
+                return Err(error.into());
+            }
+        };
+        let ended = Instant::now();
+        // By its reference, else by name: some runtimes know only the one.
+        let found = match self.look(&image_ref).await? {
+            Some(found) => Some(found),
+            None => self.look(name).await?,
+        };
+        let found = found.ok_or_else(|| self.inspect_failed("the pulled image is gone"))?;
+        pulling.succeeded(&found.id, with).await;
+        Ok((found, ended))
     }
 
     async fn pull_failed(
@@ -219,7 +274,8 @@ where
             && error.answered
             && is_unreachable(&error.text)
             // A runtime that can't say whether it is there changes nothing: the pull has failed.
-            && let Ok(Some(found)) = (self.inspect)(name.to_owned()).await
+            && let Ok(found) = (self.inspect)(name.to_owned()).await
+            && let Some(found) = self.usable(found).await
         {
             let message = format!(
                 "Failed to pull image \"{image}\": {}; the registry can't be reached, starting from the image already present on the machine",
@@ -240,7 +296,7 @@ where
         name: &str,
         repository: &str,
         issued: &Keyring,
-    ) -> Result<String, PullError> {
+    ) -> Result<(String, PulledWith), PullError> {
         let paths = self.images.credentials.clone();
         // A home directory may be on a file system that hangs: a public image is pulled all the
         // same.
@@ -255,18 +311,28 @@ where
                 Keyring::default()
             }
         };
-        let of_pod: Vec<Keyring> =
-            self.request.pull_secrets.iter().filter_map(|secret| of_secret(secret)).collect();
-        let keyrings = of_pod.iter().chain([&keyring, issued]);
-        let credentials: Vec<&Credentials> =
-            keyrings.flat_map(|keyring| keyring.lookup(repository)).collect();
+        let of_pod = pod_keyrings(self.request.pull_secrets);
+        let of_pod = of_pod.iter().map(|(secret, keyring)| (Some(*secret), keyring));
+        let of_node = [&keyring, issued].map(|keyring| (None, keyring));
+        let credentials: Vec<(Option<&DataObject>, &Credentials)> = of_pod
+            .chain(of_node)
+            .flat_map(|(secret, ring)| {
+                ring.lookup(repository).into_iter().map(move |c| (secret, c))
+            })
+            .collect();
         if credentials.is_empty() {
-            return (self.pull)(name.to_owned(), None).await;
+            let pulled = (self.pull)(name.to_owned(), None).await;
+            return pulled.map(|image_ref| (image_ref, PulledWith::Node));
         }
         let mut errors: Vec<PullError> = Vec::new();
-        for one in credentials {
+        for (secret, one) in credentials {
             match (self.pull)(name.to_owned(), Some(one.clone())).await {
-                Ok(image_ref) => return Ok(image_ref),
+                Ok(image_ref) => {
+                    let with = secret.map_or(PulledWith::Node, |secret| {
+                        PulledWith::Secret(pull_secret(secret, one))
+                    });
+                    return Ok((image_ref, with));
+                }
                 Err(error) if errors.contains(&error) => {}
                 Err(error) => errors.push(error),
             }
@@ -311,6 +377,49 @@ where
     fn event(&mut self, kind: EventKind, reason: &'static str, message: String) {
         (self.record)(ImageEvent { kind, reason, message });
     }
+}
+
+/// A pull that has brought nothing.
+enum Unpulled {
+    /// The pull has failed.
+    Refused(PullError),
+    /// It succeeded, and the runtime does not show the image.
+    NotFound(ImageFailure),
+}
+
+impl From<PullError> for Unpulled {
+    fn from(error: PullError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<ImageFailure> for Unpulled {
+    fn from(failure: ImageFailure) -> Self {
+        Self::NotFound(failure)
+    }
+}
+
+fn found_before(found: Option<&ImageFound>) -> Before {
+    found.map_or(Before::Absent, |found| Before::Present(found.id.clone()))
+}
+
+/// The Secrets of the pod that have credentials for the image.
+fn pull_secrets_for(request: &PullRequest<'_>) -> Vec<PullSecret> {
+    let repository = image_name::repository(request.image).unwrap_or_default();
+    pod_keyrings(request.pull_secrets)
+        .iter()
+        .flat_map(|(secret, ring)| {
+            ring.lookup(&repository).into_iter().map(|one| pull_secret(secret, one))
+        })
+        .collect()
+}
+
+fn pull_secret(secret: &DataObject, credentials: &Credentials) -> PullSecret {
+    PullSecret::new(&secret.key.namespace, &secret.key.name, credentials.hash())
+}
+
+fn pod_keyrings(secrets: &[Arc<DataObject>]) -> Vec<(&DataObject, Keyring)> {
+    secrets.iter().filter_map(|secret| Some((&**secret, of_secret(secret)?))).collect()
 }
 
 /// The credentials in a Secret; `None` for one of another type, or without valid content.

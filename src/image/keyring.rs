@@ -4,18 +4,44 @@
 //! keys that match an image are tried, the more specific (by reverse order of their text) first.
 
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 use std::{collections::BTreeMap, fmt};
 
 /// Hosts that stand for Docker Hub.
 const DEFAULT_KEY: &str = "index.docker.io";
 
 /// A user name and a password. `Debug` doesn't show the password.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Credentials {
     /// User name.
     pub(super) username: String,
     /// Password or token.
     pub(super) password: String,
+    /// Of no use for a pull. The kubelet's hash has it.
+    pub(super) email: String,
+}
+
+impl Credentials {
+    /// The SHA-256 by which records of pulls tell credentials apart, in hex: that of their JSON as
+    /// Go writes it, which the kubelet takes.
+    pub(super) fn hash(&self) -> String {
+        let fields =
+            [("username", &self.username), ("password", &self.password), ("email", &self.email)];
+        let mut text = String::new();
+        for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+            let comma = if text.is_empty() { "" } else { "," };
+            text += &format!("{comma}\"{key}\":{}", serde_json::Value::from(value.as_str()));
+        }
+        let escaped = [
+            ('<', "\\u003c"),
+            ('>', "\\u003e"),
+            ('&', "\\u0026"),
+            ('\u{2028}', "\\u2028"),
+            ('\u{2029}', "\\u2029"),
+        ];
+        let text = escaped.iter().fold(text, |text, (symbol, code)| text.replace(*symbol, code));
+        format!("{:x}", Sha256::digest(format!("{{{text}}}")))
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -54,6 +80,8 @@ struct Entry {
     password: String,
     #[serde(default)]
     auth: String,
+    #[serde(default)]
+    email: String,
 }
 
 impl Keyring {
@@ -132,11 +160,15 @@ fn credentials(entry: &Entry) -> Option<Credentials> {
         return Some(Credentials {
             username: username.to_owned(),
             password: password.trim_end_matches('\0').to_owned(),
+            email: entry.email.clone(),
         });
     }
     let known = !entry.username.is_empty() || !entry.password.is_empty();
-    known
-        .then(|| Credentials { username: entry.username.clone(), password: entry.password.clone() })
+    known.then(|| Credentials {
+        username: entry.username.clone(),
+        password: entry.password.clone(),
+        email: entry.email.clone(),
+    })
 }
 
 /// Same number of host parts, each matching; same port; the key's path is a prefix.

@@ -1,8 +1,8 @@
 //! Images: whether one must be pulled, with which credentials, how many at a time, and what a
-//! failure is called.
+//! failure is called; and which pods may use one that is present.
 //!
 //! `core` (decisions, texts), `keyring` (credentials) and `limit`'s bucket are
-//! pure. `provider` asks plugins for credentials. [`Images::ensure`] does what they say through the runtime client. Back-off between
+//! pure. `provider` asks plugins for credentials. `records` keeps which credentials have pulled what. [`Images::ensure`] does what they say through the runtime client. Back-off between
 //! attempts is not kept here: `plan` decides when to try again. `gc` removes images that are not
 //! uses.
 
@@ -13,6 +13,7 @@ pub mod gc;
 mod keyring;
 mod limit;
 mod provider;
+mod records;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ pub use core::{FailureReason, PullPolicy};
 pub use credentials::CredentialPaths;
 pub use ensure::{ImageEvent, PullRequest};
 pub use provider::CredentialProvider;
+pub use records::{AllowedImages, AllowedImagesError, PullRecords, VerificationPolicy};
 
 use crate::{clock, cri::RuntimeClient, model::Now};
 use std::{collections::BTreeMap, sync::Arc};
@@ -27,7 +29,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 /// How pulls are bounded, and where credentials are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ImageSettings {
     /// How many pulls run at a time, first come, first served; `None` for no bound.
     pub parallel: Option<u32>,
@@ -39,6 +41,8 @@ pub struct ImageSettings {
     pub credentials: CredentialPaths,
     /// Plugins that are asked for credentials.
     pub providers: Vec<CredentialProvider>,
+    /// Which credentials have pulled what is present.
+    pub records: PullRecords,
 }
 
 /// Makes images present. Cheap to clone; clones share the limits.
@@ -48,6 +52,7 @@ pub struct Images {
     limits: limit::PullLimits,
     credentials: CredentialPaths,
     providers: provider::Providers,
+    records: PullRecords,
     pulled: watch::Sender<Pulled>,
 }
 
@@ -64,6 +69,7 @@ impl Images {
             limits,
             credentials: settings.credentials,
             providers: provider::Providers::new(settings.providers),
+            records: settings.records,
             pulled: watch::Sender::default(),
         }
     }
@@ -72,6 +78,12 @@ impl Images {
     #[must_use]
     pub fn pulled(&self) -> watch::Receiver<Pulled> {
         self.pulled.subscribe()
+    }
+
+    /// The records of all pulls.
+    #[must_use]
+    pub fn records(&self) -> &PullRecords {
+        &self.records
     }
 
     fn note_pull(&self, id: &str) {

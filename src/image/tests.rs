@@ -8,6 +8,7 @@ use super::{
 use crate::{
     cri::ImageFound,
     model::{DataObject, ObjectKind},
+    podspec::image_name::full_names,
     program::Program,
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, future::ready, sync::Arc, time::Duration};
@@ -139,6 +140,30 @@ fn credentials_are_decoded_and_never_printed() {
 }
 
 #[test]
+fn the_hash_of_credentials_is_the_kubelets() {
+    let hash = |entry: serde_json::Value| {
+        let ring = ring(&serde_json::json!({ "r.io": entry }));
+        ring.lookup("r.io/x")[0].hash()
+    };
+    for (entry, expected) in [
+        (
+            serde_json::json!({"auth": "dXNlcjpwYXNzd29yZA=="}),
+            "a55436fc140d516560d072c5fe8700385ce9f41629abf65c1edcbcb39fac691d",
+        ),
+        (
+            serde_json::json!({"username": "user", "password": "password", "email": "a@b.c"}),
+            "083240995659c03377ab9c31666c89e95bcd6cad8211821af13848bb12893444",
+        ),
+        (
+            serde_json::json!({"username": "u<&>", "password": "p\"\\é\u{2028}"}),
+            "9ba9772a521240dd831ed90f1e9faae967af24665b9ba666693501d31e14e3db",
+        ),
+    ] {
+        assert_eq!(hash(entry), expected);
+    }
+}
+
+#[test]
 fn the_first_usable_file_counts() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| {
@@ -199,6 +224,21 @@ struct World {
     credentials: CredentialPaths,
     providers: Vec<CredentialProvider>,
     qps: u32,
+    records: Records,
+}
+
+/// Records of pulls in a directory of their own.
+struct Records {
+    dir: tempfile::TempDir,
+    records: PullRecords,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let records = PullRecords::load(dir.path().to_owned(), VerificationPolicy::default());
+        Self { dir, records }
+    }
 }
 
 impl World {
@@ -219,6 +259,7 @@ impl World {
         let size_bytes = *self.present.borrow().get(name)?;
         Some(ImageFound {
             id: format!("id of {name}"),
+            names: full_names(name),
             size_bytes,
             uid: None,
             username: String::new(),
@@ -238,6 +279,7 @@ impl World {
                 burst: 1,
                 credentials: self.credentials.clone(),
                 providers: self.providers.clone(),
+                records: self.records.records.clone(),
             },
         );
         if self.qps > 0 {
@@ -468,6 +510,135 @@ async fn credentials_of_plugins_are_tried_last() {
     assert_eq!(users, [Some("node".to_owned()), Some("plugin".to_owned()), None]);
 }
 
+fn pull_secret(name: &str, registry: &str, password: &str) -> Arc<DataObject> {
+    let text =
+        format!(r#"{{"auths": {{"{registry}": {{"username": "u", "password": "{password}"}}}}}}"#);
+    let secret = DataObject::sample(ObjectKind::Secret, name, &[(".dockerconfigjson", &text)]);
+    Arc::new(DataObject { secret_type: "kubernetes.io/dockerconfigjson".into(), ..secret })
+}
+
+const DENIED: &str = "pull access denied: insufficient_scope: authorization failed";
+
+#[tokio::test]
+async fn an_image_is_used_only_with_the_credentials_that_have_pulled_it() {
+    let image = "r.io/app:1";
+    let world = World::with(&[], vec![Ok(image), Err(DENIED), Err(DENIED), Ok(image)]);
+    let secret = [pull_secret("first", "r.io", "right")];
+    let wanted = PullRequest { image, ..request(PullPolicy::IfNotPresent) };
+    let with = |pull_secrets| PullRequest { pull_secrets, ..wanted };
+    assert!(world.ensure(with(&secret)).await.0.is_ok());
+    let pulls = || world.pulls.borrow().len();
+    assert!(world.ensure(with(&secret)).await.0.is_ok());
+    assert_eq!(pulls(), 1, "the pod that has pulled it needs no pull");
+
+    // A pod without the Secret sees no difference to an image that is not there.
+    let (result, events) = world.ensure(wanted).await;
+    assert_eq!(result.unwrap_err().message, DENIED);
+    assert_eq!(events[0], "Normal Pulling Pulling image \"r.io/app:1\"");
+    let never = world.ensure(PullRequest { policy: PullPolicy::Never, ..wanted }).await.0;
+    assert_eq!(
+        never.unwrap_err().message,
+        "Container image \"r.io/app:1\" is not present with pull policy of Never"
+    );
+    for policy in [PullPolicy::IfNotPresent, PullPolicy::Always] {
+        let waiting = PullRequest { pull_allowed: false, policy, ..wanted };
+        let failure = world.ensure(waiting).await.0.unwrap_err();
+        assert_eq!(failure.reason, FailureReason::ImagePullBackOff);
+    }
+    assert_eq!(pulls(), 2);
+
+    // The same credentials under another name, and with other ones beside them.
+    let both = [pull_secret("a", "r.io", "wrong"), pull_secret("second", "r.io", "right")];
+    assert!(world.ensure(with(&both)).await.0.is_ok());
+    // Credentials of another registry or with another password are none.
+    let others = [pull_secret("first", "s.io", "right"), pull_secret("first", "r.io", "wrong")];
+    assert_eq!(world.ensure(with(&others)).await.0.unwrap_err().message, DENIED);
+    assert_eq!(pulls(), 3);
+    // A pull tells that the pod may use it.
+    assert!(world.ensure(with(&others)).await.0.is_ok());
+    assert!(world.ensure(with(&others)).await.0.is_ok());
+    assert_eq!(pulls(), 4);
+}
+
+#[tokio::test]
+async fn an_image_of_the_node_is_for_every_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), r#"{"auths": {"r.io": {"username": "node"}}}"#)
+        .unwrap();
+    let credentials =
+        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let world =
+        World { credentials, ..World::with(&["imported:1"], vec![Ok("r.io/app:1"), Ok("app:1")]) };
+    let secrets = [pull_secret("other", "s.io", "p")];
+    for image in ["r.io/app:1", "app:1"] {
+        let wanted = PullRequest { image, ..request(PullPolicy::IfNotPresent) };
+        assert!(world.ensure(wanted).await.0.is_ok());
+    }
+    for image in ["r.io/app:1", "app:1", "imported:1"] {
+        for policy in [PullPolicy::IfNotPresent, PullPolicy::Never] {
+            let wanted = PullRequest { image, pull_secrets: &secrets, ..request(policy) };
+            assert!(world.ensure(wanted).await.0.is_ok(), "{image}");
+        }
+    }
+    assert_eq!(world.pulls.borrow().len(), 2);
+}
+
+#[tokio::test]
+async fn an_unreachable_registry_gives_no_access_to_an_image_that_is_present() {
+    let offline = "dial tcp 10.0.0.1:443: connect: network is unreachable";
+    let image = "r.io/app:1";
+    let world = World::with(&[], vec![Ok(image), Err(offline), Err(offline)]);
+    let secret = [pull_secret("first", "r.io", "right")];
+    let always = PullRequest { image, ..request(PullPolicy::Always) };
+    let with_secret = PullRequest { pull_secrets: &secret, ..always };
+    assert!(world.ensure(with_secret).await.0.is_ok());
+    assert!(world.ensure(with_secret).await.0.is_ok(), "it has pulled it");
+    assert_eq!(world.ensure(always).await.0.unwrap_err().message, offline);
+}
+
+#[tokio::test]
+async fn a_pull_that_is_cut_off_leaves_its_intent() {
+    let image = "r.io/app:1";
+    let refused = PullError { text: "the connection is gone".to_owned(), answered: false };
+    let world = World::with(&[], vec![]);
+    world.answers.borrow_mut().push(Err(refused));
+    let wanted = PullRequest { image, ..request(PullPolicy::IfNotPresent) };
+    assert!(world.ensure(wanted).await.0.is_err());
+    let intents = || fs::read_dir(world.records.dir.path().join("pulling")).unwrap().count();
+    assert_eq!(intents(), 1);
+    // The image has come all the same: nobody knows with which credentials.
+    world.present.borrow_mut().insert(image.to_owned(), 7);
+    world
+        .answers
+        .borrow_mut()
+        .extend([Ok(image.to_owned()), Err(PullError { text: DENIED.to_owned(), answered: true })]);
+    assert!(world.ensure(wanted).await.0.is_err());
+    assert_eq!(intents(), 1, "a pull that fails does not explain the image");
+    assert!(world.ensure(wanted).await.0.is_ok());
+    assert_eq!(intents(), 0);
+    assert!(world.ensure(wanted).await.0.is_ok());
+    assert_eq!(world.pulls.borrow().len(), 3);
+}
+
+#[tokio::test]
+async fn an_offline_machine_keeps_its_preloaded_images() {
+    let image = "r.io/app:1";
+    let world = World::with(&[image], vec![]);
+    // Power fails while policy Always waits for a registry that is away.
+    let lost = PullError { text: "the connection is gone".to_owned(), answered: false };
+    let offline = PullError { text: "connection refused".to_owned(), answered: true };
+    world.answers.borrow_mut().extend([Err(offline), Err(lost)]);
+    let always = PullRequest { image, ..request(PullPolicy::Always) };
+    assert!(world.ensure(always).await.0.is_err());
+    let dir = world.records.dir.path().to_owned();
+    assert_eq!(fs::read_dir(dir.join("pulling")).unwrap().count(), 2, "what was there before");
+    let records = PullRecords::load(dir.clone(), VerificationPolicy::default());
+    let world = World { records: Records { records, ..Records::default() }, ..world };
+    let present = PullRequest { policy: PullPolicy::IfNotPresent, ..always };
+    assert!(world.ensure(present).await.0.is_ok());
+    assert!(world.ensure(always).await.0.is_ok());
+}
+
 /// A worker awaits it in a task.
 #[tokio::test]
 async fn ensuring_an_image_can_move_between_threads() {
@@ -479,6 +650,7 @@ async fn ensuring_an_image_can_move_between_threads() {
         burst: 10,
         credentials: CredentialPaths::default(),
         providers: Vec::new(),
+        records: Records::default().records,
     };
     let images = Images::new(client, settings);
     let sandbox = crate::cri::v1::PodSandboxConfig::default();

@@ -76,6 +76,16 @@ pub fn repository(image: &str) -> Result<String, NameError> {
     Ok(format!("{domain}/{prefix}{}", parts.path))
 }
 
+/// The name as written, without tag and digest: `busybox` for `busybox:1`.
+///
+/// # Errors
+/// When it is no image name.
+pub fn untagged(image: &str) -> Result<&str, NameError> {
+    let Parts { domain, path, .. } = parse(image)?;
+    let slash = usize::from(!domain.is_empty());
+    Ok(&image[..domain.len() + slash + path.len()])
+}
+
 /// Every name in full under which a runtime may list what `image` names:
 /// `docker.io/library/busybox:latest` for `busybox`. An id, and what is no name, is itself among
 /// them.

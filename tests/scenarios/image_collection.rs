@@ -66,6 +66,12 @@ fn wait_removed(world: &World, image: &str) {
     world.wait_until(&format!("{image} is removed"), || world.cri.has_image(image), |has| !has);
 }
 
+/// The records of images that were pulled.
+fn pull_records(world: &World) -> usize {
+    let dir = world.agent.root_dir().join("image_manager/pulled");
+    std::fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
 pub fn images_go_when_unused_for_the_maximum_age(kind: Kind) {
     let settings =
         "imageMinimumGCAge: 1s\nimageMaximumGCAge: 4m\nimageGCHighThresholdPercent: 100\n";
@@ -80,9 +86,11 @@ pub fn images_go_when_unused_for_the_maximum_age(kind: Kind) {
     world.agent.set_clock(200);
     run_once(&world, "young", &young);
     assert!(world.cri.has_image(&old));
+    assert_eq!(pull_records(&world), 3);
 
     world.agent.set_clock(A_COLLECTION);
     wait_removed(&world, &old);
+    world.wait_until("so is its record", || pull_records(&world), |records| *records == 2);
     let kept = || [&young, &used, &foreign].map(|image| world.cri.has_image(image));
     stays("the others stay", Duration::from_secs(1), kept, |kept| *kept == [true; 3]);
 

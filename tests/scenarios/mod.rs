@@ -47,6 +47,7 @@ pub mod pid_pressure;
 pub mod pressure;
 pub mod probes;
 pub mod propagation;
+pub mod pull_records;
 pub mod registry;
 pub mod resize;
 pub mod restart_rules;
@@ -229,6 +230,9 @@ macro_rules! real_scenarios {
             registry::a_denied_image_does_not_start_from_the_copy_on_the_machine,
             registry::a_secret_of_the_pod_has_the_password_of_a_registry,
             credential_providers::a_plugin_has_the_password_of_a_registry,
+            pull_records::an_image_of_a_secret_is_for_pods_with_its_credentials,
+            pull_records::a_preloaded_image_is_for_every_pod_unless_all_are_verified,
+            pull_records::an_agent_killed_in_a_pull_leaves_its_intent,
             stuck::a_stopped_shim_is_named_and_everything_else_goes_on,
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
             disk::a_disk_without_space_stops_nothing,

@@ -23,7 +23,7 @@ use nodelet::{
     event,
     handler::Handlers,
     hostfiles::{HostFilePaths, HostFiles},
-    image::{CredentialPaths, ImageSettings, Images},
+    image::{CredentialPaths, ImageSettings, Images, PullRecords, VerificationPolicy},
     manifest::{self, Context},
     model::{
         CgroupDriver, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState, NodeProbes,
@@ -138,7 +138,7 @@ impl Bench {
         let files = host_files(&slot, root);
         let node_ips = watch::Sender::default();
         let host = Host {
-            images: Images::new(runtime.clone(), image_settings()),
+            images: Images::new(runtime.clone(), image_settings(slot.dir())),
             runtime,
             store,
             events,
@@ -413,13 +413,15 @@ fn no_pressure() -> watch::Sender<Arc<PressureOrders>> {
     watch::Sender::new(Arc::new(PressureOrders { known: true, ..PressureOrders::default() }))
 }
 
-fn image_settings() -> ImageSettings {
+fn image_settings(dir: &Path) -> ImageSettings {
+    let records = dir.join("image_manager");
     ImageSettings {
         parallel: None,
         qps: 0,
         burst: 0,
         credentials: CredentialPaths::default(),
         providers: Vec::new(),
+        records: PullRecords::load(records, VerificationPolicy::default()),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn issued(
     let of = |auth: &Node, key| auth.get(key).and_then(Node::as_str).unwrap_or_default().to_owned();
     let auths = root.get("auth").map_or(&[][..], Node::entries).iter().map(|entry| {
         let (username, password) = (of(&entry.value, "username"), of(&entry.value, "password"));
-        (entry.key.as_str(), Credentials { username, password })
+        (entry.key.as_str(), Credentials { username, password, ..Credentials::default() })
     });
     Ok(Issued {
         keyring: Arc::new(Keyring::new(auths)),
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn the_cache_prefers_image_over_registry_over_all() {
         let issued = |key: &str, user: &str, seconds| {
-            let credentials = Credentials { username: user.to_owned(), password: String::new() };
+            let credentials = Credentials { username: user.to_owned(), ..Credentials::default() };
             let keyring = Arc::new(Keyring::new([("r.io", credentials)].into_iter()));
             Issued { keyring, key: key.to_owned(), lasts: Duration::from_secs(seconds) }
         };

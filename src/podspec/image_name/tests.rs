@@ -45,11 +45,20 @@ fn names_get_a_tag_or_a_reason() {
         } else {
             assert_eq!(normalize(image).unwrap(), normal);
             assert_eq!(repository(image).unwrap(), repo);
+            let untagged = untagged(image).unwrap();
+            assert!(image.starts_with(untagged) && repository(untagged).unwrap() == repo);
         }
     }
     let with_digest = format!("reg.example.com/a:v1@{digest}");
     assert_eq!(normalize(&with_digest).unwrap(), with_digest);
     assert_eq!(repository(&with_digest).unwrap(), "reg.example.com/a");
+    for (image, name) in [
+        (&*with_digest, "reg.example.com/a"),
+        ("busybox:1", "busybox"),
+        ("localhost:5000/a/b", "localhost:5000/a/b"),
+    ] {
+        assert_eq!(untagged(image), Ok(name));
+    }
 
     let error = |image: &str| normalize(image).unwrap_err().to_string();
     for image in [
