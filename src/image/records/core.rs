@@ -184,7 +184,12 @@ impl PulledRecord {
     /// image has came from elsewhere: the agent makes a record of every name that it pulls. Other
     /// ways to name the image, as by its id, are no way around the record.
     fn is_of(&self, image: &str, called: &[String]) -> bool {
-        self.names.is_empty() || self.accesses(image).next().is_some() || !is_called(image, called)
+        self.names.is_empty() || self.has(image) || !is_called(image, called)
+    }
+
+    /// Whether the agent has recorded a pull under this name.
+    pub(super) fn has(&self, image: &str) -> bool {
+        self.accesses(image).next().is_some()
     }
 
     /// `busybox` and `docker.io/library/busybox` are one repository.

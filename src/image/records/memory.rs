@@ -132,10 +132,13 @@ impl PullMemory {
         called: &[String],
         of_pod: impl FnOnce() -> Vec<PullSecret>,
     ) -> ImageAccess {
-        let origin = match self.pulled.get(&file_name(id)) {
-            Some(Remembered { record: Some(record), .. }) => Origin::Recorded(record),
-            Some(Remembered { record: None, .. }) => Origin::Unclear,
-            None if self.unreadable || self.is_being_pulled(image, id) => Origin::Unclear,
+        let remembered = self.pulled.get(&file_name(id));
+        let record = remembered.and_then(|remembered| remembered.record.as_ref());
+        let origin = match record {
+            Some(record) if record.has(image) => Origin::Recorded(record),
+            _ if self.unreadable || self.is_being_pulled(image, id) => Origin::Unclear,
+            Some(record) => Origin::Recorded(record),
+            None if remembered.is_some() => Origin::Unclear,
             None => Origin::Unrecorded,
         };
         judge(&self.policy, image, called, origin, of_pod)

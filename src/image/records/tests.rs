@@ -106,6 +106,11 @@ fn each_name_of_an_image_has_its_own_credentials() {
     for image in ["mirror.io/app:2", ID, "other.io/app:1"] {
         assert_eq!(access(image), ImageAccess::Unverified, "{image}");
     }
+    // Now a pull under that name may have brought it.
+    memory.begin("mirror.io/app:1", Before::Absent);
+    let access = |image: &str| memory.judge(image, ID, &called, Vec::new);
+    assert_eq!(access("mirror.io/app:1"), ImageAccess::Unverified);
+    assert_eq!(access("busybox"), ImageAccess::Granted);
     let mut unknown = self::memory();
     unknown.note_pulled(IMAGE, ID, PulledWith::Unknown, at(1));
     assert_eq!(unknown.judge(IMAGE, ID, &called, Vec::new), ImageAccess::Unverified);

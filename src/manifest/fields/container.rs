@@ -3,7 +3,7 @@
 use super::{QUANTITIES, STRINGS, lifecycle};
 use crate::document::{Field, Type};
 
-pub(super) const ALWAYS: &str = "`Always`: if the registry is unreachable and the image is present, the container runs with a warning";
+pub(super) const ALWAYS: &str = "`Always`: if the registry is unreachable and the image is present and for this pod, the container runs with a warning";
 
 pub(super) static CONTAINER: &[Field] = &[
     Field::yes("args", STRINGS),
