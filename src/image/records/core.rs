@@ -10,7 +10,6 @@ use crate::{
     podspec::image_name::{full_names, repository, untagged},
 };
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 
 /// The version in which records are written.
 const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -101,7 +100,7 @@ struct PullAccess {
 pub(super) struct PulledRecord {
     image_ref: String,
     /// By the name of the image as written, without tag and digest.
-    names: BTreeMap<String, PullAccess>,
+    names: Vec<(String, PullAccess)>,
 }
 
 /// What is known about the origin of an image that is present.
@@ -173,7 +172,7 @@ pub(super) fn is_called<'a>(image: &str, called: impl IntoIterator<Item = &'a St
 
 impl PulledRecord {
     pub(super) fn new(image_ref: &str) -> Self {
-        Self { image_ref: image_ref.to_owned(), names: BTreeMap::new() }
+        Self { image_ref: image_ref.to_owned(), names: Vec::new() }
     }
 
     pub(super) fn image_ref(&self) -> &str {
@@ -204,8 +203,13 @@ impl PulledRecord {
     /// Adds a pull under the name `image`. Returns whether that is news.
     pub(super) fn add(&mut self, image: &str, with: PulledWith) -> bool {
         let name = untagged(image).unwrap_or(image);
-        let is_new = !self.names.contains_key(name);
-        let access = self.names.entry(name.to_owned()).or_default();
+        let known = self.names.iter().position(|(known, _)| known == name);
+        let is_new = known.is_none();
+        let at = known.unwrap_or(self.names.len());
+        if is_new {
+            self.names.push((name.to_owned(), PullAccess::default()));
+        }
+        let access = &mut self.names[at].1;
         match with {
             PulledWith::Unknown => is_new,
             PulledWith::Node | PulledWith::Secret(_) if access.everyone => is_new,

@@ -18,10 +18,7 @@ use super::{
 use crate::{image::gc::Present, model::Now};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// One of the files, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,14 +55,17 @@ pub(super) enum PullEnd {
 #[derive(Debug, Default)]
 pub(super) struct PullMemory {
     policy: VerificationPolicy,
-    pulled: BTreeMap<String, Remembered>,
-    pulling: BTreeMap<String, Intent>,
+    /// Few enough for lists, which take less code than maps.
+    pulled: Vec<Remembered>,
+    pulling: Vec<Intent>,
     /// The directory can't be read: nobody knows what the agent has pulled.
     unreadable: bool,
 }
 
 #[derive(Debug)]
 struct Remembered {
+    /// The name of the file.
+    file: String,
     /// `None`: the file is damaged.
     record: Option<PulledRecord>,
     /// Boot time of the last pull; zero for one by an earlier run of the agent.
@@ -74,6 +74,8 @@ struct Remembered {
 
 #[derive(Debug)]
 struct Intent {
+    /// The name of the file.
+    file: String,
     /// `None`: the file is damaged.
     image: Option<String>,
     /// The id of the image that had the name before. It did not come from this pull.
@@ -101,7 +103,7 @@ impl PullMemory {
             .and_then(PulledRecord::decode)
             .filter(|record| file_name(record.image_ref()) == file);
         let usable = record.is_some();
-        self.pulled.insert(file, Remembered { record, pulled_at: Duration::ZERO });
+        self.pulled.push(Remembered { file, record, pulled_at: Duration::ZERO });
         usable
     }
 
@@ -114,8 +116,13 @@ impl PullMemory {
     ) -> bool {
         let image = text.and_then(decode_intent).filter(|image| file_name(image) == file);
         let usable = image.is_some();
-        let intent = Intent { image, before, running: 0, cut_off: Some(Duration::ZERO) };
-        self.pulling.insert(file, intent);
+        self.pulling.push(Intent {
+            file,
+            image,
+            before,
+            running: 0,
+            cut_off: Some(Duration::ZERO),
+        });
         usable
     }
 
@@ -132,7 +139,7 @@ impl PullMemory {
         called: &[String],
         of_pod: impl FnOnce() -> Vec<PullSecret>,
     ) -> ImageAccess {
-        let remembered = self.pulled.get(&file_name(id));
+        let remembered = self.remembered(&file_name(id));
         let record = remembered.and_then(|remembered| remembered.record.as_ref());
         let origin = match record {
             Some(record) if record.has(image) => Origin::Recorded(record),
@@ -146,8 +153,7 @@ impl PullMemory {
 
     /// Whether the image may have come from a pull that has no record.
     fn is_being_pulled(&self, image: &str, id: &str) -> bool {
-        let intent = self.pulling.get(&file_name(image));
-        intent.is_some_and(|intent| intent.before.as_deref() != Some(id))
+        self.intent(&file_name(image)).is_some_and(|intent| intent.before.as_deref() != Some(id))
     }
 
     /// A pull begins.
@@ -158,8 +164,13 @@ impl PullMemory {
             Before::Present(id) => Some(id),
             Before::Absent | Before::Unknown => None,
         };
-        let new = || Intent { image: None, before, running: 0, cut_off: None };
-        let intent = self.pulling.entry(file.clone()).or_insert_with(new);
+        let known = self.pulling.iter().position(|intent| intent.file == file);
+        let at = known.unwrap_or(self.pulling.len());
+        if known.is_none() {
+            let file = file.clone();
+            self.pulling.push(Intent { file, image: None, before, running: 0, cut_off: None });
+        }
+        let intent = &mut self.pulling[at];
         intent.image = Some(image.to_owned());
         intent.running += 1;
         if is_absent {
@@ -172,7 +183,8 @@ impl PullMemory {
     /// A pull has ended. Returns the file if it is to go.
     pub(super) fn end(&mut self, image: &str, end: PullEnd, now: Now) -> Option<RecordFile> {
         let file = file_name(image);
-        let intent = self.pulling.get_mut(&file)?;
+        let at = self.pulling.iter().position(|intent| intent.file == file)?;
+        let intent = &mut self.pulling[at];
         intent.running = intent.running.saturating_sub(1);
         match end {
             PullEnd::Recorded => intent.cut_off = None,
@@ -182,8 +194,7 @@ impl PullMemory {
         if intent.running > 0 || intent.cut_off.is_some() {
             return None;
         }
-        self.pulling.remove(&file);
-        Some(RecordFile::Pulling(file))
+        Some(RecordFile::Pulling(self.pulling.swap_remove(at).file))
     }
 
     /// The image with this id was pulled as `image`. Returns the file if it is to be written.
@@ -195,10 +206,13 @@ impl PullMemory {
         now: Now,
     ) -> Option<RecordFile> {
         let file = file_name(id);
-        let remembered = self
-            .pulled
-            .entry(file.clone())
-            .or_insert(Remembered { record: None, pulled_at: Duration::ZERO });
+        let known = self.pulled.iter().position(|remembered| remembered.file == file);
+        let at = known.unwrap_or(self.pulled.len());
+        if known.is_none() {
+            let (file, pulled_at) = (file.clone(), Duration::ZERO);
+            self.pulled.push(Remembered { file, record: None, pulled_at });
+        }
+        let remembered = &mut self.pulled[at];
         remembered.pulled_at = now.boot;
         let was_usable = remembered.record.is_some();
         let record = remembered.record.get_or_insert_with(|| PulledRecord::new(id));
@@ -225,12 +239,12 @@ impl PullMemory {
         let over: Vec<String> = self
             .pulling
             .iter()
-            .filter(|(_, intent)| intent.running == 0)
-            .filter(|(_, intent)| intent.cut_off.is_none_or(|since| since < began))
-            .map(|(file, _)| file.clone())
+            .filter(|intent| intent.running == 0)
+            .filter(|intent| intent.cut_off.is_none_or(|since| since < began))
+            .map(|intent| intent.file.clone())
             .collect();
         for file in over {
-            let Some(intent) = self.pulling.get(&file) else { continue };
+            let Some(intent) = self.intent(&file) else { continue };
             let (Some(image), before) = (intent.image.clone(), intent.before.clone()) else {
                 continue;
             };
@@ -243,7 +257,7 @@ impl PullMemory {
             for id in arrived {
                 changed.extend(self.note_pulled(&image, id, PulledWith::Unknown, now));
             }
-            self.pulling.remove(&file);
+            self.pulling.retain(|intent| intent.file != file);
             changed.push(RecordFile::Pulling(file));
         }
         let there: BTreeSet<String> = present.iter().map(|one| file_name(&one.id)).collect();
@@ -264,10 +278,10 @@ impl PullMemory {
         is_gone: impl Fn(&String) -> bool,
     ) -> Vec<RecordFile> {
         let mut dropped = Vec::new();
-        self.pulled.retain(|file, remembered| {
-            let goes = remembered.pulled_at < began && is_gone(file);
+        self.pulled.retain(|remembered| {
+            let goes = remembered.pulled_at < began && is_gone(&remembered.file);
             if goes {
-                dropped.push(RecordFile::Pulled(file.clone()));
+                dropped.push(RecordFile::Pulled(remembered.file.clone()));
             }
             !goes
         });
@@ -276,14 +290,23 @@ impl PullMemory {
 
     /// All files that are to exist.
     pub(super) fn files(&self) -> Vec<RecordFile> {
-        let pulled = self.pulled.keys().cloned().map(RecordFile::Pulled);
-        pulled.chain(self.pulling.keys().cloned().map(RecordFile::Pulling)).collect()
+        let pulled = self.pulled.iter().map(|one| RecordFile::Pulled(one.file.clone()));
+        let pulling = self.pulling.iter().map(|one| RecordFile::Pulling(one.file.clone()));
+        pulled.chain(pulling).collect()
+    }
+
+    fn remembered(&self, file: &str) -> Option<&Remembered> {
+        self.pulled.iter().find(|remembered| remembered.file == file)
+    }
+
+    fn intent(&self, file: &str) -> Option<&Intent> {
+        self.pulling.iter().find(|intent| intent.file == file)
     }
 
     /// What a file is to hold.
     pub(super) fn content(&self, file: &RecordFile, now: Now) -> FileContent {
         match file {
-            RecordFile::Pulled(name) => match self.pulled.get(name) {
+            RecordFile::Pulled(name) => match self.remembered(name) {
                 None => FileContent::Nothing,
                 Some(Remembered { record: None, .. }) => FileContent::AsItIs,
                 Some(Remembered { record: Some(record), .. }) => {
@@ -293,7 +316,7 @@ impl PullMemory {
                     FileContent::Text { text, before: None }
                 }
             },
-            RecordFile::Pulling(name) => match self.pulling.get(name) {
+            RecordFile::Pulling(name) => match self.intent(name) {
                 None => FileContent::Nothing,
                 Some(Intent { image: None, .. }) => FileContent::AsItIs,
                 Some(Intent { image: Some(image), before, .. }) => {
