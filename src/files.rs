@@ -1,5 +1,5 @@
 //! Reading a file that an administrator names, without trusting that it is a file of a sensible
-//! size.
+//! size; and replacing a file of the agent, so that a crash leaves the former one or the new one.
 //!
 //! A FIFO would block the reader until somebody writes, opening some devices has side effects, and
 //! `/dev/zero` has no end. [`read_regular`] refuses all of them before the first byte is read. A
@@ -12,9 +12,9 @@ use nix::{
 };
 use std::{
     fs::{self, File, FileType, Metadata, OpenOptions},
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The file system of pipes without a name: `PIPEFS_MAGIC` in Linux's magic.h.
@@ -111,6 +111,58 @@ pub fn open_regular_or_pipe(path: &Path) -> Result<File, ReadError> {
         return Ok(File::open(path)?);
     }
     open_regular(path)
+}
+
+/// Replaces a file, or makes it, with mode 0600. The content is written to a file beside it whose
+/// name ends with `unfinished`; only a crash leaves that file behind. On return the change is
+/// durable.
+///
+/// # Errors
+/// When the content can't be written or take the file's place, or its directory can't be synced.
+pub fn replace(path: &Path, unfinished: &str, content: &[u8]) -> io::Result<()> {
+    let written = write_unfinished(path, unfinished, content, true)?;
+    fs::rename(&written, path).inspect_err(|_| drop(fs::remove_file(&written)))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// The first half of [`replace`]: writes the content, durably where `sync` says so, and gives the
+/// path of what is to be renamed. When that fails, nothing of it is left.
+///
+/// # Errors
+/// When the content can't be written.
+pub fn write_unfinished(
+    path: &Path,
+    unfinished: &str,
+    content: &[u8],
+    sync: bool,
+) -> io::Result<PathBuf> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(unfinished);
+    let beside = PathBuf::from(beside);
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| {
+            file.write_all(content)?;
+            if sync { file.sync_data() } else { Ok(()) }
+        });
+    if let Err(error) = written {
+        // On a full disk even the beginning of a file is in the way.
+        drop(fs::remove_file(&beside));
+        return Err(error);
+    }
+    Ok(beside)
+}
+
+/// Makes renames and removals in a directory durable.
+///
+/// # Errors
+/// When it can't be opened or synced.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 fn regular(metadata: &Metadata) -> Result<(), ReadError> {

@@ -39,7 +39,7 @@ use crate::{
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{Host, HostPaths, Known, Leftovers, SetInputs, UserNamespaces, WorkerSet},
+    worker::{Host, Known, Leftovers, SetInputs, UserNamespaces, VolumeTurns, WorkerSet},
 };
 use anyhow::Context as _;
 use std::{path::Path, sync::Arc, time::Duration};
@@ -466,7 +466,7 @@ fn host(
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         handlers: links.handlers,
         starts: Semaphore::new(start_turns(config)),
-        host_paths: HostPaths::default(),
+        volume_turns: VolumeTurns::default(),
         user_namespaces: UserNamespaces::new(id_space(config)),
         node_ips: links.node_ips,
         runtime: links.runtime,

@@ -156,8 +156,8 @@ fn in_order(mistakes: &mut Vec<Mistake>, files: &[SourceFile]) {
 /// Says of an unknown field that it is known in the other kind of document.
 fn misplaced(in_nodelets: bool, path: &str) -> &'static str {
     let (other, hint) = match in_nodelets {
-        true => (KUBELET, "; it belongs into a document of kind KubeletConfiguration"),
-        false => (NODELET, "; it belongs into a document of kind NodeletConfiguration"),
+        true => (KUBELET, "; it belongs in a document of kind KubeletConfiguration"),
+        false => (NODELET, "; it belongs in a document of kind NodeletConfiguration"),
     };
     if other.iter().any(|field| field.name == path) { hint } else { "" }
 }

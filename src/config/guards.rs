@@ -2,6 +2,7 @@
 //! runs.
 
 use super::{host::HostFacts, read::Reader};
+use serde_json::Value as Json;
 
 /// Path of the field that says who may use swap.
 pub(super) const SWAP: &str = "memorySwap.swapBehavior";
@@ -24,7 +25,7 @@ pub(super) fn guards(r: &mut Reader<'_>, host: &HostFacts) {
     let limited = r.filled_text(SWAP).filter(|(text, _)| *text == "LimitedSwap" && host.cgroup_v1);
     if let Some((text, place)) = limited {
         let must = "this host uses cgroup v1: move it to cgroup v2, or use NoSwap";
-        r.invalid(place, SWAP, text, must);
+        r.invalid(place, SWAP, Json::from(text), must);
     }
     if let Some(place) = r.switched_on("protectKernelDefaults") {
         for wrong in &host.kernel {

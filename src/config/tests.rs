@@ -317,6 +317,8 @@ fn what_was_asked_for_and_is_not_there_is_an_error() {
     assert!(
         error.contains("invalid kernel flag: kernel/panic, expected value: 10, actual value: 0")
     );
+    let swap = "memorySwap.swapBehavior: Invalid value: \"LimitedSwap\": this host uses cgroup v1";
+    assert!(error.contains(swap), "{error}");
     assert!(try_load(all, &[], &[], &HostFacts::default()).is_ok());
     assert!(try_load("", &[], &[("fail-swap-on", &["true"])], &host).is_err());
 }
@@ -336,7 +338,7 @@ fn unknown_fields_are_told_and_do_not_stop_a_start() {
         [
             "main.yaml: line 3, column 1: maxPod: unknown field, did you mean \"maxPods\"?",
             "main.yaml: line 4, column 1: futureThing: unknown field",
-            "main.yaml: line 5, column 1: prepareUpdates: unknown field; it belongs into a document of kind NodeletConfiguration",
+            "main.yaml: line 5, column 1: prepareUpdates: unknown field; it belongs in a document of kind NodeletConfiguration",
         ]
     );
     assert_eq!(loaded.config.notices, unknown);

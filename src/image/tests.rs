@@ -479,13 +479,18 @@ async fn secrets_of_the_pod_are_tried_before_the_node() {
     assert_eq!(users, ["new", "old", "node"]);
 }
 
-#[tokio::test]
-async fn credentials_of_plugins_are_tried_last() {
+/// A docker config file with credentials of the node for `r.io`.
+fn node_credentials() -> (tempfile::TempDir, CredentialPaths) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), r#"{"auths": {"r.io": {"username": "node"}}}"#)
         .unwrap();
-    let credentials =
-        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let root_dir = dir.path().to_owned();
+    (dir, CredentialPaths { root_dir, ..CredentialPaths::default() })
+}
+
+#[tokio::test]
+async fn credentials_of_plugins_are_tried_last() {
+    let (_dir, credentials) = node_credentials();
     let version = "credentialprovider.kubelet.k8s.io/v1";
     let response = format!(
         r#"{{"apiVersion": "{version}", "kind": "CredentialProviderResponse", "cacheKeyType": "Image", "auth": {{"r.io": {{"username": "plugin"}}}}}}"#
@@ -562,11 +567,7 @@ async fn an_image_is_used_only_with_the_credentials_that_have_pulled_it() {
 
 #[tokio::test]
 async fn an_image_of_the_node_is_for_every_pod() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("config.json"), r#"{"auths": {"r.io": {"username": "node"}}}"#)
-        .unwrap();
-    let credentials =
-        CredentialPaths { root_dir: dir.path().to_owned(), ..CredentialPaths::default() };
+    let (_dir, credentials) = node_credentials();
     let world =
         World { credentials, ..World::with(&["imported:1"], vec![Ok("r.io/app:1"), Ok("app:1")]) };
     let secrets = [pull_secret("other", "s.io", "p")];
@@ -584,7 +585,7 @@ async fn an_image_of_the_node_is_for_every_pod() {
 }
 
 #[tokio::test]
-async fn an_unreachable_registry_gives_no_access_to_an_image_that_is_present() {
+async fn an_unreachable_registry_gives_no_access() {
     let offline = "dial tcp 10.0.0.1:443: connect: network is unreachable";
     let image = "r.io/app:1";
     let world = World::with(&[], vec![Ok(image), Err(offline), Err(offline)]);

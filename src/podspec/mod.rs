@@ -52,7 +52,7 @@ pub use image_volumes::{
     ImageVolume, NeededImage, NoImageVolume, all_images, always_pulls, check_image_volume,
     image_volumes, needed_images, own_image,
 };
-pub use nfs::{NfsExportError, nfs_export};
+pub use nfs::{NfsExportError, check_nfs_path, nfs_export, nfs_server};
 pub use objects::{ObjectRef, check_env_objects, object_refs};
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};

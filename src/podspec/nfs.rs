@@ -25,16 +25,24 @@ pub enum NfsExportError {
 /// # Errors
 /// When the server or the path is not acceptable.
 pub fn nfs_export(source: &k8s::NFSVolumeSource) -> Result<String, NfsExportError> {
-    if !source.path.starts_with('/') {
-        return Err(NfsExportError::RelativePath);
-    }
-    if source.path.contains(char::is_control) {
-        return Err(NfsExportError::Path);
-    }
-    Ok(format!("{}:{}", server(&source.server)?, source.path))
+    check_nfs_path(&source.path)?;
+    Ok(format!("{}:{}", nfs_server(&source.server)?, source.path))
 }
 
-fn server(text: &str) -> Result<String, NfsExportError> {
+/// # Errors
+/// When the path on the server is not acceptable.
+pub fn check_nfs_path(path: &str) -> Result<(), NfsExportError> {
+    if !path.starts_with('/') {
+        return Err(NfsExportError::RelativePath);
+    }
+    if path.contains(char::is_control) { Err(NfsExportError::Path) } else { Ok(()) }
+}
+
+/// The server as `mount` takes it.
+///
+/// # Errors
+/// When it is neither a name nor an address.
+pub fn nfs_server(text: &str) -> Result<String, NfsExportError> {
     let address = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let (without_zone, zone) = address.split_once('%').unwrap_or((address, "0"));
     if without_zone.parse::<Ipv6Addr>().is_ok() && is_name(zone) {

@@ -1,15 +1,18 @@
 //! Single steps on single files.
 
 use super::StoreError;
-use crate::{files::read_regular, model::from_json};
+use crate::{
+    files::{self, read_regular},
+    model::from_json,
+};
 use serde::{
     Deserialize, Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -193,35 +196,10 @@ pub(super) fn set_aside(path: &Path, problem: &str) -> String {
 
 /// Writes the whole content under a temporary name, 0600, durably where `sync` says so.
 pub(super) fn write_unfinished(path: &Path, content: &[u8], sync: bool) -> io::Result<PathBuf> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(UNFINISHED);
-    let unfinished = PathBuf::from(unfinished);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .and_then(|mut file| {
-            file.write_all(content)?;
-            if sync { file.sync_data() } else { Ok(()) }
-        });
-    if let Err(error) = written {
-        // On a full disk even the beginning of a file is in the way.
-        drop(fs::remove_file(&unfinished));
-        return Err(error);
-    }
-    Ok(unfinished)
-}
-
-/// Makes renames and removals in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    files::write_unfinished(path, UNFINISHED, content, sync)
 }
 
 /// Writes a small file durably, at start.
 pub(super) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
-    let unfinished = write_unfinished(path, content, true)?;
-    fs::rename(unfinished, path)?;
-    path.parent().map_or(Ok(()), sync_dir)
+    files::replace(path, UNFINISHED, content)
 }

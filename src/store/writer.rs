@@ -3,7 +3,7 @@
 //! content of each file is kept.
 
 use super::files;
-use crate::{blocking::STATE, clock};
+use crate::{blocking::STATE, clock, files::sync_dir};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -260,7 +260,7 @@ fn write_all(work: Pending) -> Failed {
         }
     }
     for (dir, files) in renamed {
-        if let Err(error) = files::sync_dir(&dir) {
+        if let Err(error) = sync_dir(&dir) {
             for (path, content) in files {
                 failed.add(path, (content, Durability::Synced), &error);
             }

@@ -66,6 +66,9 @@ impl Volumes {
     /// When the mount table can't be read, or something else is mounted there.
     pub fn nfs_mounted(&self, uid: &PodUid) -> Result<Vec<PathBuf>, VolumeError> {
         let directory = self.pod_dir(uid)?.join("volumes").join(Plugin::Nfs.directory());
+        if !directory.exists() {
+            return Ok(Vec::new());
+        }
         let mounts = mounts_at_or_below(&directory)?;
         if let Some(foreign) = mounts.iter().find(|mount| !is_nfs(mount)) {
             return Err(VolumeError::StillMounted { path: foreign.mount_point.clone() });

@@ -25,7 +25,7 @@ mod set;
 mod task;
 mod update;
 
-pub use execute::{Host, HostPaths, HostSettings, Leftovers, UserNamespaces};
+pub use execute::{Host, HostSettings, Leftovers, UserNamespaces, VolumeTurns};
 pub use set::{Asking, Known, SetInputs, SetView, WorkerSet};
 
 use crate::{

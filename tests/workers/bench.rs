@@ -35,7 +35,7 @@ use nodelet::{
     store::Store,
     volume::Volumes,
     worker::{
-        Host, HostPaths, HostSettings, Leftovers, SetInputs, SetView, UserNamespaces, WorkerSet,
+        Host, HostSettings, Leftovers, SetInputs, SetView, UserNamespaces, VolumeTurns, WorkerSet,
     },
 };
 use serde_json::Value;
@@ -149,7 +149,7 @@ impl Bench {
             handlers: Handlers::new().unwrap(),
             starts: Semaphore::new(4),
             node_ips: node_ips.subscribe(),
-            host_paths: HostPaths::default(),
+            volume_turns: VolumeTurns::default(),
             user_namespaces: UserNamespaces::new(IdSpace::of_machine("", "", IDS_PER_POD, 110)),
             settings: host_settings(cgroups.is_some()),
             pleg: pleg_handle,

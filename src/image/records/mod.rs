@@ -24,11 +24,16 @@ pub use policy::{AllowedImages, AllowedImagesError, VerificationPolicy};
 
 use self::memory::{FileContent, PullEnd, PullMemory, RecordFile};
 use super::gc::Present;
-use crate::{blocking::PULL_RECORDS, clock, cri::ImageFound, files::read_regular};
+use crate::{
+    blocking::PULL_RECORDS,
+    clock,
+    cri::ImageFound,
+    files::{self, read_regular},
+};
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -40,7 +45,7 @@ const MAX_RECORD_BYTES: u64 = 1 << 20;
 const RECORD: &str = "sha256-";
 /// How the names of the files begin that tell what was there before a pull.
 const BEFORE: &str = "before-";
-/// How the names of unfinished files end.
+/// How the names of unfinished files end, as the kubelet's, which passes them over.
 const UNFINISHED: &str = ".tmp";
 
 /// The records of all pulls of the node. Clones share them.
@@ -252,26 +257,7 @@ fn before_path(intent: &Path) -> PathBuf {
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(UNFINISHED);
-    let unfinished = PathBuf::from(unfinished);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .and_then(|mut file| {
-            file.write_all(content)?;
-            file.sync_data()
-        })
-        .and_then(|()| fs::rename(&unfinished, path));
-    if let Err(error) = written {
-        // On a full disk even the beginning of a file is in the way.
-        drop(fs::remove_file(&unfinished));
-        return Err(error);
-    }
-    File::open(dir)?.sync_all()
+    files::replace(path, UNFINISHED, content)
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     model::{Quantity, k8s},
-    podspec::{HugePagesError, NfsExportError, huge_pages, is_on_huge_pages, nfs_export},
+    podspec::{HugePagesError, check_nfs_path, huge_pages, is_on_huge_pages, nfs_server},
 };
 use std::collections::{HashMap, HashSet};
 
@@ -76,22 +76,17 @@ fn check_source(
 }
 
 fn check_nfs(report: &mut Report, path: &str, source: &k8s::NFSVolumeSource) {
-    let (server, path) = (format!("{path}.server"), format!("{path}.path"));
-    for (path, value) in [(&server, &source.server), (&path, &source.path)] {
+    let fields = [
+        ("server", &source.server, nfs_server(&source.server).map(drop)),
+        ("path", &source.path, check_nfs_path(&source.path)),
+    ];
+    for (field, value, checked) in fields {
+        let path = format!("{path}.{field}");
         if value.is_empty() {
-            report.required(path);
+            report.required(&path);
+        } else if let Err(error) = checked {
+            report.invalid(&path, value.as_str(), &error.to_string());
         }
-    }
-    match nfs_export(source) {
-        Err(error @ NfsExportError::Server) if !source.server.is_empty() => {
-            report.invalid(&server, source.server.as_str(), &error.to_string());
-        }
-        Err(error @ (NfsExportError::RelativePath | NfsExportError::Path))
-            if !source.path.is_empty() =>
-        {
-            report.invalid(&path, source.path.as_str(), &error.to_string());
-        }
-        Ok(_) | Err(_) => {}
     }
 }
 

@@ -38,10 +38,10 @@ pub(crate) enum HostError {
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     #[error("looking at host paths and NFS volumes has crashed")]
-    HostPathsCrashed,
+    VolumesCrashed,
     /// All turns are taken; the number of turns.
     #[error("{0} other pods are waiting for file systems that do not answer")]
-    HostPathsHang(usize),
+    VolumesHang(usize),
     #[error("what is left of an earlier pod with this uid is being removed")]
     RemovalUnderWay,
     #[error("another pod with this uid has left its directory")]

@@ -6,7 +6,6 @@ mod error;
 mod fetch;
 mod holder;
 mod hooks;
-mod host_paths;
 mod leftovers;
 mod nfs;
 mod prepare;
@@ -16,13 +15,14 @@ mod sandbox;
 mod start;
 mod stop;
 mod user_namespaces;
+mod volume_turns;
 
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
-pub use host_paths::HostPaths;
 pub use leftovers::Leftovers;
 pub use user_namespaces::UserNamespaces;
+pub use volume_turns::VolumeTurns;
 
 use crate::{
     blocking::Pool,
@@ -72,7 +72,7 @@ pub struct Host {
     pub handlers: Handlers,
     /// Turns for starting sandboxes and containers.
     pub starts: Semaphore,
-    pub host_paths: HostPaths,
+    pub volume_turns: VolumeTurns,
     /// The node's addresses.
     pub node_ips: watch::Receiver<NodeIps>,
     /// Removes what pods have left, by turns for each uid.

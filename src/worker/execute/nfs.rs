@@ -64,6 +64,9 @@ async fn mount(wanted: NfsMount) -> Option<(String, String)> {
 pub(super) async fn unmount_all(volumes: &Volumes, uid: &PodUid) -> Result<(), HostError> {
     for force in [false, true] {
         let mounted = mounted(volumes, uid).await?;
+        if mounted.is_empty() {
+            return Ok(());
+        }
         let unmounted = mounted.iter().map(|directory| unmount(directory, force));
         futures_util::future::join_all(unmounted).await;
     }

@@ -1,6 +1,6 @@
 //! `PreparePod`: saves the record first, then prepares what the pod needs on the host.
 
-use super::{Host, HostError, Request, blocking, error_chain, host_paths::with_volumes, nfs};
+use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::with_volumes};
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,

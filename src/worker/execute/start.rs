@@ -4,7 +4,7 @@ mod images;
 
 use super::{
     Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
-    host_paths::with_volumes, sandbox, stop::stop_container, user_namespaces,
+    sandbox, stop::stop_container, user_namespaces, volume_turns::with_volumes,
 };
 use crate::{
     blocking::PODS,

@@ -14,12 +14,12 @@ const HANGS: Duration = Duration::from_secs(10);
 
 /// Turns for looking at host paths and NFS volumes.
 #[derive(Debug)]
-pub struct HostPaths {
+pub struct VolumeTurns {
     host_paths: Arc<Semaphore>,
     nfs: Arc<Semaphore>,
 }
 
-impl Default for HostPaths {
+impl Default for VolumeTurns {
     fn default() -> Self {
         let turns = || Arc::new(Semaphore::new(TURNS));
         Self { host_paths: turns(), nfs: turns() }
@@ -36,15 +36,15 @@ pub(super) async fn with_volumes<T: Send + 'static>(
     let volumes = || request.pod.iter().filter_map(|pod| pod.spec.as_ref()?.volumes.as_ref());
     let has = |is: fn(&k8s::Volume) -> bool| volumes().flatten().any(is);
     let turns = if has(|volume| volume.nfs.is_some()) {
-        &host.host_paths.nfs
+        &host.volume_turns.nfs
     } else if has(|volume| volume.host_path.is_some()) {
-        &host.host_paths.host_paths
+        &host.volume_turns.host_paths
     } else {
         return Ok(PODS.run(work).await?);
     };
     let turn = tokio::time::timeout(TURN, Arc::clone(turns).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
-        return Err(HostError::HostPathsHang(TURNS));
+        return Err(HostError::VolumesHang(TURNS));
     };
     let (sender, answer) = oneshot::channel();
     thread::Builder::new()
@@ -58,5 +58,5 @@ pub(super) async fn with_volumes<T: Send + 'static>(
         .map_err(HostError::Thread)?;
     let looked =
         request.awaited("looking at host paths and NFS volumes", HANGS, Box::pin(answer)).await;
-    looked.map_err(|_| HostError::HostPathsCrashed)
+    looked.map_err(|_| HostError::VolumesCrashed)
 }
