@@ -85,6 +85,14 @@ on_the_newest_containerd! {
 }
 
 #[test]
+fn a_volume_of_a_secrets_image_is_for_pods_with_its_credentials() {
+    run_on(
+        Suite::Sid,
+        scenarios::pull_records::a_volume_of_a_secrets_image_is_for_pods_with_its_credentials,
+    );
+}
+
+#[test]
 fn upgraded_in_place_from_bookworm_to_trixie_to_sid() {
     if !skip_without(&Suite::ALL) {
         scenarios::versions::upgraded_in_place(Suite::ALL);

@@ -253,7 +253,8 @@ struct Candidate<'a> {
     pod: &'a Arc<DesiredPod>,
     since: Option<Duration>,
     critical: bool,
-    /// It was admitted before and has not started, or replaces a pod of the same name that runs.
+    /// It was admitted before and has not started, or replaces a pod of the same name that runs and
+    /// was not evicted.
     has_place: bool,
 }
 
@@ -261,11 +262,13 @@ impl<'a> Candidate<'a> {
     fn new(input: &Input<'_>, pod: &'a Arc<DesiredPod>, since: Option<Duration>) -> Self {
         let admitted = input.before.get(&pod.key, &pod.uid) == Some(&Decision::Admitted);
         let follows = input.leaving.iter().any(|leaving| leaving.key == pod.key);
+        // An earlier incarnation lost its place, and a new manifest does not win it back.
+        let evicted = input.pressure.evicted.contains_key(&pod.key);
         Self {
             pod,
             since,
             critical: is_critical(&pod.pod, input.node),
-            has_place: admitted || follows,
+            has_place: (admitted || follows) && !evicted,
         }
     }
 

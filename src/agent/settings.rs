@@ -38,6 +38,7 @@ pub(super) fn host_settings(
             owner: owner.clone(),
             crash_loop_cap: config.pods.crash_loop_cap,
             prepare_updates: config.pods.prepare_updates,
+            runtime_classes: config.pods.runtime_classes.clone(),
         },
         owner,
         facts: NodeFacts {
@@ -62,7 +63,6 @@ pub(super) fn host_settings(
                 PidsLimit::Tasks(tasks) => Some(tasks),
             },
         },
-        runtime_classes: config.pods.runtime_classes.clone(),
         allocatable: node.allocatable.amounts(),
         resolv_conf: config.pods.dns.resolv_conf.clone(),
         in_cluster: config.cluster.kubeconfig.is_some(),

@@ -82,6 +82,8 @@ pub struct PlanSettings {
     pub crash_loop_cap: Duration,
     /// A new revision of a pod takes over when its images and objects are there (`prepareUpdates`).
     pub prepare_updates: bool,
+    /// The handler of the container runtime for each runtime class.
+    pub runtime_classes: BTreeMap<String, String>,
 }
 
 /// What to do now for one pod name, and what to report about it.

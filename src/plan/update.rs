@@ -5,7 +5,7 @@
 //!  wished revision ≠ running revision ─► refused by admission?   ─yes─► wait
 //!                                        other pods come first?  ─yes─► wait
 //!                                        objects missing?        ─yes─► wait
-//!                                        image volumes refused?  ─yes─► wait
+//!                                        runtime lacks a feature? yes─► wait
 //!                                        image not fetched yet?  ─yes─► wait, fetch the next one
 //!                                        none of these           ─────► go
 //! ```
@@ -25,8 +25,8 @@ use super::{
 use crate::{
     model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
     podspec::{
-        NoImageVolume, check_env_objects, check_image_volume, check_volume_objects, image_volumes,
-        is_made_from_objects, is_mounted, needed_images,
+        check_env_objects, check_image_volume, check_user_namespace, check_volume_objects,
+        image_volumes, is_made_from_objects, is_mounted, needed_images, runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub struct UpdateInput<'a> {
     pub memory: &'a PodMemory,
     /// ConfigMaps and Secrets.
     pub objects: &'a NodeObjects,
-    /// Whether it can mount image volumes.
+    /// What it can do: user namespaces, image volumes.
     pub runtime: &'a RuntimeView,
 }
 
@@ -239,8 +239,8 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         Some(missing) => return waits(missing, true),
         None => {}
     }
-    if let Some(unsupported) = unsupported_volume(&wished.pod, input.runtime) {
-        return waits(unsupported.to_string(), true);
+    if let Err(unsupported) = check_runtime(&wished.pod, input) {
+        return waits(unsupported, true);
     }
     match next_image(wished, input.memory, now) {
         Images::Present => go(),
@@ -299,10 +299,16 @@ fn missing_objects(pod: &k8s::Pod, objects: &NodeObjects) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// The first image volume that the runtime can't mount.
-fn unsupported_volume(pod: &k8s::Pod, runtime: &RuntimeView) -> Option<NoImageVolume> {
+/// Checks that the runtime can do what the pod asks of it; the error is one sentence.
+fn check_runtime(pod: &k8s::Pod, input: &UpdateInput<'_>) -> Result<(), String> {
+    let runtime = input.runtime;
+    let handler =
+        runtime_handler(pod, &input.settings.runtime_classes).map_err(|error| error.to_string())?;
+    check_user_namespace(pod, runtime, handler).map_err(|error| error.to_string())?;
     let mut volumes = containers(pod).flat_map(|container| image_volumes(pod, container));
-    volumes.find_map(|volume| check_image_volume(&volume, &runtime.name, &runtime.version).err())
+    volumes
+        .try_for_each(|volume| check_image_volume(&volume, &runtime.name, &runtime.version))
+        .map_err(|error| error.to_string())
 }
 
 enum Images {

@@ -23,6 +23,7 @@ mod objects;
 mod oom;
 mod priority;
 mod resources;
+mod runtime_class;
 mod swap;
 mod sysctl;
 mod user_namespace;
@@ -60,6 +61,7 @@ pub use resources::{
     Amounts, QosClass, container_amounts, container_limits, container_requests, effective_requests,
     has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
+pub use runtime_class::{NoRuntimeClass, NoUserNamespace, check_user_namespace, runtime_handler};
 pub use swap::swap_limit;
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,

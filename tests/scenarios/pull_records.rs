@@ -6,6 +6,7 @@ use crate::support::{
     gate::{Flow, Gate},
     images::BUSYBOX,
     manifest::Pod,
+    process::Process,
     registry::Registry,
     status::Status,
     world::{Kind, World},
@@ -139,6 +140,31 @@ pub fn an_image_of_a_secret_is_for_pods_with_its_credentials(kind: Kind) {
     world.drop_pod(&pod("anybody", &image, "IfNotPresent"));
     world.wait_running("anybody");
     assert_eq!(pulls("anybody"), 0);
+    world.finish();
+}
+
+/// On containerd 2.1 and later.
+pub fn a_volume_of_a_secrets_image_is_for_pods_with_its_credentials(kind: Kind) {
+    let world = World::start(kind);
+    let Some(mut registry) = Registry::prepare(&world.slot) else { return };
+    registry.start(false);
+    registry.push(world.runtime.containerd(), BUSYBOX, NAME);
+    registry.stop();
+    registry.start(true);
+    let image = registry.image(NAME);
+    let mounts = |name: &str| {
+        let image = json!({ "reference": image, "pullPolicy": "IfNotPresent" });
+        Pod::running(name)
+            .set("volumes", json!([{ "name": "files", "image": image }]))
+            .set("containers/0/volumeMounts", json!([{ "name": "files", "mountPath": "/files" }]))
+    };
+    write_secret(&world, &registry, "first");
+    world.drop_pod(&with_secret(mounts("owner"), "first"));
+    world.wait_running("owner");
+    assert!(Process::of(&world, "owner", "main").path("/files/bin/busybox").is_file());
+    world.drop_pod(&mounts("stranger"));
+    wait_denied(&world, "stranger");
+    assert_eq!(world.proxy.count("CreateContainer", "stranger"), 0);
     world.finish();
 }
 

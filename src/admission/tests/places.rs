@@ -207,6 +207,24 @@ fn an_edited_pod_takes_over_its_own_room() {
 }
 
 #[test]
+fn an_edit_does_not_bring_an_evicted_pod_back_under_pressure() {
+    // The edit came first, and the old revision ran on while the new one was prepared.
+    let edited = pod("x", json!({}));
+    let mut node = node().leaves(&pod("x", json!({}))).wants([Arc::clone(&edited)]);
+    assert_eq!(node.again(), ["x admitted"]);
+    node = node.short_of(&[Pressure::Disk]);
+    assert_eq!(node.again(), ["x admitted"]);
+    evicted(&mut node, &edited, "uid-of-the-old-revision");
+    starts(&node.again(), &["x Evicted: Pod was rejected: The node had", "event x"]);
+    // Also when nothing of the old one is left.
+    node.leaving.clear();
+    node.pressure.evicted.clear();
+    starts(&node.again(), &["x Evicted"]);
+    node.pressure.conditions.clear();
+    assert_eq!(node.again(), ["x admitted"]);
+}
+
+#[test]
 fn nothing_new_begins_before_the_node_was_looked_at() {
     let mut node = node().runs([pod("a", json!({}))]);
     node = node.wants([pod("x", json!({})), pod("y", json!({"priority": CRITICAL}))]);

@@ -2,7 +2,7 @@
 
 use super::world::{World, container, desired};
 use crate::{
-    model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid},
+    model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid, k8s},
     plan::{
         ContainerKind, Fetch, Fetched, HeldPod, PodOrders, UpdateInput, UpdatePlan, UpdateWait,
         Wish, plan_update, replaces,
@@ -217,6 +217,27 @@ fn the_image_of_a_volume_is_fetched_as_well_where_the_runtime_can_mount_it() {
     assert!(!update.has_fetched());
     update.fetched(&Fetched::Present);
     assert!(update.has_fetched());
+    assert_eq!(update.acts_on(), "b");
+}
+
+#[test]
+fn a_new_revision_waits_for_a_runtime_that_can_run_it() {
+    let mut update = Update::to(&json!({
+        "runtimeClassName": "sandboxed", "hostUsers": false, "containers": [container("web")],
+    }));
+    assert!(update.why().contains("RuntimeClass \"sandboxed\" not found"), "{}", update.why());
+    let classes = &mut update.world.settings.runtime_classes;
+    classes.insert("sandboxed".to_owned(), "runsc".to_owned());
+    assert!(update.why().contains("handler \"runsc\" does not support user namespaces"));
+    assert_eq!((update.plan().fetch, update.acts_on()), (None, "a".to_owned()));
+    update.world.runtime.handlers.push(k8s::NodeRuntimeHandler {
+        name: Some("runsc".to_owned()),
+        features: Some(k8s::NodeRuntimeHandlerFeatures {
+            user_namespaces: Some(true),
+            ..Default::default()
+        }),
+    });
+    update.fetched(&Fetched::Present);
     assert_eq!(update.acts_on(), "b");
 }
 

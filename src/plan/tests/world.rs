@@ -179,6 +179,7 @@ impl World {
                 owner: OWNER.into(),
                 crash_loop_cap: Duration::from_secs(300),
                 prepare_updates: true,
+                runtime_classes: BTreeMap::new(),
             },
             plan: PodPlan::default(),
             status: None,

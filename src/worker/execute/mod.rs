@@ -43,7 +43,7 @@ use crate::{
     store::Store,
     volume::Volumes,
 };
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, watch},
     time::Instant,
@@ -92,8 +92,6 @@ pub struct HostSettings {
     pub facts: NodeFacts,
     /// Settings that pod cgroups depend on.
     pub cgroup: CgroupOptions,
-    /// The handler of the container runtime for each runtime class.
-    pub runtime_classes: BTreeMap<String, String>,
     /// What pods may use together.
     pub allocatable: Amounts,
     /// `resolvConf`; `None`: nothing is taken from the host.

@@ -1,7 +1,9 @@
 //! `CreateSandbox`.
 
 use super::{
-    Call, Host, HostError, NotMade, Request, blocking, error_chain, holder::Holder, user_namespaces,
+    Call, Host, HostError, NotMade, Request, blocking, error_chain,
+    holder::Holder,
+    user_namespaces::{self, UserNamespaceError},
 };
 use crate::{
     blocking::PODS,
@@ -10,7 +12,7 @@ use crate::{
     hostfiles::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns},
     model::{EventKind, NetworkMode, ObservedSandbox, RuntimeView, SandboxId, SandboxState, k8s},
     plan::{CreateSandbox, Outcome, Step, Taken},
-    podspec::{hostname, pod_cgroup_name},
+    podspec::{NoRuntimeClass, check_user_namespace, hostname, pod_cgroup_name, runtime_handler},
 };
 
 pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbox) -> Outcome {
@@ -27,14 +29,14 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     };
     let handler = match host.handler(pod) {
         Ok(handler) => handler,
-        Err(message) => return failed(message, None),
+        Err(error) => return failed(error.to_string(), None),
     };
     let deadline = host.settings.request_timeout * 2;
     // The configuration takes kilobytes, so it is made with the turn, too.
     let call = || -> Call<'_, Result<_, NotMade>> {
         Box::pin(async {
-            user_namespaces::check_handler(&host.pleg.health().borrow().runtime, pod, handler)
-                .map_err(|error| NotMade::Config(error.into()))?;
+            check_user_namespace(pod, &host.pleg.health().borrow().runtime, handler)
+                .map_err(|error| NotMade::Config(UserNamespaceError::from(error).into()))?;
             let made = config(host, request, pod, create.attempt).await;
             let (config, warnings) = made.map_err(NotMade::Config)?;
             let made = Box::pin(host.runtime.run_sandbox(config, handler)).await;
@@ -70,15 +72,9 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
 }
 
 impl Host {
-    /// The handler of the pod's runtime class; empty for the runtime's default. The class of a pod
-    /// that runs may be gone from the configuration.
-    fn handler(&self, pod: &k8s::Pod) -> Result<&str, String> {
-        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
-        let Some(class) = class.filter(|class| !class.is_empty()) else { return Ok("") };
-        let handler = self.settings.runtime_classes.get(class);
-        handler.map(String::as_str).ok_or_else(|| {
-            format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")
-        })
+    /// The class of a pod that runs may be gone from the configuration.
+    fn handler(&self, pod: &k8s::Pod) -> Result<&str, NoRuntimeClass> {
+        runtime_handler(pod, &self.settings.plan.runtime_classes)
     }
 
     /// Whether the runtime can make mounts of this pod read-only with everything below them.

@@ -4,8 +4,8 @@
 use super::{Host, HostError, Request};
 use crate::{
     cri::{CriError, ListFilter, RuntimeClient, from_cri},
-    model::{PodUid, RuntimeView, SandboxId, k8s},
-    podspec::{IdRange, IdSpace, IdSpaceError, has_user_namespace},
+    model::{PodUid, SandboxId, k8s},
+    podspec::{IdRange, IdSpace, IdSpaceError, NoUserNamespace, has_user_namespace},
 };
 use std::{
     collections::BTreeMap,
@@ -25,12 +25,8 @@ pub struct UserNamespaces {
 /// Why a pod gets no user namespace.
 #[derive(Debug, Error)]
 pub(crate) enum UserNamespaceError {
-    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
-    NotSupported,
-    #[error(
-        "can't set `spec.hostUsers: false`, RuntimeClass handler {0:?} does not support user namespaces"
-    )]
-    HandlerLacksIt(String),
+    #[error(transparent)]
+    NotSupported(#[from] NoUserNamespace),
     #[error("no ids are left for another user namespace")]
     NoneLeft,
     #[error(transparent)]
@@ -104,19 +100,4 @@ pub(super) async fn ids(
         return Ok(None);
     }
     Ok(Some(host.user_namespaces.range(&host.runtime, &request.uid).await?))
-}
-
-/// Checks that a handler of the runtime can give a pod a user namespace.
-pub(super) fn check_handler(
-    runtime: &RuntimeView,
-    pod: &k8s::Pod,
-    handler: &str,
-) -> Result<(), UserNamespaceError> {
-    if !pod.spec.as_ref().is_some_and(has_user_namespace) || runtime.has_user_namespaces(handler) {
-        return Ok(());
-    }
-    Err(match handler {
-        "" => UserNamespaceError::NotSupported,
-        name => UserNamespaceError::HandlerLacksIt(name.to_owned()),
-    })
 }
