@@ -41,6 +41,8 @@ pub static LOOKUPS: Pool = Pool::new("lookups", LOOKUPS_THREADS);
 /// Whatever is looked at in the background: leftovers, termination messages, users of memory.
 pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 
+/// Reading the certificates of the HTTPS API.
+pub static SERVING: Pool = Pool::new("serving", SERVING_THREADS);
 /// Looking at container logs and renaming them.
 pub static LOG_FILES: Pool = Pool::new("log files", LOG_FILES_THREADS);
 /// Compressing container logs that were set aside.
@@ -57,6 +59,7 @@ const REGISTRIES_THREADS: usize = 2;
 const PULL_RECORDS_THREADS: usize = 2;
 const LOOKUPS_THREADS: usize = 4;
 const LOOKS_THREADS: usize = 4;
+const SERVING_THREADS: usize = 1;
 const LOG_FILES_THREADS: usize = 2;
 /// The largest useful `containerLogMaxWorkers`.
 pub const COMPRESSIONS_THREADS: usize = 4;
@@ -75,6 +78,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + PULL_RECORDS_THREADS
     + LOOKUPS_THREADS
     + LOOKS_THREADS
+    + SERVING_THREADS
     + LOG_FILES_THREADS
     + COMPRESSIONS_THREADS
     + LIBRARY_THREADS;

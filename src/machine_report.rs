@@ -32,6 +32,8 @@ pub struct NodeReportSettings {
     pub cloud_provider: CloudProvider,
     /// `--node-ip` names an address.
     pub node_ip_given: bool,
+    /// The port of the HTTPS API; `None`: not served.
+    pub port: Option<u16>,
 }
 
 /// Publishes a [`NodeReport`] whenever something in it has changed.
@@ -89,6 +91,7 @@ impl NodeReportTask {
         NodeReport {
             addresses: addresses(&self.settings, &self.node_ips.borrow(), &self.node_name),
             cloud_provider: self.settings.cloud_provider,
+            port: self.settings.port,
             info: k8s::NodeSystemInfo { container_runtime_version: version, ..base.info.clone() },
             images: images.to_vec(),
             runtime_handlers: runtime.handlers.clone(),
@@ -191,8 +194,13 @@ mod tests {
     fn an_external_cloud_provider_sets_the_addresses() {
         let period = Duration::from_secs(10);
         let addresses = |cloud_provider, node_ip_given| -> Vec<String> {
-            let settings =
-                NodeReportSettings { period, max_images: None, cloud_provider, node_ip_given };
+            let settings = NodeReportSettings {
+                period,
+                max_images: None,
+                cloud_provider,
+                node_ip_given,
+                port: None,
+            };
             let found = addresses(&settings, &[[10, 0, 0, 7].into()], "n1").into_iter();
             found.map(|found| format!("{}={}", found.type_, found.address)).collect()
         };

@@ -206,7 +206,7 @@ impl Stage {
         match &mut self.actor {
             Actor::Floor(_) => unreachable!("the floor is no node"),
             Actor::Nodelet(agent) => {
-                agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+                agent.join(kubeconfig);
             }
             Actor::Kubelet(kubelet) => kubelet.join(kubeconfig),
         }

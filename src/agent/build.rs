@@ -3,6 +3,7 @@
 use super::{
     Ended,
     cluster::{self, ClusterInputs, Machine},
+    kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
@@ -34,7 +35,7 @@ use crate::{
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
     prober::{ProberParts, ProberTask},
-    serve::{self, Server, Views},
+    serve::{self, KubeletApi, Server, Views},
     shutdown::{Places, ShutdownTask, Stage},
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
@@ -202,6 +203,8 @@ pub(super) fn spawn_all(
     view.publish();
     tasks.spawn(named("node view", view.run(shutdown.clone())));
 
+    let mut link = None;
+    let of_server = (runtime.clone(), node_ips.clone());
     if let Some(kubeconfig) = &config.cluster.kubeconfig {
         recorder.record(starting());
         let inputs = ClusterInputs {
@@ -222,7 +225,8 @@ pub(super) fn spawn_all(
             published: cluster_view,
             reload: reload.clone(),
         };
-        let parts = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
+        let (parts, way) = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
+        link = Some(way);
         parts.into_iter().for_each(|(name, part)| spawn(tasks, name, part));
     }
     spawn(tasks, "reload", look_again(reload, sources.all().cloned().collect(), shutdown.clone()));
@@ -242,7 +246,8 @@ pub(super) fn spawn_all(
     let paths = &config.paths;
     let keeper =
         Keeper::new(store, node_name.clone(), paths.root_dir.clone(), paths.run_dir.clone());
-    let served = Served { views, commands, loops, looks: keeper.looks() };
+    let kubelet = kubelet_api(config, &node_name, of_server, link);
+    let served = Served { views, commands, loops, looks: keeper.looks(), kubelet };
     tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
     serve(config, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
@@ -281,13 +286,14 @@ struct Served {
     loops: Vec<Pulse>,
     /// Changes when the socket may have been deleted.
     looks: watch::Receiver<u64>,
+    kubelet: Option<KubeletApi>,
 }
 
 /// Starts the parts that report how the agent is: the local socket, the health port, systemd. This
 /// is the last step that can fail.
 fn serve(
     config: &Config,
-    Served { views, commands, loops, looks }: Served,
+    Served { views, commands, loops, looks, kubelet }: Served,
     (tasks, shutdown): (&mut Tasks, &CancellationToken),
 ) -> anyhow::Result<()> {
     let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
@@ -297,7 +303,7 @@ fn serve(
         pods: views.pods.clone(),
         loops,
     });
-    let server = Server::bind(serve_settings(config), views, commands)?;
+    let server = Server::bind(serve_settings(config), views, commands, kubelet)?;
     spawn(tasks, "server", server.run(looks, shutdown.clone()));
     // No later step can fail, so the agent can report that it is ready.
     if let Some(systemd) = systemd {

@@ -45,13 +45,13 @@ pub(super) struct Machine {
 
 pub(super) type Part = (&'static str, std::pin::Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// Everything that speaks to the API server.
+/// Everything that speaks to the API server, and the way to it.
 pub(super) fn parts(
     config: &Arc<Config>,
     kubeconfig: &Path,
     inputs: ClusterInputs,
     shutdown: &CancellationToken,
-) -> Vec<Part> {
+) -> (Vec<Part>, watch::Receiver<Link>) {
     let version = env!("CARGO_PKG_VERSION");
     let (connections, link, credentials) = api::link_channel(kubeconfig.to_owned(), version);
     let own = |field: &str| format!("{field}={}", inputs.machine.name);
@@ -88,6 +88,7 @@ pub(super) fn parts(
     let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered };
     let (report_task, node_task, node) =
         node_tasks(config, inputs.machine, inputs.events, own_node);
+    let of_reviews = link.clone();
     let view_task = ClusterViewTask {
         kubeconfig: kubeconfig.display().to_string(),
         link,
@@ -102,7 +103,7 @@ pub(super) fn parts(
         published: inputs.published,
     };
     let stop = || shutdown.clone();
-    vec![
+    let parts: Vec<Part> = vec![
         ("credentials", Box::pin(connections.run(inputs.reload, stop()))),
         ("watch of the node", Box::pin(node_watch.run(stop()))),
         ("watch of pods", Box::pin(pod_watch.run(stop()))),
@@ -112,7 +113,8 @@ pub(super) fn parts(
         ("events of the cluster", Box::pin(events_task.run(stop()))),
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
-    ]
+    ];
+    (parts, of_reviews)
 }
 
 fn bucket(rate: Rate) -> Option<Bucket> {
@@ -152,6 +154,7 @@ fn node_tasks(
             max_images: cluster.max_images,
             cloud_provider: cluster.cloud_provider,
             node_ip_given: config.node.ips.iter().any(|ip| !ip.is_unspecified()),
+            port: config.server.is_served(true).then_some(config.server.address.port()),
         },
         node_name: machine.name,
         capacity: machine.capacity,

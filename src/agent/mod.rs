@@ -12,6 +12,7 @@
 
 mod build;
 mod cluster;
+mod kubelet_api;
 mod node_facts;
 mod process;
 mod remembered;

@@ -70,6 +70,12 @@ impl ApiError {
         }
     }
 
+    /// Whether the same request may succeed soon: there was no answer, or the server has trouble.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.code().is_none_or(|code| code == 429 || code >= 500)
+    }
+
     /// Whether the object is not there.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -7,6 +7,7 @@
 //!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
 //!                                                  ├─► events
+//!                                                  ├─► reviews ─► users of the HTTPS API and what they may do
 //!                                                  └─► view    ─► the view of the cluster, for people
 //! ```
 //!
@@ -27,6 +28,7 @@ mod node;
 mod plugin;
 mod pods;
 mod reflect;
+mod reviews;
 mod secret;
 mod tls;
 mod view;
@@ -40,6 +42,7 @@ pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};
 pub use pods::{PodsInputs, PodsReport, PodsTask};
 pub use reflect::{Reflector, WatchCache, Watched};
+pub use reviews::{ReviewError, review_access, review_token};
 pub use view::ClusterViewTask;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ use super::{
     host::HostFacts,
     names,
     read::{Bases, Reader},
+    server,
     settings::{Config, NodeConfig},
     tree::{Layer, Mistake, Place, Tree},
     unset::is_unset,
@@ -135,6 +136,11 @@ pub(super) fn assemble(
             notices.push(place.mistake("", "not acted on: there is no Node without --kubeconfig"));
         }
     }
+    let in_cluster = config.cluster.kubeconfig.is_some();
+    server::guard(&kubelet, &config.server, in_cluster, &mut notices);
+    if let Some((text, place)) = own.cert_dir {
+        config.server.certificate_dir = kubelet.absolute(&text, &place, "");
+    }
     mistakes.extend(kubelet.mistakes);
     mistakes.extend(nodelet.mistakes);
     in_order(&mut mistakes, files);
@@ -168,6 +174,7 @@ struct Own {
     node: NodeConfig,
     root_dir: Option<(String, Place)>,
     kubeconfig: Option<(String, Place)>,
+    cert_dir: Option<(String, Place)>,
     /// Where `--cloud-provider=external` was given.
     external_cloud_provider: Option<Place>,
 }
@@ -278,6 +285,9 @@ impl Gathering {
         match given.flag.name {
             "root-dir" if !text.is_empty() => {
                 own.root_dir = Some((text.to_owned(), place.clone()));
+            }
+            "cert-dir" if !text.is_empty() => {
+                own.cert_dir = Some((text.to_owned(), place.clone()));
             }
             "kubeconfig" if !text.is_empty() => {
                 own.kubeconfig = Some((text.to_owned(), place.clone()));

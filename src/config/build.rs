@@ -5,6 +5,7 @@ use super::{
     guards::SWAP,
     image_gc, names,
     read::{Reader, Zero, texts},
+    server,
     settings::{
         CgroupConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig, ImagesConfig,
         LogFormat, LoggingConfig, NodeConfig, PathsConfig, PidsLimit, PodsConfig, ProcessConfig,
@@ -48,6 +49,7 @@ pub(super) fn build(
         images: images(kubelet, nodelet),
         logs: container_logs::settings(kubelet, nodelet),
         health: health(kubelet),
+        server: server::settings(kubelet, notices),
         logging: logging(kubelet),
         process: process(kubelet),
         shutdown: shutdown::periods(kubelet),

@@ -6,7 +6,8 @@ use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity
 
 const API: &str =
     "this version does not run pods, mount volumes or request certificates from an API server";
-const SERVER: &str = "this version does not serve the kubelet API over TCP";
+const SYSTEM_LOGS: &str = "this version does not serve the logs of the system";
+const PROFILING: &str = "the agent is not profiled over the network";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
 const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
 const IPTABLES: &str = "the kubelet no longer uses it";
@@ -25,6 +26,7 @@ pub(super) const IMAGE_PULLS: &str = "Image pulls";
 const CGROUPS: &str = "Cgroups";
 const CONTAINER_LOGS: &str = "Container logs";
 const LOG: &str = "Log";
+const SERVER: &str = "HTTPS API";
 pub(super) const THE_AGENT_ITSELF: &str = "The agent itself";
 
 /// The flag of a field that is acted on, and its group in `--help`.
@@ -89,7 +91,12 @@ const fn no_with(
 pub(super) const KUBELET: &[Field] = &[
     yes("apiVersion", String, "must be `kubelet.config.k8s.io/v1beta1`"),
     yes("kind", String, "must be `KubeletConfiguration`"),
-    ignored_with("enableServer", Bool, &hidden_flag("enable-server").zero_counts(), SERVER),
+    yes_with(
+        "enableServer",
+        Bool,
+        &flag("enable-server", SERVER).default("true"),
+        "serve the HTTPS API. Without `--kubeconfig` it is served only with `authentication.x509.clientCAFile` and `authorization.mode: AlwaysAllow`",
+    ),
     differs_with(
         "staticPodPath",
         String,
@@ -127,23 +134,53 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("manifest-url-header", MANIFESTS),
         "headers of the requests to staticPodURL; they are not sent to another host or port after a redirect",
     ),
-    ignored_with("address", String, &hidden_flag("address"), SERVER),
-    ignored_with("port", Int32, &hidden_flag("port"), SERVER),
-    ignored_with("readOnlyPort", Int32, &hidden_flag("read-only-port"), SERVER),
-    ignored_with("tlsCertFile", String, &hidden_flag("tls-cert-file"), SERVER),
-    ignored_with("tlsPrivateKeyFile", String, &hidden_flag("tls-private-key-file"), SERVER),
-    ignored_with("tlsCipherSuites", List(&String), &hidden_flag("tls-cipher-suites"), SERVER),
+    yes_with(
+        "address",
+        String,
+        &flag("address", SERVER).value("IP").default("0.0.0.0"),
+        "IP address of the HTTPS API",
+    ),
+    yes_with("port", Int32, &flag("port", SERVER).default("10250"), "port of the HTTPS API"),
+    ignored_with(
+        "readOnlyPort",
+        Int32,
+        &hidden_flag("read-only-port"),
+        "this version does not serve the read-only port",
+    ),
+    yes_with(
+        "tlsCertFile",
+        String,
+        &flag("tls-cert-file", SERVER).value("FILE"),
+        "certificate of the HTTPS API, PEM, with those of its issuers after it. A file that is replaced is read again",
+    ),
+    yes_with(
+        "tlsPrivateKeyFile",
+        String,
+        &flag("tls-private-key-file", SERVER).value("FILE"),
+        "its private key",
+    ),
+    yes_with(
+        "tlsCipherSuites",
+        List(&String),
+        &flag("tls-cipher-suites", SERVER),
+        "the cipher suites of TLS 1.2; those of TLS 1.3 can't be chosen",
+    ),
     ignored_with(
         "tlsCurvePreferences",
         List(&String),
         &hidden_flag("tls-curve-preferences"),
-        SERVER,
+        "the agent's TLS library chooses the key exchange",
     ),
-    ignored_with("tlsMinVersion", String, &hidden_flag("tls-min-version"), SERVER),
+    yes_with(
+        "tlsMinVersion",
+        String,
+        &flag("tls-min-version", SERVER).default("VersionTLS12"),
+        "`VersionTLS13`: TLS 1.2 is refused",
+    ),
     ignored_with("rotateCertificates", Bool, &hidden_flag("rotate-certificates"), API),
-    ignored_with("serverTLSBootstrap", Bool, &hidden_flag("rotate-server-certificates"), SERVER),
-    ignored("authentication", Object(AUTHENTICATION), SERVER),
-    ignored("authorization", Object(AUTHORIZATION), SERVER),
+    ignored_with("serverTLSBootstrap", Bool, &hidden_flag("rotate-server-certificates"), API),
+    Field::yes("authentication", Object(AUTHENTICATION)),
+    Field::yes("authorization", Object(AUTHORIZATION)),
     yes_with(
         "registryPullQPS",
         Int32,
@@ -182,13 +219,18 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("event-burst", THE_AGENT_ITSELF).default("100"),
         "largest burst of events; on average eventRecordQPS applies",
     ),
-    ignored_with(
+    yes_with(
         "enableDebuggingHandlers",
         Bool,
-        &hidden_flag("enable-debugging-handlers").zero_counts(),
-        SERVER,
+        &flag("enable-debugging-handlers", SERVER).default("true"),
+        "`false`: the HTTPS API has no logs, exec, attach, port-forward and run",
     ),
-    ignored_with("enableContentionProfiling", Bool, &hidden_flag("contention-profiling"), SERVER),
+    ignored_with(
+        "enableContentionProfiling",
+        Bool,
+        &hidden_flag("contention-profiling"),
+        PROFILING,
+    ),
     yes_with(
         "healthzPort",
         Int32,
@@ -219,11 +261,11 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("cluster-dns", PODS),
         "DNS servers of pods with dnsPolicy ClusterFirst",
     ),
-    ignored_with(
+    yes_with(
         "streamingConnectionIdleTimeout",
         Duration,
-        &hidden_flag("streaming-connection-idle-timeout"),
-        SERVER,
+        &flag("streaming-connection-idle-timeout", SERVER).default("4h"),
+        "an exec, attach or port-forward on which nothing is sent for this long is closed",
     ),
     yes_with(
         "nodeStatusUpdateFrequency",
@@ -560,7 +602,7 @@ pub(super) const KUBELET: &[Field] = &[
         "resources reserved for Kubernetes components, in addition to systemReserved",
     ),
     ignored_with("reservedSystemCPUs", String, &hidden_flag("reserved-cpus"), PINNING),
-    ignored("showHiddenMetricsForVersion", String, SERVER),
+    ignored("showHiddenMetricsForVersion", String, "the agent hides no metrics"),
     ignored_with(
         "systemReservedCgroup",
         String,
@@ -599,8 +641,8 @@ pub(super) const KUBELET: &[Field] = &[
         "the agent reads a signal more often the closer it is to its threshold",
     ),
     yes("logging", Object(LOGGING), "the agent's own log"),
-    ignored_with("enableSystemLogHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
-    ignored("enableSystemLogQuery", Bool, SERVER),
+    ignored_with("enableSystemLogHandler", Bool, &Setting::NONE.zero_counts(), SYSTEM_LOGS),
+    ignored("enableSystemLogQuery", Bool, SYSTEM_LOGS),
     differs(
         "shutdownGracePeriod",
         Duration,
@@ -623,8 +665,8 @@ pub(super) const KUBELET: &[Field] = &[
         &hidden_flag("reserved-memory"),
         PINNING,
     ),
-    ignored_with("enableProfilingHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
-    ignored_with("enableDebugFlagsHandler", Bool, &Setting::NONE.zero_counts(), SERVER),
+    ignored_with("enableProfilingHandler", Bool, &Setting::NONE.zero_counts(), PROFILING),
+    ignored_with("enableDebugFlagsHandler", Bool, &Setting::NONE.zero_counts(), PROFILING),
     yes_with(
         "seccompDefault",
         Bool,
@@ -686,54 +728,65 @@ pub(super) const KUBELET: &[Field] = &[
 ];
 
 const AUTHENTICATION: &[Field] = &[
-    ignored(
+    Field::yes(
         "x509",
-        Object(&[ignored_with("clientCAFile", String, &hidden_flag("client-ca-file"), SERVER)]),
-        SERVER,
+        Object(&[yes_with(
+            "clientCAFile",
+            String,
+            &flag("client-ca-file", SERVER).value("FILE"),
+            "certificates of the authorities whose client certificates are believed. A file that is replaced is read again",
+        )]),
     ),
-    ignored(
+    Field::yes(
         "webhook",
         Object(&[
-            ignored_with(
+            yes_with(
                 "enabled",
                 Bool,
-                &hidden_flag("authentication-token-webhook").zero_counts(),
-                SERVER,
+                &flag("authentication-token-webhook", SERVER).default("true"),
+                "ask the API server who has a bearer token (TokenReview)",
             ),
-            ignored_with(
+            yes_with(
                 "cacheTTL",
                 Duration,
-                &hidden_flag("authentication-token-webhook-cache-ttl"),
-                SERVER,
+                &flag("authentication-token-webhook-cache-ttl", SERVER).default("2m"),
+                "how long the answer counts",
             ),
         ]),
-        SERVER,
     ),
-    ignored(
+    Field::yes(
         "anonymous",
-        Object(&[ignored_with("enabled", Bool, &hidden_flag("anonymous-auth"), SERVER)]),
-        SERVER,
+        Object(&[differs_with(
+            "enabled",
+            Bool,
+            &flag("anonymous-auth", SERVER).default("false"),
+            "who sends no credentials is the user `system:anonymous`; off by default also without a configuration file. With `AlwaysAllow`, the HTTPS API is not served",
+        )]),
     ),
 ];
 const AUTHORIZATION: &[Field] = &[
-    ignored_with("mode", String, &hidden_flag("authorization-mode"), SERVER),
-    ignored(
+    differs_with(
+        "mode",
+        String,
+        &flag("authorization-mode", SERVER).default("Webhook"),
+        "`Webhook`: the API server is asked (SubjectAccessReview), by default also without a configuration file; `AlwaysAllow`: everybody who is known may do everything",
+    ),
+    Field::yes(
         "webhook",
         Object(&[
-            ignored_with(
+            yes_with(
                 "cacheAuthorizedTTL",
                 Duration,
-                &hidden_flag("authorization-webhook-cache-authorized-ttl"),
-                SERVER,
+                &flag("authorization-webhook-cache-authorized-ttl", SERVER).default("5m"),
+                "how long a permission counts",
             ),
-            ignored_with(
+            yes_with(
                 "cacheUnauthorizedTTL",
                 Duration,
-                &hidden_flag("authorization-webhook-cache-unauthorized-ttl"),
-                SERVER,
+                &flag("authorization-webhook-cache-unauthorized-ttl", SERVER).default("30s"),
+                "how long a refusal counts",
             ),
         ]),
-        SERVER,
     ),
 ];
 const LOG_FLUSH: &str = "the agent writes every line at once";

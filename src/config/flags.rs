@@ -225,6 +225,11 @@ const OWN: &[(&str, &str, Setting)] = &[
         "how to reach the API server; without it the agent runs standalone and sends no packet",
         own(THE_AGENT_ITSELF, "FILE"),
     ),
+    (
+        "cert-dir",
+        "directory of the certificate of the HTTPS API, where tlsCertFile is not set",
+        own(DIRECTORIES, "DIR").default("ROOT_DIR/pki"),
+    ),
     ("node-ip", "the node's address, or one of each family", own(NODE, "IP[,IP]")),
     (
         "cloud-provider",
@@ -252,7 +257,6 @@ struct Other {
 }
 
 const OTHERS: &[Other] = &[
-    ignored("cert-dir", "this version does not serve the kubelet API over TCP"),
     ignored("lock-file", "the agent locks its root directory, so that only one agent uses it"),
     ignored_switch(
         "exit-on-lock-contention",

@@ -28,6 +28,7 @@ mod host;
 mod image_gc;
 mod names;
 mod read;
+mod server;
 mod settings;
 mod shutdown;
 mod tree;
@@ -39,9 +40,10 @@ pub use files::{credential_providers, load};
 pub use flags::{Effect, Flag, Takes, flag, flags};
 pub use host::{Environment, HostFacts, KernelSetting};
 pub use settings::{
-    CgroupConfig, ClusterConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce, HealthConfig,
-    ImageGcConfig, ImagesConfig, LogFormat, LoggingConfig, NodeConfig, NodeTaint, PathsConfig,
-    PidsLimit, PodsConfig, ProcessConfig, Rate, Reserved, SourceConfig, SwapBehavior,
+    Authorization, CgroupConfig, ClusterConfig, Config, CriConfig, DnsConfig, Endpoint, Enforce,
+    HealthConfig, ImageGcConfig, ImagesConfig, LogFormat, LoggingConfig, NodeConfig, NodeTaint,
+    PathsConfig, PidsLimit, PodsConfig, ProcessConfig, Rate, Reserved, ServerConfig, SourceConfig,
+    SwapBehavior,
 };
 pub use tree::Mistake;
 

@@ -40,6 +40,8 @@ pub struct Config {
     pub logs: RotationSettings,
     /// The health server on TCP.
     pub health: HealthConfig,
+    /// The HTTPS API of the node.
+    pub server: ServerConfig,
     /// The agent's own log.
     pub logging: LoggingConfig,
     /// The agent's own process.
@@ -482,6 +484,106 @@ pub struct HealthConfig {
 impl Default for HealthConfig {
     fn default() -> Self {
         Self { address: Some((Ipv4Addr::LOCALHOST, 10248).into()) }
+    }
+}
+
+/// The HTTPS API of the node: the kubelet API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of the kubelet's configuration")]
+pub struct ServerConfig {
+    /// `enableServer`. Default true.
+    pub enabled: bool,
+    /// `address` and `port`. Default 0.0.0.0:10250.
+    pub address: SocketAddr,
+    /// `tlsCertFile` and `tlsPrivateKeyFile`. Default `None`: a self-signed certificate in
+    /// `certificate_dir`.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// `--cert-dir`. Default `pki` in the root directory.
+    pub certificate_dir: Option<PathBuf>,
+    /// `tlsMinVersion: VersionTLS13`. Default false.
+    pub tls13_only: bool,
+    /// `tlsCipherSuites`: those of TLS 1.2 that are allowed. Default none: all.
+    pub tls12_suites: Vec<&'static str>,
+    /// `authentication.x509.clientCAFile`. Default `None`: client certificates prove nothing.
+    pub client_ca: Option<PathBuf>,
+    /// `authentication.webhook.enabled`: the API server is asked who has a bearer token. Default
+    /// true.
+    pub tokens: bool,
+    /// `authentication.anonymous.enabled`. Default false.
+    pub anonymous: bool,
+    /// `authorization.mode`. Default Webhook.
+    pub authorization: Authorization,
+    /// `authentication.webhook.cacheTTL`. Default 2 min.
+    pub token_ttl: Duration,
+    /// `authorization.webhook.cacheAuthorizedTTL`. Default 5 min.
+    pub allowed_ttl: Duration,
+    /// `authorization.webhook.cacheUnauthorizedTTL`. Default 30 s.
+    pub denied_ttl: Duration,
+    /// `streamingConnectionIdleTimeout`. Default 4 h.
+    pub stream_idle: Duration,
+    /// `enableDebuggingHandlers`: logs, exec, attach, port-forward. Default true.
+    pub debugging_handlers: bool,
+}
+
+/// `authorization.mode`: who decides what a known user may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authorization {
+    /// The API server (SubjectAccessReview).
+    #[default]
+    Webhook,
+    /// Whoever is known may do everything.
+    AlwaysAllow,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            address: (Ipv4Addr::UNSPECIFIED, 10250).into(),
+            certificate: None,
+            certificate_dir: None,
+            tls13_only: false,
+            tls12_suites: Vec::new(),
+            client_ca: None,
+            tokens: true,
+            anonymous: false,
+            authorization: Authorization::Webhook,
+            token_ttl: Duration::from_secs(120),
+            allowed_ttl: Duration::from_secs(300),
+            denied_ttl: Duration::from_secs(30),
+            stream_idle: Duration::from_secs(4 * 3600),
+            debugging_handlers: true,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Whether the server runs, with an API server or without.
+    #[must_use]
+    pub fn is_served(&self, in_cluster: bool) -> bool {
+        self.enabled && self.off_because(in_cluster).is_none()
+    }
+
+    /// Why the server must not run, the rest of a sentence. Without an API server, only a client
+    /// certificate can tell who somebody is.
+    #[must_use]
+    pub fn off_because(&self, in_cluster: bool) -> Option<&'static str> {
+        let allows_all = self.authorization == Authorization::AlwaysAllow;
+        if allows_all && self.anonymous {
+            Some(
+                "authentication.anonymous.enabled and authorization.mode AlwaysAllow would let anybody in",
+            )
+        } else if !in_cluster && (!allows_all || self.client_ca.is_none()) {
+            Some(
+                "without --kubeconfig it needs authentication.x509.clientCAFile and authorization.mode AlwaysAllow",
+            )
+        } else if self.client_ca.is_none() && !self.tokens && !self.anonymous {
+            Some(
+                "nobody could be known: set authentication.x509.clientCAFile or authentication.webhook.enabled",
+            )
+        } else {
+            None
+        }
     }
 }
 

@@ -78,10 +78,11 @@ fn the_documented_defaults_are_the_defaults() {
         {
             continue;
         }
-        let written = match (field.ty, path.split_once('.')) {
-            (_, Some((outer, inner))) => format!("{outer}: {{{inner}: {text}}}\n"),
-            (_, None) => format!("{path}: {text}\n"),
-        };
+        let nested = path.rsplit('.').skip(1).fold(
+            format!("{}: {text}", path.rsplit('.').next().unwrap_or_default()),
+            |inner, outer| format!("{outer}: {{{inner}}}"),
+        );
+        let written = format!("{nested}\n");
         // Alone it would mean the report frequency as well.
         let beside = match path.as_str() {
             "nodeStatusUpdateFrequency" => "nodeStatusReportFrequency: 5m\n",
@@ -373,14 +374,7 @@ fn a_zero_that_differs_from_the_default_is_reported() {
         qosReserved: {memory: '0'}\n";
     assert_eq!(
         reported(meant, &[]),
-        [
-            "enableServer",
-            "authentication",
-            "iptablesDropBit",
-            "featureGates",
-            "reservedSystemCPUs",
-            "qosReserved",
-        ]
+        ["iptablesDropBit", "featureGates", "reservedSystemCPUs", "qosReserved",]
     );
     let unset = "readOnlyPort: 0\nrotateCertificates: false\ntlsCertFile: ''\nrunOnce: false\n\
         authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0m0s}, x509: {}}\n\
@@ -395,7 +389,7 @@ fn a_zero_that_differs_from_the_default_is_reported() {
         ("volume-stats-agg-period", &["0s"]),
         ("tls-cert-file", &[""]),
     ];
-    assert_eq!(reported("", flags), ["--enable-server", "--reserved-cpus"]);
+    assert_eq!(reported("", flags), ["--reserved-cpus"]);
 }
 
 #[test]
@@ -405,6 +399,7 @@ fn kubeadms_file_starts_the_agent() {
     assert_eq!(loaded.unknown, []);
     let mut want = Config::default();
     want.source.static_pod_path = Some("/etc/kubernetes/manifests".into());
+    want.server.client_ca = Some("/etc/kubernetes/pki/ca.crt".into());
     want.pods.dns.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
     want.pods.dns.cluster_domain = "cluster.local".to_owned();
     want.cgroup.driver = CgroupDriver::Systemd;
@@ -414,7 +409,7 @@ fn kubeadms_file_starts_the_agent() {
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =
         want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
-    assert_eq!(fields, ["authentication", "authorization", "rotateCertificates"]);
+    assert_eq!(fields, ["authentication.x509.clientCAFile", "rotateCertificates"]);
 }
 
 #[test]
@@ -459,14 +454,12 @@ fn the_kubelets_other_flags_have_an_answer() {
     };
     assert_eq!(
         notices(&[
-            ("cert-dir", &["/x"]),
             ("read-only-port", &["10255"]),
             ("register-node", &["false"]),
             ("experimental-mounter-path", &["/usr/bin/mounter"]),
         ]),
         [
-            "--cert-dir: not acted on: this version does not serve the kubelet API over TCP",
-            "--read-only-port: not acted on: this version does not serve the kubelet API over TCP",
+            "--read-only-port: not acted on: this version does not serve the read-only port",
             "--experimental-mounter-path: not acted on: no volume is mounted by an external program",
         ]
     );

@@ -18,6 +18,7 @@ pub mod from_cri;
 mod images;
 mod layers;
 mod stats;
+mod streaming;
 pub mod to_cri;
 
 pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
@@ -26,6 +27,7 @@ pub use events::{EventStream, RuntimeEvent};
 pub use exec::ExecOutput;
 pub use images::{ImageFilesystems, ImageFound};
 pub use layers::WritePlaces;
+pub use streaming::Streams;
 pub use to_cri::{
     Access, ConfigError, ContainerInputs, DnsInputs, ImageInputs, MountInput, MountSource,
     NodeFacts, Propagation, SandboxInputs,

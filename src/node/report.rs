@@ -18,6 +18,8 @@ pub struct NodeReport {
     pub addresses: Vec<k8s::NodeAddress>,
     /// With an external one, addresses that the Node has are its own.
     pub cloud_provider: CloudProvider,
+    /// The port of the HTTPS API; `None`: not served.
+    pub port: Option<u16>,
     pub capacity: Resources,
     /// What of it pods may request.
     pub allocatable: Resources,

@@ -51,12 +51,17 @@ pub fn status(report: &NodeReport, observed: Option<&k8s::Node>, now: Now) -> Co
     status.runtime_handlers =
         (!report.runtime_handlers.is_empty()).then(|| report.runtime_handlers.clone());
     status.features.clone_from(&report.features);
-    // What a kubelet may have left: nothing listens here. Port 0 is what the API server makes of
-    // none.
-    let none = |endpoint: &k8s::DaemonEndpoint| endpoint.port == 0;
-    status.daemon_endpoints = status
-        .daemon_endpoints
-        .filter(|endpoints| endpoints.kubelet_endpoint.as_ref().is_none_or(none));
+    status.daemon_endpoints = match report.port {
+        Some(port) => {
+            let endpoint = k8s::DaemonEndpoint { port: port.into() };
+            Some(k8s::NodeDaemonEndpoints { kubelet_endpoint: Some(endpoint) })
+        }
+        // What a kubelet may have left goes: nothing listens here. Port 0 is what the API server
+        // makes of none.
+        None => status.daemon_endpoints.filter(|endpoints| {
+            endpoints.kubelet_endpoint.as_ref().is_none_or(|endpoint| endpoint.port == 0)
+        }),
+    };
     Computed { status, told }
 }
 

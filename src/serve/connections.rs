@@ -7,11 +7,12 @@
 //!                    └── dropped for a newer connection ──┴── lifetime
 //! ```
 //!
-//! A connection carries one request. A new connection always gets in: when all places are taken,
+//! A connection carries one request, or several where the policy keeps it. A new connection always gets in: when all places are taken,
 //! the oldest connection without a complete request is dropped for it. A client that sends nothing,
 //! sends slowly or never reads its answer therefore keeps its place only as long as no other client
 //! needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads nothing
-//! for a whole lifetime although there is something to read.
+//! for a whole lifetime although there is something to read. A connection that is upgraded leaves its
+//! place: it is counted by whoever carries its streams.
 //!
 //! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other
@@ -24,13 +25,14 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustls_pki_types::CertificateDer;
 use std::{
     convert::Infallible,
     io,
     pin::pin,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -56,8 +58,37 @@ pub(super) struct ConnectionPolicy {
     /// How long a client may take to send the head of its request.
     pub(super) head: Duration,
     /// How long a connection may last, from its acceptance until the client has read the answer. An
-    /// answer that goes on may last longer while the client reads it.
+    /// answer that goes on may last longer while the client reads it. Where connections are kept,
+    /// it is the longest time that one answer may take.
     pub(super) lifetime: Duration,
+    /// Whether a connection may carry further requests. Between two of them it may be silent for
+    /// as long as a head may take.
+    pub(super) kept: bool,
+}
+
+/// The certificates that a client has shown, its own first. It has the key of that one; nothing
+/// else is known of them.
+#[derive(Debug)]
+pub(super) struct Peer(pub(super) Vec<CertificateDer<'static>>);
+
+/// Makes of an accepted connection what HTTP is spoken on.
+pub(super) trait Open<S>: Clone + Send + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// `None`: the client is sent away.
+    fn open(&self, stream: S) -> impl Future<Output = Option<(Self::Stream, Peer)>> + Send;
+}
+
+/// HTTP on the connection itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain;
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Open<S> for Plain {
+    type Stream = S;
+
+    async fn open(&self, stream: S) -> Option<(S, Peer)> {
+        Some((stream, Peer(Vec::new())))
+    }
 }
 
 /// Something that connections come from.
@@ -84,21 +115,22 @@ impl Accept for TcpListener {
 }
 
 /// Serves until `shutdown`; connections that are open then are closed.
-pub(super) async fn serve(
-    listener: &impl Accept,
+pub(super) async fn serve<A: Accept, O: Open<A::Stream>>(
+    listener: &A,
+    open: O,
     router: Router,
     policy: ConnectionPolicy,
     shutdown: CancellationToken,
 ) {
     let mut tasks = JoinSet::new();
-    let mut open: Vec<Connection> = Vec::new();
+    let mut connections: Vec<Connection> = Vec::new();
     let mut since_yield = 0;
     loop {
         // Cancel-safe: accept, join_next_with_id and cancelled lose nothing when dropped.
         let accepted = tokio::select! {
             () = shutdown.cancelled() => return,
             Some(ended) = tasks.join_next_with_id() => {
-                forget(&mut open, ended);
+                forget(&mut connections, ended);
                 continue;
             }
             accepted = listener.connection() => accepted,
@@ -107,15 +139,21 @@ pub(super) async fn serve(
             Ok(stream) => {
                 // Connections that have ended take no place.
                 while let Some(ended) = tasks.try_join_next_with_id() {
-                    forget(&mut open, ended);
+                    forget(&mut connections, ended);
                 }
-                while open.len() >= policy.places {
-                    let asked = open.iter().map(Connection::has_asked);
-                    open.remove(dispensable(asked)).task.abort();
+                while connections.len() >= policy.places {
+                    let asked = connections.iter().map(Connection::has_asked);
+                    connections.remove(dispensable(asked)).task.abort();
                 }
                 let asked = Arc::new(AtomicBool::new(false));
-                let answer = answer(stream, router.clone(), policy, Arc::clone(&asked));
-                open.push(Connection { task: tasks.spawn(answer), asked });
+                let (opening, router, told) = (open.clone(), router.clone(), Arc::clone(&asked));
+                let answer = async move {
+                    let opened = timeout(policy.head, opening.open(stream)).await;
+                    if let Ok(Some((stream, peer))) = opened {
+                        answer(stream, Arc::new(peer), router, policy, told).await;
+                    }
+                };
+                connections.push(Connection { task: tasks.spawn(answer), asked });
                 since_yield += 1;
                 if since_yield >= policy.places / 4 {
                     since_yield = 0;
@@ -163,21 +201,24 @@ fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
 
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Arc<Peer>,
     router: Router,
     policy: ConnectionPolicy,
     asked: Arc<AtomicBool>,
 ) {
     let router = TowerToHyperService::new(router);
-    let pace = Arc::new(OnceLock::new());
-    let service = service_fn(|request| {
+    // Of the last answer.
+    let pace = Arc::new(Mutex::new(None));
+    let requests = AtomicUsize::new(0);
+    let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
         asked.store(true, Ordering::Relaxed);
+        requests.fetch_add(1, Ordering::Relaxed);
+        request.extensions_mut().insert(Arc::clone(&peer));
         let response = hyper::service::Service::call(&router, request);
         let pace = Arc::clone(&pace);
         async move {
             let response = response.await?;
-            if let Some(found) = response.extensions().get::<Pace>() {
-                pace.get_or_init(|| found.clone());
-            }
+            *lock(&pace) = response.extensions().get::<Pace>().cloned();
             Ok::<_, Infallible>(response)
         }
     });
@@ -185,16 +226,21 @@ async fn answer(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(policy.head)
-            .keep_alive(false)
+            .keep_alive(policy.kept)
             .max_buf_size(READ_BUFFER)
             .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
     );
+    let mut seen = 0;
     loop {
         // Cancel-safe: the connection stays pinned outside.
         match timeout(policy.lifetime, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) => match pace.get() {
+            Err(_) if policy.kept && requests.load(Ordering::Relaxed) != seen => {
+                seen = requests.load(Ordering::Relaxed);
+            }
+            Err(_) => match &*lock(&pace) {
                 Some(pace) if pace.goes_on() => {}
                 Some(_) => {
                     let seconds = policy.lifetime.as_secs();
@@ -209,6 +255,11 @@ async fn answer(
             },
         }
     }
+}
+
+fn lock(pace: &Mutex<Option<Pace>>) -> MutexGuard<'_, Option<Pace>> {
+    // One value, which is replaced as a whole.
+    pace.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -227,6 +278,7 @@ mod tests {
         places: 16,
         head: Duration::from_secs(5),
         lifetime: Duration::from_millis(200),
+        kept: false,
     };
 
     /// A client that follows events, the tasks behind it, and the recorder of events. The first task
@@ -241,7 +293,8 @@ mod tests {
         });
         let router = Router::new().route("/events", events);
         let (mut client, server) = duplex(1024);
-        tasks.spawn(answer(server, router, POLICY, Arc::default()));
+        let peer = Arc::new(Peer(Vec::new()));
+        tasks.spawn(answer(server, peer, router, POLICY, Arc::default()));
         client.write_all(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         (client, tasks, recorder)
     }

@@ -5,7 +5,7 @@
 //! What a restart of the agent does not heal is shown in the status and fails nothing here: a
 //! runtime that is away, a manifest directory that does not answer, a removal that takes long.
 
-use super::connections::{self, ConnectionPolicy};
+use super::connections::{self, ConnectionPolicy, Plain};
 use crate::clock;
 use axum::{
     Router,
@@ -35,6 +35,7 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 64,
     head: Duration::from_secs(5),
     lifetime: Duration::from_secs(10),
+    kept: false,
 };
 
 /// Knows whether the agent is alive.
@@ -132,7 +133,7 @@ pub(super) fn plain((status, body): (StatusCode, String)) -> Response {
 }
 
 /// As `TcpListener::bind`, which lets only 128 connections wait.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -158,7 +159,7 @@ pub(super) async fn serve(
                     tracing::info!(%address, "the health port is served now");
                 }
                 let router = router(health).fallback(not_found);
-                return connections::serve(&listener, router, POLICY, shutdown).await;
+                return connections::serve(&listener, Plain, router, POLICY, shutdown).await;
             }
             Err(err) if !told => {
                 tracing::warn!(%address, %err, "the health port can't be served yet; trying again");

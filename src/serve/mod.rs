@@ -13,8 +13,11 @@ mod connections;
 mod document;
 mod follow;
 mod health;
+mod kubelet;
 mod routes;
 mod socket;
+
+pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
 
 pub use client::{Client, ClientError};
 pub use document::{
@@ -26,7 +29,7 @@ use crate::{
     model::{Ask, AskAnswer, NodeView, PodKey, PodViews, ProbeViews},
 };
 use axum::Router;
-use connections::ConnectionPolicy;
+use connections::{ConnectionPolicy, Plain};
 use socket::LocalSocket;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
@@ -42,6 +45,7 @@ const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 16,
     head: Duration::from_secs(5),
     lifetime: Duration::from_secs(30),
+    kept: false,
 };
 
 /// What answers are made from.
@@ -92,12 +96,13 @@ pub enum ServeError {
     Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// The local socket, bound, and the health port, which is bound in [`Server::run`].
+/// The local socket, bound, and the ports, which are bound in [`Server::run`].
 #[derive(Debug)]
 pub struct Server {
     local: LocalSocket,
     app: routes::App,
     healthz: Option<SocketAddr>,
+    kubelet: Option<KubeletApi>,
 }
 
 impl Server {
@@ -110,13 +115,14 @@ impl Server {
         settings: ServeSettings,
         views: Views,
         commands: mpsc::Sender<Command>,
+        kubelet: Option<KubeletApi>,
     ) -> Result<Self, ServeError> {
         let local = LocalSocket::bind(&settings.run_dir)?;
         let health = health::Health::new(views.heartbeats.clone(), settings.sync_frequency);
         let followers = Arc::new(Semaphore::new(follow::FOLLOWERS));
         let pod_logs_dir = settings.pod_logs_dir;
         let app = routes::App { views, commands, health, pod_logs_dir, followers };
-        Ok(Self { local, app, healthz: settings.healthz })
+        Ok(Self { local, app, healthz: settings.healthz, kubelet })
     }
 
     /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is
@@ -124,8 +130,14 @@ impl Server {
     /// again every 5 seconds, like the kubelet's.
     pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
         let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
+        let (app, stop) = (self.app.clone(), shutdown.clone());
+        let kubelet = async move {
+            if let Some(kubelet) = self.kubelet {
+                kubelet.serve(app, stop).await;
+            }
+        };
         let local = serve_local(self.local, routes::router(self.app), looks, shutdown);
-        tokio::join!(health, local);
+        tokio::join!(health, local, Box::pin(kubelet));
     }
 }
 
@@ -140,7 +152,7 @@ async fn serve_local(
         // more.
         tokio::select! {
             biased;
-            () = connections::serve(&local.listener, router.clone(), LOCAL_POLICY, shutdown.clone()) => {
+            () = connections::serve(&local.listener, Plain, router.clone(), LOCAL_POLICY, shutdown.clone()) => {
                 local.path.remove();
                 return;
             }

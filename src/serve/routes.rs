@@ -49,7 +49,7 @@ pub(super) struct App {
 }
 
 impl App {
-    fn pods(&self) -> Arc<[Arc<PodView>]> {
+    pub(super) fn pods(&self) -> Arc<[Arc<PodView>]> {
         self.views.pods.borrow().values().cloned().collect()
     }
 
@@ -66,17 +66,25 @@ pub(super) fn router(app: App) -> Router {
     let health = health::router(app.health.clone());
     Router::new()
         .route("/status", get(status))
-        .route("/pods", get(pods))
-        .route("/pods/", get(pods))
         .route("/events", get(events))
         .route("/forget", post(forget))
         .route("/restart", post(restart))
         .route("/retry", post(retry))
         .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(app)
+        .with_state(app.clone())
         .merge(health)
+        .merge(pods_router(app))
         .fallback(health::not_found)
+}
+
+/// A `PodList`, on the local socket and on the HTTPS API alike.
+pub(super) fn pods_router(app: App) -> Router {
+    Router::new()
+        .route("/pods", get(pods))
+        .route("/pods/", get(pods))
+        .method_not_allowed_fallback(not_allowed)
+        .with_state(app)
 }
 
 /// A [`super::StatusDocument`], or the pods as they change.
@@ -186,7 +194,7 @@ async fn carried_out<T>(
     }
 }
 
-async fn not_allowed() -> Response {
+pub(super) async fn not_allowed() -> Response {
     health::plain((StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed".to_owned()))
 }
 

@@ -30,7 +30,7 @@ const SECRET: &str = "TOPSECRET";
 fn with_kubeconfig() -> Option<(World, PathBuf)> {
     let world = prepared(|settings| settings)?;
     let path = world.agent.config_file().with_file_name("kubeconfig");
-    world.agent.add_flag(format!("--kubeconfig={}", path.display()));
+    world.agent.join(&path);
     Some((world, path))
 }
 
@@ -131,7 +131,7 @@ fn a_link_that_changes_unnoticed_is_read_again_at_sighup() {
         fs::write(dir.join(version).join("kubeconfig"), text).unwrap();
     }
     symlink("one", &link).unwrap();
-    world.agent.add_flag(format!("--kubeconfig={}", link.join("kubeconfig").display()));
+    world.agent.join(&link.join("kubeconfig"));
     world.agent.start();
     wait_named(&world, &["users[u].user.token"]);
     // No watch of a directory notices that a link on the way to it leads somewhere else.

@@ -43,7 +43,7 @@ impl Member {
         let plane = ControlPlane::start(&world.slot, &programs, options);
         let link = link(&world.slot, &plane);
         let kubeconfig = plane.node_kubeconfig(NODE_NAME, link.address());
-        world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+        world.agent.join(&kubeconfig);
         Some(Self { world, plane, link })
     }
 

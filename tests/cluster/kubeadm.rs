@@ -60,7 +60,7 @@ impl Plane {
         for part in PARTS {
             world.write(&format!("{part}.yaml"), &kubeadm.manifest(part));
         }
-        world.agent.add_flag(format!("--kubeconfig={}", kubeadm.kubelet_conf().display()));
+        world.agent.join(&kubeadm.kubelet_conf());
         let admin = kubeadm.admin().with_deadline(Duration::from_secs(2));
         Some(Self { world, admin, _wire: wire })
     }

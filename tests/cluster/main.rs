@@ -24,6 +24,7 @@ mod credentials;
 mod faults;
 mod identity;
 mod kubeadm;
+mod kubelet_api;
 mod links;
 mod load;
 mod network;

@@ -158,7 +158,7 @@ fn of_nodelet(programs: &Path) -> Objects {
     let cluster = ControlPlane::start(&world.slot, programs, &options);
     let link = Link::start(&world.slot, &cluster, 0);
     let kubeconfig = cluster.node_kubeconfig(NODE_NAME, link.address());
-    world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+    world.agent.join(&kubeconfig);
     world.drop_pod(&Pod::running("web"));
     let begun = Instant::now();
     world.agent.start();

@@ -76,7 +76,7 @@ fn two_agents_of_one_name_are_told_of_each_other() {
     let member = member.started().shows_web();
     let other = World::prepare(Kind::Fake, &settings);
     let kubeconfig = member.plane.node_kubeconfig(NODE_NAME, member.link.address());
-    other.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+    other.agent.join(&kubeconfig);
     other.agent.on_another_boot("11111111-2222-3333-4444-555555555555");
     // A pod that only it has, one that has the name of another, and one that is the same.
     other.drop_pod(&Pod::running("theirs"));

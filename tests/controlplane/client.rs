@@ -22,6 +22,7 @@ pub struct Client {
     server: SocketAddr,
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
     deadline: Duration,
+    token: Option<String>,
 }
 
 /// What the API server said.
@@ -62,7 +63,14 @@ impl Client {
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
-        Self { server, http, deadline: DEADLINE }
+        Self { server, http, deadline: DEADLINE, token: None }
+    }
+
+    /// One that sends a bearer token.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
+        self
     }
 
     /// One that waits for an answer no longer than this.
@@ -128,6 +136,9 @@ impl Client {
         if let Some((kind, value)) = body {
             request = request.header(header::CONTENT_TYPE, kind);
             bytes = value.to_string().into();
+        }
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(bytes)).map_err(|err| err.to_string())?;
         let asked = async {

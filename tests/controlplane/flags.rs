@@ -1,6 +1,6 @@
 //! The command lines of the programs, and the files that they name.
 
-use super::pki::{self, Authority, Identity};
+use super::pki::{self, Authority, Identity, Validity};
 use std::{fs, path::Path};
 
 /// Where the programs find everything.
@@ -15,11 +15,16 @@ impl Flags<'_> {
     /// What they name.
     pub(super) fn write_files(&self, authority: &Authority, server: &Identity) {
         let (private, public) = pki::bare_key();
+        // Who the API server is for nodes.
+        let of_nodes =
+            authority.client("kube-apiserver-kubelet-client", &["system:masters"], Validity::Long);
         for (name, content) in [
             ("ca.crt", authority.pem()),
             ("ca.key", authority.key_pem()),
             ("server.crt", &server.certificate_pem),
             ("server.key", &server.key_pem),
+            ("kubelet-client.crt", &of_nodes.certificate_pem),
+            ("kubelet-client.key", &of_nodes.key_pem),
             ("accounts.key", &private),
             ("accounts.pub", &public),
         ] {
@@ -54,6 +59,8 @@ impl Flags<'_> {
             format!("--tls-cert-file={}", self.file("server.crt")),
             format!("--tls-private-key-file={}", self.file("server.key")),
             format!("--client-ca-file={}", self.file("ca.crt")),
+            format!("--kubelet-client-certificate={}", self.file("kubelet-client.crt")),
+            format!("--kubelet-client-key={}", self.file("kubelet-client.key")),
             format!("--service-account-key-file={}", self.file("accounts.pub")),
             format!("--service-account-signing-key-file={}", self.file("accounts.key")),
         ];

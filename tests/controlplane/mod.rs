@@ -251,6 +251,16 @@ impl ControlPlane {
         self.dir.join("admin/kubeconfig")
     }
 
+    /// kubectl with a kubeconfig, to be started.
+    pub fn kubectl_command(&self, kubeconfig: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join("kubectl"));
+        command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
+        // It keeps caches there.
+        command.env("HOME", &self.dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
     /// Runs kubectl as the administrator.
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
         self.kubectl_as(&self.admin_kubeconfig(), arguments, "")
@@ -258,12 +268,7 @@ impl ControlPlane {
 
     /// Runs kubectl with a kubeconfig and standard input.
     pub fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str], input: &str) -> Output {
-        let mut command = Command::new(self.programs.join("kubectl"));
-        command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
-        // It keeps caches there.
-        command.env("HOME", &self.dir);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = self.kubectl_command(kubeconfig, arguments).spawn().unwrap();
         // One that reads nothing may have ended by now.
         _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()

@@ -243,7 +243,7 @@ pub fn a_pod_without_cluster_dns_is_told_in_a_cluster(kind: Kind) {
          users: [{name: u, user: {token: t}}]\n",
     )
     .unwrap();
-    world.agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+    world.agent.join(&kubeconfig);
     world.agent.start();
     world.drop_pod(&Pod::running("web").container("other", FOREVER));
     world.drop_pod(&Pod::running("none").set("dnsPolicy", "Default"));

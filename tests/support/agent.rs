@@ -37,6 +37,7 @@ pub struct Settings {
 /// An agent, running or not, and its directories.
 pub struct Agent {
     dir: PathBuf,
+    api_port: u16,
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
     flags: RefCell<Vec<String>>,
@@ -75,6 +76,7 @@ impl Agent {
         fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
         let agent = Self {
             dir,
+            api_port: slot.api_port(),
             child: RefCell::default(),
             revived: Cell::default(),
             flags: RefCell::default(),
@@ -151,6 +153,17 @@ impl Agent {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(stderr);
         self.child.replace(Some(command.spawn().unwrap()));
+    }
+
+    /// From the next start on it is a node of the cluster that this kubeconfig leads to.
+    pub fn join(&self, kubeconfig: &Path) {
+        self.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+        self.add_flag(format!("--port={}", self.api_port));
+    }
+
+    /// The port of the HTTPS API, where the agent serves it.
+    pub fn api_port(&self) -> u16 {
+        self.api_port
     }
 
     /// One more flag, from the next start on.

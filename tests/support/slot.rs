@@ -57,6 +57,11 @@ impl Slot {
         21_000 + u16::from(self.number)
     }
 
+    /// The port of an agent's HTTPS API.
+    pub fn api_port(&self) -> u16 {
+        20_000 + u16::from(self.number)
+    }
+
     /// Another one. Those from 22,000 on are a scenario's, and from 24,000 on a control plane's.
     pub fn second_port(&self) -> u16 {
         23_000 + u16::from(self.number)

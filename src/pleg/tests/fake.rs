@@ -160,6 +160,27 @@ macro_rules! unused {
 
 #[tonic::async_trait]
 impl RuntimeService for Fake {
+    async fn exec(
+        &self,
+        _: Request<v1::ExecRequest>,
+    ) -> Result<Response<v1::ExecResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn attach(
+        &self,
+        _: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn port_forward(
+        &self,
+        _: Request<v1::PortForwardRequest>,
+    ) -> Result<Response<v1::PortForwardResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     type GetContainerEventsStream =
         Pin<Box<dyn Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
 

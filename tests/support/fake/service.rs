@@ -291,6 +291,21 @@ impl RuntimeService for CriService {
         let (exit_code, text) = state::exec(&self.0, request.into_inner()).await?;
         ok(v1::ExecSyncResponse { stdout: text.into_bytes(), exit_code, ..Default::default() })
     }
+
+    async fn exec(&self, _: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
+        Err(Status::unimplemented("the fake runtime has no streaming server"))
+    }
+
+    async fn attach(&self, _: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
+        Err(Status::unimplemented("the fake runtime has no streaming server"))
+    }
+
+    async fn port_forward(
+        &self,
+        _: Request<v1::PortForwardRequest>,
+    ) -> Answer<v1::PortForwardResponse> {
+        Err(Status::unimplemented("the fake runtime has no streaming server"))
+    }
 }
 
 #[tonic::async_trait]

@@ -1,0 +1,345 @@
+//! Lets requests to the HTTPS API in: who is it, and may they do that?
+//!
+//! ```text
+//!  request ─► client certificate? ─► bearer token? ─► nobody ─► anonymous, where that is allowed
+//!                  │ wrong               │ unknown        └────► 401
+//!                  └─────────────────────┴─ 401 unless another proof is good
+//!             user ─► AlwaysAllow, or the API server allows one of the subresources ─► the routes
+//!                                        └── 403; not answered: 500
+//! ```
+//!
+//! Nothing of a request is acted on before that, not even its path is looked up.
+
+use super::{access::Access, cache::Cache, tls::Keys, user};
+use crate::{clock, serve::connections::Peer};
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use k8s_openapi::api::{
+    authentication::v1::UserInfo,
+    authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec},
+};
+use sha2::{Digest as _, Sha256};
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// The most answers about tokens that are kept, and the most about permissions.
+const MOST: usize = 1024;
+
+/// A question that the API server answers; the error is one sentence.
+pub type Asked<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
+/// What the API server is asked about requests.
+pub struct Reviews {
+    /// Who has this bearer token (TokenReview); `None`: nobody.
+    pub token: Box<dyn Fn(String) -> Asked<Option<UserInfo>> + Send + Sync>,
+    /// Whether that is allowed (SubjectAccessReview).
+    pub access: Box<dyn Fn(SubjectAccessReviewSpec) -> Asked<bool> + Send + Sync>,
+}
+
+impl std::fmt::Debug for Reviews {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reviews").finish_non_exhaustive()
+    }
+}
+
+/// Who decides what users may do.
+#[derive(Debug)]
+pub enum Permissions {
+    /// Every user who is known may do everything.
+    All,
+    /// The API server.
+    Ask(Arc<Reviews>),
+}
+
+/// Who may do what.
+#[derive(Debug)]
+pub struct GuardSettings {
+    pub node_name: String,
+    /// Asks the API server who has a bearer token; `None`: tokens prove nothing.
+    pub tokens: Option<Arc<Reviews>>,
+    pub permissions: Permissions,
+    /// Whether somebody without credentials is the user `system:anonymous`.
+    pub anonymous: bool,
+    pub token_ttl: Duration,
+    pub allowed_ttl: Duration,
+    pub denied_ttl: Duration,
+}
+
+/// Decides about requests, and remembers the answers of the API server.
+#[derive(Debug)]
+pub(super) struct Guard {
+    settings: GuardSettings,
+    keys: Arc<Keys>,
+    users: Mutex<Cache<Option<UserInfo>>>,
+    permissions: Mutex<Cache<bool>>,
+}
+
+/// Why a request is not let in.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    Unauthorized,
+    Forbidden(String),
+    /// The API server did not answer.
+    NotDecided(String),
+}
+
+impl Guard {
+    pub(super) fn new(settings: GuardSettings, keys: Arc<Keys>) -> Self {
+        let (users, permissions) = (Mutex::new(Cache::new(MOST)), Mutex::new(Cache::new(MOST)));
+        Self { settings, keys, users, permissions }
+    }
+
+    async fn user(&self, request: &Parts) -> Result<UserInfo, Refusal> {
+        let mut wrong = false;
+        if let Some(certificates) = &request.certificates {
+            match self.keys.verified(certificates).await.and_then(|der| user::of_certificate(&der))
+            {
+                Some(user) => return Ok(user::authenticated(user)),
+                None => wrong = true,
+            }
+        }
+        if let (Some(token), Some(reviews)) = (&request.token, &self.settings.tokens) {
+            match self.of_token(token, reviews).await {
+                Some(user) => return Ok(user::authenticated(user)),
+                None => wrong = true,
+            }
+        }
+        if wrong || !self.settings.anonymous {
+            return Err(Refusal::Unauthorized);
+        }
+        Ok(user::anonymous())
+    }
+
+    /// `None` also when the API server does not answer.
+    async fn of_token(&self, token: &str, reviews: &Reviews) -> Option<UserInfo> {
+        let key: [u8; 32] = Sha256::digest(token).into();
+        if let Some(known) = lock(&self.users).get(&key, clock::now().boot) {
+            return known;
+        }
+        match (reviews.token)(token.to_owned()).await {
+            Ok(user) => {
+                let now = clock::now().boot;
+                lock(&self.users).put(key, user.clone(), now + self.settings.token_ttl, now);
+                user
+            }
+            Err(err) => {
+                tracing::warn!(err, "cannot ask the API server who has a token");
+                None
+            }
+        }
+    }
+
+    async fn permit(&self, user: &UserInfo, access: Access) -> Result<(), Refusal> {
+        let Permissions::Ask(reviews) = &self.settings.permissions else { return Ok(()) };
+        let name = user.username.as_deref().unwrap_or_default();
+        for subresource in access.subresources {
+            let spec = self.question(user, access.verb, subresource);
+            match self.allows(spec, reviews).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(err) => {
+                    tracing::warn!(err, "cannot ask the API server what a user may do");
+                    return Err(Refusal::NotDecided(format!(
+                        "Authorization error (user={name}, verb={}, resource=nodes, subresource={subresource})",
+                        access.verb
+                    )));
+                }
+            }
+        }
+        Err(Refusal::Forbidden(format!(
+            "Forbidden (user={name}, verb={}, resource=nodes, subresource(s)=[{}])",
+            access.verb,
+            access.subresources.join(" ")
+        )))
+    }
+
+    async fn allows(
+        &self,
+        spec: SubjectAccessReviewSpec,
+        reviews: &Reviews,
+    ) -> Result<bool, String> {
+        let text = serde_json::to_vec(&spec).map_err(|error| error.to_string())?;
+        let key: [u8; 32] = Sha256::digest(text).into();
+        if let Some(known) = lock(&self.permissions).get(&key, clock::now().boot) {
+            return Ok(known);
+        }
+        let allowed = (reviews.access)(spec).await?;
+        let now = clock::now().boot;
+        let settings = &self.settings;
+        let ttl = if allowed { settings.allowed_ttl } else { settings.denied_ttl };
+        lock(&self.permissions).put(key, allowed, now + ttl, now);
+        Ok(allowed)
+    }
+
+    fn question(&self, user: &UserInfo, verb: &str, subresource: &str) -> SubjectAccessReviewSpec {
+        let attributes = ResourceAttributes {
+            verb: Some(verb.to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some("nodes".to_owned()),
+            subresource: Some(subresource.to_owned()),
+            name: Some(self.settings.node_name.clone()),
+            ..ResourceAttributes::default()
+        };
+        SubjectAccessReviewSpec {
+            user: user.username.clone(),
+            uid: user.uid.clone(),
+            groups: user.groups.clone(),
+            extra: user.extra.clone(),
+            resource_attributes: Some(attributes),
+            non_resource_attributes: None,
+        }
+    }
+}
+
+/// What of a request tells who sends it.
+struct Parts {
+    certificates: Option<Arc<Peer>>,
+    token: Option<String>,
+}
+
+/// Lets a request through to the routes, or answers it.
+pub(super) async fn check(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let parts = Parts {
+        certificates: request.extensions().get::<Arc<Peer>>().filter(|p| !p.0.is_empty()).cloned(),
+        token: user::token(request.headers()),
+    };
+    let access = Access::of(request.method(), request.uri().path());
+    let refusal = match guard.user(&parts).await {
+        Ok(user) => guard.permit(&user, access).await.err(),
+        Err(refusal) => Some(refusal),
+    };
+    match refusal {
+        None => next.run(request).await,
+        Some(refusal) => answer(refusal),
+    }
+}
+
+/// A refusal ends the connection: nobody holds a place without a permission.
+fn answer(refusal: Refusal) -> Response {
+    let (status, text) = match refusal {
+        Refusal::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+        Refusal::Forbidden(text) => (StatusCode::FORBIDDEN, text),
+        Refusal::NotDecided(text) => (StatusCode::INTERNAL_SERVER_ERROR, text),
+    };
+    let mut response = crate::serve::health::plain((status, text)).into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn lock<T>(cache: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A map without invariants of its own stays usable after a panic.
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// An API server that knows the token `good` of jane, who may get `nodes/metrics`, and does
+    /// not answer about the token `late` and the verb `update`.
+    fn reviews(count: &Arc<AtomicUsize>) -> Arc<Reviews> {
+        let (of_tokens, of_access) = (Arc::clone(count), Arc::clone(count));
+        Arc::new(Reviews {
+            token: Box::new(move |token| {
+                of_tokens.fetch_add(1, Ordering::Relaxed);
+                let user = UserInfo { username: Some("jane".to_owned()), ..UserInfo::default() };
+                let answer = match token.as_str() {
+                    "late" => Err("no answer".to_owned()),
+                    "good" => Ok(Some(user)),
+                    _ => Ok(None),
+                };
+                Box::pin(async { answer })
+            }),
+            access: Box::new(move |spec| {
+                of_access.fetch_add(1, Ordering::Relaxed);
+                let asked = spec.resource_attributes.unwrap();
+                let verb = asked.verb.unwrap();
+                assert_eq!(asked.resource.as_deref(), Some("nodes"));
+                assert_eq!(asked.name.as_deref(), Some("n1"));
+                let allowed = spec.user.as_deref() == Some("jane")
+                    && spec.groups.unwrap().contains(&"system:authenticated".to_owned())
+                    && (verb.as_str(), asked.subresource.as_deref()) == ("get", Some("metrics"));
+                let answer = if verb == "update" { Err("no".to_owned()) } else { Ok(allowed) };
+                Box::pin(async move { answer })
+            }),
+        })
+    }
+
+    fn guard(count: &Arc<AtomicUsize>, anonymous: bool) -> Guard {
+        let reviews = reviews(count);
+        let settings = GuardSettings {
+            node_name: "n1".to_owned(),
+            tokens: Some(Arc::clone(&reviews)),
+            permissions: Permissions::Ask(reviews),
+            anonymous,
+            token_ttl: Duration::from_secs(60),
+            allowed_ttl: Duration::from_secs(60),
+            denied_ttl: Duration::ZERO,
+        };
+        Guard::new(settings, Arc::new(Keys::without_authorities()))
+    }
+
+    fn with(token: Option<&str>) -> Parts {
+        Parts { certificates: None, token: token.map(ToOwned::to_owned) }
+    }
+
+    #[tokio::test]
+    async fn only_a_known_token_makes_a_user() {
+        let count = Arc::default();
+        let guard = guard(&count, false);
+        for token in [None, Some("bad"), Some("late")] {
+            let user = guard.user(&with(token)).await;
+            assert_eq!(user, Err(Refusal::Unauthorized), "{token:?}");
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        for _ in 0..2 {
+            let user = guard.user(&with(Some("good"))).await.unwrap();
+            assert_eq!(user.username.as_deref(), Some("jane"));
+            assert_eq!(guard.user(&with(Some("bad"))).await, Err(Refusal::Unauthorized));
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 3, "answers are kept");
+        assert_eq!(guard.user(&with(Some("late"))).await, Err(Refusal::Unauthorized));
+        assert_eq!(count.load(Ordering::Relaxed), 4, "a failure is not kept");
+    }
+
+    #[tokio::test]
+    async fn a_wrong_token_is_not_anonymous() {
+        let count = Arc::default();
+        let guard = guard(&count, true);
+        let nobody = guard.user(&with(None)).await.unwrap();
+        assert_eq!(nobody.username.as_deref(), Some("system:anonymous"));
+        assert_eq!(nobody.groups.unwrap(), ["system:unauthenticated"]);
+        assert_eq!(guard.user(&with(Some("bad"))).await, Err(Refusal::Unauthorized));
+    }
+
+    #[tokio::test]
+    async fn a_user_may_do_what_the_api_server_allows() {
+        let count = Arc::default();
+        let guard = guard(&count, false);
+        let user = guard.user(&with(Some("good"))).await.unwrap();
+        let access = |verb, subresources| Access { verb, subresources };
+        assert_eq!(guard.permit(&user, access("get", &["pods", "metrics"])).await, Ok(()));
+        let refused = guard.permit(&user, access("get", &["pods", "proxy"])).await;
+        let text = "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])";
+        assert_eq!(refused, Err(Refusal::Forbidden(text.to_owned())));
+        let late = guard.permit(&user, access("update", &["metrics"])).await;
+        assert!(matches!(late, Err(Refusal::NotDecided(_))), "{late:?}");
+        let asked = count.load(Ordering::Relaxed);
+        assert_eq!(guard.permit(&user, access("get", &["metrics"])).await, Ok(()));
+        assert_eq!(count.load(Ordering::Relaxed), asked, "a permission is kept");
+    }
+}

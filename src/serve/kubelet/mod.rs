@@ -1,0 +1,114 @@
+//! The HTTPS API of the node, which the API server, Prometheus and people with a permission use: the
+//! kubelet's paths on port 10250.
+//!
+//! ```text
+//!  connection ─► tls ─► guard: who, and may they? ─► routes ─► published views
+//!                                                       └────► relay ─► the runtime's streaming server
+//! ```
+//!
+//! Not served yet: logs, statistics, metrics, HTTP/2.
+
+mod access;
+mod cache;
+mod guard;
+mod relay;
+mod routes;
+mod self_signed;
+mod tls;
+mod user;
+
+pub use guard::{GuardSettings, Permissions, Reviews};
+pub use tls::TlsSettings;
+
+use super::{
+    connections::{self, ConnectionPolicy, Open, Peer},
+    health, routes as local,
+};
+use crate::cri::RuntimeClient;
+use guard::Guard;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tls::Keys;
+use tokio::{net::TcpStream, time::sleep};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::sync::CancellationToken;
+
+/// Everybody who reaches the port may connect. A log that is followed takes a place, too.
+const POLICY: ConnectionPolicy = ConnectionPolicy {
+    places: 256,
+    head: Duration::from_secs(30),
+    lifetime: Duration::from_secs(60),
+    kept: true,
+};
+/// The most sessions (exec, attach, port-forward) at a time.
+const SESSIONS: usize = 512;
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+
+/// What the HTTPS API needs.
+#[derive(Debug)]
+pub struct KubeletApi {
+    pub address: SocketAddr,
+    pub tls: TlsSettings,
+    pub guard: GuardSettings,
+    /// `streamingConnectionIdleTimeout`
+    pub stream_idle: Duration,
+    /// `enableDebuggingHandlers`
+    pub debugging_handlers: bool,
+    pub runtime: RuntimeClient,
+}
+
+/// HTTP inside TLS.
+#[derive(Clone)]
+struct Secured(Arc<Keys>);
+
+impl Open<TcpStream> for Secured {
+    type Stream = TlsStream<TcpStream>;
+
+    async fn open(&self, stream: TcpStream) -> Option<(Self::Stream, Peer)> {
+        let config = self.0.server().await?;
+        let stream = match TlsAcceptor::from(config).accept(stream).await {
+            Ok(stream) => stream,
+            Err(err) => {
+                tracing::debug!(%err, "a TLS handshake failed");
+                return None;
+            }
+        };
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let peer = Peer(certificates.iter().map(|one| one.clone().into_owned()).collect());
+        Some((stream, peer))
+    }
+}
+
+impl KubeletApi {
+    /// Serves until `shutdown`. A port that is taken is tried again and again: it may be a
+    /// kubelet's that is being replaced.
+    pub(super) async fn serve(self, app: local::App, shutdown: CancellationToken) {
+        let keys = Arc::new(Keys::new(self.tls));
+        let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
+        let (relays, sessions) = relay::sessions(SESSIONS, self.stream_idle);
+        let api = routes::Api { local: app, runtime: self.runtime, relays };
+        let router = routes::router(api, guard, self.debugging_handlers);
+        // A certificate is made now, and whatever is wrong with the files is told.
+        drop(keys.server().await);
+        let (address, mut told) = (self.address, false);
+        let listener = loop {
+            match health::listen(address) {
+                Ok(listener) => break listener,
+                Err(err) if !told => {
+                    tracing::warn!(%address, %err, "the HTTPS API can't be served yet; trying again");
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            // Cancel-safe: both arms only wait.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = sleep(BIND_AGAIN) => {}
+            }
+        };
+        tracing::info!(%address, "the HTTPS API is served");
+        tokio::join!(
+            connections::serve(&listener, Secured(keys), router, POLICY, shutdown.clone()),
+            sessions.run(shutdown),
+        );
+    }
+}

@@ -1,0 +1,361 @@
+//! The paths of the HTTPS API, with the kubelet's answers and error texts.
+
+use super::{
+    guard::{self, Guard},
+    relay::{Refused, Relays, asks_for_upgrade},
+};
+use crate::{
+    cri::{CriError, RuntimeClient, Streams, from_cri},
+    model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, k8s},
+    serve::{health, routes as local},
+};
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, Path, Query, Request, State},
+    http::{HeaderMap, StatusCode},
+    middleware,
+    response::{IntoResponse as _, Response},
+    routing::{MethodFilter, any, get, on, post},
+};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Bytes that a request may carry.
+const MAX_BODY: usize = 64 << 10;
+const SESSION: MethodFilter = MethodFilter::GET.or(MethodFilter::POST);
+
+/// What answers are made from.
+#[derive(Clone, Debug)]
+pub(super) struct Api {
+    pub(super) local: local::App,
+    pub(super) runtime: RuntimeClient,
+    pub(super) relays: Relays,
+}
+
+type Pairs = Vec<(String, String)>;
+
+/// All paths, behind the guard.
+pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> Router {
+    let health = health::router(api.local.health.clone());
+    let pods = local::pods_router(api.local.clone());
+    let mut router = Router::new()
+        .route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint))
+        .route("/logs/", get(no_system_logs))
+        .route("/logs/{*path}", get(no_system_logs));
+    if debugging_handlers {
+        router = router
+            .route("/runningpods/", get(running_pods))
+            .route("/exec/{namespace}/{pod}/{container}", on(SESSION, exec))
+            .route("/exec/{namespace}/{pod}/{uid}/{container}", on(SESSION, exec_of_uid))
+            .route("/attach/{namespace}/{pod}/{container}", on(SESSION, attach))
+            .route("/attach/{namespace}/{pod}/{uid}/{container}", on(SESSION, attach_of_uid))
+            .route("/portForward/{namespace}/{pod}", on(SESSION, port_forward))
+            .route("/portForward/{namespace}/{pod}/{uid}", on(SESSION, port_forward_of_uid));
+    } else {
+        for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
+            router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
+        }
+        router = router.route("/runningpods/", any(no_debugging));
+    }
+    router
+        .method_not_allowed_fallback(local::not_allowed)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(api)
+        .merge(health)
+        .merge(pods)
+        .fallback(health::not_found)
+        .layer(middleware::from_fn_with_state(guard, guard::check))
+}
+
+async fn no_debugging() -> Refused {
+    Refused::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
+}
+
+async fn no_system_logs() -> Refused {
+    Refused::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.")
+}
+
+async fn no_checkpoint() -> Refused {
+    Refused::new(
+        StatusCode::NOT_FOUND,
+        "this node agent does not support checkpoints of containers",
+    )
+}
+
+/// The pods of which a container runs: names and images alone.
+async fn running_pods(State(api): State<Api>) -> Response {
+    let running = |view: &PodView| {
+        let runs = |name: &str| {
+            view.containers.iter().any(|c| &*c.name == name && c.running_since.is_some())
+        };
+        let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+        let containers: Vec<_> = spec
+            .into_iter()
+            .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+            .filter(|container| runs(&container.name))
+            .map(|container| json!({ "name": container.name, "image": container.image, "resources": {} }))
+            .collect();
+        (!containers.is_empty()).then(|| {
+            json!({
+                "metadata": {
+                    "name": view.key.name, "namespace": view.key.namespace, "uid": view.uid,
+                },
+                "spec": { "containers": containers },
+                "status": {},
+            })
+        })
+    };
+    let items: Vec<_> = api.local.pods().iter().filter_map(|view| running(view)).collect();
+    Json(json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
+        .into_response()
+}
+
+async fn exec(
+    State(api): State<Api>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    api.session(&Wanted { namespace, pod, uid: None }, Session::Exec { container }, &query, request)
+        .await
+}
+
+async fn exec_of_uid(
+    State(api): State<Api>,
+    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted { namespace, pod, uid: Some(uid) };
+    api.session(&wanted, Session::Exec { container }, &query, request).await
+}
+
+async fn attach(
+    State(api): State<Api>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted { namespace, pod, uid: None };
+    api.session(&wanted, Session::Attach { container }, &query, request).await
+}
+
+async fn attach_of_uid(
+    State(api): State<Api>,
+    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted { namespace, pod, uid: Some(uid) };
+    api.session(&wanted, Session::Attach { container }, &query, request).await
+}
+
+async fn port_forward(
+    State(api): State<Api>,
+    Path((namespace, pod)): Path<(String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted { namespace, pod, uid: None };
+    api.session(&wanted, Session::PortForward, &query, request).await
+}
+
+async fn port_forward_of_uid(
+    State(api): State<Api>,
+    Path((namespace, pod, uid)): Path<(String, String, String)>,
+    Query(query): Query<Pairs>,
+    request: Request,
+) -> Response {
+    let wanted = Wanted { namespace, pod, uid: Some(uid) };
+    api.session(&wanted, Session::PortForward, &query, request).await
+}
+
+/// The pod that a path names.
+struct Wanted {
+    namespace: String,
+    pod: String,
+    uid: Option<String>,
+}
+
+/// What a client wants to be connected with.
+enum Session {
+    Exec { container: String },
+    Attach { container: String },
+    PortForward,
+}
+
+impl Api {
+    fn view(&self, wanted: &Wanted) -> Option<Arc<PodView>> {
+        let key = PodKey::new(&wanted.namespace, &wanted.pod);
+        let view = self.local.views.pods.borrow().get(&key).cloned()?;
+        wanted.uid.as_ref().is_none_or(|uid| *uid == *view.uid.as_str()).then_some(view)
+    }
+
+    async fn session(
+        &self,
+        wanted: &Wanted,
+        session: Session,
+        query: &[(String, String)],
+        request: Request,
+    ) -> Response {
+        match self.prepared(wanted, &session, query, request.headers()).await {
+            Ok(url) => match self.relays.place() {
+                Ok(place) => self.relays.relay(request, &url, place).await,
+                Err(refused) => refused.into_response(),
+            },
+            Err(refused) => refused.into_response(),
+        }
+    }
+
+    /// The URL at which the runtime waits for the client.
+    async fn prepared(
+        &self,
+        wanted: &Wanted,
+        session: &Session,
+        query: &[(String, String)],
+        headers: &HeaderMap,
+    ) -> Result<String, Refused> {
+        let streams = streams(query);
+        let none = Streams { tty: streams.tty, ..Streams::default() } == streams;
+        if none && !matches!(session, Session::PortForward) {
+            let text = "you must specify at least 1 of stdin, stdout, stderr";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+        }
+        let Some(view) = self.view(wanted) else {
+            return Err(Refused::new(StatusCode::NOT_FOUND, "pod does not exist"));
+        };
+        if !asks_for_upgrade(headers) {
+            return Err(Refused::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Upgrade request required",
+            ));
+        }
+        let url = match session {
+            Session::Exec { container } => {
+                let Some(found) = instance(&view, container) else {
+                    let text = format!("container not found (\"{container}\")");
+                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+                };
+                let command = values(query, "command").map(ToOwned::to_owned).collect();
+                self.runtime.exec(&found.id, command, streams).await
+            }
+            Session::Attach { container } => {
+                let Some(found) = instance(&view, container) else {
+                    let text = format!(
+                        "container {container} not found in pod {}_{}",
+                        wanted.pod, wanted.namespace
+                    );
+                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+                };
+                let tty = has_terminal(&view, container);
+                let streams = Streams { tty, stderr: streams.stderr && !tty, ..streams };
+                self.runtime.attach(&found.id, streams).await
+            }
+            Session::PortForward => {
+                let ports = ports(query)?;
+                let Some(sandbox) = self.sandbox(&view).await.map_err(|e| of_runtime(&e))? else {
+                    let text = format!("pod not found (\"{}_{}\")", wanted.pod, wanted.namespace);
+                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+                };
+                self.runtime.port_forward(&sandbox, ports).await
+            }
+        };
+        url.map_err(|error| of_runtime(&error))
+    }
+
+    /// The sandbox in which a pod runs.
+    async fn sandbox(&self, view: &PodView) -> Result<Option<SandboxId>, CriError> {
+        let listed = self.runtime.list_sandboxes(crate::cri::ListFilter::Pod(&view.key)).await?;
+        let found = listed.into_iter().filter_map(from_cri::listed_sandbox).map(|(_, found)| found);
+        let runs = found.filter(|s| s.uid == view.uid && s.state == SandboxState::Ready);
+        Ok(runs.max_by_key(|sandbox| sandbox.attempt).map(|sandbox| sandbox.id))
+    }
+}
+
+fn instance<'a>(view: &'a PodView, container: &str) -> Option<&'a ContainerInstance> {
+    view.containers.iter().find(|one| &*one.name == container && one.running_since.is_some())
+}
+
+fn has_terminal(view: &PodView, container: &str) -> bool {
+    let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+    let mut all = spec
+        .into_iter()
+        .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    let found: Option<&k8s::Container> = all.find(|one| one.name == container);
+    found.and_then(|one| one.tty) == Some(true)
+}
+
+/// The runtime's error with the kubelet's status.
+fn of_runtime(error: &CriError) -> Refused {
+    match error {
+        CriError::NotFound { message } => Refused::new(StatusCode::NOT_FOUND, message),
+        CriError::Other { code, message } if code == "ResourceExhausted" => {
+            Refused::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
+        CriError::Other { .. }
+        | CriError::Unavailable { .. }
+        | CriError::DeadlineExceeded { .. }
+        | CriError::ExecTimedOut { .. }
+        | CriError::NameReserved { .. }
+        | CriError::Unimplemented { .. }
+        | CriError::Endpoint { .. } => {
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        }
+    }
+}
+
+fn values<'a>(query: &'a [(String, String)], name: &str) -> impl Iterator<Item = &'a str> {
+    query.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
+}
+
+/// A stream is wanted where the first value of its parameter is `1`. A terminal has no standard
+/// error of its own.
+fn streams(query: &[(String, String)]) -> Streams {
+    let wants = |name: &str| values(query, name).next() == Some("1");
+    let tty = wants("tty");
+    Streams { stdin: wants("input"), stdout: wants("output"), stderr: wants("error") && !tty, tty }
+}
+
+/// `port=80,443`
+fn ports(query: &[(String, String)]) -> Result<Vec<i32>, Refused> {
+    let named = values(query, "port").flat_map(|list| list.split(','));
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).map(i32::from);
+    named
+        .map(|text| {
+            port(text).ok_or_else(|| {
+                let text = format!("unable to parse {text:?} as a port");
+                Refused::new(StatusCode::BAD_REQUEST, text)
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn query(text: &str) -> Pairs {
+        let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn streams_are_those_that_are_one() {
+        let all = streams(&query("input=1&output=1&error=1&command=ls"));
+        assert_eq!(all, Streams { stdin: true, stdout: true, stderr: true, tty: false });
+        let terminal = streams(&query("output=1&error=1&tty=1"));
+        assert_eq!(terminal, Streams { stdin: false, stdout: true, stderr: false, tty: true });
+        assert_eq!(streams(&query("input=true&stdout=1&output=0")), Streams::default());
+    }
+
+    #[test]
+    fn ports_are_numbers() {
+        assert_eq!(ports(&query("port=80,443&port=8080")).unwrap(), [80, 443, 8080]);
+        assert_eq!(ports(&query("")).unwrap(), Vec::<i32>::new());
+        for wrong in ["port=http", "port=0", "port=70000", "port=80,"] {
+            assert_eq!(ports(&query(wrong)).unwrap_err().0, 400, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! TLS of the HTTPS API: the certificate that the agent shows, and the authorities whose client
+//! certificates it believes.
+//!
+//! Files are looked at when a client connects, at most once a second: what was replaced counts from
+//! then on, and nothing is polled. A pair that can't be used is reported once, and the last good one
+//! serves on.
+//!
+//! A client certificate is asked for, never required, and anything is accepted during the handshake
+//! as long as the client has its key. Whether an authority has signed it is found out for each
+//! request, so that a wrong certificate is answered with 401 and not with a closed connection.
+
+use super::self_signed;
+use crate::{
+    blocking::{Pool, SERVING},
+    clock,
+    files::read_regular,
+    model::error_chain,
+    serve::connections::Peer,
+};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedCipherSuite,
+    client::danger::HandshakeSignatureValid,
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _};
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use thiserror::Error;
+use tokio::sync::watch;
+
+static POOL: &Pool = &SERVING;
+/// The largest certificate or key file, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The least time between two looks at the files.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Which certificates and versions.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// The certificate and its key; `None`: self-signed ones in `directory`.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    pub directory: PathBuf,
+    /// Certificates of the authorities of clients.
+    pub client_ca: Option<PathBuf>,
+    pub tls13_only: bool,
+    /// The cipher suites of TLS 1.2 that are allowed; empty: all.
+    pub tls12_suites: Vec<&'static str>,
+    pub node_name: String,
+    /// The node's addresses, for self-signed certificates.
+    pub node_ips: watch::Receiver<Arc<[IpAddr]>>,
+}
+
+/// Why the files can't be used.
+#[derive(Debug, Error)]
+pub(super) enum TlsError {
+    #[error("{}: {why}", path.display())]
+    Read { path: PathBuf, why: crate::files::ReadError },
+    #[error("{}: no PEM block of a certificate in it can be read", .0.display())]
+    NoCertificate(PathBuf),
+    #[error("{}: no PEM block of a private key in it can be read", .0.display())]
+    NoKey(PathBuf),
+    #[error("{} and {} do not fit together", .0.display(), .1.display())]
+    Pair(PathBuf, PathBuf, #[source] rustls::Error),
+    #[error("{}: no certificate in it is one of an authority", .0.display())]
+    NoAuthority(PathBuf),
+    #[error("a self-signed certificate can't be made in {}", .0.display())]
+    SelfSigned(PathBuf, #[source] self_signed::SelfSignedError),
+    #[error("TLS can't be set up")]
+    Setup(#[source] rustls::Error),
+}
+
+/// Certificates and keys as they are now.
+#[derive(Debug)]
+pub(super) struct Keys {
+    settings: Option<TlsSettings>,
+    current: Mutex<Current>,
+    looks: tokio::sync::Mutex<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    seen: Vec<Option<Stamp>>,
+    server: Option<Arc<ServerConfig>>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    /// Why the files can't be used, as it was reported.
+    trouble: Option<String>,
+}
+
+/// What tells one content of a file from another.
+type Stamp = (u64, u64, i64, i64);
+
+/// What is made from the files.
+struct Loaded {
+    server: Arc<ServerConfig>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl Keys {
+    pub(super) fn new(settings: TlsSettings) -> Self {
+        let (current, looks) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { settings: Some(settings), current, looks }
+    }
+
+    /// Believes no certificate.
+    #[cfg(test)]
+    pub(super) fn without_authorities() -> Self {
+        Self { settings: None, current: Mutex::default(), looks: tokio::sync::Mutex::default() }
+    }
+
+    /// What to shake hands with; `None` while there is no certificate.
+    pub(super) async fn server(&self) -> Option<Arc<ServerConfig>> {
+        self.look().await;
+        self.current().server.clone()
+    }
+
+    /// The client's certificate, if one of the authorities has signed it for clients and it has not
+    /// expired.
+    pub(super) async fn verified(&self, peer: &Peer) -> Option<CertificateDer<'static>> {
+        self.look().await;
+        let clients = self.current().clients.clone()?;
+        let (own, between) = peer.0.split_first()?;
+        clients.verify_client_cert(own, between, UnixTime::now()).ok()?;
+        Some(own.clone())
+    }
+
+    /// Takes up files that have changed.
+    async fn look(&self) {
+        let Some(settings) = &self.settings else { return };
+        // One look at a time; who comes meanwhile waits for it.
+        let mut last = self.looks.lock().await;
+        let now = clock::now().boot;
+        if !last.is_zero() && now.saturating_sub(*last) < LOOK_AGAIN {
+            return;
+        }
+        *last = now;
+        let (settings, seen) = (settings.clone(), self.current().seen.clone());
+        let looked = POOL.run(move || {
+            let stamps = stamps(&settings);
+            let renew = settings.certificate.is_none()
+                && self_signed::is_due(&settings.directory, &wanted(&settings));
+            (stamps != seen || renew).then(|| {
+                let loaded = load(&settings);
+                // Read again: a certificate may have been made.
+                (self::stamps(&settings), loaded)
+            })
+        });
+        let Ok(Some((seen, loaded))) = looked.await else { return };
+        let mut current = self.current();
+        current.seen = seen;
+        match loaded {
+            Ok(loaded) => {
+                current.server = Some(loaded.server);
+                current.clients = loaded.clients;
+                if current.trouble.take().is_some() {
+                    tracing::info!("the certificates of the HTTPS API can be used again");
+                }
+            }
+            Err(error) => {
+                let text = error_chain(&error);
+                if current.trouble.as_ref() != Some(&text) {
+                    let serves_on = current.server.is_some();
+                    tracing::warn!(err = %text, serves_on, "the certificates of the HTTPS API can't be used");
+                    current.trouble = Some(text);
+                }
+            }
+        }
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        // Each of its fields is replaced as a whole.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wanted(settings: &TlsSettings) -> self_signed::Wanted {
+    self_signed::Wanted {
+        node_name: settings.node_name.clone(),
+        ips: settings.node_ips.borrow().to_vec(),
+    }
+}
+
+fn pair(settings: &TlsSettings) -> (PathBuf, PathBuf) {
+    settings.certificate.clone().unwrap_or_else(|| self_signed::files(&settings.directory))
+}
+
+fn stamps(settings: &TlsSettings) -> Vec<Option<Stamp>> {
+    let (certificate, key) = pair(settings);
+    let stamp = |path: &Path| -> io::Result<Stamp> {
+        let found = fs::metadata(path)?;
+        Ok((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    };
+    let files = [Some(certificate), Some(key), settings.client_ca.clone()];
+    files.into_iter().flatten().map(|path| stamp(&path).ok()).collect()
+}
+
+fn load(settings: &TlsSettings) -> Result<Loaded, TlsError> {
+    if settings.certificate.is_none() {
+        let directory = &settings.directory;
+        self_signed::renew(directory, &wanted(settings))
+            .map_err(|error| TlsError::SelfSigned(directory.clone(), error))?;
+    }
+    let (certificate_file, key_file) = pair(settings);
+    let chain = certificates(&certificate_file)?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?)
+        .map_err(|_| TlsError::NoKey(key_file.clone()))?;
+    let provider = Arc::new(provider(&settings.tls12_suites));
+    let (clients, hints) = match &settings.client_ca {
+        None => (None, None),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(certificates(path)?);
+            let hints = roots.subjects();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            let verifier = verifier.build().map_err(|_| TlsError::NoAuthority(path.clone()))?;
+            (Some(verifier), Some(hints))
+        }
+    };
+    let versions: &[_] = if settings.tls13_only {
+        &[&rustls::version::TLS13]
+    } else {
+        &[&rustls::version::TLS13, &rustls::version::TLS12]
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(TlsError::Setup)?;
+    let builder = match hints {
+        None => builder.with_no_client_auth(),
+        Some(hints) => builder.with_client_cert_verifier(Arc::new(AnyClient { hints, provider })),
+    };
+    let mut server = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| TlsError::Pair(certificate_file, key_file, error))?;
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Loaded { server: Arc::new(server), clients })
+}
+
+/// The algorithms, without the cipher suites of TLS 1.2 that are not allowed.
+fn provider(tls12_suites: &[&str]) -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.retain(|suite| match suite {
+        SupportedCipherSuite::Tls13(_) => true,
+        SupportedCipherSuite::Tls12(_) => {
+            let name = suite.suite().as_str().unwrap_or_default();
+            tls12_suites.is_empty() || tls12_suites.contains(&name)
+        }
+    });
+    provider
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    read_regular(path, MAX_BYTES).map_err(|why| TlsError::Read { path: path.to_owned(), why })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    found.ok().filter(|all| !all.is_empty()).ok_or_else(|| TlsError::NoCertificate(path.to_owned()))
+}
+
+/// Accepts any client that has the key of its certificate.
+#[derive(Debug)]
+struct AnyClient {
+    /// The names of the authorities, by which a client chooses its certificate.
+    hints: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

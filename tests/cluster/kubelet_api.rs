@@ -1,0 +1,389 @@
+//! The HTTPS API of the node: kubectl reaches into pods through the API server, and nobody gets in
+//! without a permission.
+
+use super::{
+    controlplane::{
+        ControlPlane, Options,
+        client::Client,
+        pki::{Authority, Identity, Validity},
+    },
+    programs,
+    support::{
+        agent::{NODE_NAME, Settings},
+        images::BUSYBOX,
+        manifest::Pod,
+        poll_until, skip_without_containerd, wait_until,
+        world::{Kind, World, full_name},
+    },
+};
+use hyper::Method;
+use serde_json::json;
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Every path, and one that does not exist.
+const PATHS: [(Method, &str); 14] = [
+    (Method::GET, "/healthz"),
+    (Method::GET, "/healthz/ping"),
+    (Method::GET, "/pods"),
+    (Method::GET, "/pods/"),
+    (Method::GET, "/runningpods/"),
+    (Method::POST, "/exec/default/web-n1/main?command=id&output=1"),
+    (Method::GET, "/exec/default/web-n1/main?command=id&output=1"),
+    (Method::POST, "/attach/default/web-n1/main?output=1"),
+    (Method::POST, "/portForward/default/web-n1"),
+    (Method::POST, "/checkpoint/default/web-n1/main"),
+    (Method::GET, "/logs/"),
+    (Method::GET, "/logs/../../etc/shadow"),
+    (Method::GET, "/%70ods"),
+    (Method::GET, "/nothing/is//here"),
+];
+
+/// Where the agent's API listens.
+fn api(world: &World) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, world.agent.api_port()).into()
+}
+
+/// Where the files of these tests are.
+fn file(world: &World, name: &str) -> PathBuf {
+    world.slot.dir().join(name)
+}
+
+/// Replaces a file, as careful people do.
+fn put(world: &World, name: &str, content: &str) -> PathBuf {
+    let path = file(world, name);
+    let whole = path.with_extension("new");
+    fs::write(&whole, content).unwrap();
+    fs::rename(&whole, &path).unwrap();
+    path
+}
+
+/// The agent shows a certificate for 127.0.0.1 of this authority.
+fn shows(world: &World, authority: &Authority) {
+    let identity = authority.server(&[Ipv4Addr::LOCALHOST.into()]);
+    let key = put(world, "tls.key", &identity.key_pem);
+    let certificate = put(world, "tls.crt", &identity.certificate_pem);
+    world.agent.add_flag(format!("--tls-cert-file={}", certificate.display()));
+    world.agent.add_flag(format!("--tls-private-key-file={}", key.display()));
+}
+
+/// The agent believes client certificates of this authority.
+fn believes(world: &World, authority: &Authority) {
+    let path = put(world, "clients.crt", authority.pem());
+    world.agent.add_flag(format!("--client-ca-file={}", path.display()));
+}
+
+/// The status of an answer; 0 when there is none.
+fn status(client: &Client, method: &Method, path: &str) -> u16 {
+    client.send(method.clone(), path, None).map_or(0, |answer| answer.status)
+}
+
+#[track_caller]
+fn wait_served(client: &Client) {
+    wait_until("the API answers", SOON, || status(client, &Method::GET, "/healthz"), |s| *s != 0);
+}
+
+/// A node of a control plane, which believes client certificates of the cluster. The agent does not
+/// run yet.
+fn member(kind: Kind) -> Option<(World, ControlPlane)> {
+    if matches!(kind, Kind::Real) && skip_without_containerd() {
+        return None;
+    }
+    let programs = programs()?;
+    let soon = "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n";
+    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(soon));
+    let plane = ControlPlane::start(&world.slot, &programs, &Options::default());
+    world.agent.join(&plane.node_kubeconfig(NODE_NAME, plane.address()));
+    believes(&world, &plane.authority());
+    Some((world, plane))
+}
+
+#[test]
+fn kubectl_reaches_into_pods() {
+    let Some((world, plane)) = member(Kind::Real) else { return };
+    world.agent.start();
+    let reads = json!(["sh", "-c", "read line; echo got $line; exec sleep 1000"]);
+    world.drop_pod(&Pod::running("web"));
+    world.drop_pod(
+        &Pod::running("talk").set("containers/0/command", reads).set("containers/0/stdin", true),
+    );
+    let serves = "mkdir /www && echo hello > /www/index.html && exec httpd -f -p 8080 -h /www";
+    world.drop_pod(
+        &Pod::running("http")
+            .set("containers/0/image", BUSYBOX)
+            .set("containers/0/command", json!(["sh", "-c", serves])),
+    );
+    let (web, talk, http) = (full_name("web"), full_name("talk"), full_name("http"));
+    for pod in ["web", "talk", "http"] {
+        world.wait_running(pod);
+        let mirror = format!("/api/v1/namespaces/default/pods/{}", full_name(pod));
+        wait_until(
+            "it is shown",
+            SOON,
+            || plane.admin.find(&mirror),
+            |found| found.as_ref().is_some_and(|pod| pod["status"]["phase"] == "Running"),
+        );
+    }
+    // A command: its output, its input up to the end, its exit code.
+    let text = plane.kubectl_text(&["exec", &web, "--", "echo", "hello"]);
+    assert_eq!(text, "hello\n");
+    let admin = plane.admin_kubeconfig();
+    let many = "0123456789abcdef\n".repeat(20_000);
+    let copied = plane.kubectl_as(&admin, &["exec", "-i", &web, "--", "cat"], &many);
+    assert_eq!(String::from_utf8(copied.stdout).unwrap(), many);
+    let failed = plane.kubectl(&["exec", &web, "--", "sh", "-c", "echo no >&2; exit 7"]);
+    let errors = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(7), "{errors}");
+    assert!(errors.contains("no\n"), "{errors}");
+    let missing = plane.kubectl(&["exec", &web, "-c", "other", "--", "true"]);
+    assert!(!missing.status.success());
+
+    // A file, both ways.
+    let file = world.slot.dir().join("file");
+    fs::write(&file, &many).unwrap();
+    plane.kubectl_text(&["cp", file.to_str().unwrap(), &format!("{web}:/tmp/file")]);
+    let back = world.slot.dir().join("back");
+    plane.kubectl_text(&["cp", &format!("{web}:/tmp/file"), back.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&back).unwrap(), many);
+
+    attaches_and_forwards(&world, &plane, &talk, &http);
+
+    // The node itself, as the API server passes it on.
+    let proxied = |path: &str| {
+        plane.kubectl_text(&["get", "--raw", &format!("/api/v1/nodes/{NODE_NAME}/proxy{path}")])
+    };
+    assert_eq!(proxied("/healthz"), "ok");
+    for path in ["/pods", "/runningpods/"] {
+        let list: serde_json::Value = serde_json::from_str(&proxied(path)).unwrap();
+        assert_eq!(
+            (&list["kind"], list["items"].as_array().unwrap().len()),
+            (&"PodList".into(), 3)
+        );
+    }
+    let node = plane.admin.get(&format!("/api/v1/nodes/{NODE_NAME}"));
+    let port = &node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"];
+    assert_eq!(*port, world.agent.api_port());
+    world.finish();
+}
+
+fn attaches_and_forwards(world: &World, plane: &ControlPlane, talk: &str, http: &str) {
+    let admin = plane.admin_kubeconfig();
+    let mut attached = plane.kubectl_command(&admin, &["attach", "-i", talk]).spawn().unwrap();
+    let mut input = attached.stdin.take().unwrap();
+    input.write_all(b"this\n").unwrap();
+    let mut output = BufReader::new(attached.stdout.take().unwrap());
+    let mut line = String::new();
+    while line != "got this\n" {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "attach ended");
+    }
+    // It ends with its container.
+    world.remove("talk.yaml");
+    wait_until("attach ends", SOON, || attached.try_wait().unwrap(), Option::is_some);
+
+    let arguments = ["port-forward", http, "--address=127.0.0.1", ":8080"];
+    let mut forwarding = plane.kubectl_command(&admin, &arguments).spawn().unwrap();
+    // kubectl ends when it can't tell of a connection, so its output stays open.
+    let mut output = BufReader::new(forwarding.stdout.take().unwrap());
+    let mut told = String::new();
+    output.read_line(&mut told).unwrap();
+    // `Forwarding from 127.0.0.1:41234 -> 8080`
+    let address = told.split(' ').nth(2).unwrap_or_else(|| panic!("{told:?}"));
+    for _ in 0..3 {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut page = String::new();
+        connection.read_to_string(&mut page).unwrap();
+        assert!(page.ends_with("hello\n"), "{page}");
+    }
+    forwarding.kill().unwrap();
+    forwarding.wait().unwrap();
+    world.drop_pod(&Pod::running("talk"));
+    world.wait_running("talk");
+}
+
+#[test]
+fn nobody_gets_in_without_a_permission() {
+    let Some((world, plane)) = member(Kind::Fake) else { return };
+    let serving_authority = Authority::new("serving");
+    shows(&world, &serving_authority);
+    world.agent.add_flag("--authorization-webhook-cache-unauthorized-ttl=1s".to_owned());
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+
+    let authority = plane.authority();
+    let client =
+        |identity: Option<&Identity>| Client::new(api(&world), &serving_authority, identity);
+    let other = Authority::new("other").client("admin", &["system:masters"], Validity::Long);
+    let expired = authority.client("admin", &["system:masters"], Validity::Expired);
+    let jane = authority.client("jane", &["people"], Validity::Long);
+    let node = plane.node_identity(NODE_NAME);
+    let account = token_of(&plane, "viewer");
+    wait_served(&client(None));
+    for (who, client, expected) in [
+        ("nobody", client(None), 401),
+        ("another authority's", client(Some(&other)), 401),
+        ("an expired one", client(Some(&expired)), 401),
+        ("a wrong token", client(None).with_token("wrong"), 401),
+        ("a wrong certificate and a wrong token", client(Some(&other)).with_token("wrong"), 401),
+        ("a user without permission", client(Some(&jane)), 403),
+        ("the node itself", client(Some(&node)), 403),
+        ("an account without permission", client(None).with_token(&account), 403),
+    ] {
+        for (method, path) in &PATHS {
+            assert_eq!(status(&client, method, path), expected, "{who}: {method} {path}");
+        }
+    }
+    // A permission is enough for what it names.
+    allow(&plane, "viewer", "metrics-of-nodes", &["nodes/pods"], &["get"]);
+    let viewer = client(None).with_token(&account);
+    let get = |path: &'static str| status(&viewer, &Method::GET, path);
+    wait_until("pods may be read", SOON, || get("/pods"), |status| *status == 200);
+    assert_eq!((get("/healthz"), get("/exec/default/x/main?output=1")), (403, 403));
+    // Reading nodes/proxy is not running something, also by a GET.
+    allow(&plane, "viewer", "proxy-of-nodes", &["nodes/proxy"], &["get"]);
+    wait_until("the rest may be read", SOON, || get("/healthz"), |status| *status == 200);
+    assert_eq!(get("/exec/default/x/main?output=1"), 403);
+    // The administrator sees what is there.
+    let admin = authority.client("admin", &["system:masters"], Validity::Long);
+    let admin = client(Some(&admin));
+    let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
+    assert_eq!(of_admin, [200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404]);
+    let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));
+    let answer = admin.send(Method::GET, &web, None).unwrap();
+    assert_eq!((answer.status, &*answer.text), (500, "Upgrade request required"));
+    // The API server is away: who is known by a certificate can't be judged any more.
+    plane.kill_all();
+    let late = || status(&client(Some(&jane)), &Method::GET, "/pods");
+    wait_until("no permission is given", SOON, late, |status| *status == 500);
+    assert_eq!(status(&client(None).with_token("new"), &Method::GET, "/pods"), 401);
+}
+
+/// Makes a service account, and a token of it.
+fn token_of(plane: &ControlPlane, account: &str) -> String {
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let object = json!({ "metadata": { "name": account } });
+    plane.admin.create(accounts, &object).unwrap().ok();
+    let request = json!({ "spec": { "audiences": ["https://kubernetes.default.svc"] } });
+    let path = format!("{accounts}/{account}/token");
+    let answer = plane.admin.create(&path, &request).unwrap().ok();
+    answer["status"]["token"].as_str().unwrap().to_owned()
+}
+
+fn allow(plane: &ControlPlane, account: &str, name: &str, resources: &[&str], verbs: &[&str]) {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+    let rule = json!({ "apiGroups": [""], "resources": resources, "verbs": verbs });
+    let role = json!({ "metadata": { "name": name }, "rules": [rule] });
+    plane.admin.create(&format!("{RBAC}/clusterroles"), &role).unwrap().ok();
+    let binding = json!({
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": "default" }],
+    });
+    plane.admin.create(&format!("{RBAC}/clusterrolebindings"), &binding).unwrap().ok();
+}
+
+/// An agent without an API server that lets clients of an authority in.
+fn alone(serving_authority: &Authority, clients: &Authority) -> World {
+    let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake));
+    shows(&world, serving_authority);
+    believes(&world, clients);
+    world.agent.add_flag("--authorization-mode=AlwaysAllow".to_owned());
+    world.agent.add_flag(format!("--port={}", world.agent.api_port()));
+    world.agent.start();
+    world
+}
+
+#[test]
+fn alone_a_client_certificate_is_required() {
+    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
+    let world = alone(&serving_authority, &clients);
+    let known = clients.client("jane", &[], Validity::Long);
+    let stranger = Authority::new("other").client("jane", &[], Validity::Long);
+    let client = |identity| Client::new(api(&world), &serving_authority, identity);
+    wait_served(&client(None));
+    for (method, path) in &PATHS {
+        assert_eq!(status(&client(None), method, path), 401, "{path}");
+        assert_eq!(status(&client(Some(&stranger)), method, path), 401, "{path}");
+        let token = client(None).with_token("any");
+        assert_eq!(status(&token, method, path), 401, "{path}");
+    }
+    assert_eq!(status(&client(Some(&known)), &Method::GET, "/pods"), 200);
+
+    // Files that are replaced count at once, and files that can't be used change nothing.
+    let renewed = Authority::new("renewed");
+    shows(&world, &renewed);
+    let served = |authority: &Authority| {
+        status(&Client::new(api(&world), authority, Some(&known)), &Method::GET, "/healthz")
+    };
+    wait_until("the new certificate is shown", SOON, || served(&renewed), |status| *status == 200);
+    put(&world, "tls.crt", "no certificate");
+    wait_until(
+        "the mistake is told",
+        SOON,
+        || {
+            served(&renewed);
+            world.agent.log()
+        },
+        |log| log.contains("no PEM block of a certificate"),
+    );
+    assert_eq!(served(&renewed), 200);
+    // Other clients are believed.
+    shows(&world, &renewed);
+    believes(&world, &Authority::new("others"));
+    wait_until("the client is a stranger now", SOON, || served(&renewed), |status| *status == 401);
+}
+
+#[test]
+fn alone_nothing_listens_by_default() {
+    for believes_clients in [false, true] {
+        let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake));
+        world.agent.add_flag(format!("--port={}", world.agent.api_port()));
+        if believes_clients {
+            believes(&world, &Authority::new("clients"));
+        }
+        world.agent.start();
+        world.drop_pod(&Pod::running("web"));
+        let told = world.wait_running("web").node.notices.join("\n");
+        assert!(TcpStream::connect(api(&world)).is_err());
+        assert!(told.contains("the HTTPS API is not served: without --kubeconfig"), "{told}");
+    }
+}
+
+#[test]
+fn silent_clients_keep_nobody_out() {
+    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
+    let world = alone(&serving_authority, &clients);
+    let known = clients.client("jane", &[], Validity::Long);
+    let client = Client::new(api(&world), &serving_authority, Some(&known));
+    wait_served(&client);
+    let before = world.agent.usage();
+    // Some say nothing, some say half a TLS record, some say nonsense.
+    let words: [&[u8]; 3] = [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"];
+    let silent: Vec<TcpStream> = (0..1000)
+        .map(|n| {
+            let mut connection = TcpStream::connect(api(&world)).unwrap();
+            // It may be closed by now.
+            _ = connection.write_all(words[n % words.len()]);
+            connection
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(status(&client, &Method::GET, "/healthz"), 200);
+    }
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let during = world.agent.usage();
+    assert!(during.fds < before.fds + 300, "{during:?} after {before:?}");
+    drop(silent);
+    let settled = poll_until(SOON, || world.agent.usage().fds, |fds| *fds < before.fds + 20);
+    assert!(settled.is_ok(), "{settled:?} after {before:?}");
+}
