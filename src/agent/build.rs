@@ -204,7 +204,7 @@ pub(super) fn spawn_all(
     tasks.spawn(named("node view", view.run(shutdown.clone())));
 
     let mut link = None;
-    let of_server = (runtime.clone(), node_ips.clone());
+    let (of_sessions, of_server) = (runtime.clone(), node_ips.clone());
     if let Some(kubeconfig) = &config.cluster.kubeconfig {
         recorder.record(starting());
         let inputs = ClusterInputs {
@@ -247,7 +247,8 @@ pub(super) fn spawn_all(
     let keeper =
         Keeper::new(store, node_name.clone(), paths.root_dir.clone(), paths.run_dir.clone());
     let kubelet = kubelet_api(config, &node_name, of_server, link);
-    let served = Served { views, commands, loops, looks: keeper.looks(), kubelet };
+    let served =
+        Served { views, commands, loops, looks: keeper.looks(), runtime: of_sessions, kubelet };
     tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
     serve(config, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
@@ -286,6 +287,7 @@ struct Served {
     loops: Vec<Pulse>,
     /// Changes when the socket may have been deleted.
     looks: watch::Receiver<u64>,
+    runtime: RuntimeClient,
     kubelet: Option<KubeletApi>,
 }
 
@@ -293,7 +295,7 @@ struct Served {
 /// is the last step that can fail.
 fn serve(
     config: &Config,
-    Served { views, commands, loops, looks, kubelet }: Served,
+    Served { views, commands, loops, looks, runtime, kubelet }: Served,
     (tasks, shutdown): (&mut Tasks, &CancellationToken),
 ) -> anyhow::Result<()> {
     let systemd = config.process.notify_socket.clone().map(|socket| SystemdTask {
@@ -303,7 +305,7 @@ fn serve(
         pods: views.pods.clone(),
         loops,
     });
-    let server = Server::bind(serve_settings(config), views, commands, kubelet)?;
+    let server = Server::bind(serve_settings(config), views, commands, runtime, kubelet)?;
     spawn(tasks, "server", server.run(looks, shutdown.clone()));
     // No later step can fail, so the agent can report that it is ready.
     if let Some(systemd) = systemd {

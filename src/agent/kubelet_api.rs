@@ -1,9 +1,8 @@
-//! Connects the HTTPS API with the runtime, and with the API server that it asks about its clients.
+//! Connects the HTTPS API with the API server that it asks about its clients.
 
 use crate::{
     api::{Link, review_access, review_token},
     config::{Authorization, Config},
-    cri::RuntimeClient,
     machine::NodeIps,
     serve::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings},
 };
@@ -15,7 +14,7 @@ use tokio::sync::watch;
 pub(super) fn kubelet_api(
     config: &Config,
     node_name: &str,
-    (runtime, node_ips): (RuntimeClient, watch::Receiver<NodeIps>),
+    node_ips: watch::Receiver<NodeIps>,
     link: Option<watch::Receiver<Link>>,
 ) -> Option<KubeletApi> {
     let server = config.server.clone();
@@ -45,9 +44,7 @@ pub(super) fn kubelet_api(
             allowed_ttl: server.allowed_ttl,
             denied_ttl: server.denied_ttl,
         },
-        stream_idle: server.stream_idle,
         debugging_handlers: server.debugging_handlers,
-        runtime,
     })
 }
 

@@ -122,6 +122,7 @@ pub(super) fn serve_settings(config: &Config) -> ServeSettings {
         run_dir: config.paths.run_dir.clone(),
         healthz: config.health.address,
         pod_logs_dir: config.paths.pod_logs_dir.clone(),
+        stream_idle: config.server.stream_idle,
         sync_frequency: config.pods.sync_frequency,
     }
 }

@@ -131,6 +131,72 @@ pub struct LogsArgs {
     pub agent: AgentArgs,
 }
 
+/// `nodelet exec POD -- COMMAND`
+#[derive(Clone, Debug, Args)]
+pub struct ExecArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The container [default: the pod's first]
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub container: Option<String>,
+    /// Pass standard input on
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet attach POD`
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The container [default: the pod's first]
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub container: Option<String>,
+    /// Pass standard input on; the container needs `stdin: true`
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet port-forward POD PORT...`
+#[derive(Clone, Debug, Args)]
+pub struct PortForwardArgs {
+    /// The pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// PORT, LOCAL:PORT, or :PORT for a local port that is free
+    #[arg(value_name = "[LOCAL:]PORT", required = true)]
+    pub ports: Vec<String>,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Address of this machine to listen on
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub address: std::net::IpAddr,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
 /// `nodelet forget POD`
 #[derive(Clone, Debug, Args)]
 pub struct ForgetArgs {

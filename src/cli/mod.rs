@@ -8,10 +8,14 @@ mod forget;
 mod logs;
 mod run;
 mod run_args;
+mod session;
 mod status;
 
 use crate::{config::Config, model::printable_lines, serve::ClientError};
-use args::{CheckArgs, EventsArgs, ForgetArgs, LogsArgs, RestartArgs, RetryArgs, StatusArgs};
+use args::{
+    AttachArgs, CheckArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
+    RestartArgs, RetryArgs, StatusArgs,
+};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 pub use run_args::RunArgs;
@@ -46,6 +50,7 @@ Examples:
   nodelet status web              one pod in detail, with its events
   nodelet events -f               what happens, as it happens
   nodelet logs web -f             follow its log
+  nodelet exec -it web -- sh      a shell in its first container
   nodelet restart web             restart its containers
   nodelet run --help              every flag of the agent
 
@@ -53,7 +58,8 @@ Exit codes:
   0  success
   1  the command failed, or check found a problem
   2  the command line or the configuration is wrong; nothing was changed
-  3  no agent answered (status, events, logs, restart, retry, forget)";
+  3  no agent answered
+  nodelet exec ends with the exit code of its command.";
 
 #[derive(Debug, Parser)]
 #[command(name = "nodelet", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
@@ -79,6 +85,15 @@ enum Command {
     Events(EventsArgs),
     /// Print the log of a pod's container
     Logs(LogsArgs),
+    /// Run a command in a container
+    #[command(after_help = EXEC_HELP)]
+    Exec(ExecArgs),
+    /// Connect to the input and output of a container's own process
+    #[command(after_help = ATTACH_HELP)]
+    Attach(AttachArgs),
+    /// Carry connections to ports of this machine to ports of a pod
+    #[command(after_help = FORWARD_HELP)]
+    PortForward(PortForwardArgs),
     /// Restart the containers of a pod, or one of them
     #[command(after_help = RESTART_HELP)]
     Restart(RestartArgs),
@@ -128,6 +143,28 @@ Examples:
   nodelet events                  what has happened, the newest last
   nodelet events web -f           what happens to one pod, as it happens
   nodelet events -o json          the Events as Kubernetes writes them";
+
+const EXEC_HELP: &str = "\
+The exit code is the command's, unless there was no session: then see nodelet --help.
+
+Examples:
+  nodelet exec web -- nginx -t                 a command, its output and its exit code
+  nodelet exec -it web -c proxy -- sh          a shell in a terminal
+  nodelet exec -i db -- psql < dump.sql        standard input, up to its end";
+
+const ATTACH_HELP: &str = "\
+What the container wrote before is in nodelet logs.
+
+Examples:
+  nodelet attach web              what its first container writes from now on
+  nodelet attach -i console       type into it";
+
+const FORWARD_HELP: &str = "\
+Goes on until it is stopped (Ctrl-C). The pod's port may listen on its loopback address alone.
+
+Examples:
+  nodelet port-forward web 8080:80        http://127.0.0.1:8080 is port 80 of the pod
+  nodelet port-forward db 5432 :9187      two ports, the second one on a port that is free";
 
 const RESTART_HELP: &str = "\
 Containers stop as when the pod ends: preStop hook, grace period, sidecars last. They start again at \
@@ -195,6 +232,9 @@ where
         Command::Status(args) => wait_for(status::run(args)),
         Command::Events(args) => wait_for(status::events(args)),
         Command::Logs(args) => wait_for(logs::run(args)),
+        Command::Exec(args) => wait_for(session::exec(args)),
+        Command::Attach(args) => wait_for(session::attach(args)),
+        Command::PortForward(args) => wait_for(session::port_forward(args)),
         Command::Restart(args) => wait_for(ask::restart(args)),
         Command::Retry(args) => wait_for(ask::retry(args)),
         Command::Forget(args) => wait_for(forget::run(args)),

@@ -23,6 +23,9 @@ use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 /// How long an answer may take. The agent answers commands within 10 s itself.
 const DEADLINE: Duration = Duration::from_secs(15);
 
+/// How long the runtime may take to begin a session.
+const SESSION_DEADLINE: Duration = Duration::from_secs(60);
+
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// There is no socket, or no process listens on it.
@@ -54,6 +57,9 @@ pub enum ClientError {
     )]
     Unreadable { path: &'static str, source: serde_json::Error },
 }
+
+/// The connection of a session.
+pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
 /// An agent's local socket, seen from outside.
 #[derive(Clone, Debug)]
@@ -108,6 +114,52 @@ impl Client {
             .map_err(|source| ClientError::Unreadable { path, source })?;
         let (_, body) = self.ask(Method::POST, path, request.into()).await?;
         read(path, &body)
+    }
+
+    /// Asks for a session (`/exec/...`), which speaks SPDY/3.1 with this subprotocol. `what` names
+    /// it in errors.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or the agent or the runtime refuses.
+    pub async fn upgrade(
+        &self,
+        what: &'static str,
+        path: &str,
+        protocol: &'static str,
+    ) -> Result<Upgraded, ClientError> {
+        timeout(SESSION_DEADLINE, self.begin_session(what, path, protocol))
+            .await
+            .map_err(|_| ClientError::TimedOut { socket: self.socket.clone() })?
+    }
+
+    async fn begin_session(
+        &self,
+        what: &'static str,
+        path: &str,
+        protocol: &'static str,
+    ) -> Result<Upgraded, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.no_connection(e))?;
+        let broke = |source| ClientError::Http { socket: self.socket.clone(), source };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection.with_upgrades());
+        let mut request = request(Method::POST, path, Bytes::new());
+        for (name, value) in [
+            (header::CONNECTION, "Upgrade"),
+            (header::UPGRADE, "SPDY/3.1"),
+            (header::HeaderName::from_static("x-stream-protocol-version"), protocol),
+        ] {
+            request.headers_mut().insert(name, header::HeaderValue::from_static(value));
+        }
+        let response = sender.send_request(request).await.map_err(broke)?;
+        let status = response.status();
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            let body = response.into_body().collect().await.map_err(broke)?.to_bytes();
+            let message = String::from_utf8_lossy(&body).trim_end().to_owned();
+            return Err(ClientError::Refused { path: what, status, message });
+        }
+        Ok(TokioIo::new(hyper::upgrade::on(response).await.map_err(broke)?))
     }
 
     /// Asks for an answer that goes on.
@@ -193,7 +245,7 @@ impl Client {
     }
 }
 
-fn request(method: Method, path: &'static str, body: Bytes) -> Request<Full<Bytes>> {
+fn request(method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -201,7 +253,7 @@ fn request(method: Method, path: &'static str, body: Bytes) -> Request<Full<Byte
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::CONNECTION, "close")
         .body(Full::new(body));
-    // The parts are constants, so the request can always be built.
+    // The parts are constants, names and encoded text, so the request can always be built.
     request.unwrap_or_default()
 }
 

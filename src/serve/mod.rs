@@ -1,7 +1,8 @@
 //! The interfaces of a running agent: the local socket and the health port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, and `POST /forget`, `/restart`, `/retry`. With
+//! `/events`, `/healthz`, `POST /forget`, `/restart`, `/retry`, and the upgrades `/exec`, `/attach`,
+//! `/portForward`. With
 //! `?watch=true` the answers of `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below
 //! it to every client that can reach it. Every answer is made from published views, so it does not
 //! depend on the runtime. The only request that is passed on is a [`Command`]; its answer is
@@ -19,12 +20,13 @@ mod socket;
 
 pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Upgraded};
 pub use document::{
     AskRequest, FollowLine, ForgetAnswer, ForgetRequest, StatusDocument, pod_object,
 };
 
 use crate::{
+    cri::RuntimeClient,
     event::EventLog,
     model::{Ask, AskAnswer, NodeView, PodKey, PodViews, ProbeViews},
 };
@@ -39,10 +41,10 @@ use tokio_util::sync::CancellationToken;
 /// Name of the socket in the run directory.
 pub const SOCKET_NAME: &str = "nodelet.sock";
 
-/// Only root may connect. Followers leave half of the places to others. The lifetime is longer than a
-/// command may take.
+/// Only root may connect, and many sessions may begin at once. The lifetime is longer than a command
+/// may take.
 const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
-    places: 16,
+    places: 256,
     head: Duration::from_secs(5),
     lifetime: Duration::from_secs(30),
     kept: false,
@@ -78,6 +80,8 @@ pub struct ServeSettings {
     pub healthz: Option<SocketAddr>,
     /// Told to clients, which read container logs themselves.
     pub pod_logs_dir: PathBuf,
+    /// `streamingConnectionIdleTimeout`: a session on which nothing is sent for so long is closed.
+    pub stream_idle: Duration,
     /// `syncFrequency`: the main loop is late after twice this time, at least after 5 minutes.
     pub sync_frequency: Duration,
 }
@@ -100,7 +104,8 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Server {
     local: LocalSocket,
-    app: routes::App,
+    api: kubelet::Api,
+    sessions: kubelet::Sessions,
     healthz: Option<SocketAddr>,
     kubelet: Option<KubeletApi>,
 }
@@ -115,6 +120,7 @@ impl Server {
         settings: ServeSettings,
         views: Views,
         commands: mpsc::Sender<Command>,
+        runtime: RuntimeClient,
         kubelet: Option<KubeletApi>,
     ) -> Result<Self, ServeError> {
         let local = LocalSocket::bind(&settings.run_dir)?;
@@ -122,22 +128,27 @@ impl Server {
         let followers = Arc::new(Semaphore::new(follow::FOLLOWERS));
         let pod_logs_dir = settings.pod_logs_dir;
         let app = routes::App { views, commands, health, pod_logs_dir, followers };
-        Ok(Self { local, app, healthz: settings.healthz, kubelet })
+        let (relays, sessions) = kubelet::sessions(settings.stream_idle);
+        let api = kubelet::Api { local: app, runtime, relays };
+        Ok(Self { local, api, sessions, healthz: settings.healthz, kubelet })
     }
 
     /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is
     /// made again where its file is gone. A health port that can't be bound is logged and tried
     /// again every 5 seconds, like the kubelet's.
     pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
-        let health = health::serve(self.healthz, self.app.health.clone(), shutdown.clone());
-        let (app, stop) = (self.app.clone(), shutdown.clone());
+        let app = self.api.local.clone();
+        let health = health::serve(self.healthz, app.health.clone(), shutdown.clone());
+        let sessions = self.sessions.run(shutdown.clone());
+        let router = routes::router(app).merge(kubelet::sessions_router(self.api.clone()));
+        let (api, stop) = (self.api, shutdown.clone());
         let kubelet = async move {
             if let Some(kubelet) = self.kubelet {
-                kubelet.serve(app, stop).await;
+                kubelet.serve(api, stop).await;
             }
         };
-        let local = serve_local(self.local, routes::router(self.app), looks, shutdown);
-        tokio::join!(health, local, Box::pin(kubelet));
+        let local = serve_local(self.local, router, looks, shutdown);
+        tokio::join!(health, local, sessions, Box::pin(kubelet));
     }
 }
 

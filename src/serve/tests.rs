@@ -53,8 +53,14 @@ fn settings(dir: &Path, healthz: Option<SocketAddr>) -> ServeSettings {
         run_dir: dir.join("run"),
         healthz,
         pod_logs_dir: "/logs".into(),
+        stream_idle: Duration::from_secs(60),
         sync_frequency: Duration::from_secs(60),
     }
+}
+
+/// One that is not there.
+fn runtime() -> RuntimeClient {
+    RuntimeClient::new("unix:///nowhere.sock", None, Duration::from_secs(1)).unwrap()
 }
 
 fn start(healthz: Option<SocketAddr>) -> Rig {
@@ -71,7 +77,8 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
         heartbeats: vec![beats],
     };
     let (sender, commands) = mpsc::channel(4);
-    let server = Server::bind(settings(dir.path(), healthz), views, sender, None).unwrap();
+    let server =
+        Server::bind(settings(dir.path(), healthz), views, sender, runtime(), None).unwrap();
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(watch::channel(0).1, shutdown.clone()));
@@ -241,7 +248,7 @@ async fn replaces_a_dead_socket_and_spares_a_living_one() {
         let (_, _, events) = crate::event::channel();
         let probes = watch::channel(ProbeViews::new()).1;
         let views = Views { pods, probes, node, events, heartbeats: vec![heartbeat] };
-        Server::bind(settings(dir, None), views, mpsc::channel(1).0, None)
+        Server::bind(settings(dir, None), views, mpsc::channel(1).0, runtime(), None)
     };
     let error = bind(rig.dir.path()).unwrap_err();
     assert!(matches!(error, ServeError::InUse(_)), "{error}");

@@ -53,6 +53,7 @@ pub mod resize;
 pub mod restart_rules;
 pub mod runtime;
 pub mod runtime_class;
+pub mod sessions;
 pub mod shutdown;
 pub mod stuck;
 pub mod updates;
@@ -285,6 +286,9 @@ macro_rules! containerd_scenarios {
             daemon::a_socket_that_does_not_answer_yet_is_waited_for,
             disk::a_full_run_directory_stops_nothing,
             disk::a_full_disk_under_containerd_stops_nothing,
+            sessions::a_command_runs_in_a_container,
+            sessions::a_session_goes_with_its_client_and_its_container,
+            sessions::ports_of_a_pod_are_reached,
         }
     };
 }

@@ -9,6 +9,7 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     ffi::OsString,
     fs::{self, File},
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::Duration,
@@ -331,6 +332,39 @@ impl Agent {
         let mut command = Command::new(binary());
         command.args(arguments).arg("--run-dir").arg(self.run_dir());
         command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Another subcommand of the binary against this agent, to be started: the first of the words
+    /// is its name.
+    fn cli_command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.arg(words[0]).arg("--run-dir").arg(self.run_dir()).args(&words[1..]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts it.
+    pub fn cli_started(&self, words: &[&str]) -> Child {
+        self.cli_command(words).spawn().unwrap()
+    }
+
+    /// Runs it with this on its standard input.
+    pub fn cli_with_input(&self, words: &[&str], input: &[u8]) -> Output {
+        let mut child = self.cli_started(words);
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            // One that reads nothing may have ended by now.
+            scope.spawn(move || _ = stdin.write_all(input));
+            child.wait_with_output().unwrap()
+        })
+    }
+
+    /// It as a line for a shell.
+    pub fn cli_line(&self, words: &[&str]) -> String {
+        let command = self.cli_command(words);
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        let quoted = words.map(|word| format!("'{}'", word.to_str().unwrap()));
+        quoted.collect::<Vec<_>>().join(" ")
     }
 
     /// As [`Self::cli`] for any arguments, with its output in a file: `None` when it runs for

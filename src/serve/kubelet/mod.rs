@@ -18,13 +18,14 @@ mod tls;
 mod user;
 
 pub use guard::{GuardSettings, Permissions, Reviews};
+pub(super) use relay::{Sessions, sessions};
+pub(super) use routes::{Api, sessions_router};
 pub use tls::TlsSettings;
 
 use super::{
     connections::{self, ConnectionPolicy, Open, Peer},
-    health, routes as local,
+    health,
 };
-use crate::cri::RuntimeClient;
 use guard::Guard;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tls::Keys;
@@ -39,8 +40,6 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     lifetime: Duration::from_secs(60),
     kept: true,
 };
-/// The most sessions (exec, attach, port-forward) at a time.
-const SESSIONS: usize = 512;
 const BIND_AGAIN: Duration = Duration::from_secs(5);
 
 /// What the HTTPS API needs.
@@ -49,11 +48,8 @@ pub struct KubeletApi {
     pub address: SocketAddr,
     pub tls: TlsSettings,
     pub guard: GuardSettings,
-    /// `streamingConnectionIdleTimeout`
-    pub stream_idle: Duration,
     /// `enableDebuggingHandlers`
     pub debugging_handlers: bool,
-    pub runtime: RuntimeClient,
 }
 
 /// HTTP inside TLS.
@@ -81,11 +77,9 @@ impl Open<TcpStream> for Secured {
 impl KubeletApi {
     /// Serves until `shutdown`. A port that is taken is tried again and again: it may be a
     /// kubelet's that is being replaced.
-    pub(super) async fn serve(self, app: local::App, shutdown: CancellationToken) {
+    pub(super) async fn serve(self, api: Api, shutdown: CancellationToken) {
         let keys = Arc::new(Keys::new(self.tls));
         let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
-        let (relays, sessions) = relay::sessions(SESSIONS, self.stream_idle);
-        let api = routes::Api { local: app, runtime: self.runtime, relays };
         let router = routes::router(api, guard, self.debugging_handlers);
         // A certificate is made now, and whatever is wrong with the files is told.
         drop(keys.server().await);
@@ -106,9 +100,6 @@ impl KubeletApi {
             }
         };
         tracing::info!(%address, "the HTTPS API is served");
-        tokio::join!(
-            connections::serve(&listener, Secured(keys), router, POLICY, shutdown.clone()),
-            sessions.run(shutdown),
-        );
+        connections::serve(&listener, Secured(keys), router, POLICY, shutdown).await;
     }
 }

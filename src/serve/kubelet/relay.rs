@@ -40,6 +40,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// The most sessions at a time.
+const MOST: usize = 512;
 /// How long the runtime may take to answer the upgrade request.
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long the runtime may go on sending to a client that has sent its last byte.
@@ -53,7 +55,7 @@ type SessionTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Begins sessions.
 #[derive(Clone, Debug)]
-pub(super) struct Relays {
+pub(in crate::serve) struct Relays {
     places: Arc<Semaphore>,
     begun: mpsc::Sender<SessionTask>,
     idle: Duration,
@@ -61,17 +63,17 @@ pub(super) struct Relays {
 
 /// Runs the sessions that have begun.
 #[derive(Debug)]
-pub(super) struct Sessions(mpsc::Receiver<SessionTask>);
+pub(in crate::serve) struct Sessions(mpsc::Receiver<SessionTask>);
 
-/// At most `most` sessions at a time. One on which nothing is sent for `idle` ends.
-pub(super) fn sessions(most: usize, idle: Duration) -> (Relays, Sessions) {
-    let (begun, sessions) = mpsc::channel(most);
-    (Relays { places: Arc::new(Semaphore::new(most)), begun, idle }, Sessions(sessions))
+/// Sessions, of which there are at most [`MOST`] at a time. One on which nothing is sent for `idle` ends.
+pub(in crate::serve) fn sessions(idle: Duration) -> (Relays, Sessions) {
+    let (begun, sessions) = mpsc::channel(MOST);
+    (Relays { places: Arc::new(Semaphore::new(MOST)), begun, idle }, Sessions(sessions))
 }
 
 impl Sessions {
     /// Runs until `shutdown`, which ends all sessions.
-    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+    pub(in crate::serve) async fn run(mut self, shutdown: CancellationToken) {
         let mut tasks = JoinSet::new();
         loop {
             // Cancel-safe: every arm only waits. What is dropped closes its connections.

@@ -26,10 +26,10 @@ const SESSION: MethodFilter = MethodFilter::GET.or(MethodFilter::POST);
 
 /// What answers are made from.
 #[derive(Clone, Debug)]
-pub(super) struct Api {
-    pub(super) local: local::App,
-    pub(super) runtime: RuntimeClient,
-    pub(super) relays: Relays,
+pub(in crate::serve) struct Api {
+    pub(in crate::serve) local: local::App,
+    pub(in crate::serve) runtime: RuntimeClient,
+    pub(in crate::serve) relays: Relays,
 }
 
 type Pairs = Vec<(String, String)>;
@@ -43,14 +43,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .route("/logs/", get(no_system_logs))
         .route("/logs/{*path}", get(no_system_logs));
     if debugging_handlers {
-        router = router
-            .route("/runningpods/", get(running_pods))
-            .route("/exec/{namespace}/{pod}/{container}", on(SESSION, exec))
-            .route("/exec/{namespace}/{pod}/{uid}/{container}", on(SESSION, exec_of_uid))
-            .route("/attach/{namespace}/{pod}/{container}", on(SESSION, attach))
-            .route("/attach/{namespace}/{pod}/{uid}/{container}", on(SESSION, attach_of_uid))
-            .route("/portForward/{namespace}/{pod}", on(SESSION, port_forward))
-            .route("/portForward/{namespace}/{pod}/{uid}", on(SESSION, port_forward_of_uid));
+        router = router.route("/runningpods/", get(running_pods)).merge(sessions_routes());
     } else {
         for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
             router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
@@ -65,6 +58,21 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .merge(pods)
         .fallback(health::not_found)
         .layer(middleware::from_fn_with_state(guard, guard::check))
+}
+
+/// The paths of sessions, for the local socket.
+pub(in crate::serve) fn sessions_router(api: Api) -> Router {
+    sessions_routes().method_not_allowed_fallback(local::not_allowed).with_state(api)
+}
+
+fn sessions_routes() -> Router<Api> {
+    Router::new()
+        .route("/exec/{namespace}/{pod}/{container}", on(SESSION, exec))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", on(SESSION, exec_of_uid))
+        .route("/attach/{namespace}/{pod}/{container}", on(SESSION, attach))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", on(SESSION, attach_of_uid))
+        .route("/portForward/{namespace}/{pod}", on(SESSION, port_forward))
+        .route("/portForward/{namespace}/{pod}/{uid}", on(SESSION, port_forward_of_uid))
 }
 
 async fn no_debugging() -> Refused {

@@ -1,0 +1,182 @@
+//! Sessions with a pod over the local socket: `nodelet exec`, `attach`, `port-forward`.
+
+use crate::support::{
+    images::BUSYBOX,
+    manifest::Pod,
+    stays, wait_until,
+    world::{Kind, World},
+};
+use serde_json::json;
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn ok(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout)
+}
+
+pub fn a_command_runs_in_a_container(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web").container("side", "exec sleep 1000"));
+    world.wait_running("web");
+    let cli = |words: &[&str]| world.agent.cli_with_input(words, b"");
+    assert_eq!(ok(&cli(&["exec", "web", "--", "echo", "a b", "&c"])), "a b &c\n");
+    let named = cli(&["exec", "web", "-c", "side", "--", "sh", "-c", "echo $HOSTNAME"]);
+    assert_eq!(ok(&named), "web-node1\n");
+    // Standard input, up to its end, and both outputs.
+    let many = "0123456789abcdef\n".repeat(40_000);
+    let copied = world.agent.cli_with_input(&["exec", "-i", "web", "--", "cat"], many.as_bytes());
+    assert!(ok(&copied) == many, "{} bytes came back", copied.stdout.len());
+    let failed = cli(&["exec", "web", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!(failed.status.code(), Some(7));
+    assert_eq!((text(&failed.stdout), text(&failed.stderr)), ("out\n", "err\n"));
+    // A terminal, with the size of the person's.
+    let until = "tty; until stty size 2>&1 | grep 101; do sleep 0.1; done";
+    let line = world.agent.cli_line(&["exec", "-it", "web", "--", "sh", "-c", until]);
+    let line = format!("stty cols 101 rows 37; {line}");
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    // At the end of its own input it would end the command's.
+    let input = script.stdin.take();
+    let seen = script.wait_with_output().unwrap();
+    drop(input);
+    assert!(text(&seen.stdout).contains("/dev/pts/0\r\n37 101"), "{seen:?}");
+    // What can't be.
+    for (words, code, part) in [
+        (&["exec", "web", "-c", "other", "--", "true"][..], 1, "it has main, side"),
+        (&["exec", "other", "--", "true"], 1, "no pod other"),
+        (&["exec", "web"], 2, "COMMAND"),
+        (&["port-forward", "web", "http"], 1, "expected PORT, LOCAL:PORT or :PORT"),
+    ] {
+        let refused = cli(words);
+        let error = text(&refused.stderr);
+        assert!(refused.status.code() == Some(code) && error.contains(part), "{words:?}: {error}");
+    }
+    let missing = cli(&["exec", "web", "--", "/no/such/program"]);
+    assert!(
+        !missing.status.success() && text(&missing.stderr).contains("no such file"),
+        "{missing:?}"
+    );
+    world.agent.kill();
+    assert_eq!(cli(&["exec", "web", "--", "true"]).status.code(), Some(3));
+    world.agent.start();
+    world.wait_running("web");
+    world.finish();
+}
+
+pub fn a_session_goes_with_its_client_and_its_container(kind: Kind) {
+    let world = World::start(kind);
+    let reads = json!(["sh", "-c", "while read line; do echo got $line; done; sleep 1000"]);
+    let talk =
+        Pod::running("talk").set("containers/0/command", reads).set("containers/0/stdin", true);
+    world.drop_pod(&talk);
+    world.wait_running("talk");
+    let before = world.agent.usage();
+    // What is typed is answered; a client that is killed leaves nothing behind.
+    for round in 0..3 {
+        let mut client = world.agent.cli_started(&["attach", "-i", "talk"]);
+        let mut input = client.stdin.take().unwrap();
+        let mut output = BufReader::new(client.stdout.take().unwrap());
+        writeln!(input, "this {round}").unwrap();
+        let mut line = String::new();
+        while line != format!("got this {round}\n") {
+            line.clear();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "attach ended");
+        }
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    let mut sleeping: Vec<_> = (0..20)
+        .map(|_| world.agent.cli_started(&["exec", "talk", "--", "sleep", "1000"]))
+        .collect();
+    wait_until(
+        "all commands run",
+        SOON,
+        || world.agent.cli_with_input(&["exec", "talk", "--", "pidof", "sleep"], b"").stdout,
+        |pids| text(pids).split_whitespace().count() >= 20,
+    );
+    assert!(world.agent.usage().fds > before.fds + 20);
+    for client in &mut sleeping {
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    wait_until("sessions are closed", SOON, || world.agent.usage().fds, |n| *n < before.fds + 10);
+    // The agent stops: its clients are told, and what runs goes on.
+    let mut attached = world.agent.cli_started(&["attach", "talk"]);
+    stays(
+        "attach goes on",
+        Duration::from_secs(1),
+        || attached.try_wait().unwrap(),
+        Option::is_none,
+    );
+    world.agent.kill();
+    let ended = || attached.try_wait().unwrap();
+    wait_until("attach ends", SOON, ended, |status| {
+        status.is_some_and(|status| status.code() == Some(1))
+    });
+    world.agent.start();
+    world.wait("it runs on", |status| status.runs("talk") && status.restarts("talk", "main") == 0);
+    world.finish();
+}
+
+pub fn ports_of_a_pod_are_reached(kind: Kind) {
+    let world = World::start(kind);
+    // It listens on the pod's loopback address alone.
+    let serves = "mkdir /www && echo hello > /www/index.html && \
+                  exec httpd -f -p 127.0.0.1:8080 -h /www";
+    world.drop_pod(
+        &Pod::running("http")
+            .set("containers/0/image", BUSYBOX)
+            .set("containers/0/command", json!(["sh", "-c", serves])),
+    );
+    world.wait_running("http");
+    let mut client = world.agent.cli_started(&["port-forward", "http", ":8080", ":9"]);
+    let mut output = BufReader::new(client.stdout.take().unwrap());
+    let mut address = |port: &str| {
+        let mut told = String::new();
+        output.read_line(&mut told).unwrap();
+        assert!(told.ends_with(&format!(" -> {port}\n")), "{told:?}");
+        told.split(' ').nth(2).unwrap().to_owned()
+    };
+    let (http, closed) = (address("8080"), address("9"));
+    let get = |address: &str| {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut page = String::new();
+        // A port that nobody listens on is a connection that breaks.
+        connection.read_to_string(&mut page).map(|_| page).unwrap_or_default()
+    };
+    wait_until("the server answers", SOON, || get(&http), |page| page.ends_with("hello\n"));
+    assert_eq!(get(&closed), "");
+    let pages: Vec<_> = (0..20)
+        .map(|_| {
+            let address = http.clone();
+            std::thread::spawn(move || {
+                let mut connection = TcpStream::connect(address).unwrap();
+                connection.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+                let mut page = String::new();
+                connection.read_to_string(&mut page).unwrap();
+                page
+            })
+        })
+        .collect();
+    for page in pages {
+        assert!(page.join().unwrap().ends_with("hello\n"));
+    }
+    assert!(client.try_wait().unwrap().is_none());
+    client.kill().unwrap();
+    client.wait().unwrap();
+    world.finish();
+}
