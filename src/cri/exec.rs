@@ -58,7 +58,7 @@ impl RuntimeClient {
         match answer {
             Ok(answer) => Ok(ExecOutput {
                 exit_code: answer.exit_code,
-                output: kept(answer.stdout, &answer.stderr),
+                output: kept(answer.stdout, &answer.stderr, KEPT_BYTES),
             }),
             Err(error) if is_timeout(&error) => {
                 Err(CriError::ExecTimedOut { command: words, seconds })
@@ -66,13 +66,34 @@ impl RuntimeClient {
             Err(error) => Err(error),
         }
     }
+
+    /// As [`Self::exec_sync`], without a timeout and with all of the output.
+    ///
+    /// # Errors
+    /// See [`CriError`].
+    ///
+    /// # Cancel safety
+    /// The runtime kills the command when the call is dropped.
+    pub async fn exec_to_end(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+    ) -> Result<ExecOutput, CriError> {
+        let container_id = id.to_string();
+        let request = v1::ExecSyncRequest { container_id, cmd: command, timeout: 0 };
+        let mut runtime = RuntimeServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_OUTPUT_BYTES);
+        let answer = self.change("ExecSync", runtime.exec_sync(request)).await?;
+        let output = kept(answer.stdout, &answer.stderr, MAX_OUTPUT_BYTES);
+        Ok(ExecOutput { exit_code: answer.exit_code, output })
+    }
 }
 
 /// The beginning of both outputs.
-fn kept(stdout: Vec<u8>, stderr: &[u8]) -> Vec<u8> {
+fn kept(stdout: Vec<u8>, stderr: &[u8], most: usize) -> Vec<u8> {
     let mut output = stdout;
-    output.truncate(KEPT_BYTES);
-    let room = KEPT_BYTES - output.len();
+    output.truncate(most);
+    let room = most - output.len();
     output.extend_from_slice(&stderr[..stderr.len().min(room)]);
     output.shrink_to_fit();
     output
@@ -104,10 +125,10 @@ mod tests {
 
     #[test]
     fn the_beginning_of_both_outputs_is_kept() {
-        assert_eq!(kept(b"out".to_vec(), b"err"), b"outerr");
-        let long = kept(vec![b'o'; KEPT_BYTES - 1], b"err");
+        assert_eq!(kept(b"out".to_vec(), b"err", KEPT_BYTES), b"outerr");
+        let long = kept(vec![b'o'; KEPT_BYTES - 1], b"err", KEPT_BYTES);
         assert_eq!((long.len(), long.last()), (KEPT_BYTES, Some(&b'e')));
-        assert_eq!(kept(vec![b'o'; KEPT_BYTES + 1], b"err").len(), KEPT_BYTES);
+        assert_eq!(kept(vec![b'o'; KEPT_BYTES + 1], b"err", KEPT_BYTES).len(), KEPT_BYTES);
     }
 
     #[test]

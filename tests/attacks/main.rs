@@ -20,6 +20,7 @@ mod support;
 mod contention;
 mod credentials;
 mod floods;
+mod https_api;
 mod identity;
 mod local_users;
 mod logs;

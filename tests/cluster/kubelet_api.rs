@@ -167,6 +167,13 @@ fn kubectl_reaches_into_pods() {
             (&"PodList".into(), 3)
         );
     }
+    let run = |command: &str| {
+        let path = format!("/api/v1/nodes/{NODE_NAME}/proxy/run/default/{web}/main?cmd={command}");
+        plane.admin.send(Method::POST, &path, None).unwrap()
+    };
+    let (ran, failed) = (run("echo%20a%20b"), run("false"));
+    assert_eq!((ran.status, &*ran.text), (200, "a b\n"));
+    assert_eq!((failed.status, &*failed.text), (500, "command terminated with exit code 1: "));
     let node = plane.admin.get(&format!("/api/v1/nodes/{NODE_NAME}"));
     let port = &node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"];
     assert_eq!(*port, world.agent.api_port());

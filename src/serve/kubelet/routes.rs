@@ -5,14 +5,14 @@ use super::{
     relay::{Refused, Relays, asks_for_upgrade},
 };
 use crate::{
-    cri::{CriError, RuntimeClient, Streams, from_cri},
+    cri::{CriError, ExecOutput, RuntimeClient, Streams, from_cri},
     model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, k8s},
     serve::{health, routes as local},
 };
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, Request, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, any, get, on, post},
@@ -43,7 +43,11 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .route("/logs/", get(no_system_logs))
         .route("/logs/{*path}", get(no_system_logs));
     if debugging_handlers {
-        router = router.route("/runningpods/", get(running_pods)).merge(sessions_routes());
+        router = router
+            .route("/runningpods/", get(running_pods))
+            .route("/run/{namespace}/{pod}/{container}", post(run))
+            .route("/run/{namespace}/{pod}/{uid}/{container}", post(run_in_uid))
+            .merge(sessions_routes());
     } else {
         for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
             router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
@@ -116,6 +120,23 @@ async fn running_pods(State(api): State<Api>) -> Response {
     let items: Vec<_> = api.local.pods().iter().filter_map(|view| running(view)).collect();
     Json(json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
         .into_response()
+}
+
+/// Runs a command to its end.
+async fn run(
+    State(api): State<Api>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Query(query): Query<Pairs>,
+) -> Response {
+    api.run(&Wanted { namespace, pod, uid: None }, &container, &query).await
+}
+
+async fn run_in_uid(
+    State(api): State<Api>,
+    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
+    Query(query): Query<Pairs>,
+) -> Response {
+    api.run(&Wanted { namespace, pod, uid: Some(uid) }, &container, &query).await
 }
 
 async fn exec(
@@ -241,8 +262,7 @@ impl Api {
         let url = match session {
             Session::Exec { container } => {
                 let Some(found) = instance(&view, container) else {
-                    let text = format!("container not found (\"{container}\")");
-                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
+                    return Err(no_container(container));
                 };
                 let command = values(query, "command").map(ToOwned::to_owned).collect();
                 self.runtime.exec(&found.id, command, streams).await
@@ -271,6 +291,36 @@ impl Api {
         url.map_err(|error| of_runtime(&error))
     }
 
+    /// The output of a command (`cmd`, whose words are separated by single spaces). One that fails
+    /// is an error, with its output.
+    async fn run(&self, wanted: &Wanted, container: &str, query: &[(String, String)]) -> Response {
+        let Some(view) = self.view(wanted) else {
+            return Refused::new(StatusCode::NOT_FOUND, "pod does not exist").into_response();
+        };
+        let Some(found) = instance(&view, container) else {
+            return no_container(container).into_response();
+        };
+        let command = values(query, "cmd").next().unwrap_or_default();
+        let command = command.split(' ').map(ToOwned::to_owned).collect();
+        let place = match self.relays.place() {
+            Ok(place) => place,
+            Err(refused) => return refused.into_response(),
+        };
+        let ended = self.runtime.exec_to_end(&found.id, command).await;
+        drop(place);
+        match ended {
+            Ok(ExecOutput { exit_code: 0, output }) => {
+                ([(header::CONTENT_TYPE, "application/json")], output).into_response()
+            }
+            Ok(ExecOutput { exit_code, output }) => {
+                let output = String::from_utf8_lossy(&output);
+                let text = format!("command terminated with exit code {exit_code}: {output}");
+                Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+            }
+            Err(error) => of_runtime(&error).into_response(),
+        }
+    }
+
     /// The sandbox in which a pod runs.
     async fn sandbox(&self, view: &PodView) -> Result<Option<SandboxId>, CriError> {
         let listed = self.runtime.list_sandboxes(crate::cri::ListFilter::Pod(&view.key)).await?;
@@ -278,6 +328,11 @@ impl Api {
         let runs = found.filter(|s| s.uid == view.uid && s.state == SandboxState::Ready);
         Ok(runs.max_by_key(|sandbox| sandbox.attempt).map(|sandbox| sandbox.id))
     }
+}
+
+fn no_container(container: &str) -> Refused {
+    let text = format!("container not found (\"{container}\")");
+    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 fn instance<'a>(view: &'a PodView, container: &str) -> Option<&'a ContainerInstance> {
