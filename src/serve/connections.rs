@@ -71,53 +71,50 @@ pub(super) struct ConnectionPolicy {
 #[derive(Debug)]
 pub(super) struct Peer(pub(super) Vec<CertificateDer<'static>>);
 
-/// Makes of an accepted connection what HTTP is spoken on.
-pub(super) trait Open<S>: Clone + Send + 'static {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+/// What HTTP is spoken on. One type for all listeners: the code of an HTTP server is large.
+pub(super) type Io = Box<dyn Duplex>;
 
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+/// Makes of an accepted connection what HTTP is spoken on.
+pub(super) trait Open: Clone + Send + 'static {
     /// `None`: the client is sent away.
-    fn open(&self, stream: S) -> impl Future<Output = Option<(Self::Stream, Peer)>> + Send;
+    fn open(&self, stream: Io) -> impl Future<Output = Option<(Io, Peer)>> + Send;
 }
 
 /// HTTP on the connection itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plain;
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Open<S> for Plain {
-    type Stream = S;
-
-    async fn open(&self, stream: S) -> Option<(S, Peer)> {
+impl Open for Plain {
+    async fn open(&self, stream: Io) -> Option<(Io, Peer)> {
         Some((stream, Peer(Vec::new())))
     }
 }
 
 /// Something that connections come from.
 pub(super) trait Accept {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-
-    async fn connection(&self) -> io::Result<Self::Stream>;
+    async fn connection(&self) -> io::Result<Io>;
 }
 
 impl Accept for UnixListener {
-    type Stream = tokio::net::UnixStream;
-
-    async fn connection(&self) -> io::Result<Self::Stream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn connection(&self) -> io::Result<Io> {
+        self.accept().await.map(|(stream, _)| Box::new(stream) as Io)
     }
 }
 
 impl Accept for TcpListener {
-    type Stream = tokio::net::TcpStream;
-
-    async fn connection(&self) -> io::Result<Self::Stream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn connection(&self) -> io::Result<Io> {
+        self.accept().await.map(|(stream, _)| Box::new(stream) as Io)
     }
 }
 
 /// Serves until `shutdown`; connections that are open then are closed.
-pub(super) async fn serve<A: Accept, O: Open<A::Stream>>(
-    listener: &A,
-    open: O,
+pub(super) async fn serve(
+    listener: &impl Accept,
+    open: impl Open,
     router: Router,
     policy: ConnectionPolicy,
     shutdown: CancellationToken,
@@ -200,7 +197,7 @@ fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
 }
 
 async fn answer(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: Io,
     peer: Arc<Peer>,
     router: Router,
     policy: ConnectionPolicy,
@@ -294,7 +291,7 @@ mod tests {
         let router = Router::new().route("/events", events);
         let (mut client, server) = duplex(1024);
         let peer = Arc::new(Peer(Vec::new()));
-        tasks.spawn(answer(server, peer, router, POLICY, Arc::default()));
+        tasks.spawn(answer(Box::new(server), peer, router, POLICY, Arc::default()));
         client.write_all(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         (client, tasks, recorder)
     }

@@ -23,14 +23,14 @@ pub(super) use routes::{Api, sessions_router};
 pub use tls::TlsSettings;
 
 use super::{
-    connections::{self, ConnectionPolicy, Open, Peer},
+    connections::{self, ConnectionPolicy, Io, Open, Peer},
     health,
 };
 use guard::Guard;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tls::Keys;
-use tokio::{net::TcpStream, time::sleep};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// Everybody who reaches the port may connect. A log that is followed takes a place, too.
@@ -56,10 +56,8 @@ pub struct KubeletApi {
 #[derive(Clone)]
 struct Secured(Arc<Keys>);
 
-impl Open<TcpStream> for Secured {
-    type Stream = TlsStream<TcpStream>;
-
-    async fn open(&self, stream: TcpStream) -> Option<(Self::Stream, Peer)> {
+impl Open for Secured {
+    async fn open(&self, stream: Io) -> Option<(Io, Peer)> {
         let config = self.0.server().await?;
         let stream = match TlsAcceptor::from(config).accept(stream).await {
             Ok(stream) => stream,
@@ -70,7 +68,7 @@ impl Open<TcpStream> for Secured {
         };
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let peer = Peer(certificates.iter().map(|one| one.clone().into_owned()).collect());
-        Some((stream, peer))
+        Some((Box::new(stream), peer))
     }
 }
 
