@@ -45,6 +45,8 @@ pub static LOOKS: Pool = Pool::new("looks", LOOKS_THREADS);
 pub static SERVING: Pool = Pool::new("serving", SERVING_THREADS);
 /// Looking at container logs and renaming them.
 pub static LOG_FILES: Pool = Pool::new("log files", LOG_FILES_THREADS);
+/// Reading container logs for clients of the HTTPS API.
+pub static LOG_READS: Pool = Pool::new("log reads", LOG_READS_THREADS);
 /// Compressing container logs that were set aside.
 pub static COMPRESSIONS: Pool = Pool::new("compressions", COMPRESSIONS_THREADS);
 
@@ -61,6 +63,7 @@ const LOOKUPS_THREADS: usize = 4;
 const LOOKS_THREADS: usize = 4;
 const SERVING_THREADS: usize = 1;
 const LOG_FILES_THREADS: usize = 2;
+const LOG_READS_THREADS: usize = 4;
 /// The largest useful `containerLogMaxWorkers`.
 pub const COMPRESSIONS_THREADS: usize = 4;
 /// For libraries that block on threads of tokio by themselves: the lookup of the API server.
@@ -80,6 +83,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + LOOKS_THREADS
     + SERVING_THREADS
     + LOG_FILES_THREADS
+    + LOG_READS_THREADS
     + COMPRESSIONS_THREADS
     + LIBRARY_THREADS;
 

@@ -33,6 +33,7 @@ pub mod image;
 mod log_rotation;
 mod log_rotator;
 mod logging;
+mod logs;
 mod machine;
 mod machine_report;
 pub mod manifest;

@@ -70,6 +70,16 @@ struct Steps {
 }
 
 impl Pace {
+    /// The client has taken what there was.
+    pub(super) fn moves(&self) {
+        self.0.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is nothing for the client to take.
+    pub(super) fn waits(&self, waits: bool) {
+        self.0.waits.store(waits, Ordering::Relaxed);
+    }
+
     /// True unless a line has been waiting for the client since the last call.
     pub(super) fn goes_on(&self) -> bool {
         let moved = self.0.moved.swap(false, Ordering::Relaxed);
@@ -117,7 +127,7 @@ struct Follower {
 impl Follower {
     /// The next line; `None` when the agent ends.
     async fn next(&mut self) -> Option<FollowLine> {
-        self.pace.0.moved.store(true, Ordering::Relaxed);
+        self.pace.moves();
         loop {
             match self.queue.pop_front() {
                 Some(Waiting::Event(entry, node_name)) => {
@@ -127,9 +137,9 @@ impl Follower {
                 Some(Waiting::Line(line)) => return Some(line),
                 None => {}
             }
-            self.pace.0.waits.store(true, Ordering::Relaxed);
+            self.pace.waits(true);
             let changed = self.followed.changed().await;
-            self.pace.0.waits.store(false, Ordering::Relaxed);
+            self.pace.waits(false);
             changed.ok()?;
             self.queue = self.followed.take_changes();
         }

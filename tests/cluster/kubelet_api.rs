@@ -153,6 +153,7 @@ fn kubectl_reaches_into_pods() {
     plane.kubectl_text(&["cp", &format!("{web}:/tmp/file"), back.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&back).unwrap(), many);
 
+    reads_logs(&world, &plane);
     attaches_and_forwards(&world, &plane, &talk, &http);
 
     // The node itself, as the API server passes it on.
@@ -178,6 +179,53 @@ fn kubectl_reaches_into_pods() {
     let port = &node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"];
     assert_eq!(*port, world.agent.api_port());
     world.finish();
+}
+
+fn reads_logs(world: &World, plane: &ControlPlane) {
+    let says = "n=0; while [ $n -lt 1000 ]; do echo line $n; n=$((n+1)); done; echo no >&2; \
+                while [ ! -e /tmp/go ]; do sleep 0.1; done; echo last words; exit 3";
+    world.drop_pod(&Pod::with_main("says", says));
+    world.wait_running("says");
+    let says = full_name("says");
+    let mirror = format!("/api/v1/namespaces/default/pods/{says}");
+    wait_until("it is shown", SOON, || plane.admin.find(&mirror), Option::is_some);
+    let logs = |more: &[&str]| {
+        let mut words = vec!["logs", &*says];
+        words.extend(more);
+        plane.kubectl_text(&words)
+    };
+    wait_until("all was written", SOON, || logs(&[]), |text| text.ends_with("line 999\nno\n"));
+    assert_eq!(logs(&[]).lines().count(), 1001);
+    assert_eq!(logs(&["--tail=2"]), "line 999\nno\n");
+    assert_eq!(logs(&["--limit-bytes=10"]), "line 0\nlin");
+    assert_eq!(logs(&["--since=1h", "--tail=1"]), "no\n");
+    let stamped = logs(&["--timestamps", "--tail=1"]);
+    let (time, text) = stamped.split_once(' ').unwrap();
+    assert!(time.ends_with('Z') && time.len() == 30 && text == "no\n", "{stamped}");
+    let previous = plane.kubectl(&["logs", &says, "--previous"]);
+    let error = String::from_utf8(previous.stderr).unwrap();
+    assert!(error.contains("previous terminated container"), "{error}");
+    // What comes later, up to the end of the container.
+    let admin = plane.admin_kubeconfig();
+    let following = plane.kubectl_command(&admin, &["logs", "-f", "--tail=1", &says]).spawn();
+    let following = following.unwrap();
+    let count = || world.agent.usage().fds;
+    let before = count();
+    let mut gone = plane.kubectl_command(&admin, &["logs", "-f", &says]).spawn().unwrap();
+    wait_until("another one follows", SOON, count, |fds| *fds > before);
+    gone.kill().unwrap();
+    gone.wait().unwrap();
+    plane.kubectl_text(&["exec", &says, "--", "touch", "/tmp/go"]);
+    let ended = following.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), "no\nlast words\n");
+    wait_until(
+        "the last run is told",
+        SOON,
+        || plane.kubectl(&["logs", &says, "-p"]),
+        |output| String::from_utf8_lossy(&output.stdout).ends_with("last words\n"),
+    );
+    world.remove("says.yaml");
+    world.wait_gone("says");
 }
 
 fn attaches_and_forwards(world: &World, plane: &ControlPlane, talk: &str, http: &str) {

@@ -4,29 +4,21 @@
 //! one the directories themselves have to tell, and the newest incarnation is taken. Both of a
 //! container's streams are printed to standard output, as `kubectl logs` does.
 
-mod find;
-mod follow;
-mod line;
-mod read;
-
 use super::{
     EXIT_NO_AGENT,
     args::LogsArgs,
     status::{SelectError, Wanted},
 };
 use crate::{
-    clock, machine,
+    clock,
+    logs::{self, LogDir, PodLogs, Position, Printer, Run, beginnings},
+    machine,
     model::{PodKey, PodView, k8s},
     podspec::pod_log_directory_name,
     serve::{Client, ClientError, StatusDocument},
 };
-use find::{PodLogs, Run};
-use follow::Position;
-use line::Printer;
-use read::LogFile;
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -89,8 +81,9 @@ pub(super) async fn run(args: LogsArgs) -> Result<ExitCode, LogsError> {
         hint(note);
     }
     let since = args.since.map(|since| clock::now().wall - since);
+    let wanted = logs::Wanted { since, timestamps: args.timestamps, ..logs::Wanted::default() };
     let out = BufWriter::new(io::stdout().lock());
-    let mut printer = Printer::new(out, since, args.timestamps);
+    let mut printer = Printer::new(out, wanted);
     print(&args, &target, &mut printer).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -108,20 +101,21 @@ async fn print(
     printer: &mut Printer<impl Write>,
 ) -> Result<(), LogsError> {
     let cant_read = |source| LogsError::Read { path: target.path.clone(), source };
-    let runs = find::runs(&target.path).map_err(cant_read)?;
+    let runs = logs::runs(&target.path).map_err(cant_read)?;
     let (number, run) = chosen(runs, target, args.previous)?;
     if run.compressed > 0 && args.tail.is_none() {
         let count = run.compressed;
         let dir = target.path.display();
         hint(&format!("Older lines are in {count} compressed files in {dir}, not shown."));
     }
-    let files = Run::open(&target.path, number).map_err(cant_read)?;
+    let dir = LogDir::trusted(&target.path);
+    let files = Run::open(&dir, number).map_err(cant_read)?;
     let mut logs = beginnings(files, args.tail).map_err(cant_read)?.into_iter();
     if args.follow && !args.previous {
         // It goes on with the other files by itself.
         return match logs.next() {
             Some((path, log)) => {
-                Ok(follow::follow(&target.path, Position { number, path, log }, printer).await?)
+                Ok(logs::follow(&dir, Position { number, path, log }, printer).await?)
             }
             None => Ok(printer.finish()?),
         };
@@ -131,29 +125,6 @@ async fn print(
         log.finish(printer)?;
     }
     Ok(printer.finish()?)
-}
-
-/// The files to print, oldest first, each at the place where printing begins.
-fn beginnings(
-    files: Vec<(PathBuf, File)>,
-    tail: Option<u64>,
-) -> io::Result<Vec<(PathBuf, LogFile)>> {
-    let mut missing = tail;
-    let mut logs = Vec::new();
-    for (path, file) in files.into_iter().rev() {
-        let from = match &mut missing {
-            None => 0,
-            Some(0) if !logs.is_empty() => break,
-            Some(missing) => {
-                let (from, still_missing) = read::last_lines(&file, *missing)?;
-                *missing = still_missing;
-                from
-            }
-        };
-        logs.push((path, LogFile::new(file, from)?));
-    }
-    logs.reverse();
-    Ok(logs)
 }
 
 /// The run to print: the newest, or the one before it.
@@ -183,7 +154,7 @@ fn locate(
         agent.as_ref().ok().filter(|told| asked.is_none_or(|dir| dir == told.pod_logs_dir));
     let told = document.map(|document| document.pod_logs_dir.as_path());
     let dir = asked.or(told).unwrap_or(Path::new(DEFAULT_DIR)).to_owned();
-    let logs = find::pods(&dir).map_err(|source| LogsError::Read { path: dir.clone(), source })?;
+    let logs = logs::pods(&dir).map_err(|source| LogsError::Read { path: dir.clone(), source })?;
     let key = match (document, agent) {
         (Some(document), _) => {
             let known = document.pods.iter().map(|view| &view.key);
@@ -247,7 +218,7 @@ fn in_pod(
     path: &Path,
     view: Option<&PodView>,
 ) -> Result<Target, LogsError> {
-    let logged = find::containers(path)
+    let logged = logs::containers(path)
         .map_err(|source| LogsError::Read { path: path.to_owned(), source })?;
     let spec = view.and_then(|view| view.pod.as_ref()?.spec.as_ref());
     let names = |containers: &[k8s::Container]| -> Vec<String> {

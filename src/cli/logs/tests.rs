@@ -67,7 +67,10 @@ impl Logs {
             .since
             .map(|since| "2026-11-20T10:01:00Z".parse::<jiff::Timestamp>().unwrap() - since);
         let mut out = Vec::new();
-        let mut printer = Printer::new(&mut out, since, args.timestamps);
+        let mut printer = Printer::new(
+            &mut out,
+            logs::Wanted { since, timestamps: args.timestamps, ..logs::Wanted::default() },
+        );
         print(args, &target, &mut printer).await?;
         drop(printer);
         Ok(String::from_utf8(out).unwrap())
@@ -196,92 +199,27 @@ async fn the_directory_can_be_named() {
 
 #[test]
 fn without_an_agent_the_newest_incarnation_is_found() {
-    let logs = Logs::new();
+    let there = Logs::new();
     let wanted = |pod: &str| Wanted::new(pod, None).unwrap();
-    logs.write("default_web-n1_u1/web/0.log", "");
-    logs.write("shop_db-n1_u3/db/0.log", "");
-    logs.write("stray", "");
-    let later = fs::metadata(logs.path("default_web-n1_u1/web")).unwrap().modified().unwrap()
+    there.write("default_web-n1_u1/web/0.log", "");
+    there.write("shop_db-n1_u3/db/0.log", "");
+    there.write("stray", "");
+    let later = fs::metadata(there.path("default_web-n1_u1/web")).unwrap().modified().unwrap()
         + Duration::from_secs(5);
-    logs.write("default_web-n1_u2/web/0.log", "");
-    fs::File::open(logs.path("default_web-n1_u2")).unwrap().set_modified(later).unwrap();
-    let found = find::pods(logs.dir.path()).unwrap();
+    there.write("default_web-n1_u2/web/0.log", "");
+    fs::File::open(there.path("default_web-n1_u2")).unwrap().set_modified(later).unwrap();
+    let found = logs::pods(there.dir.path()).unwrap();
     let key = alone(&wanted("web"), &found).unwrap();
     assert_eq!(key.to_string(), "default/web-n1");
-    let path = incarnation(&key, None, &found, logs.dir.path());
-    assert_eq!(path, logs.path("default_web-n1_u2"));
+    let path = incarnation(&key, None, &found, there.dir.path());
+    assert_eq!(path, there.path("default_web-n1_u2"));
     assert_eq!(alone(&wanted("shop/db"), &found).unwrap().to_string(), "shop/db-n1");
     assert!(matches!(alone(&wanted("x"), &found), Err(SelectError::NotFound { .. })));
-    logs.write("default_web-db-n1_u9/db/0.log", "");
-    let found = find::pods(logs.dir.path()).unwrap();
+    there.write("default_web-db-n1_u9/db/0.log", "");
+    let found = logs::pods(there.dir.path()).unwrap();
     assert!(matches!(alone(&wanted("web"), &found), Err(SelectError::Ambiguous { .. })));
     assert!(alone(&wanted("web-n1"), &found).is_ok());
-    assert!(find::pods(&logs.path("missing")).unwrap().is_empty());
-}
-
-#[test]
-fn the_last_lines_are_found_from_behind() {
-    let logs = Logs::new();
-    let filler = "x".repeat(3000);
-    let mut text = String::new();
-    for n in 0..100 {
-        text.push_str(&format!("2026-11-20T10:00:00Z stdout P {n} {filler}\n"));
-        text.push_str(&format!("2026-11-20T10:00:00Z stdout F end of {n}\n"));
-    }
-    logs.write("f", &text);
-    let path = logs.path("f");
-    for lines in [1, 2, 10, 50, 99] {
-        let (from, missing) = last_lines(&path, lines).unwrap();
-        let rest = &text[usize::try_from(from).unwrap()..];
-        let first = format!("2026-11-20T10:00:00Z stdout P {} xxx", 100 - lines);
-        assert!(rest.starts_with(&first), "{lines}: {:.60}", rest);
-        assert_eq!(missing, 0);
-    }
-    assert_eq!(last_lines(&path, 100).unwrap(), (0, 0));
-    assert_eq!(last_lines(&path, 103).unwrap(), (0, 3));
-    logs.write("f", "a\n\nb\nunfinished");
-    for (lines, from) in [(1, 5), (2, 3), (3, 2), (4, 0)] {
-        assert_eq!(last_lines(&path, lines).unwrap(), (from, 0), "{lines}");
-    }
-    logs.write("f", "");
-    assert_eq!(last_lines(&path, 2).unwrap(), (0, 2));
-}
-
-#[test]
-fn last_lines_are_the_same_wherever_blocks_end() {
-    let logs = Logs::new();
-    // Pieces, full records and text that is no record, of lengths around those of a block and of a
-    // record's head.
-    let lengths = [0, 1, 200, 255, 256, 257, 65_400, 65_535, 65_536, 65_537, 200_000];
-    let mut text = String::new();
-    for (number, length) in lengths.into_iter().cycle().take(44).enumerate() {
-        let head = match number % 4 {
-            0 => "2026-11-20T10:00:00Z stdout P ",
-            1 => "2026-11-20T10:00:00Z stdout F ",
-            2 => "2026-11-20T10:00:00Z stderr F ",
-            _ => "",
-        };
-        text.push_str(&format!("{head}{}\n", "x".repeat(length)));
-    }
-    logs.write("f", &text);
-    // Where each line begins, found forwards.
-    let (mut begins, mut at, mut piece) = (Vec::new(), 0, false);
-    for record in text.split_inclusive('\n') {
-        if !piece {
-            begins.push(at);
-        }
-        piece = line::parse(record.as_bytes()).is_some_and(|record| !record.full);
-        at += record.len() as u64;
-    }
-    let path = logs.path("f");
-    for (lines, begin) in begins.iter().rev().enumerate() {
-        let lines = lines as u64 + 1;
-        assert_eq!(last_lines(&path, lines).unwrap(), (*begin, 0), "{lines}");
-    }
-}
-
-fn last_lines(path: &Path, lines: u64) -> io::Result<(u64, u64)> {
-    read::last_lines(&File::open(path)?, lines)
+    assert!(logs::pods(&there.path("missing")).unwrap().is_empty());
 }
 
 /// What a follower has printed so far, seen from outside.
@@ -319,7 +257,7 @@ async fn follows_across_rotations_and_restarts_until_the_pod_is_gone() {
     let arguments = LogsArgs { follow: true, tail: Some(1), ..args("web") };
     let target = locate(&arguments, &agent).unwrap();
     let seen = Seen::default();
-    let mut printer = Printer::new(seen.clone(), None, false);
+    let mut printer = Printer::new(seen.clone(), logs::Wanted::default());
     let following = async {
         print(&arguments, &target, &mut printer).await.unwrap();
     };

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //!  connection ─► tls ─► guard: who, and may they? ─► routes ─► published views
+//!                                                       ├────► container_logs ─► log files
 //!                                                       └────► relay ─► the runtime's streaming server
 //! ```
 //!
-//! Not served yet: logs, statistics, metrics, HTTP/2.
+//! Not served yet: statistics, metrics, HTTP/2.
 
 mod access;
 mod cache;
+mod container_logs;
 mod guard;
 mod relay;
 mod routes;

@@ -1,6 +1,7 @@
 //! The paths of the HTTPS API, with the kubelet's answers and error texts.
 
 use super::{
+    container_logs::container_logs,
     guard::{self, Guard},
     relay::{Refused, Relays, asks_for_upgrade},
 };
@@ -45,6 +46,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
     if debugging_handlers {
         router = router
             .route("/runningpods/", get(running_pods))
+            .route("/containerLogs/{namespace}/{pod}/{container}", get(logs))
             .route("/run/{namespace}/{pod}/{container}", post(run))
             .route("/run/{namespace}/{pod}/{uid}/{container}", post(run_in_uid))
             .merge(sessions_routes());
@@ -120,6 +122,20 @@ async fn running_pods(State(api): State<Api>) -> Response {
     let items: Vec<_> = api.local.pods().iter().filter_map(|view| running(view)).collect();
     Json(json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
         .into_response()
+}
+
+async fn logs(
+    State(api): State<Api>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Query(query): Query<Pairs>,
+) -> Result<Response, Refused> {
+    let Some(view) = api.view(&Wanted { namespace, pod: pod.clone(), uid: None }) else {
+        let text = format!("pod {pod:?} does not exist");
+        return Err(Refused::new(StatusCode::NOT_FOUND, text));
+    };
+    let place = api.relays.place()?;
+    let views = api.local.views.pods.clone();
+    container_logs(&api.local.pod_logs_dir, views, (view, container), &query, place).await
 }
 
 /// Runs a command to its end.

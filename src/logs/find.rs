@@ -5,6 +5,7 @@ use crate::{
     files::open_regular,
     model::{LogKind, LogName, PodKey},
 };
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
@@ -16,38 +17,90 @@ use std::{
 
 /// The directory of one incarnation of a pod.
 #[derive(Clone, Debug)]
-pub(super) struct PodLogs {
-    pub(super) key: PodKey,
-    pub(super) uid: String,
-    pub(super) path: PathBuf,
+pub struct PodLogs {
+    /// Full name.
+    pub key: PodKey,
+    /// Its uid.
+    pub uid: String,
+    /// Where they are.
+    pub path: PathBuf,
     /// When a container or a log file was last added.
-    pub(super) changed: Option<SystemTime>,
+    pub changed: Option<SystemTime>,
 }
 
 /// The files of one run of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Run {
+pub struct Run {
     /// Those that can be read as text, oldest first: files that were set aside, and then the one
     /// that is being written, which is absent in the moment of a rotation.
-    pub(super) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
     /// Set aside and compressed.
-    pub(super) compressed: usize,
+    pub compressed: usize,
 }
 
 /// How often files are opened anew because names have changed meanwhile.
 const ATTEMPTS: usize = 20;
 
+/// The directory with the logs of a container.
+#[derive(Clone, Debug)]
+pub struct LogDir {
+    path: PathBuf,
+    /// No file is opened outside of this directory, and no link below it is followed.
+    bounds: Option<PathBuf>,
+}
+
+impl LogDir {
+    /// One whose links are followed: a person names it.
+    #[must_use]
+    pub fn trusted(path: &Path) -> Self {
+        Self { path: path.to_owned(), bounds: None }
+    }
+
+    /// `below` the directory of all logs, where a container may have planted links.
+    #[must_use]
+    pub fn bounded(all: &Path, below: &str) -> Self {
+        Self { path: all.join(below), bounds: Some(all.to_owned()) }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens one of its files.
+    ///
+    /// # Errors
+    /// When it is no regular file, or a link is in the way that must not be followed.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        let Some(bounds) = &self.bounds else { return Ok(open_regular(path)?) };
+        let below = path.strip_prefix(bounds).map_err(io::Error::other)?;
+        let root = File::open(bounds)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let file = File::from(openat2(root, below, flags, Mode::empty(), resolve)?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        Ok(file)
+    }
+}
+
 impl Run {
     /// The files of a run, opened, oldest first. A rotation meanwhile is no gap: then they are
     /// listed and opened anew.
-    pub(super) fn open(container: &Path, number: u32) -> io::Result<Vec<(PathBuf, File)>> {
-        let list = || Ok::<_, io::Error>(runs(container)?.remove(&number).unwrap_or_default());
+    ///
+    /// # Errors
+    /// When they can't be listed or opened.
+    pub fn open(container: &LogDir, number: u32) -> io::Result<Vec<(PathBuf, File)>> {
+        let list =
+            || Ok::<_, io::Error>(runs(container.path())?.remove(&number).unwrap_or_default());
         let mut run = list()?;
         let mut opened = Vec::new();
         for _ in 0..ATTEMPTS {
             opened.clear();
             for path in &run.files {
-                match open_regular(path).map_err(io::Error::from) {
+                match container.open(path) {
                     Ok(file) => opened.push((path.clone(), file)),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(e),
@@ -64,7 +117,10 @@ impl Run {
 }
 
 /// Every pod that has logs. A directory that is missing has none.
-pub(super) fn pods(dir: &Path) -> io::Result<Vec<PodLogs>> {
+///
+/// # Errors
+/// When a directory can't be listed.
+pub fn pods(dir: &Path) -> io::Result<Vec<PodLogs>> {
     let mut found = Vec::new();
     for path in entries(dir)? {
         let Some((namespace, rest)) = name_of(&path).split_once('_') else { continue };
@@ -86,7 +142,10 @@ fn newest(pod: &Path) -> io::Result<Option<SystemTime>> {
 }
 
 /// The containers that have logs, by name.
-pub(super) fn containers(pod: &Path) -> io::Result<Vec<String>> {
+///
+/// # Errors
+/// When it can't be listed.
+pub fn containers(pod: &Path) -> io::Result<Vec<String>> {
     let found = entries(pod)?.into_iter().filter(|path| path.is_dir());
     let mut names: Vec<String> = found.map(|path| name_of(&path).to_owned()).collect();
     names.sort();
@@ -94,7 +153,10 @@ pub(super) fn containers(pod: &Path) -> io::Result<Vec<String>> {
 }
 
 /// The runs of a container, by restart count.
-pub(super) fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
+///
+/// # Errors
+/// When it can't be listed.
+pub fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
     let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
     for path in entries(container)? {
         let Some(name) = LogName::parse(name_of(&path)) else { continue };

@@ -17,9 +17,12 @@ pub(super) struct Record<'a> {
     pub(super) text: &'a [u8],
 }
 
+/// Where a container writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub enum Stream {
+    /// Standard output.
     Stdout,
+    /// Standard error.
     Stderr,
 }
 
@@ -44,32 +47,54 @@ struct Pending {
     text: Vec<u8>,
 }
 
-/// Joins pieces, leaves out what is too old, prints.
+/// Which lines are wanted, and how they are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only what was written then or later.
+    pub since: Option<Timestamp>,
+    /// Each line begins with its time.
+    pub timestamps: bool,
+    /// At most so many bytes of output; the last line may be cut off.
+    pub limit: Option<u64>,
+    /// Only what was written to this one; `None`: to both.
+    pub stream: Option<Stream>,
+}
+
+/// Joins pieces, leaves out what is not wanted, prints.
 #[derive(Debug)]
-pub(super) struct Printer<W> {
+pub struct Printer<W> {
     out: W,
-    since: Option<Timestamp>,
-    timestamps: bool,
+    wanted: Wanted,
     stdout: Pending,
     stderr: Pending,
 }
 
 impl<W: Write> Printer<W> {
-    /// Prints to `out` what was written at `since` or later, each line with its time if
-    /// `timestamps`.
-    pub(super) fn new(out: W, since: Option<Timestamp>, timestamps: bool) -> Self {
+    /// Prints to `out`.
+    pub fn new(out: W, wanted: Wanted) -> Self {
         let (stdout, stderr) = (Pending::default(), Pending::default());
-        Self { out, since, timestamps, stdout, stderr }
+        Self { out, wanted, stdout, stderr }
+    }
+
+    /// What was printed goes here.
+    pub fn output(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// True when nothing more is printed, because the limit is reached.
+    pub fn is_full(&self) -> bool {
+        self.wanted.limit == Some(0)
     }
 
     /// Takes in one line of the file, without its line break. What is no record is printed as it
     /// is.
     pub(super) fn line(&mut self, line: &[u8]) -> io::Result<()> {
         let Some(record) = parse(line) else {
-            self.out.write_all(line)?;
-            return self.out.write_all(b"\n");
+            self.put(line)?;
+            return self.put(b"\n");
         };
-        if self.since.is_some_and(|since| record.time < since) {
+        let asked = self.wanted.stream.is_none_or(|stream| stream == record.stream);
+        if !asked || self.wanted.since.is_some_and(|since| record.time < since) {
             return Ok(());
         }
         let pending = self.pending(record.stream);
@@ -83,7 +108,10 @@ impl<W: Write> Printer<W> {
     }
 
     /// Prints lines that have not ended, then everything goes out.
-    pub(super) fn finish(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When the output can't be written.
+    pub fn finish(&mut self) -> io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if self.pending(stream).time.is_some() {
                 self.print(stream)?;
@@ -106,11 +134,19 @@ impl<W: Write> Printer<W> {
 
     fn print(&mut self, stream: Stream) -> io::Result<()> {
         let Pending { time, text } = std::mem::take(self.pending(stream));
-        if let Some(time) = time.filter(|_| self.timestamps) {
-            write!(self.out, "{time:.9} ")?;
+        if let Some(time) = time.filter(|_| self.wanted.timestamps) {
+            self.put(format!("{time:.9} ").as_bytes())?;
         }
-        self.out.write_all(&text)?;
-        self.out.write_all(b"\n")
+        self.put(&text)?;
+        self.put(b"\n")
+    }
+
+    /// Writes what the limit has room for.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(left) = &mut self.wanted.limit else { return self.out.write_all(bytes) };
+        let room = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+        *left -= room as u64;
+        self.out.write_all(&bytes[..room])
     }
 }
 
@@ -120,8 +156,8 @@ mod tests {
 
     fn printed(lines: &[&str], since: Option<&str>, timestamps: bool) -> String {
         let mut out = Vec::new();
-        let mut printer =
-            Printer::new(&mut out, since.map(|since| since.parse().unwrap()), timestamps);
+        let since = since.map(|since| since.parse().unwrap());
+        let mut printer = Printer::new(&mut out, Wanted { since, timestamps, ..Wanted::default() });
         for line in lines {
             printer.line(line.as_bytes()).unwrap();
         }
@@ -164,7 +200,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_not_kept() {
         let piece = format!("2026-11-20T10:00:00Z stdout P {}", "x".repeat(MAX_LINE / 2 + 1));
-        let mut printer = Printer::new(Vec::new(), None, false);
+        let mut printer = Printer::new(Vec::new(), Wanted::default());
         for _ in 0..10 {
             printer.line(piece.as_bytes()).unwrap();
             assert!(printer.stdout.text.len() <= MAX_LINE);

@@ -3,8 +3,11 @@
 //!
 //! inotify says when to look; a look once a second stands behind it.
 
-use super::{find, line::Printer, read::LogFile};
-use crate::files::open_regular;
+use super::{
+    find::{self, LogDir},
+    line::Printer,
+    read::LogFile,
+};
 use inotify::{Inotify, WatchMask};
 use std::{
     fs, io,
@@ -23,20 +26,26 @@ const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// The run that is printed.
 #[derive(Debug)]
-pub(super) struct Position {
-    pub(super) number: u32,
-    pub(super) path: PathBuf,
-    pub(super) log: LogFile,
+pub struct Position {
+    /// Its number: the restart count of the container.
+    pub number: u32,
+    /// The file that is read.
+    pub path: PathBuf,
+    /// How far it was read.
+    pub log: LogFile,
 }
 
 /// Prints until `container`, the directory, is gone.
-pub(super) async fn follow(
-    container: &Path,
+///
+/// # Errors
+/// When the log can't be read, or the output not be written.
+pub async fn follow(
+    container: &LogDir,
     mut position: Position,
     printer: &mut Printer<impl Write>,
 ) -> io::Result<()> {
     // Without inotify (a machine has so many watches) the look once a second is all there is.
-    let mut hints = hints(container).ok();
+    let mut hints = hints(container.path()).ok();
     loop {
         position.log.print(printer)?;
         printer.flush()?;
@@ -53,7 +62,7 @@ pub(super) async fn follow(
             position = at;
             continue;
         }
-        if !container.is_dir() {
+        if !container.path().is_dir() {
             position.log.finish(printer)?;
             return printer.finish();
         }
@@ -68,8 +77,14 @@ pub(super) async fn follow(
     }
 }
 
-/// Changes of the log directory.
-fn hints(container: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
+/// Changes of a log directory.
+pub type Hints = inotify::EventStream<Vec<u8>>;
+
+/// Watches the directory of a container's logs.
+///
+/// # Errors
+/// When the machine has no more watches, or the directory is gone.
+pub fn hints(container: &Path) -> io::Result<Hints> {
     let inotify = Inotify::init()?;
     let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE_SELF;
     inotify.watches().add(container, mask)?;
@@ -77,18 +92,18 @@ fn hints(container: &Path) -> io::Result<inotify::EventStream<Vec<u8>>> {
 }
 
 /// The file to go on with.
-struct Next {
-    at: Position,
+pub(super) struct Next {
+    pub(super) at: Position,
     /// Nothing newer is there: it has been made a moment ago.
-    newest: bool,
+    pub(super) newest: bool,
 }
 
 /// The file to go on with: the one that was written after this one, or the first file of the next
 /// run. Takes in the name that a rotation has given to this one.
-fn next_file(container: &Path, position: &mut Position) -> io::Result<Option<Next>> {
+pub(super) fn next_file(container: &LogDir, position: &mut Position) -> io::Result<Option<Next>> {
     let number = position.number;
     let inode = position.log.file().metadata()?.ino();
-    let mut later = find::runs(container)?.split_off(&number);
+    let mut later = find::runs(container.path())?.split_off(&number);
     let files = later.remove(&number).unwrap_or_default().files;
     let ours = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == inode);
     let after = match files.iter().position(ours) {
@@ -120,7 +135,7 @@ fn next_file(container: &Path, position: &mut Position) -> io::Result<Option<Nex
         },
     };
     let Some(path) = files.first() else { return Ok(None) };
-    match open_regular(path).map_err(io::Error::from) {
+    match container.open(path) {
         Ok(file) => {
             let log = LogFile::new(file, 0)?;
             let at = Position { number, path: path.clone(), log };
