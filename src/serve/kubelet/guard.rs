@@ -28,9 +28,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tokio::sync::Semaphore;
 
 /// The most answers about tokens that are kept, and the most about permissions.
 const MOST: usize = 1024;
+
+/// The most questions that the API server is asked at a time. More of them wait, so that a flood of
+/// requests is not passed on, and the agent's own requests are not delayed.
+const ASKED_AT_A_TIME: usize = 16;
 
 /// A question that the API server answers; the error is one sentence.
 pub type Asked<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
@@ -77,6 +82,7 @@ pub struct GuardSettings {
 pub(super) struct Guard {
     settings: GuardSettings,
     keys: Arc<Keys>,
+    turns: Semaphore,
     users: Mutex<Cache<Option<UserInfo>>>,
     permissions: Mutex<Cache<bool>>,
 }
@@ -93,7 +99,7 @@ enum Refusal {
 impl Guard {
     pub(super) fn new(settings: GuardSettings, keys: Arc<Keys>) -> Self {
         let (users, permissions) = (Mutex::new(Cache::new(MOST)), Mutex::new(Cache::new(MOST)));
-        Self { settings, keys, users, permissions }
+        Self { settings, keys, turns: Semaphore::new(ASKED_AT_A_TIME), users, permissions }
     }
 
     async fn user(&self, request: &Parts) -> Result<UserInfo, Refusal> {
@@ -123,7 +129,10 @@ impl Guard {
         if let Some(known) = lock(&self.users).get(&key, clock::now().boot) {
             return known;
         }
-        match (reviews.token)(token.to_owned()).await {
+        let turn = self.turns.acquire().await;
+        let answer = (reviews.token)(token.to_owned()).await;
+        drop(turn);
+        match answer {
             Ok(user) => {
                 let now = clock::now().boot;
                 lock(&self.users).put(key, user.clone(), now + self.settings.token_ttl, now);
@@ -170,7 +179,9 @@ impl Guard {
         if let Some(known) = lock(&self.permissions).get(&key, clock::now().boot) {
             return Ok(known);
         }
+        let turn = self.turns.acquire().await;
         let allowed = (reviews.access)(spec).await?;
+        drop(turn);
         let now = clock::now().boot;
         let settings = &self.settings;
         let ttl = if allowed { settings.allowed_ttl } else { settings.denied_ttl };

@@ -40,7 +40,7 @@ pub(super) enum SelfSignedError {
     File(PathBuf, #[source] io::Error),
     #[error("a key or a certificate can't be made")]
     Make(#[from] rcgen::Error),
-    #[error("only one of kubelet.crt and kubelet.key is there: remove it or add the other one")]
+    #[error("there is a kubelet.crt without a kubelet.key: remove it or add its key")]
     Half,
 }
 
@@ -59,13 +59,17 @@ pub(super) fn is_due(directory: &Path, wanted: &Wanted) -> bool {
         .is_none_or(|found| is_ours(&found) && (expires(&found) || names(&found) != wanted.names()))
 }
 
-/// Makes a certificate where [`is_due`] says so. Nothing happens otherwise, and not where a file is
-/// there that can't be read as a certificate.
-pub(super) fn renew(directory: &Path, wanted: &Wanted) -> Result<(), SelfSignedError> {
+/// Makes a certificate where [`is_due`] says so, or where certificate and key do not fit together.
+/// Nothing happens otherwise, and not where the certificate is somebody else's or can't be read.
+pub(super) fn renew(
+    directory: &Path,
+    wanted: &Wanted,
+    half_written: bool,
+) -> Result<(), SelfSignedError> {
     let (certificate, key) = files(directory);
     let there = (certificate.exists(), key.exists());
     match there {
-        (true, true) if !is_due(directory, wanted) => return Ok(()),
+        (true, true) if !half_written && !is_due(directory, wanted) => return Ok(()),
         (true, true) => {
             let pem = fs::read(&certificate)
                 .map_err(|error| SelfSignedError::File(certificate.clone(), error))?;
@@ -76,12 +80,14 @@ pub(super) fn renew(directory: &Path, wanted: &Wanted) -> Result<(), SelfSignedE
             }
         }
         (false, false) => {}
-        (_, _) => return Err(SelfSignedError::Half),
+        // The key is written first.
+        (false, true) => {}
+        (true, false) => return Err(SelfSignedError::Half),
     }
     fs::create_dir_all(directory)
         .map_err(|error| SelfSignedError::File(directory.to_owned(), error))?;
     let (certificate_pem, key_pem) = make(wanted)?;
-    // A crash between the two leaves a pair that does not fit, and the next start makes another.
+    // A crash between the two leaves a pair that does not fit, and the next reading makes another.
     for (path, pem) in [(&key, key_pem), (&certificate, certificate_pem)] {
         replace(path, ".unfinished", pem.as_bytes())
             .map_err(|error| SelfSignedError::File(path.clone(), error))?;
@@ -164,7 +170,7 @@ mod tests {
         let (certificate, key) = files(dir);
         let read = || fs::read_to_string(&certificate).unwrap();
         assert!(is_due(dir, &wanted));
-        renew(dir, &wanted).unwrap();
+        renew(dir, &wanted, false).unwrap();
         assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
         let first = read();
         let parsed = |pem: &str| {
@@ -173,20 +179,20 @@ mod tests {
         let names: Vec<String> = names(&parsed(&first)).into_iter().collect();
         assert_eq!(names, ["10.0.0.5", "edge-1", "fd00::5"]);
         assert!(!is_due(dir, &wanted) && is_ours(&parsed(&first)));
-        renew(dir, &wanted).unwrap();
+        renew(dir, &wanted, false).unwrap();
         assert_eq!(read(), first);
         wanted.ips.pop();
         assert!(is_due(dir, &wanted));
-        renew(dir, &wanted).unwrap();
+        renew(dir, &wanted, false).unwrap();
         assert_ne!(read(), first);
 
         // Somebody else's is left alone, whatever is in it.
         let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
         fs::write(&certificate, other.cert.pem()).unwrap();
         assert!(!is_due(dir, &wanted));
-        renew(dir, &wanted).unwrap();
+        renew(dir, &wanted, false).unwrap();
         assert_eq!(read(), other.cert.pem());
         fs::remove_file(&key).unwrap();
-        assert!(matches!(renew(dir, &wanted), Err(SelfSignedError::Half)));
+        assert!(matches!(renew(dir, &wanted, false), Err(SelfSignedError::Half)));
     }
 }

@@ -137,8 +137,8 @@ impl Keys {
     /// Takes up files that have changed.
     async fn look(&self) {
         let Some(settings) = &self.settings else { return };
-        // One look at a time; who comes meanwhile waits for it.
-        let mut last = self.looks.lock().await;
+        // One look at a time. Who comes meanwhile takes what is there: the file system may hang.
+        let Ok(mut last) = self.looks.try_lock() else { return };
         let now = clock::now().boot;
         if !last.is_zero() && now.saturating_sub(*last) < LOOK_AGAIN {
             return;
@@ -205,11 +205,26 @@ fn stamps(settings: &TlsSettings) -> Vec<Option<Stamp>> {
 }
 
 fn load(settings: &TlsSettings) -> Result<Loaded, TlsError> {
-    if settings.certificate.is_none() {
+    let renew = |half_written| {
         let directory = &settings.directory;
-        self_signed::renew(directory, &wanted(settings))
-            .map_err(|error| TlsError::SelfSigned(directory.clone(), error))?;
+        self_signed::renew(directory, &wanted(settings), half_written)
+            .map_err(|error| TlsError::SelfSigned(directory.clone(), error))
+    };
+    if settings.certificate.is_some() {
+        return load_pair(settings);
     }
+    renew(false)?;
+    match load_pair(settings) {
+        // A crash between the two files.
+        Err(TlsError::Pair(..)) => {
+            renew(true)?;
+            load_pair(settings)
+        }
+        loaded => loaded,
+    }
+}
+
+fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     let (certificate_file, key_file) = pair(settings);
     let chain = certificates(&certificate_file)?;
     let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?)
@@ -317,5 +332,57 @@ impl ClientCertVerifier for AnyClient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn settings(directory: &Path) -> TlsSettings {
+        TlsSettings {
+            certificate: None,
+            directory: directory.to_owned(),
+            client_ca: None,
+            tls13_only: false,
+            tls12_suites: Vec::new(),
+            node_name: "edge-1".to_owned(),
+            node_ips: watch::channel(Arc::from([])).1,
+        }
+    }
+
+    #[test]
+    fn a_pair_that_was_half_written_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = settings(dir.path());
+        load(&settings).unwrap();
+        let (certificate, key) = pair(&settings);
+        let before = fs::read(&certificate).unwrap();
+        let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        fs::write(&key, other).unwrap();
+        load(&settings).unwrap();
+        assert_ne!(fs::read(&certificate).unwrap(), before);
+        // The crash may have come before there was any certificate.
+        fs::remove_file(&certificate).unwrap();
+        load(&settings).unwrap();
+        // Somebody else's pair is not touched.
+        let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+        fs::write(&certificate, other.cert.pem()).unwrap();
+        assert!(matches!(load(&settings), Err(TlsError::Pair(..))));
+        assert_eq!(fs::read_to_string(&certificate).unwrap(), other.cert.pem());
+    }
+
+    #[test]
+    fn cipher_suites_of_tls_12_can_be_chosen() {
+        let names = |allowed: &[&str]| {
+            let suites = provider(allowed).cipher_suites;
+            let (old, new): (Vec<_>, Vec<_>) =
+                suites.into_iter().partition(|s| matches!(s, SupportedCipherSuite::Tls12(_)));
+            (old.len(), new.len())
+        };
+        assert_eq!(names(&[]), (6, 3));
+        assert_eq!(names(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]), (1, 3));
     }
 }
