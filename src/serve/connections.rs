@@ -61,9 +61,9 @@ pub(super) struct ConnectionPolicy {
     /// answer that goes on may last longer while the client reads it. Where connections are kept,
     /// it is the longest time that one answer may take.
     pub(super) lifetime: Duration,
-    /// Whether a connection may carry further requests. Between two of them it may be silent for
-    /// as long as a head may take.
-    pub(super) kept: bool,
+    /// How long a connection is kept for a further request, and how long the head of a request may
+    /// then take; `None`: a connection carries one request.
+    pub(super) kept: Option<Duration>,
 }
 
 /// The certificates that a client has shown, its own first. It has the key of that one; nothing
@@ -222,8 +222,8 @@ async fn answer(
     let mut served = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(policy.head)
-            .keep_alive(policy.kept)
+            .header_read_timeout(policy.kept.unwrap_or(policy.head))
+            .keep_alive(policy.kept.is_some())
             .max_buf_size(READ_BUFFER)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
@@ -234,7 +234,7 @@ async fn answer(
         match timeout(policy.lifetime, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) if policy.kept && requests.load(Ordering::Relaxed) != seen => {
+            Err(_) if policy.kept.is_some() && requests.load(Ordering::Relaxed) != seen => {
                 seen = requests.load(Ordering::Relaxed);
             }
             Err(_) => match &*lock(&pace) {
@@ -275,7 +275,7 @@ mod tests {
         places: 16,
         head: Duration::from_secs(5),
         lifetime: Duration::from_millis(200),
-        kept: false,
+        kept: None,
     };
 
     /// A client that follows events, the tasks behind it, and the recorder of events. The first task

@@ -35,7 +35,7 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 64,
     head: Duration::from_secs(5),
     lifetime: Duration::from_secs(10),
-    kept: false,
+    kept: None,
 };
 
 /// Knows whether the agent is alive.

@@ -47,7 +47,7 @@ const LOCAL_POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 256,
     head: Duration::from_secs(5),
     lifetime: Duration::from_secs(30),
-    kept: false,
+    kept: None,
 };
 
 /// What answers are made from.

@@ -26,6 +26,8 @@ use tokio::time::Instant;
 
 /// The longest time that a probe of the health port may take.
 const PROBE: Duration = Duration::from_secs(1);
+/// The places of the local socket.
+const LOCAL_PLACES: usize = 256;
 /// An answer that goes on.
 const FOLLOWED: &str = "/events?watch=true";
 /// The same about pods.
@@ -142,7 +144,7 @@ fn silent_clients_of_the_local_socket_block_no_status() {
     let socket = world.agent.run_dir().join("nodelet.sock");
     let mut held = Vec::new();
     for request in ["", "GET /status HTTP/1.1\r\nHost: x\r\n\r\n"] {
-        for _ in 0..50 {
+        for _ in 0..LOCAL_PLACES + 50 {
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.write_all(request.as_bytes()).ok();
             held.push(stream);
@@ -155,6 +157,9 @@ fn silent_clients_of_the_local_socket_block_no_status() {
         }
     }
     dog.finish(&world);
+    drop(held);
+    let descriptors = || world.agent.usage().fds;
+    world.wait_until("the agent has closed their connections", descriptors, |fds| *fds < 40);
     world.finish();
 }
 

@@ -29,7 +29,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 14] = [
+const PATHS: [(Method, &str); 18] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -44,6 +44,10 @@ const PATHS: [(Method, &str); 14] = [
     (Method::GET, "/logs/../../etc/shadow"),
     (Method::GET, "/%70ods"),
     (Method::GET, "/nothing/is//here"),
+    (Method::GET, "/containerLogs/default/web-n1/main"),
+    (Method::POST, "/run/default/web-n1/main?cmd=id"),
+    (Method::GET, "/metrics"),
+    (Method::GET, "/stats/summary"),
 ];
 
 /// Where the agent's API listens.
@@ -311,7 +315,9 @@ fn nobody_gets_in_without_a_permission() {
     let admin = authority.client("admin", &["system:masters"], Validity::Long);
     let admin = client(Some(&admin));
     let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
-    assert_eq!(of_admin, [200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404]);
+    let expected =
+        [200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 404, 404];
+    assert_eq!(of_admin, expected);
     let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));
     let answer = admin.send(Method::GET, &web, None).unwrap();
     assert_eq!((answer.status, &*answer.text), (500, "Upgrade request required"));

@@ -39,8 +39,9 @@ use tokio_util::sync::CancellationToken;
 const POLICY: ConnectionPolicy = ConnectionPolicy {
     places: 256,
     head: Duration::from_secs(30),
-    lifetime: Duration::from_secs(60),
-    kept: true,
+    lifetime: Duration::from_secs(120),
+    // Longer than the usual period of a scrape.
+    kept: Some(Duration::from_secs(100)),
 };
 const BIND_AGAIN: Duration = Duration::from_secs(5);
 

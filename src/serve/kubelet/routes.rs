@@ -18,6 +18,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, any, get, on, post},
 };
+use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
             .route("/runningpods/", get(running_pods))
             .route("/containerLogs/{namespace}/{pod}/{container}", get(logs))
             .route("/run/{namespace}/{pod}/{container}", post(run))
-            .route("/run/{namespace}/{pod}/{uid}/{container}", post(run_in_uid))
+            .route("/run/{namespace}/{pod}/{uid}/{container}", post(run))
             .merge(sessions_routes());
     } else {
         for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
@@ -74,11 +75,11 @@ pub(in crate::serve) fn sessions_router(api: Api) -> Router {
 fn sessions_routes() -> Router<Api> {
     Router::new()
         .route("/exec/{namespace}/{pod}/{container}", on(SESSION, exec))
-        .route("/exec/{namespace}/{pod}/{uid}/{container}", on(SESSION, exec_of_uid))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", on(SESSION, exec))
         .route("/attach/{namespace}/{pod}/{container}", on(SESSION, attach))
-        .route("/attach/{namespace}/{pod}/{uid}/{container}", on(SESSION, attach_of_uid))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", on(SESSION, attach))
         .route("/portForward/{namespace}/{pod}", on(SESSION, port_forward))
-        .route("/portForward/{namespace}/{pod}/{uid}", on(SESSION, port_forward_of_uid))
+        .route("/portForward/{namespace}/{pod}/{uid}", on(SESSION, port_forward))
 }
 
 async fn no_debugging() -> Refused {
@@ -126,181 +127,134 @@ async fn running_pods(State(api): State<Api>) -> Response {
 
 async fn logs(
     State(api): State<Api>,
-    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Path(place): Path<Place>,
     Query(query): Query<Pairs>,
 ) -> Result<Response, Refused> {
-    let Some(view) = api.view(&Wanted { namespace, pod: pod.clone(), uid: None }) else {
-        let text = format!("pod {pod:?} does not exist");
+    let Some(view) = api.view(&place) else {
+        let text = format!("pod {:?} does not exist", place.pod);
         return Err(Refused::new(StatusCode::NOT_FOUND, text));
     };
-    let place = api.relays.place()?;
+    let turn = api.relays.place()?;
     let views = api.local.views.pods.clone();
-    container_logs(&api.local.pod_logs_dir, views, (view, container), &query, place).await
+    container_logs(&api.local.pod_logs_dir, views, (view, place.container), &query, turn).await
 }
 
 /// Runs a command to its end.
 async fn run(
     State(api): State<Api>,
-    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Path(place): Path<Place>,
     Query(query): Query<Pairs>,
-) -> Response {
-    api.run(&Wanted { namespace, pod, uid: None }, &container, &query).await
-}
-
-async fn run_in_uid(
-    State(api): State<Api>,
-    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
-    Query(query): Query<Pairs>,
-) -> Response {
-    api.run(&Wanted { namespace, pod, uid: Some(uid) }, &container, &query).await
+) -> Result<Response, Refused> {
+    api.run(&place, &query).await
 }
 
 async fn exec(
     State(api): State<Api>,
-    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Path(place): Path<Place>,
     Query(query): Query<Pairs>,
     request: Request,
-) -> Response {
-    api.session(&Wanted { namespace, pod, uid: None }, Session::Exec { container }, &query, request)
-        .await
-}
-
-async fn exec_of_uid(
-    State(api): State<Api>,
-    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
-    Query(query): Query<Pairs>,
-    request: Request,
-) -> Response {
-    let wanted = Wanted { namespace, pod, uid: Some(uid) };
-    api.session(&wanted, Session::Exec { container }, &query, request).await
+) -> Result<Response, Refused> {
+    api.session(&place, Session::Exec, &query, request).await
 }
 
 async fn attach(
     State(api): State<Api>,
-    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Path(place): Path<Place>,
     Query(query): Query<Pairs>,
     request: Request,
-) -> Response {
-    let wanted = Wanted { namespace, pod, uid: None };
-    api.session(&wanted, Session::Attach { container }, &query, request).await
-}
-
-async fn attach_of_uid(
-    State(api): State<Api>,
-    Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
-    Query(query): Query<Pairs>,
-    request: Request,
-) -> Response {
-    let wanted = Wanted { namespace, pod, uid: Some(uid) };
-    api.session(&wanted, Session::Attach { container }, &query, request).await
+) -> Result<Response, Refused> {
+    api.session(&place, Session::Attach, &query, request).await
 }
 
 async fn port_forward(
     State(api): State<Api>,
-    Path((namespace, pod)): Path<(String, String)>,
+    Path(place): Path<Place>,
     Query(query): Query<Pairs>,
     request: Request,
-) -> Response {
-    let wanted = Wanted { namespace, pod, uid: None };
-    api.session(&wanted, Session::PortForward, &query, request).await
+) -> Result<Response, Refused> {
+    api.session(&place, Session::PortForward, &query, request).await
 }
 
-async fn port_forward_of_uid(
-    State(api): State<Api>,
-    Path((namespace, pod, uid)): Path<(String, String, String)>,
-    Query(query): Query<Pairs>,
-    request: Request,
-) -> Response {
-    let wanted = Wanted { namespace, pod, uid: Some(uid) };
-    api.session(&wanted, Session::PortForward, &query, request).await
-}
-
-/// The pod that a path names.
-struct Wanted {
+/// What a path names.
+#[derive(Deserialize)]
+struct Place {
     namespace: String,
     pod: String,
+    #[serde(default)]
     uid: Option<String>,
+    /// Empty where the path names none.
+    #[serde(default)]
+    container: String,
 }
 
 /// What a client wants to be connected with.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Session {
-    Exec { container: String },
-    Attach { container: String },
+    Exec,
+    Attach,
     PortForward,
 }
 
 impl Api {
-    fn view(&self, wanted: &Wanted) -> Option<Arc<PodView>> {
-        let key = PodKey::new(&wanted.namespace, &wanted.pod);
+    fn view(&self, place: &Place) -> Option<Arc<PodView>> {
+        let key = PodKey::new(&place.namespace, &place.pod);
         let view = self.local.views.pods.borrow().get(&key).cloned()?;
-        wanted.uid.as_ref().is_none_or(|uid| *uid == *view.uid.as_str()).then_some(view)
+        place.uid.as_ref().is_none_or(|uid| *uid == *view.uid.as_str()).then_some(view)
     }
 
     async fn session(
         &self,
-        wanted: &Wanted,
+        place: &Place,
         session: Session,
         query: &[(String, String)],
         request: Request,
-    ) -> Response {
-        match self.prepared(wanted, &session, query, request.headers()).await {
-            Ok(url) => match self.relays.place() {
-                Ok(place) => self.relays.relay(request, &url, place).await,
-                Err(refused) => refused.into_response(),
-            },
-            Err(refused) => refused.into_response(),
-        }
+    ) -> Result<Response, Refused> {
+        let url = self.prepared(place, session, query, request.headers()).await?;
+        Ok(self.relays.relay(request, &url, self.relays.place()?).await)
     }
 
     /// The URL at which the runtime waits for the client.
     async fn prepared(
         &self,
-        wanted: &Wanted,
-        session: &Session,
+        place: &Place,
+        session: Session,
         query: &[(String, String)],
         headers: &HeaderMap,
     ) -> Result<String, Refused> {
         let streams = streams(query);
         let none = Streams { tty: streams.tty, ..Streams::default() } == streams;
-        if none && !matches!(session, Session::PortForward) {
+        if none && session != Session::PortForward {
             let text = "you must specify at least 1 of stdin, stdout, stderr";
             return Err(Refused::new(StatusCode::BAD_REQUEST, text));
         }
-        let Some(view) = self.view(wanted) else {
+        let Some(view) = self.view(place) else {
             return Err(Refused::new(StatusCode::NOT_FOUND, "pod does not exist"));
         };
         if !asks_for_upgrade(headers) {
-            return Err(Refused::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "Upgrade request required",
-            ));
+            return Err(failed("Upgrade request required"));
         }
+        let container = &place.container;
         let url = match session {
-            Session::Exec { container } => {
-                let Some(found) = instance(&view, container) else {
-                    return Err(no_container(container));
-                };
+            Session::Exec => {
+                let found = instance(&view, container).ok_or_else(|| no_container(container))?;
                 let command = values(query, "command").map(ToOwned::to_owned).collect();
                 self.runtime.exec(&found.id, command, streams).await
             }
-            Session::Attach { container } => {
-                let Some(found) = instance(&view, container) else {
-                    let text = format!(
-                        "container {container} not found in pod {}_{}",
-                        wanted.pod, wanted.namespace
-                    );
-                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
-                };
+            Session::Attach => {
+                let found = instance(&view, container).ok_or_else(|| {
+                    let (pod, namespace) = (&place.pod, &place.namespace);
+                    failed(format!("container {container} not found in pod {pod}_{namespace}"))
+                })?;
                 let tty = has_terminal(&view, container);
                 let streams = Streams { tty, stderr: streams.stderr && !tty, ..streams };
                 self.runtime.attach(&found.id, streams).await
             }
             Session::PortForward => {
                 let ports = ports(query)?;
-                let Some(sandbox) = self.sandbox(&view).await.map_err(|e| of_runtime(&e))? else {
-                    let text = format!("pod not found (\"{}_{}\")", wanted.pod, wanted.namespace);
-                    return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text));
-                };
+                let sandbox = self.sandbox(&view).await.map_err(|error| of_runtime(&error))?;
+                let sandbox = sandbox.ok_or_else(|| {
+                    failed(format!("pod not found (\"{}_{}\")", place.pod, place.namespace))
+                })?;
                 self.runtime.port_forward(&sandbox, ports).await
             }
         };
@@ -309,31 +263,25 @@ impl Api {
 
     /// The output of a command (`cmd`, whose words are separated by single spaces). One that fails
     /// is an error, with its output.
-    async fn run(&self, wanted: &Wanted, container: &str, query: &[(String, String)]) -> Response {
-        let Some(view) = self.view(wanted) else {
-            return Refused::new(StatusCode::NOT_FOUND, "pod does not exist").into_response();
+    async fn run(&self, place: &Place, query: &[(String, String)]) -> Result<Response, Refused> {
+        let Some(view) = self.view(place) else {
+            return Err(Refused::new(StatusCode::NOT_FOUND, "pod does not exist"));
         };
-        let Some(found) = instance(&view, container) else {
-            return no_container(container).into_response();
-        };
+        let container = &place.container;
+        let found = instance(&view, container).ok_or_else(|| no_container(container))?;
         let command = values(query, "cmd").next().unwrap_or_default();
         let command = command.split(' ').map(ToOwned::to_owned).collect();
-        let place = match self.relays.place() {
-            Ok(place) => place,
-            Err(refused) => return refused.into_response(),
-        };
+        let turn = self.relays.place()?;
         let ended = self.runtime.exec_to_end(&found.id, command).await;
-        drop(place);
-        match ended {
-            Ok(ExecOutput { exit_code: 0, output }) => {
-                ([(header::CONTENT_TYPE, "application/json")], output).into_response()
+        drop(turn);
+        match ended.map_err(|error| of_runtime(&error))? {
+            ExecOutput { exit_code: 0, output } => {
+                Ok(([(header::CONTENT_TYPE, "application/json")], output).into_response())
             }
-            Ok(ExecOutput { exit_code, output }) => {
+            ExecOutput { exit_code, output } => {
                 let output = String::from_utf8_lossy(&output);
-                let text = format!("command terminated with exit code {exit_code}: {output}");
-                Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+                Err(failed(format!("command terminated with exit code {exit_code}: {output}")))
             }
-            Err(error) => of_runtime(&error).into_response(),
         }
     }
 
@@ -346,9 +294,12 @@ impl Api {
     }
 }
 
-fn no_container(container: &str) -> Refused {
-    let text = format!("container not found (\"{container}\")");
+fn failed(text: impl Into<String>) -> Refused {
     Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
+fn no_container(container: &str) -> Refused {
+    failed(format!("container not found (\"{container}\")"))
 }
 
 fn instance<'a>(view: &'a PodView, container: &str) -> Option<&'a ContainerInstance> {
@@ -377,9 +328,7 @@ fn of_runtime(error: &CriError) -> Refused {
         | CriError::ExecTimedOut { .. }
         | CriError::NameReserved { .. }
         | CriError::Unimplemented { .. }
-        | CriError::Endpoint { .. } => {
-            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
-        }
+        | CriError::Endpoint { .. } => failed(error.to_string()),
     }
 }
 
