@@ -47,6 +47,8 @@ pub static SERVING: Pool = Pool::new("serving", SERVING_THREADS);
 pub static LOG_FILES: Pool = Pool::new("log files", LOG_FILES_THREADS);
 /// Reading container logs for clients of the HTTPS API.
 pub static LOG_READS: Pool = Pool::new("log reads", LOG_READS_THREADS);
+/// Reading what cgroups have used, for clients.
+pub static STATS: Pool = Pool::new("statistics", STATS_THREADS);
 /// Compressing container logs that were set aside.
 pub static COMPRESSIONS: Pool = Pool::new("compressions", COMPRESSIONS_THREADS);
 
@@ -64,6 +66,7 @@ const LOOKS_THREADS: usize = 4;
 const SERVING_THREADS: usize = 1;
 const LOG_FILES_THREADS: usize = 2;
 const LOG_READS_THREADS: usize = 4;
+const STATS_THREADS: usize = 1;
 /// The largest useful `containerLogMaxWorkers`.
 pub const COMPRESSIONS_THREADS: usize = 4;
 /// For libraries that block on threads of tokio by themselves: the lookup of the API server.
@@ -84,6 +87,7 @@ pub const THREADS: usize = SOURCES_THREADS
     + SERVING_THREADS
     + LOG_FILES_THREADS
     + LOG_READS_THREADS
+    + STATS_THREADS
     + COMPRESSIONS_THREADS
     + LIBRARY_THREADS;
 

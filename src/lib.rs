@@ -60,6 +60,7 @@ pub mod signals;
 #[path = "../tests/support/skips.rs"]
 mod skips;
 mod source;
+mod stats;
 mod status;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod store;

@@ -81,6 +81,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("prober", Capability),
     ("serve", Capability),
     ("shutdown", Capability),
+    ("stats", Capability),
     ("systemd", Capability),
     ("worker", Capability),
     ("agent", Agent),

@@ -5,6 +5,7 @@ use super::{
     cluster::{self, ClusterInputs, Machine},
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
+    places::find_places,
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
         reserved, serve_settings, start_turns,
@@ -35,8 +36,10 @@ use crate::{
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
     prober::{ProberParts, ProberTask},
-    serve::{self, KubeletApi, Server, Views},
+    serve::{self, KubeletApi, ServeSettings, Server, StatsSource, Views},
     shutdown::{Places, ShutdownTask, Stage},
+    signals::{DiskReadings, FindPlaces},
+    stats::{Collector, StatsParts},
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
@@ -159,6 +162,7 @@ pub(super) fn spawn_all(
     spawn(tasks, "container logs", rotator.run(shutdown.clone()));
 
     let orders_of_view = orders.subscribe();
+    let places = find_places(host.cgroups.clone(), host.volumes.clone(), host.files.clone());
     let watched = Watched {
         orders,
         view: pressure_view,
@@ -168,8 +172,17 @@ pub(super) fn spawn_all(
         evictions,
         sources: snapshots.clone(),
         images: loaded.images.take(),
+        places: Arc::clone(&places),
     };
-    spawn_pressure(config, &host, watched, tasks, shutdown)?;
+    let disks = spawn_pressure(config, &host, watched, tasks, shutdown)?;
+    let collector = Collector::new(StatsParts {
+        cgroups: host.cgroups.clone(),
+        runtime: runtime.clone(),
+        places,
+        pods: pods.clone(),
+        disks,
+        survey_period: config.pods.volume_stats_period,
+    });
     let conducted = Conducted { machine, ending: ending.clone() };
     let (shutdown_stage, trouble_of_shutdown) =
         spawn_shutdown(config, conducted, recorder.clone(), tasks, shutdown);
@@ -241,7 +254,8 @@ pub(super) fn spawn_all(
     ];
     loops.extend(heartbeats_of_sources);
     let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
-    let views = Views { pods, probes, node, events: event_log, heartbeats };
+    let stats = stats_source(collector);
+    let views = Views { pods, probes, node, events: event_log, heartbeats, stats };
     let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();
     let paths = &config.paths;
     let keeper =
@@ -250,7 +264,7 @@ pub(super) fn spawn_all(
     let served =
         Served { views, commands, loops, looks: keeper.looks(), runtime: of_sessions, kubelet };
     tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
-    serve(config, served, (tasks, shutdown))?;
+    serve(config, serve_settings(config, &capacity), served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
 }
 
@@ -291,10 +305,18 @@ struct Served {
     kubelet: Option<KubeletApi>,
 }
 
+fn stats_source(collector: Collector) -> StatsSource {
+    StatsSource(Arc::new(move |depth| {
+        let collector = collector.clone();
+        Box::pin(async move { collector.collect(depth).await })
+    }))
+}
+
 /// Starts the parts that report how the agent is: the local socket, the health port, systemd. This
 /// is the last step that can fail.
 fn serve(
     config: &Config,
+    settings: ServeSettings,
     Served { views, commands, loops, looks, runtime, kubelet }: Served,
     (tasks, shutdown): (&mut Tasks, &CancellationToken),
 ) -> anyhow::Result<()> {
@@ -305,7 +327,7 @@ fn serve(
         pods: views.pods.clone(),
         loops,
     });
-    let server = Server::bind(serve_settings(config), views, commands, runtime, kubelet)?;
+    let server = Server::bind(settings, views, commands, runtime, kubelet)?;
     spawn(tasks, "server", server.run(looks, shutdown.clone()));
     // No later step can fail, so the agent can report that it is ready.
     if let Some(systemd) = systemd {
@@ -325,15 +347,17 @@ struct Watched {
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     /// What is known of images.
     images: Option<serde_json::Value>,
+    places: FindPlaces,
 }
 
+/// Returns the readings of the disks.
 fn spawn_pressure(
     config: &Config,
     host: &Arc<Host>,
     watched: Watched,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<DiskReadings> {
     let settings = config.eviction.clone();
     if let Err(too_large) = settings.check_against(&eviction::capacities(&settings)) {
         let all: Vec<String> = too_large.iter().map(ToString::to_string).collect();
@@ -362,11 +386,10 @@ fn spawn_pressure(
         events: host.events.clone(),
         runtime: host.runtime.clone(),
         cgroups: host.cgroups.clone(),
-        volumes: host.volumes.clone(),
-        files: host.files.clone(),
+        places: Arc::clone(&watched.places),
     };
     let channels = EvictionChannels {
-        disks,
+        disks: disks.clone(),
         disk_period,
         pods: watched.pods,
         known: watched.known,
@@ -378,7 +401,7 @@ fn spawn_pressure(
     let root_dir = config.paths.root_dir.clone();
     let task = EvictionTask::new(settings, watched.evictions, root_dir, parts, channels);
     tasks.spawn(named("eviction", task.run(shutdown.clone())));
-    Ok(())
+    Ok(disks)
 }
 
 fn housekeeping(

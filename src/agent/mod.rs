@@ -14,6 +14,7 @@ mod build;
 mod cluster;
 mod kubelet_api;
 mod node_facts;
+mod places;
 mod process;
 mod remembered;
 mod settings;

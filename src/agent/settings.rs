@@ -10,7 +10,7 @@ use crate::{
     model::NodeCapacity,
     plan::PlanSettings,
     podspec::{CgroupOptions, IdSpace, IdSpaceError},
-    serve::ServeSettings,
+    serve::{MachineLabels, ServeSettings},
     worker::HostSettings,
 };
 use anyhow::Context as _;
@@ -117,13 +117,28 @@ pub(super) fn gc_settings(config: &Config) -> GcSettings {
     }
 }
 
-pub(super) fn serve_settings(config: &Config) -> ServeSettings {
+pub(super) fn serve_settings(config: &Config, capacity: &NodeCapacity) -> ServeSettings {
     ServeSettings {
         run_dir: config.paths.run_dir.clone(),
         healthz: config.health.address,
         pod_logs_dir: config.paths.pod_logs_dir.clone(),
+        machine: machine_labels(capacity),
         stream_idle: config.server.stream_idle,
         sync_frequency: config.pods.sync_frequency,
+    }
+}
+
+fn machine_labels(capacity: &NodeCapacity) -> MachineLabels {
+    let root = Path::new("/");
+    MachineLabels {
+        cpus: capacity.cpu_milli / 1000,
+        memory_bytes: capacity.memory_bytes,
+        swap_bytes: machine::swap_bytes(root),
+        machine_id: machine::machine_id(root),
+        system_uuid: machine::system_uuid(root),
+        boot_id: machine::boot_id(root),
+        kernel: machine::kernel_release(),
+        os: machine::os_image(root),
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Inner {
     /// Hierarchies in which cgroups are made; one for v2.
     pub(super) own: Vec<Hierarchy>,
     /// Every mounted hierarchy, for listing, killing and removal.
-    all: Vec<Hierarchy>,
+    pub(super) all: Vec<Hierarchy>,
     /// `cgroupRoot` as components.
     root: Vec<String>,
     pub(super) per_qos: bool,

@@ -1,8 +1,12 @@
 //! Where the use of a cgroup is read. The numbers are read elsewhere.
 
-use super::{Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
+use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
 use crate::model::CgroupDirs;
-use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 impl Cgroups {
     /// The cgroup of all pods under the driver in use; `None` where there is none, or it is not
@@ -59,9 +63,33 @@ impl Cgroups {
         self.places(&[KUBEPODS]).iter().map(path).collect()
     }
 
-    /// The directories of memory and of pids.
+    /// The root cgroup: everything on the machine, or in the container in which the agent runs.
+    #[must_use]
+    pub fn root_dirs(&self) -> Option<CgroupDirs> {
+        self.dirs(|hierarchy| hierarchy.mount_point.clone())
+    }
+
+    /// The path of a cgroup from the root of its hierarchy, by its directory of memory.
+    #[must_use]
+    pub fn path_of(&self, directory: &Path) -> Option<String> {
+        let root = self.controller_dir("memory", |hierarchy| hierarchy.mount_point.clone())?;
+        let path = directory.strip_prefix(root).ok()?;
+        Some(format!("/{}", path.display()))
+    }
+
     fn dirs(&self, directory: impl Fn(&Hierarchy) -> PathBuf) -> Option<CgroupDirs> {
         let of = |controller: &str| self.controller_dir(controller, &directory);
-        Some(CgroupDirs { memory: of("memory")?, pids: of("pids")? })
+        let blkio = |found: &&Hierarchy| found.controllers.iter().any(|name| name == "blkio");
+        Some(CgroupDirs {
+            memory: of("memory")?,
+            pids: of("pids")?,
+            cpu: of("cpu")?,
+            cpuacct: of("cpuacct")?,
+            // The agent makes no cgroups in it, but the runtime does.
+            io: match self.version() {
+                CgroupVersion::V1 => self.inner.all.iter().find(blkio).map(&directory),
+                CgroupVersion::V2 => of("io"),
+            },
+        })
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     image::{AllowedImages, VerificationPolicy},
-    model::{CgroupDriver, Quantity},
+    model::{CgroupDriver, Quantity, parse_duration},
 };
 use hyper::{
     Uri,
@@ -175,6 +175,7 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         sync_frequency: r
             .duration("syncFrequency", Zero::Unset, POSITIVE)
             .unwrap_or(default.sync_frequency),
+        volume_stats_period: volume_stats_period(r, default.volume_stats_period),
         crash_loop_cap: r
             .duration("crashLoopBackOff.maxContainerRestartPeriod", Zero::Value, cap)
             .unwrap_or(default.crash_loop_cap),
@@ -198,6 +199,21 @@ fn pods(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> PodsConfig {
         max_pods: r.count("maxPods", Zero::Unset).unwrap_or(default.max_pods),
         ids_per_pod: admission::ids_per_pod(r).unwrap_or(default.ids_per_pod),
         pods_per_core: r.count("podsPerCore", Zero::Unset).unwrap_or(default.pods_per_core),
+    }
+}
+
+/// A negative duration means: no statistics of volumes.
+fn volume_stats_period(r: &mut Reader<'_>, default: Option<Duration>) -> Option<Duration> {
+    let path = "volumeStatsAggPeriod";
+    let Some((text, place)) = r.filled_text(path) else { return default };
+    let negative = text.strip_prefix('-');
+    match parse_duration(negative.unwrap_or(text)) {
+        Some(period) if period.is_zero() => default,
+        Some(period) => negative.is_none().then_some(period),
+        None => {
+            r.invalid(place, path, Json::from(text), "must be a duration, like 1m0s or -1s");
+            default
+        }
     }
 }
 

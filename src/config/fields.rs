@@ -310,11 +310,11 @@ pub(super) const KUBELET: &[Field] = &[
         "unused images are removed until usage is down to this percentage",
     ),
     // Text, because a negative duration is allowed here.
-    ignored_with(
+    yes_with(
         "volumeStatsAggPeriod",
         String,
-        &hidden_flag("volume-stats-agg-period"),
-        "the agent measures volume usage when a decision needs it",
+        &flag("volume-stats-agg-period", SERVER).value("DURATION").default("1m0s"),
+        "how old statistics of logs, volumes and writable layers may be when a client asks for them; negative: there are none. Evictions measure for themselves",
     ),
     ignored_with("kubeletCgroups", String, &hidden_flag("kubelet-cgroups"), CGROUP_OTHERS),
     ignored_with("systemCgroups", String, &hidden_flag("system-cgroups"), CGROUP_OTHERS),

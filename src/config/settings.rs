@@ -284,6 +284,9 @@ pub struct PodsConfig {
     /// `syncFrequency`: how late the main loop may be, twice, before `/healthz` fails. Default 1
     /// min.
     pub sync_frequency: Duration,
+    /// `volumeStatsAggPeriod`: how old statistics of file systems may be; `None`: there are none.
+    /// Default 1 min.
+    pub volume_stats_period: Option<Duration>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: where the back-off ends. Default 5 min.
     pub crash_loop_cap: Duration,
     /// `podPidsLimit`.
@@ -321,6 +324,7 @@ impl Default for PodsConfig {
             start_concurrency: None,
             prepare_updates: true,
             sync_frequency: Duration::from_secs(60),
+            volume_stats_period: Some(Duration::from_secs(60)),
             crash_loop_cap: Duration::from_secs(300),
             pids_limit: PidsLimit::Automatic,
             dns: DnsConfig::default(),

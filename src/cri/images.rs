@@ -31,6 +31,8 @@ pub struct ImageFilesystems {
     pub images: Vec<PathBuf>,
     /// Of writable layers; runtimes that don't tell have them with the images.
     pub containers: Vec<PathBuf>,
+    /// What all images take, in bytes, where the runtime tells.
+    pub images_bytes: Option<u64>,
 }
 
 impl RuntimeClient {
@@ -70,11 +72,14 @@ impl RuntimeClient {
             let named = all.into_iter().filter_map(|one| Some(one.fs_id?.mountpoint));
             named.filter(|path| path.starts_with('/')).map(PathBuf::from).collect()
         };
+        let used = answer.image_filesystems.iter().filter_map(|one| one.used_bytes.as_ref());
+        let images_bytes = used.map(|bytes| bytes.value).reduce(u64::saturating_add);
         let images = paths(answer.image_filesystems);
         let containers = paths(answer.container_filesystems);
         Ok(ImageFilesystems {
             containers: if containers.is_empty() { images.clone() } else { containers },
             images,
+            images_bytes,
         })
     }
 

@@ -4,9 +4,8 @@ use super::EvictionParts;
 use crate::{
     cri::WritePlaces,
     model::{ContainerId, PodView, PodViews, Space, k8s},
-    podspec::pod_cgroup_name,
     pressure::core::{MeasurePurpose, MeasuredPod},
-    signals::{ContainerPlaces, Measurer, Parts, PodPlaces},
+    signals::{Measurer, Parts, PodPlaces},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,7 +104,7 @@ impl PodMeasurer {
     fn unknown_containers(&mut self, everyone: &PodViews) -> Vec<ContainerId> {
         let live = everyone.values().filter(|view| !view.ended);
         let ids =
-            live.flat_map(|view| containers(view).filter_map(|one| one.id).collect::<Vec<_>>());
+            live.flat_map(|view| view.containers.iter().map(|container| container.id.clone()));
         let ids: BTreeSet<ContainerId> = ids.collect();
         self.write_places.retain(|id, _| ids.contains(id));
         ids.into_iter().filter(|id| !self.write_places.contains_key(id)).collect()
@@ -114,26 +113,8 @@ impl PodMeasurer {
 
 fn place_of(parts: &EvictionParts, view: &Arc<PodView>) -> Option<PodPlace> {
     let pod = Arc::clone(view.pod.as_ref()?);
-    let places = PodPlaces {
-        key: view.key.clone(),
-        uid: view.uid.clone(),
-        cgroup: parts.cgroups.pod_dirs(&pod_cgroup_name(&pod)),
-        containers: containers(view).collect(),
-        volumes: parts.volumes.empty_dirs(&pod, &view.uid).unwrap_or_default(),
-        logs: parts.files.pod_log_dir(&view.key, &view.uid).ok(),
-        files: parts.volumes.pod_dir(&view.uid).ok(),
-        runtime_files: Vec::new(),
-        runtime_dirs: Vec::new(),
-    };
+    let places = (parts.places)(view)?;
     Some(PodPlace { view: Arc::clone(view), pod, places })
-}
-
-fn containers(view: &PodView) -> impl Iterator<Item = ContainerPlaces> {
-    view.containers.iter().map(|container| ContainerPlaces {
-        name: container.name.clone(),
-        id: Some(container.id.clone()),
-        layer: None,
-    })
 }
 
 /// Sets where the containers of a pod write, as far as that lies in the directories that the runtime

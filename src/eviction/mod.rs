@@ -24,7 +24,6 @@ use crate::{
     clock,
     cri::RuntimeClient,
     event::{Annotations, Recorder},
-    hostfiles::HostFiles,
     image::gc::{FreeRequest, Freed},
     model::{
         DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders,
@@ -37,9 +36,8 @@ use crate::{
         threshold_met_message,
     },
     publish::PublishIfChanged as _,
-    signals::{self, DiskReadings, Reclaimed, Reclaiming},
+    signals::{self, DiskReadings, FindPlaces, Reclaimed, Reclaiming},
     store::{Store, parse_saved},
-    volume::Volumes,
 };
 use anyhow::Context as _;
 use kernel::{KernelReport, KernelReports};
@@ -74,10 +72,8 @@ pub struct EvictionParts {
     pub runtime: RuntimeClient,
     /// The cgroups of pods.
     pub cgroups: Cgroups,
-    /// The volumes of pods.
-    pub volumes: Volumes,
-    /// The log directories of pods.
-    pub files: HostFiles,
+    /// Finds what is measured of a pod.
+    pub places: FindPlaces,
 }
 
 /// The channels that the loop reads and writes.

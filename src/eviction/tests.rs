@@ -4,7 +4,6 @@ use super::*;
 use crate::{
     cgroup::{CgroupSettings, Hierarchy, SystemdSockets},
     event,
-    hostfiles::HostFilePaths,
     model::{CgroupDriver, Hold, HoldStop, PodKey, Signal},
     pressure::core::{Cause, PressureState},
 };
@@ -47,14 +46,7 @@ impl Rig {
             runtime: RuntimeClient::new("unix:///nonexistent", None, Duration::from_secs(1))
                 .unwrap(),
             cgroups: Cgroups::on_hierarchies(vec![nowhere], &cgroups).unwrap(),
-            volumes: Volumes::open(&root, None).unwrap(),
-            files: HostFiles::new(HostFilePaths {
-                root_dir: root.clone(),
-                pod_logs_dir: dir.path().join("logs"),
-                links_dir: dir.path().join("links"),
-                node_hosts: "/etc/hosts".into(),
-                network_results_dir: dir.path().join("cni"),
-            }),
+            places: Arc::new(|_| None),
         };
         let (pods, pods_of_task) = watch::channel(Arc::default());
         let (known, known_of_task) = watch::channel(Arc::default());

@@ -28,6 +28,7 @@ mod probe;
 mod problem;
 mod quantity;
 mod shutdown;
+mod stats;
 mod time;
 mod usage;
 mod view;
@@ -63,6 +64,11 @@ pub use quantity::{Quantity, QuantityError};
 pub use shutdown::{
     Ending, MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods,
     priority_of,
+};
+pub use stats::{
+    CgroupStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, MeasuredSpace,
+    MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats, Throttling,
+    Traffic,
 };
 pub use time::Now;
 pub use usage::{

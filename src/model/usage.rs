@@ -96,14 +96,52 @@ pub enum DiskLayout {
     Split,
 }
 
-/// Where the numbers of a cgroup are read: its directory in the hierarchy of memory and in that of
-/// pids. One and the same on cgroup v2.
+/// Where the numbers of a cgroup are read: its directories in the hierarchies of cgroup v1. On
+/// cgroup v2 they are one and the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupDirs {
     /// Has `memory.current` or `memory.usage_in_bytes`.
     pub memory: PathBuf,
     /// Has `pids.current`.
     pub pids: PathBuf,
+    /// Has `cpu.stat`.
+    pub cpu: PathBuf,
+    /// Has `cpu.stat` or `cpuacct.usage`.
+    pub cpuacct: PathBuf,
+    /// Has `io.stat` or `blkio.throttle.io_service_bytes`; not every kernel has it.
+    pub io: Option<PathBuf>,
+}
+
+impl CgroupDirs {
+    /// The directories of a cgroup of cgroup v2.
+    #[must_use]
+    pub fn unified(directory: PathBuf) -> Self {
+        Self {
+            memory: directory.clone(),
+            pids: directory.clone(),
+            cpu: directory.clone(),
+            cpuacct: directory.clone(),
+            io: Some(directory),
+        }
+    }
+
+    /// Whether this is a cgroup of cgroup v2.
+    #[must_use]
+    pub fn is_unified(&self) -> bool {
+        self.memory == self.cpu
+    }
+
+    /// The directories of the cgroup with this name in it.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        Self {
+            memory: self.memory.join(name),
+            pids: self.pids.join(name),
+            cpu: self.cpu.join(name),
+            cpuacct: self.cpuacct.join(name),
+            io: self.io.as_ref().map(|io| io.join(name)),
+        }
+    }
 }
 
 /// Where an emptyDir is measured.

@@ -5,7 +5,7 @@
 //! `/portForward`. With
 //! `?watch=true` the answers of `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below
 //! it to every client that can reach it. Every answer is made from published views, so it does not
-//! depend on the runtime. The only request that is passed on is a [`Command`]; its answer is
+//! depend on the runtime; statistics wait for it for a few seconds at most. The only request that is passed on is a [`Command`]; its answer is
 //! awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
 //! their lifetimes. [`Client`] is the other end.
 
@@ -17,8 +17,10 @@ mod health;
 mod kubelet;
 mod routes;
 mod socket;
+mod stats;
 
 pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
+pub use stats::{MachineLabels, StatsSource};
 
 pub use client::{Client, ClientError, Upgraded};
 pub use document::{
@@ -60,6 +62,8 @@ pub struct Views {
     /// Boot times at which the loops that make up the agent last came round; zero before the first
     /// time.
     pub heartbeats: Vec<watch::Receiver<Duration>>,
+    /// What the node and its pods have used.
+    pub stats: StatsSource,
 }
 
 /// What a person can tell the agent to do.
@@ -82,6 +86,8 @@ pub struct ServeSettings {
     pub pod_logs_dir: PathBuf,
     /// `streamingConnectionIdleTimeout`: a session on which nothing is sent for so long is closed.
     pub stream_idle: Duration,
+    /// What the machine is known by in metrics.
+    pub machine: MachineLabels,
     /// `syncFrequency`: the main loop is late after twice this time, at least after 5 minutes.
     pub sync_frequency: Duration,
 }
@@ -127,7 +133,8 @@ impl Server {
         let health = health::Health::new(views.heartbeats.clone(), settings.sync_frequency);
         let followers = Arc::new(Semaphore::new(follow::FOLLOWERS));
         let pod_logs_dir = settings.pod_logs_dir;
-        let app = routes::App { views, commands, health, pod_logs_dir, followers };
+        let machine = Arc::new(settings.machine);
+        let app = routes::App { views, commands, health, pod_logs_dir, machine, followers };
         let (relays, sessions) = kubelet::sessions(settings.stream_idle);
         let api = kubelet::Api { local: app, runtime, relays };
         Ok(Self { local, api, sessions, healthz: settings.healthz, kubelet })

@@ -7,6 +7,7 @@ use super::{
     follow::{Followed, follow},
     health,
     health::Health,
+    stats::{self, MachineLabels},
 };
 use crate::{
     event,
@@ -33,10 +34,11 @@ use tokio::{
 const MAX_BODY: usize = 4096;
 /// How long the agent may take to answer a command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const JSON: &str = "application/json";
 /// Bytes of an answer that are written without a break.
 const PART: usize = 64 * 1024;
 
-type Piece = Result<Bytes, serde_json::Error>;
+pub(super) type Piece = Result<Bytes, serde_json::Error>;
 
 #[derive(Clone, Debug)]
 pub(super) struct App {
@@ -44,6 +46,7 @@ pub(super) struct App {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) health: Health,
     pub(super) pod_logs_dir: PathBuf,
+    pub(super) machine: Arc<MachineLabels>,
     /// The places of clients that follow.
     pub(super) followers: Arc<Semaphore>,
 }
@@ -74,7 +77,8 @@ pub(super) fn router(app: App) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app.clone())
         .merge(health)
-        .merge(pods_router(app))
+        .merge(pods_router(app.clone()))
+        .merge(stats::router(app))
         .fallback(health::not_found)
 }
 
@@ -113,13 +117,13 @@ async fn status(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
         .chain([literal(b"],\"events\":[")])
         .chain(listed(&events, event_object(&name)))
         .chain(later(tail));
-    streamed(pieces)
+    streamed(JSON, pieces)
 }
 
 /// `v1` `PodList`, as the kubelet serves it.
 async fn pods(State(app): State<App>) -> Response {
     let pods = app.pods();
-    streamed(list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
+    streamed(JSON, list("PodList", listed(&pods, |pod| json(&pod_object(pod)))))
 }
 
 /// True when the answer is to go on.
@@ -135,7 +139,7 @@ async fn events(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
         return follow(Followed::Events { log, node_name, taken: None }, &app.followers);
     }
     let events: Arc<[_]> = app.views.events.borrow().entries.as_slice().into();
-    streamed(list("EventList", listed(&events, event_object(&node_name))))
+    streamed(JSON, list("EventList", listed(&events, event_object(&node_name))))
 }
 
 fn event_object(node_name: &str) -> impl Fn(&Arc<event::Entry>) -> Piece + use<> {
@@ -198,11 +202,11 @@ pub(super) async fn not_allowed() -> Response {
     health::plain((StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed".to_owned()))
 }
 
-fn literal(text: &'static [u8]) -> Piece {
+pub(super) fn literal(text: &'static [u8]) -> Piece {
     Ok(Bytes::from_static(text))
 }
 
-fn json(value: &impl Serialize) -> Piece {
+pub(super) fn json(value: &impl Serialize) -> Piece {
     serde_json::to_vec(value).map(Bytes::from)
 }
 
@@ -212,7 +216,7 @@ fn later<const N: usize>(make: impl FnOnce() -> [Piece; N]) -> impl Iterator<Ite
 }
 
 /// Each item as a piece of its own, with commas between.
-fn listed<T, F: Fn(&T) -> Piece>(
+pub(super) fn listed<T, F: Fn(&T) -> Piece>(
     items: &Arc<[T]>,
     make: F,
 ) -> impl Iterator<Item = Piece> + use<T, F> {
@@ -229,13 +233,13 @@ fn list(kind: &str, items: impl Iterator<Item = Piece>) -> impl Iterator<Item = 
 }
 
 /// An answer of one part has a Content-Length; a longer one is sent in chunks.
-fn streamed<I>(pieces: I) -> Response
+pub(super) fn streamed<I>(media_type: &'static str, pieces: I) -> Response
 where
     I: Iterator<Item = Piece> + Send + 'static,
 {
-    let json = [(header::CONTENT_TYPE, "application/json")];
+    let head = [(header::CONTENT_TYPE, media_type)];
     match write_part(pieces) {
-        Ok(Part { bytes, rest: None }) => (json, bytes).into_response(),
+        Ok(Part { bytes, rest: None }) => (head, bytes).into_response(),
         Ok(Part { bytes, rest }) => {
             let later = try_unfold(rest, |rest| async {
                 yield_now().await;
@@ -243,10 +247,10 @@ where
                 Ok::<_, serde_json::Error>(part.map(|part| (part.bytes, part.rest)))
             });
             let parts = once(ready(Ok(bytes))).chain(later);
-            (json, Body::from_stream(parts)).into_response()
+            (head, Body::from_stream(parts)).into_response()
         }
         Err(err) => {
-            tracing::error!(%err, "an answer can't be written as JSON");
+            tracing::error!(%err, "an answer can't be written");
             let body = "500: Internal Server Error".to_owned();
             health::plain((StatusCode::INTERNAL_SERVER_ERROR, body))
         }
@@ -260,7 +264,7 @@ struct Part<I> {
     rest: Option<I>,
 }
 
-/// Writes the next pieces as JSON: until there are [`PART`] bytes, or no more pieces.
+/// Writes the next pieces: until there are [`PART`] bytes, or no more pieces.
 fn write_part<I: Iterator<Item = Piece>>(mut pieces: I) -> Result<Part<I>, serde_json::Error> {
     let mut bytes = Vec::new();
     while bytes.len() < PART {

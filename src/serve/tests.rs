@@ -53,9 +53,15 @@ fn settings(dir: &Path, healthz: Option<SocketAddr>) -> ServeSettings {
         run_dir: dir.join("run"),
         healthz,
         pod_logs_dir: "/logs".into(),
+        machine: MachineLabels::default(),
         stream_idle: Duration::from_secs(60),
         sync_frequency: Duration::from_secs(60),
     }
+}
+
+/// A source that never answers.
+fn no_stats() -> StatsSource {
+    StatsSource(Arc::new(|_| Box::pin(std::future::pending())))
 }
 
 /// One that is not there.
@@ -75,6 +81,7 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
         node: watch::channel(Arc::new(node)).1,
         events: log,
         heartbeats: vec![beats],
+        stats: no_stats(),
     };
     let (sender, commands) = mpsc::channel(4);
     let server =
@@ -247,7 +254,8 @@ async fn replaces_a_dead_socket_and_spares_a_living_one() {
         let (_, heartbeat) = watch::channel(Duration::ZERO);
         let (_, _, events) = crate::event::channel();
         let probes = watch::channel(ProbeViews::new()).1;
-        let views = Views { pods, probes, node, events, heartbeats: vec![heartbeat] };
+        let (heartbeats, stats) = (vec![heartbeat], no_stats());
+        let views = Views { pods, probes, node, events, heartbeats, stats };
         Server::bind(settings(dir, None), views, mpsc::channel(1).0, runtime(), None)
     };
     let error = bind(rig.dir.path()).unwrap_err();

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock,
-    model::{Reading, Signal},
+    model::{MemoryStats, Reading, Signal, SwapStats},
 };
 use std::{
     collections::BTreeSet,
@@ -207,15 +207,21 @@ impl CgroupFiles {
     }
 
     fn working_set(&mut self) -> Result<u64, NoReading> {
+        self.use_and_stat().map(|(_, working_set, _)| working_set)
+    }
+
+    /// What is used, the working set, and the text of `memory.stat`.
+    fn use_and_stat(&mut self) -> Result<(u64, u64, String), NoReading> {
         let usage = self.usage()?;
-        let stat = CgroupMemory::parse(&self.stat.read()?, self.v1);
+        let text = self.stat.read()?.into_owned();
+        let stat = CgroupMemory::parse(&text, self.v1);
         let lacks = "it does not hold anonymous memory, page cache and what of it is inactive";
         let stat = stat.ok_or_else(|| absurd(self.stat.path(), lacks))?;
         let mut idle = stat.idle_file;
         if !stat.is_whole(usage, self.kernel()) {
             idle = idle.max(idle_of_leaves(&self.directory, self.v1));
         }
-        Ok(core::working_set(usage, idle))
+        Ok((usage, core::working_set(usage, idle), text))
     }
 
     /// The kernel's memory where `memory.stat` does not tell it.
@@ -245,6 +251,49 @@ fn idle_of_leaves(directory: &Path, v1: bool) -> u64 {
 /// Why there is no reading.
 pub fn cgroup_memory(directory: &Path) -> Result<u64, NoReading> {
     CgroupFiles::new(directory).working_set()
+}
+
+/// Memory and swap of the cgroup at this directory of the memory hierarchy; `None` when it is gone.
+/// `deep`: also what is counted beside its use.
+pub(super) fn cgroup_memory_stats(
+    directory: &Path,
+    deep: bool,
+) -> Option<(MemoryStats, Option<SwapStats>)> {
+    let mut files = CgroupFiles::new(directory);
+    let (usage, working_set, text) = files.use_and_stat().ok()?;
+    let limit = files.limit().ok().flatten();
+    let mut memory = core::memory_stats(&text, files.v1);
+    (memory.usage, memory.working_set, memory.limit) = (usage, working_set, limit);
+    let number = |name: &str| core::number(&read(&directory.join(name)).ok()?);
+    let line = |name: &str, key| core::keyed(&read(&directory.join(name)).ok()?, key);
+    let swap = if files.v1 {
+        // Only counted where the kernel was started with `swapaccount`.
+        let limit =
+            || number("memory.memsw.limit_in_bytes").filter(|limit| *limit < core::NO_LIMIT);
+        let used = core::keyed(&text, "total_swap");
+        used.map(|usage| SwapStats {
+            usage,
+            limit: limit().map(|l| l.saturating_sub(memory.limit.unwrap_or(0))),
+        })
+    } else {
+        let limit = || core::limit(&read(&directory.join("memory.swap.max")).ok()?).flatten();
+        number("memory.swap.current").map(|usage| SwapStats { usage, limit: limit() })
+    };
+    if deep {
+        (memory.max_usage, memory.limit_hits, memory.oom_kills) = match files.v1 {
+            true => (
+                number("memory.max_usage_in_bytes"),
+                number("memory.failcnt"),
+                line("memory.oom_control", "oom_kill"),
+            ),
+            false => (
+                number("memory.peak"),
+                line("memory.events", "max"),
+                line("memory.events", "oom_kill"),
+            ),
+        };
+    }
+    Some((memory, swap))
 }
 
 /// Tasks in the cgroup at this directory of the pids hierarchy.

@@ -24,6 +24,7 @@ mod memory;
 pub mod outsiders;
 mod psi;
 mod reclaim;
+mod stats;
 mod usage;
 mod walk;
 
@@ -34,7 +35,10 @@ pub use kmsg::KernelLog;
 pub use memory::{MachineReader, MemorySignal, SampleRequest, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, Reclaiming, reclaim};
-pub use usage::{ContainerPlaces, Measured, Measurer, Parts, PodPlaces};
+pub use stats::{cgroup_stats, machine_stats, network, network_of, own_stats};
+pub use usage::{
+    ContainerCgroups, ContainerPlaces, FindPlaces, Measured, Measurer, Parts, PodPlaces,
+};
 pub use walk::WalkError;
 
 use crate::model::{Readings, Signal};

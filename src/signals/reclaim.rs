@@ -88,8 +88,7 @@ impl Cache {
     fn read(stat: &Path) -> Result<Self, NoReading> {
         let text = read(stat)?;
         let field = |name: &str| {
-            core::memory_stat(&text, name)
-                .ok_or_else(|| absurd(stat, format!("it holds no {name}")))
+            core::keyed(&text, name).ok_or_else(|| absurd(stat, format!("it holds no {name}")))
         };
         Ok(Self { active: field("active_file")?, inactive: field("inactive_file")? })
     }

@@ -396,7 +396,7 @@ fn places(files: &Files) -> PodPlaces {
     PodPlaces {
         key: PodKey::new("default", "web"),
         uid: PodUid::from("u1"),
-        cgroup: Some(CgroupDirs { memory: files.path("pod"), pids: files.path("pod") }),
+        cgroup: Some(CgroupDirs::unified(files.path("pod"))),
         containers: vec![
             container("one", Some("aa11")),
             container("two", Some("bb22")),

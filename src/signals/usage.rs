@@ -11,17 +11,11 @@ use super::{
 use crate::{
     clock,
     model::{
-        CgroupDirs, ContainerId, ContainerUse, PartlyMeasured, PodKey, PodUid, PodUse, Space,
-        VolumePlace, VolumeUse,
+        CgroupDirs, ContainerId, ContainerUse, PartlyMeasured, PodKey, PodUid, PodUse, PodView,
+        Space, VolumePlace, VolumeUse,
     },
 };
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 /// Pods whose directories are walked at a time.
@@ -66,6 +60,9 @@ pub struct ContainerPlaces {
     /// Its writable layer, where the runtime has told that.
     pub layer: Option<PathBuf>,
 }
+
+/// Finds the places of a pod; `None` for what remains of one whose specification is lost.
+pub type FindPlaces = Arc<dyn Fn(&PodView) -> Option<PodPlaces> + Send + Sync>;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,14 +262,12 @@ fn from_cgroups(pod: &PodPlaces) -> Measured {
     let dirs = pod.cgroup.as_ref();
     let memory = dirs.and_then(|dirs| told("memory", cgroup_memory(&dirs.memory)));
     let processes = dirs.and_then(|dirs| told("tasks", cgroup_tasks(&dirs.pids)));
-    let below = dirs.map_or_else(BTreeMap::new, |dirs| children(&dirs.memory));
+    let below = dirs.map(ContainerCgroups::of);
     let container = |place: &ContainerPlaces| {
-        // `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope`; gone when it does not run.
-        let has = |name: &&String| place.id.as_ref().is_some_and(|id| is_of(name, id));
-        let directory = below.keys().find(has).and_then(|name| below.get(name));
+        let cgroup = below.as_ref().zip(place.id.as_ref()).and_then(|(all, id)| all.find(id));
         ContainerUse {
             name: place.name.clone(),
-            memory: directory.and_then(|directory| cgroup_memory(directory).ok()),
+            memory: cgroup.and_then(|cgroup| cgroup_memory(&cgroup.memory).ok()),
             logs: None,
             layer: None,
         }
@@ -298,12 +293,29 @@ fn from_cgroups(pod: &PodPlaces) -> Measured {
 }
 
 /// The cgroups in a pod's.
-fn children(directory: &Path) -> BTreeMap<String, PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let named =
-        directories.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry)));
-    named.map(|(name, entry)| (name, entry.path())).collect()
+#[derive(Debug)]
+pub struct ContainerCgroups<'a> {
+    pod: &'a CgroupDirs,
+    names: Vec<String>,
+}
+
+impl<'a> ContainerCgroups<'a> {
+    /// Lists what is in a pod's cgroup now.
+    #[must_use]
+    pub fn of(pod: &'a CgroupDirs) -> Self {
+        let entries = fs::read_dir(&pod.memory).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let names = directories.filter_map(|entry| entry.file_name().into_string().ok());
+        Self { pod, names: names.collect() }
+    }
+
+    /// The cgroup of a container: `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope`. `None`
+    /// when it does not run.
+    #[must_use]
+    pub fn find(&self, id: &ContainerId) -> Option<CgroupDirs> {
+        let name = self.names.iter().find(|name| is_of(name, id))?;
+        Some(self.pod.child(name))
+    }
 }
 
 /// Whether a cgroup's directory is that of a container.

@@ -55,6 +55,7 @@ pub mod runtime;
 pub mod runtime_class;
 pub mod sessions;
 pub mod shutdown;
+pub mod stats;
 pub mod stuck;
 pub mod updates;
 pub mod url;
@@ -289,6 +290,7 @@ macro_rules! containerd_scenarios {
             sessions::a_command_runs_in_a_container,
             sessions::a_session_goes_with_its_client_and_its_container,
             sessions::ports_of_a_pod_are_reached,
+            stats::statistics_tell_what_a_pod_uses,
         }
     };
 }

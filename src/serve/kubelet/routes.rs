@@ -8,7 +8,7 @@ use super::{
 use crate::{
     cri::{CriError, ExecOutput, RuntimeClient, Streams, from_cri},
     model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, k8s},
-    serve::{health, routes as local},
+    serve::{health, routes as local, stats},
 };
 use axum::{
     Json, Router,
@@ -40,6 +40,7 @@ type Pairs = Vec<(String, String)>;
 pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> Router {
     let health = health::router(api.local.health.clone());
     let pods = local::pods_router(api.local.clone());
+    let stats = stats::router(api.local.clone());
     let mut router = Router::new()
         .route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint))
         .route("/logs/", get(no_system_logs))
@@ -63,6 +64,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .with_state(api)
         .merge(health)
         .merge(pods)
+        .merge(stats)
         .fallback(health::not_found)
         .layer(middleware::from_fn_with_state(guard, guard::check))
 }

@@ -1,7 +1,7 @@
 //! `/proc/meminfo` and the memory files of cgroups.
 
 /// Beyond this a limit of cgroup v1 is none: the kernel's largest one, rounded to its page size.
-const NO_LIMIT: u64 = 1 << 62;
+pub(in crate::signals) const NO_LIMIT: u64 = 1 << 62;
 
 /// What counts of `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,8 +113,8 @@ impl CgroupMemory {
     #[must_use]
     pub(in crate::signals) fn parse(stat: &str, v1: bool) -> Option<Self> {
         let field = |name: &str| match v1 {
-            true => memory_stat(stat, &format!("total_{name}")),
-            false => memory_stat(stat, name),
+            true => keyed(stat, &format!("total_{name}")),
+            false => keyed(stat, name),
         };
         let (file, anonymous) = if v1 { ("cache", "rss") } else { ("file", "anon") };
         let (file, anonymous) = (field(file)?, field(anonymous)?);
@@ -142,9 +142,9 @@ impl CgroupMemory {
     }
 }
 
-/// A line of `memory.stat`.
+/// The number in a line `name number`, as in `memory.stat` and `cpu.stat`.
 #[must_use]
-pub(in crate::signals) fn memory_stat(text: &str, name: &str) -> Option<u64> {
+pub(in crate::signals) fn keyed(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
@@ -261,13 +261,13 @@ HugePages_Total:       0
     #[test]
     fn the_files_of_cgroups_are_read() {
         let v2 = "anon 12288\nfile 40960\nkernel 1\ninactive_file 8192\nfile_mapped 1\n";
-        assert_eq!(memory_stat(v2, "anon"), Some(12_288));
-        assert_eq!(memory_stat(v2, "file"), Some(40_960), "and not file_mapped");
-        assert_eq!(memory_stat(v2, "inactive_file"), Some(8192));
+        assert_eq!(keyed(v2, "anon"), Some(12_288));
+        assert_eq!(keyed(v2, "file"), Some(40_960), "and not file_mapped");
+        assert_eq!(keyed(v2, "inactive_file"), Some(8192));
         let v1 = "inactive_file 0\ntotal_inactive_file 596905984\n";
-        assert_eq!(memory_stat(v1, "total_inactive_file"), Some(596_905_984));
+        assert_eq!(keyed(v1, "total_inactive_file"), Some(596_905_984));
         for bad in ["", "anon", "anon x", "anonymous 3", "anon -1"] {
-            assert_eq!(memory_stat(bad, "anon"), None, "{bad}");
+            assert_eq!(keyed(bad, "anon"), None, "{bad}");
         }
         assert_eq!(working_set(10, 3), 7);
         assert_eq!(working_set(3, 10), 0, "the two are not read at the same time");

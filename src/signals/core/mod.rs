@@ -5,6 +5,7 @@ mod disk;
 mod kmsg;
 mod memory;
 mod process;
+mod stats;
 
 pub use kmsg::SystemOom;
 pub use memory::MemInfo;
@@ -12,8 +13,12 @@ pub use process::Process;
 
 pub(super) use disk::{FileSystemUse, layout, tops};
 pub(super) use kmsg::system_oom;
-pub(super) use memory::{CgroupMemory, limit, memory_stat, number, working_set};
+pub(super) use memory::{CgroupMemory, NO_LIMIT, keyed, limit, number, working_set};
 pub(super) use process::{is_below, process, tasks};
+pub(super) use stats::{
+    blkio, cpu_max, interfaces, io_stat, machine_faults, memory_stats, process_cpu, psi,
+    shares_of_weight,
+};
 
 use std::path::PathBuf;
 use thiserror::Error;

@@ -1,0 +1,33 @@
+//! Where what a pod uses is measured.
+
+use crate::{
+    cgroup::Cgroups,
+    hostfiles::HostFiles,
+    podspec::pod_cgroup_name,
+    signals::{ContainerPlaces, FindPlaces, PodPlaces},
+    volume::Volumes,
+};
+use std::sync::Arc;
+
+/// Looks among these for the places of a pod.
+pub(super) fn find_places(cgroups: Cgroups, volumes: Volumes, files: HostFiles) -> FindPlaces {
+    Arc::new(move |view| {
+        let pod = view.pod.as_deref()?;
+        let containers = view.containers.iter().map(|container| ContainerPlaces {
+            name: container.name.clone(),
+            id: Some(container.id.clone()),
+            layer: None,
+        });
+        Some(PodPlaces {
+            key: view.key.clone(),
+            uid: view.uid.clone(),
+            cgroup: cgroups.pod_dirs(&pod_cgroup_name(pod)),
+            containers: containers.collect(),
+            volumes: volumes.empty_dirs(pod, &view.uid).unwrap_or_default(),
+            logs: files.pod_log_dir(&view.key, &view.uid).ok(),
+            files: volumes.pod_dir(&view.uid).ok(),
+            runtime_files: Vec::new(),
+            runtime_dirs: Vec::new(),
+        })
+    })
+}

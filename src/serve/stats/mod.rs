@@ -1,0 +1,104 @@
+//! What containers, pods and the node have used, in the kubelet's forms: `/stats/summary`,
+//! `/metrics/resource` and `/metrics/cadvisor`.
+
+mod cadvisor;
+mod exposition;
+mod resource;
+mod summary;
+
+use super::routes::{self, App, JSON, Piece, json, listed, literal, streamed};
+use crate::model::{Stats, StatsDepth};
+use axum::{
+    Router,
+    extract::{Query, State},
+    response::Response,
+    routing::{MethodFilter, get, on},
+};
+use exposition::TEXT;
+use std::{fmt, pin::Pin, sync::Arc};
+
+/// Asks for statistics.
+#[derive(Clone)]
+pub struct StatsSource(pub CollectStats);
+
+type CollectStats = Arc<dyn Fn(StatsDepth) -> Collecting + Send + Sync>;
+type Collecting = Pin<Box<dyn Future<Output = Arc<Stats>> + Send>>;
+
+impl fmt::Debug for StatsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatsSource")
+    }
+}
+
+/// What a machine is known by in its metrics.
+#[derive(Clone, Debug, Default)]
+pub struct MachineLabels {
+    /// CPUs.
+    pub cpus: i64,
+    /// Bytes of memory.
+    pub memory_bytes: i64,
+    /// Bytes of swap.
+    pub swap_bytes: i64,
+    /// The installation.
+    pub machine_id: String,
+    /// The firmware's id of the machine.
+    pub system_uuid: String,
+    /// The boot.
+    pub boot_id: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The operating system.
+    pub os: String,
+}
+
+/// The paths, on the local socket and on the HTTPS API alike.
+pub(super) fn router(app: App) -> Router {
+    Router::new()
+        .route("/stats/summary", on(MethodFilter::GET.or(MethodFilter::POST), summary))
+        .route("/metrics/resource", get(resource))
+        .route("/metrics/cadvisor", get(cadvisor))
+        .method_not_allowed_fallback(routes::not_allowed)
+        .with_state(app)
+}
+
+/// A `Summary`.
+async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String)>>) -> Response {
+    let wants = |(name, value): &(String, String)| name == "only_cpu_and_memory" && value == "true";
+    let short = query.iter().any(wants);
+    let depth = if short { StatsDepth::Resources } else { StatsDepth::Disks };
+    let stats = (app.views.stats.0)(depth).await;
+    let of_node = {
+        let node = app.views.node.borrow();
+        let started_at = node.started_at.parse().ok();
+        summary::node(&stats.node, &node.name, started_at, short)
+    };
+    let pods: Arc<[usize]> = (0..stats.pods.len()).collect();
+    let pod = move |nth: &usize| json(&summary::pod(&stats.node, &stats.pods[*nth], short));
+    let head = [literal(b"{\"node\":"), json(&of_node), literal(b",\"pods\":[")];
+    let pieces = head.into_iter().chain(listed(&pods, pod)).chain([literal(b"]}\n")]);
+    streamed(JSON, pieces)
+}
+
+async fn resource(State(app): State<App>) -> Response {
+    let stats = (app.views.stats.0)(StatsDepth::Resources).await;
+    let families = resource::SERIES.iter().map(move |series| series.text(&stats));
+    streamed(TEXT, families.map(text))
+}
+
+async fn cadvisor(State(app): State<App>) -> Response {
+    let (stats, machine) = ((app.views.stats.0)(StatsDepth::Disks).await, app.machine);
+    let rows = cadvisor::Rows::of(stats);
+    let of_containers = cadvisor::SERIES.iter().map(move |series| series.text(&rows));
+    let of_machine = cadvisor::MACHINE.iter().map(move |(family, tell)| {
+        let (labels, value) = tell(&machine);
+        family.text(|samples| samples.put(&labels, value, None))
+    });
+    streamed(TEXT, of_containers.chain(of_machine).map(text))
+}
+
+fn text(text: String) -> Piece {
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What cgroups, network namespaces and this process have used, read from the files of the kernel.
+//! These functions block for microseconds for each cgroup.
+
+use super::{
+    core::{self, MemInfo},
+    memory::cgroup_memory_stats,
+    read,
+};
+use crate::{
+    clock,
+    model::{
+        CgroupDirs, CgroupStats, CpuStats, DeviceIo, InterfaceStats, MemoryStats, Psi, StatsDepth,
+        SwapStats, Throttling,
+    },
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// What a cgroup has used; `None` when it is gone.
+#[must_use]
+pub fn cgroup_stats(dirs: &CgroupDirs, depth: StatsDepth) -> Option<CgroupStats> {
+    let deep = depth > StatsDepth::Resources;
+    let (memory, swap) = cgroup_memory_stats(&dirs.memory, deep)?;
+    let mut stats = CgroupStats {
+        at: clock::now().wall,
+        cpu: cgroup_cpu(dirs, deep),
+        memory: Some(memory),
+        swap,
+        ..CgroupStats::default()
+    };
+    if deep {
+        let limit = || core::limit(&text(&dirs.pids, "pids.max")?).flatten();
+        stats.tasks = number(&dirs.pids, "pids.current");
+        stats.tasks_limit = limit();
+        stats.cpu_pressure = pressure(&dirs.cpu, "cpu.pressure");
+        stats.memory_pressure = pressure(&dirs.memory, "memory.pressure");
+        stats.io_pressure = pressure(&dirs.memory, "io.pressure");
+        stats.io = dirs.io.as_deref().map(|io| devices(io, dirs.is_unified())).unwrap_or_default();
+    }
+    Some(stats)
+}
+
+/// What the whole machine has used. `root` is the root cgroup.
+#[must_use]
+pub fn machine_stats(proc: &Path, root: Option<&CgroupDirs>, depth: StatsDepth) -> CgroupStats {
+    let deep = depth > StatsDepth::Resources;
+    let mut stats = CgroupStats {
+        at: clock::now().wall,
+        cpu: root.and_then(|root| cgroup_cpu(root, false)),
+        ..CgroupStats::default()
+    };
+    if let Some(Ok(info)) = text(proc, "meminfo").map(|text| MemInfo::parse(&text)) {
+        let faults = text(proc, "vmstat").map(|text| core::machine_faults(&text));
+        let (page_faults, major_page_faults) = faults.unwrap_or_default();
+        stats.memory = Some(MemoryStats {
+            usage: info.total.saturating_sub(info.free),
+            working_set: info.working_set(),
+            rss: info.anonymous,
+            cache: info.file,
+            page_faults,
+            major_page_faults,
+            limit: Some(info.total),
+            ..MemoryStats::default()
+        });
+        stats.swap = Some(SwapStats {
+            usage: info.swap_total.saturating_sub(info.swap_free),
+            limit: Some(info.swap_total),
+        });
+    }
+    if deep {
+        stats.tasks = text(proc, "loadavg").and_then(|text| core::tasks(&text));
+        let [pid_max, threads_max] = ["sys/kernel/pid_max", "sys/kernel/threads-max"]
+            .map(|name| text(proc, name).and_then(|text| core::number(&text)));
+        stats.tasks_limit = pid_max.zip(threads_max).map(|(pids, threads)| pids.min(threads));
+        stats.cpu_pressure = pressure(proc, "pressure/cpu");
+        stats.memory_pressure = pressure(proc, "pressure/memory");
+        stats.io_pressure = pressure(proc, "pressure/io");
+    }
+    stats
+}
+
+/// What this process has used.
+#[must_use]
+pub fn own_stats(proc: &Path) -> CgroupStats {
+    let own = proc.join("self");
+    let times = text(&own, "stat").and_then(|text| core::process_cpu(&text));
+    let process = text(&own, "status").and_then(|text| core::process(&text));
+    CgroupStats {
+        at: clock::now().wall,
+        cpu: times.map(|(user, system)| CpuStats {
+            usage: user + system,
+            user,
+            system,
+            ..CpuStats::default()
+        }),
+        memory: process.as_ref().map(|process| MemoryStats {
+            usage: process.resident,
+            working_set: process.resident,
+            rss: process.resident,
+            ..MemoryStats::default()
+        }),
+        tasks: process.map(|process| process.threads),
+        ..CgroupStats::default()
+    }
+}
+
+/// The network interfaces that the processes of a cgroup see; empty when it has none. `dirs` is a
+/// pod's cgroup or that of one of its containers.
+#[must_use]
+pub fn network_of(proc: &Path, dirs: &CgroupDirs) -> Vec<InterfaceStats> {
+    let Some(pid) = any_process(&dirs.memory) else { return Vec::new() };
+    network(proc, &pid)
+}
+
+/// The network interfaces that a process sees.
+#[must_use]
+pub fn network(proc: &Path, pid: &str) -> Vec<InterfaceStats> {
+    let path = proc.join(pid);
+    text(&path, "net/dev").map(|text| core::interfaces(&text)).unwrap_or_default()
+}
+
+/// A process in the cgroup or in one right below it.
+fn any_process(directory: &Path) -> Option<String> {
+    let first = |directory: &Path| {
+        let processes = text(directory, "cgroup.procs")?;
+        processes.lines().next().map(str::to_owned)
+    };
+    first(directory).or_else(|| {
+        let entries = fs::read_dir(directory).ok()?.flatten();
+        let mut below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        below.find_map(|entry| first(&entry.path()))
+    })
+}
+
+fn cgroup_cpu(dirs: &CgroupDirs, deep: bool) -> Option<CpuStats> {
+    let stat = text(&dirs.cpu, "cpu.stat");
+    let told = |name: &str| core::keyed(stat.as_deref()?, name);
+    let mut cpu = if dirs.is_unified() {
+        let micros = |name: &str| told(name).map(Duration::from_micros);
+        CpuStats {
+            usage: micros("usage_usec")?,
+            user: micros("user_usec").unwrap_or_default(),
+            system: micros("system_usec").unwrap_or_default(),
+            ..CpuStats::default()
+        }
+    } else {
+        let nanos = |name: &str| number(&dirs.cpuacct, name).map(Duration::from_nanos);
+        CpuStats {
+            usage: nanos("cpuacct.usage")?,
+            user: nanos("cpuacct.usage_user").unwrap_or_default(),
+            system: nanos("cpuacct.usage_sys").unwrap_or_default(),
+            ..CpuStats::default()
+        }
+    };
+    if !deep {
+        return Some(cpu);
+    }
+    let quota = if dirs.is_unified() {
+        cpu.shares = number(&dirs.cpu, "cpu.weight").map(core::shares_of_weight);
+        text(&dirs.cpu, "cpu.max").and_then(|text| core::cpu_max(&text))
+    } else {
+        cpu.shares = number(&dirs.cpu, "cpu.shares");
+        // -1 for none is no number.
+        number(&dirs.cpu, "cpu.cfs_quota_us").zip(number(&dirs.cpu, "cpu.cfs_period_us"))
+    };
+    cpu.throttling = quota.map(|(quota_micros, period_micros)| Throttling {
+        quota_micros,
+        period_micros,
+        periods: told("nr_periods").unwrap_or(0),
+        throttled_periods: told("nr_throttled").unwrap_or(0),
+        throttled: told("throttled_usec")
+            .map(Duration::from_micros)
+            .or_else(|| told("throttled_time").map(Duration::from_nanos))
+            .unwrap_or_default(),
+    });
+    Some(cpu)
+}
+
+fn devices(directory: &Path, unified: bool) -> Vec<DeviceIo> {
+    let told = |name: &str| text(directory, name).unwrap_or_default();
+    let mut devices = match unified {
+        true => core::io_stat(&told("io.stat")),
+        false => core::blkio(
+            &told("blkio.throttle.io_service_bytes"),
+            &told("blkio.throttle.io_serviced"),
+        ),
+    };
+    for io in &mut devices {
+        let (major, minor) = io.device;
+        let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let target = fs::read_link(link).ok();
+        let name = target.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+        io.path = name.map(|name| format!("/dev/{name}")).unwrap_or_default();
+    }
+    devices
+}
+
+fn pressure(directory: &Path, name: &str) -> Option<Psi> {
+    core::psi(&text(directory, name)?)
+}
+
+fn number(directory: &Path, name: &str) -> Option<u64> {
+    core::number(&text(directory, name)?)
+}
+
+fn text(directory: &Path, name: &str) -> Option<String> {
+    read(&directory.join(name)).ok()
+}

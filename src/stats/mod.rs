@@ -1,0 +1,258 @@
+//! What containers, pods and the node have used, collected when a client asks for it.
+//!
+//! ```text
+//!  request ─► Collector ─┬─► cgroups, /proc: read now, unless that was done within a second
+//!                        ├─► rates: CPU time since an earlier reading
+//!                        ├─► readings of the disks, which the evictions have anyway
+//!                        └─► survey: logs, volumes, writable layers, once a period
+//! ```
+//!
+//! Nothing is read while nobody asks. Clients that ask at the same time share one collection.
+
+mod rates;
+mod survey;
+
+use crate::{
+    blocking::STATS,
+    cgroup::Cgroups,
+    clock,
+    cri::RuntimeClient,
+    model::{
+        CgroupStats, ContainerStats, FsStats, MeasuredSpace, NodeStats, Now, PodStats, PodView,
+        PodViews, Signal, Space, Stats, StatsDepth, k8s,
+    },
+    signals::{self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, PodPlaces},
+};
+use jiff::Timestamp;
+use rates::Rates;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use survey::{Survey, Surveys};
+use tokio::sync::{Mutex, watch};
+
+/// A collection that is younger answers further requests.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The parts of the agent that statistics are collected from.
+pub struct StatsParts {
+    /// The cgroups of pods.
+    pub cgroups: Cgroups,
+    /// The runtime, for writable layers.
+    pub runtime: RuntimeClient,
+    /// Finds what is measured of a pod.
+    pub places: FindPlaces,
+    /// Every pod's view.
+    pub pods: watch::Receiver<Arc<PodViews>>,
+    /// Readings of the disks.
+    pub disks: DiskReadings,
+    /// `volumeStatsAggPeriod`: time between two surveys of file systems; `None`: there are none.
+    pub survey_period: Option<Duration>,
+}
+
+/// Collects statistics. Cheap to clone; all clones share what was collected.
+#[derive(Clone)]
+pub struct Collector {
+    parts: Arc<StatsParts>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    latest: Option<Collected>,
+    rates: Rates,
+    surveys: Surveys,
+}
+
+struct Collected {
+    depth: StatsDepth,
+    /// Boot time.
+    at: Duration,
+    stats: Arc<Stats>,
+}
+
+impl Collector {
+    /// A collector that has read nothing yet.
+    #[must_use]
+    pub fn new(parts: StatsParts) -> Self {
+        Self { parts: Arc::new(parts), state: Arc::default() }
+    }
+
+    /// The use of the node and its pods, not older than a second. What is measured once a period is
+    /// as old as it says.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but the answer.
+    pub async fn collect(&self, depth: StatsDepth) -> Arc<Stats> {
+        let mut state = self.state.lock().await;
+        let now = clock::now();
+        let usable = |latest: &&Collected| {
+            latest.depth >= depth && now.boot.saturating_sub(latest.at) < FRESH
+        };
+        if let Some(latest) = state.latest.as_ref().filter(usable) {
+            return Arc::clone(&latest.stats);
+        }
+        let pods = self.pods();
+        let survey = match (depth, self.parts.survey_period) {
+            (StatsDepth::Disks, Some(period)) => {
+                let measured = pods.iter().map(|(_, places)| places.clone()).collect();
+                state.surveys.latest(measured, &self.parts.runtime, period).await
+            }
+            _ => None,
+        };
+        let (parts, disks) = (Arc::clone(&self.parts), self.parts.disks.latest.borrow().clone());
+        // The files of the kernel answer within microseconds, but there are hundreds of them.
+        let read = STATS.run(move || {
+            let pods = pods.iter().map(|(view, places)| pod_stats(&parts, view, places, depth));
+            let pods = pods.collect();
+            Stats { node: node_stats(&parts.cgroups, &disks, depth), pods }
+        });
+        let Ok(mut stats) = read.await else { return Arc::new(nothing(now)) };
+        if let Some(survey) = survey {
+            stats.node.images_bytes = survey.images_bytes;
+            stats.pods.iter_mut().for_each(|pod| put_space(pod, &survey));
+        }
+        state.rates.put(&mut stats, clock::now().boot);
+        let stats = Arc::new(stats);
+        state.latest = Some(Collected { depth, at: now.boot, stats: Arc::clone(&stats) });
+        stats
+    }
+
+    /// The pods of which a container runs, and where they are measured.
+    fn pods(&self) -> Vec<(Arc<PodView>, PodPlaces)> {
+        let views = Arc::clone(&self.parts.pods.borrow());
+        let running = |view: &&Arc<PodView>| {
+            !view.ended && view.containers.iter().any(|one| one.running_since.is_some())
+        };
+        let place = |view: &Arc<PodView>| Some((Arc::clone(view), (self.parts.places)(view)?));
+        views.values().filter(running).filter_map(place).collect()
+    }
+}
+
+/// What is told when reading has crashed.
+fn nothing(now: Now) -> Stats {
+    let none = CgroupStats { at: now.wall, ..CgroupStats::default() };
+    Stats {
+        node: NodeStats {
+            booted_at: booted_at(now),
+            machine: none.clone(),
+            agent: none,
+            pods: None,
+            network: Vec::new(),
+            root_fs: None,
+            image_fs: None,
+            container_fs: None,
+            images_bytes: None,
+        },
+        pods: Vec::new(),
+    }
+}
+
+fn booted_at(now: Now) -> Timestamp {
+    now.wall.checked_sub(now.boot).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn node_stats(cgroups: &Cgroups, disks: &DiskSample, depth: StatsDepth) -> NodeStats {
+    let (proc, now) = (Path::new("/proc"), clock::now());
+    let pods = cgroups.kubepods_dirs();
+    let fs = |bytes, inodes| fs_stats(disks, bytes, inodes, now);
+    let root_fs = fs(Signal::NodefsAvailable, Signal::NodefsInodesFree);
+    let image_fs = fs(Signal::ImagefsAvailable, Signal::ImagefsInodesFree);
+    let container_fs = fs(Signal::ContainerfsAvailable, Signal::ContainerfsInodesFree);
+    NodeStats {
+        booted_at: booted_at(now),
+        machine: signals::machine_stats(proc, cgroups.root_dirs().as_ref(), depth),
+        agent: signals::own_stats(proc),
+        pods: pods.and_then(|dirs| signals::cgroup_stats(&dirs, depth)),
+        network: match depth {
+            StatsDepth::Resources => Vec::new(),
+            StatsDepth::Kernel | StatsDepth::Disks => signals::network(proc, "self"),
+        },
+        // Where they lie on one file system, only the first is read.
+        container_fs: container_fs.or(image_fs).or(root_fs),
+        image_fs: image_fs.or(root_fs),
+        root_fs,
+        images_bytes: None,
+    }
+}
+
+fn fs_stats(disks: &DiskSample, bytes: Signal, inodes: Signal, now: Now) -> Option<FsStats> {
+    let read = disks.sample.readings.get(&bytes)?;
+    let inodes = disks.sample.readings.get(&inodes);
+    Some(FsStats {
+        at: now.wall.checked_sub(now.boot.saturating_sub(read.at)).unwrap_or(now.wall),
+        bytes: (read.available, read.capacity),
+        inodes: inodes.map(|inodes| (inodes.available, inodes.capacity)),
+    })
+}
+
+fn pod_stats(
+    parts: &StatsParts,
+    view: &PodView,
+    places: &PodPlaces,
+    depth: StatsDepth,
+) -> PodStats {
+    let dirs = places.cgroup.as_ref();
+    let below = dirs.map(ContainerCgroups::of);
+    let path = |memory: &PathBuf| parts.cgroups.path_of(memory).unwrap_or_default();
+    let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+    let containers = view.containers.iter().filter_map(|container| {
+        let started_at = container.running_since?;
+        let cgroup = below.as_ref().and_then(|below| below.find(&container.id));
+        Some(ContainerStats {
+            name: container.name.clone(),
+            id: container.id.as_str().into(),
+            image: spec.and_then(|spec| image_of(spec, &container.name)).unwrap_or_default().into(),
+            started_at,
+            cgroup: cgroup.as_ref().map(|dirs| path(&dirs.memory)).unwrap_or_default(),
+            stats: cgroup.and_then(|dirs| signals::cgroup_stats(&dirs, depth)),
+            layer: None,
+            logs: None,
+        })
+    });
+    let has_network =
+        depth > StatsDepth::Resources && spec.is_some_and(|spec| spec.host_network != Some(true));
+    PodStats {
+        key: view.key.clone(),
+        uid: view.uid.clone(),
+        started_at: view.status.start_time.as_ref().map(|time| time.0),
+        cgroup: dirs.map(|dirs| path(&dirs.memory)).unwrap_or_default(),
+        containers: containers.collect(),
+        stats: dirs.and_then(|dirs| signals::cgroup_stats(dirs, depth)),
+        network: match dirs.filter(|_| has_network) {
+            Some(dirs) => signals::network_of(Path::new("/proc"), dirs),
+            None => Vec::new(),
+        },
+        volumes: Vec::new(),
+        ephemeral_storage: None,
+    }
+}
+
+fn image_of<'a>(spec: &'a k8s::PodSpec, container: &str) -> Option<&'a str> {
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.find(|one| one.name == container)?.image.as_deref()
+}
+
+/// Fills in what a survey has found of a pod.
+fn put_space(pod: &mut PodStats, survey: &Survey) {
+    let Some(found) = survey.pods.get(&pod.uid) else { return };
+    let measured = |space: Space| MeasuredSpace { space, at: survey.at };
+    for container in &mut pod.containers {
+        let found = found.containers.iter().find(|one| one.name == container.name);
+        container.layer = found.and_then(|one| one.layer).map(measured);
+        container.logs = found.and_then(|one| one.logs).map(measured);
+    }
+    let volumes = found.volumes.iter();
+    pod.volumes =
+        volumes.filter_map(|one| Some((one.name.clone(), measured(one.space?)))).collect();
+    let on_disk = found.volumes.iter().filter(|one| !one.in_memory).filter_map(|one| one.space);
+    let layers = found.containers.iter().filter_map(|one| one.layer);
+    let others = [found.logs, found.files, found.runtime_files].into_iter().flatten();
+    pod.ephemeral_storage =
+        on_disk.chain(layers).chain(others).reduce(|all, one| all + one).map(measured);
+}
+
+#[cfg(test)]
+mod tests;

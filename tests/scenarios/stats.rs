@@ -1,0 +1,175 @@
+//! What containers and pods have used, in the kubelet's forms, on real ones.
+
+use crate::support::{
+    agent::Settings,
+    images::BUSYBOX,
+    manifest::Pod,
+    status::get,
+    world::{Kind, World},
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+/// Writes 3 MiB into its layer, 2 and 1 into its volumes, half a one into its log, keeps 16 in
+/// memory, and uses as much CPU as it is let.
+const USES: &str = "head -c 3145728 /dev/zero >/layer; head -c 2097152 /dev/zero >/disk/file; \
+    head -c 1048576 /dev/zero >/memory/file; head -c 16777216 /dev/zero >/held/file; \
+    yes a line for the log | head -c 524288; while true; do :; done";
+
+/// A pod that uses something of everything: a tenth of a CPU, 64 MiB at most.
+fn user() -> Pod {
+    let mount = |name: &str| json!({ "name": name, "mountPath": format!("/{name}") });
+    let memory = json!({ "medium": "Memory" });
+    Pod::with_main("user", USES)
+        .set("containers/0/image", BUSYBOX)
+        .set("containers/0/resources", json!({ "limits": { "cpu": "100m", "memory": "64Mi" } }))
+        .set("containers/0/volumeMounts", json!([mount("disk"), mount("memory"), mount("held")]))
+        .set(
+            "volumes",
+            json!([
+                { "name": "disk", "emptyDir": {} },
+                { "name": "memory", "emptyDir": memory },
+                { "name": "held", "emptyDir": memory },
+            ]),
+        )
+}
+
+fn asked(world: &World, path: &str) -> String {
+    get(&world.agent.run_dir().join("nodelet.sock"), path).unwrap_or_default()
+}
+
+fn summary(world: &World) -> Value {
+    serde_json::from_str(&asked(world, "/stats/summary")).unwrap_or_default()
+}
+
+fn pod<'a>(summary: &'a Value, name: &str) -> &'a Value {
+    let all = summary["pods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_it = |pod: &&Value| pod["podRef"]["name"].as_str().is_some_and(|n| n.starts_with(name));
+    all.iter().find(is_it).unwrap_or(&Value::Null)
+}
+
+#[track_caller]
+fn within(value: &Value, low: u64, high: u64) -> u64 {
+    let number = value.as_u64().unwrap_or_else(|| panic!("no number: {value}"));
+    assert!((low..=high).contains(&number), "{number} is not between {low} and {high}");
+    number
+}
+
+/// The value of the first sample whose name and labels contain these texts.
+fn sample(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let of_name = text
+        .lines()
+        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+    let mut found = of_name.filter(|line| labels.iter().all(|label| line.contains(label)));
+    let line = found.next()?;
+    line.rsplit_once('}')
+        .map_or(line.strip_prefix(name)?, |(_, rest)| rest)
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+pub fn statistics_tell_what_a_pod_uses(kind: Kind) {
+    let settings = Settings::for_kind(kind).kubelet("volumeStatsAggPeriod: 1s\n");
+    let world = World::start_with(kind, &settings);
+    world.drop_pod(&user());
+    world.drop_pod(&Pod::running("idle"));
+    world.wait_running("user");
+    world.wait_running("idle");
+    // The runtime measures layers every ten seconds.
+    let measured = |summary: &Value| {
+        let container = &pod(summary, "user")["containers"][0];
+        container["rootfs"]["usedBytes"].as_u64() >= Some(3 * MIB)
+            && container["logs"]["usedBytes"].as_u64() >= Some(MIB / 2)
+            && container["cpu"]["usageNanoCores"].as_u64().is_some_and(|rate| rate > 50_000_000)
+    };
+    let found = world.wait_until("all of it is measured", || summary(&world), measured);
+    let user = pod(&found, "user");
+    let container = &user["containers"][0];
+    assert_eq!(container["name"], "main");
+    let used = |volume: &str| {
+        let all = user["volume"].as_array().unwrap();
+        &all.iter().find(|one| one["name"] == volume).unwrap()["usedBytes"]
+    };
+    within(used("disk"), 2 * MIB, 2 * MIB + MIB / 4);
+    within(used("memory"), MIB, MIB + MIB / 4);
+    within(used("held"), 16 * MIB, 17 * MIB);
+    within(&user["ephemeral-storage"]["usedBytes"], 5 * MIB + MIB / 2, 8 * MIB);
+    // A tenth of a CPU, and what the kernel lets it have in bursts.
+    within(&container["cpu"]["usageNanoCores"], 50_000_000, 150_000_000);
+    let memory = within(&container["memory"]["workingSetBytes"], 17 * MIB, 64 * MIB);
+    within(&container["memory"]["availableBytes"], 64 * MIB - memory, 64 * MIB - memory);
+    within(&user["memory"]["workingSetBytes"], memory, 70 * MIB);
+    within(&user["process_stats"]["process_count"], 2, 10);
+    within(&pod(&found, "idle")["cpu"]["usageNanoCores"], 0, 20_000_000);
+    // The pod has its own network, of which the node's is none.
+    assert_eq!(user["network"]["name"], "eth0");
+    let node = &found["node"];
+    assert_eq!(node["nodeName"], "node1");
+    within(&node["memory"]["workingSetBytes"], 64 * MIB, u64::MAX);
+    within(&node["cpu"]["usageCoreNanoSeconds"], 1_000_000_000, u64::MAX);
+    let capacity = node["fs"]["capacityBytes"].as_u64().unwrap();
+    within(&node["fs"]["usedBytes"], MIB, capacity);
+    within(&node["runtime"]["imageFs"]["usedBytes"], 1, capacity);
+    let systems: Vec<_> =
+        node["systemContainers"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(systems, ["kubelet", "pods"]);
+    let own = &node["systemContainers"][0]["memory"]["rssBytes"];
+    within(own, world.agent.usage().anon_kib * 1024, 200 * MIB);
+
+    tells_machines(&world);
+    short_is_short(&world);
+    world.remove("user.yaml");
+    world.wait_until("the pod is gone", || summary(&world), |all| pod(all, "user").is_null());
+    assert_eq!(sample(&asked(&world, "/metrics/cadvisor"), "container_threads", &["user-"]), None);
+    world.finish();
+}
+
+/// The same in the text format of Prometheus.
+fn tells_machines(world: &World) {
+    let resource = asked(world, "/metrics/resource");
+    let of_container = ["container=\"main\"", "namespace=\"default\"", "pod=\"user-node1\""];
+    let read = |name: &str, labels: &[&str]| sample(&resource, name, labels).unwrap();
+    let cpu = read("container_cpu_usage_seconds_total", &of_container);
+    assert!(cpu > 0.1, "{cpu}");
+    assert!(read("pod_cpu_usage_seconds_total", &of_container[1..]) >= cpu);
+    assert!(read("node_cpu_usage_seconds_total", &[]) > cpu);
+    assert!(read("container_memory_working_set_bytes", &of_container) > 16.0 * 1024.0 * 1024.0);
+    assert!(read("container_start_time_seconds", &of_container) > 1.7e9);
+    assert!(read("resource_scrape_error", &[]) == 0.0);
+
+    let cadvisor = asked(world, "/metrics/cadvisor");
+    let read = |name: &str, labels: &[&str]| {
+        sample(&cadvisor, name, labels)
+            .unwrap_or_else(|| panic!("no {name} {labels:?}:\n{cadvisor}"))
+    };
+    let image = format!("image=\"{BUSYBOX}\"");
+    let mut labels = of_container.to_vec();
+    labels.extend([&*image, "name=\"", "id=\"/"]);
+    assert!(
+        read("container_cpu_usage_seconds_total", &[&labels[..], &["cpu=\"total\""]].concat())
+            >= cpu
+    );
+    assert!(read("container_memory_working_set_bytes", &labels) > 16.0 * 1024.0 * 1024.0);
+    assert!(read("container_spec_memory_limit_bytes", &labels) == 64.0 * 1024.0 * 1024.0);
+    assert!(read("container_spec_cpu_quota", &labels) == 10_000.0);
+    assert!(read("container_cpu_cfs_throttled_periods_total", &labels) > 1.0);
+    assert!(read("container_fs_usage_bytes", &labels) >= 3.0 * 1024.0 * 1024.0);
+    assert!(read("container_threads", &labels) >= 1.0);
+    let pod = ["container=\"\"", "image=\"\"", "pod=\"user-node1\""];
+    let on_network = [&pod[..], &["interface=\"eth0\""]].concat();
+    assert!(read("container_network_receive_packets_total", &on_network) >= 0.0);
+    assert!(read("container_memory_working_set_bytes", &["id=\"/\""]) > 0.0);
+    assert!(read("machine_cpu_cores", &["boot_id=\""]) >= 1.0);
+}
+
+fn short_is_short(world: &World) {
+    let text = asked(world, "/stats/summary?only_cpu_and_memory=true");
+    let short: Value = serde_json::from_str(&text).unwrap();
+    let user = pod(&short, "user");
+    assert!(user["containers"][0]["memory"]["workingSetBytes"].is_u64(), "{user}");
+    assert!(user["network"].is_null() && user["volume"].is_null(), "{user}");
+    assert!(short["node"]["fs"].is_null() && short["node"]["memory"].is_object());
+}
