@@ -5,7 +5,7 @@ use crate::{
     admission::{Allocatable, Capacity},
     cri::RuntimeClient,
     machine::{self, NodeIps},
-    model::{CloudProvider, NodeConditions, NodeView, k8s},
+    model::{CloudProvider, KUBELET_VERSION, NodeConditions, NodeView, k8s},
     node::{NodeReport, resources},
     publish::PublishIfChanged as _,
 };
@@ -19,9 +19,6 @@ const IMAGES_PERIOD: Duration = Duration::from_secs(30);
 const IMAGES_PATIENCE: Duration = Duration::from_secs(1);
 /// Names of an image that are listed.
 const IMAGE_NAMES: usize = 5;
-/// The Kubernetes release whose node agent this one stands for.
-const KUBELET_VERSION: &str = concat!("v1.36.0+nodelet.", env!("CARGO_PKG_VERSION"));
-
 /// What the configuration says about the report.
 pub struct NodeReportSettings {
     /// `nodeStatusUpdateFrequency`

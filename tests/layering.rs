@@ -69,6 +69,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("clock", Shared),
     ("dbus", Shared),
     ("files", Shared),
+    ("metrics", Shared),
     ("program", Shared),
     ("publish", Shared),
     ("notify", Leaf),

@@ -264,7 +264,8 @@ pub(super) fn spawn_all(
     let served =
         Served { views, commands, loops, looks: keeper.looks(), runtime: of_sessions, kubelet };
     tasks.spawn(named("own directories", keeper.run(shutdown.clone())));
-    serve(config, serve_settings(config, &capacity), served, (tasks, shutdown))?;
+    let settings = serve_settings(config, &capacity, host.cgroups.version());
+    serve(config, settings, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
 }
 

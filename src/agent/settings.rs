@@ -117,18 +117,22 @@ pub(super) fn gc_settings(config: &Config) -> GcSettings {
     }
 }
 
-pub(super) fn serve_settings(config: &Config, capacity: &NodeCapacity) -> ServeSettings {
+pub(super) fn serve_settings(
+    config: &Config,
+    capacity: &NodeCapacity,
+    cgroups: CgroupVersion,
+) -> ServeSettings {
     ServeSettings {
         run_dir: config.paths.run_dir.clone(),
         healthz: config.health.address,
         pod_logs_dir: config.paths.pod_logs_dir.clone(),
-        machine: machine_labels(capacity),
+        machine: machine_labels(capacity, cgroups),
         stream_idle: config.server.stream_idle,
         sync_frequency: config.pods.sync_frequency,
     }
 }
 
-fn machine_labels(capacity: &NodeCapacity) -> MachineLabels {
+fn machine_labels(capacity: &NodeCapacity, cgroups: CgroupVersion) -> MachineLabels {
     let root = Path::new("/");
     MachineLabels {
         cpus: capacity.cpu_milli / 1000,
@@ -139,6 +143,10 @@ fn machine_labels(capacity: &NodeCapacity) -> MachineLabels {
         boot_id: machine::boot_id(root),
         kernel: machine::kernel_release(),
         os: machine::os_image(root),
+        cgroup_version: match cgroups {
+            CgroupVersion::V1 => 1,
+            CgroupVersion::V2 => 2,
+        },
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     ApiError, Credentials, REQUEST_DEADLINE, answer,
     tls::{self, TlsError},
 };
+use crate::metrics::metrics;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Bytes;
@@ -183,7 +184,9 @@ fn client(connector: &Connector, authorization: watch::Receiver<Option<HeaderVal
     timed.set_connect_timeout(Some(CONNECT));
     let client: HttpClient<_, Full<Bytes>> = builder(PING_AFTER, PING_ANSWER).build(timed);
     let (server, headers) = (Arc::clone(&connector.server), connector.headers.clone());
+    let host: Arc<str> = server.trim_start_matches("https://").into();
     ApiClient::new(move |mut request| {
+        let method = request.method().clone();
         request.headers_mut().extend(headers.clone());
         if let Some(value) = &*authorization.borrow() {
             request.headers_mut().insert(header::AUTHORIZATION, value.clone());
@@ -192,7 +195,17 @@ fn client(connector: &Connector, authorization: watch::Receiver<Option<HeaderVal
             *request.uri_mut() = uri;
             client.request(request)
         });
-        async { Ok(answering?.await?.map(|body| body.map_err(Into::into).boxed_unsync())) }
+        let host = Arc::clone(&host);
+        async move {
+            let answer = match answering {
+                Ok(answering) => answering.await.map_err(BoxError::from),
+                Err(error) => Err(error.into()),
+            };
+            let status = answer.as_ref().ok().map(Response::status);
+            let code = status.as_ref().map_or("<error>", |status| status.as_str());
+            metrics().api_requests.with_label_values(&[code, &*host, method.as_str()]).inc();
+            Ok(answer?.map(|body| body.map_err(Into::into).boxed_unsync()))
+        }
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{ApiError, Clients, Link, Pause, Trouble, Verb, call, jitter};
 use crate::{
     clock,
+    metrics::{metrics, unix},
     node::{self, NodeRef},
 };
 use k8s_openapi::api::coordination::v1::Lease;
@@ -78,6 +79,8 @@ impl LeaseTask {
         let now = clock::now().wall;
         match outcome {
             Ok(lease) => {
+                metrics().lease_renewals.with_label_values(&["success"]).inc();
+                metrics().lease_renewed_at.set(unix(now));
                 *last = Some(lease);
                 pause.reset();
                 self.published.send_modify(|state| {
@@ -91,6 +94,7 @@ impl LeaseTask {
                 period + jitter(period / 25)
             }
             Err(error) => {
+                metrics().lease_renewals.with_label_values(&["error"]).inc();
                 self.published.send_modify(|state| {
                     if Trouble::note(&mut state.trouble, error.to_string(), now) {
                         tracing::warn!(err = %error, "cannot renew the lease");

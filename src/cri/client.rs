@@ -2,10 +2,13 @@
 //! opened anew by the next call after it broke.
 
 use super::{CriError, v1};
-use crate::model::{ContainerId, PodKey, SandboxId, ToldDriver, k8s};
+use crate::{
+    metrics::metrics,
+    model::{ContainerId, PodKey, SandboxId, ToldDriver, k8s},
+};
 use hyper_util::rt::TokioIo;
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, time::Instant};
 use tonic::{
     Request, Response, Status,
     transport::{Channel, Endpoint, Uri},
@@ -355,7 +358,9 @@ impl RuntimeClient {
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CriError> {
+        let begun = Instant::now();
         let answer = answer.await;
+        metrics().runtime_called(call, begun.elapsed(), answer.is_err());
         Ok(answer.map_err(|s| CriError::from_status(&s, call, &self.endpoint))?.into_inner())
     }
 
@@ -375,7 +380,11 @@ pub(super) async fn within<T>(
     endpoint: &str,
     answer: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CriError> {
-    match tokio::time::timeout(deadline, answer).await {
+    let begun = Instant::now();
+    let answer = tokio::time::timeout(deadline, answer).await;
+    let failed = !matches!(answer, Ok(Ok(_)));
+    metrics().runtime_called(call, begun.elapsed(), failed);
+    match answer {
         Ok(answer) => {
             Ok(answer.map_err(|s| CriError::from_status(&s, call, endpoint))?.into_inner())
         }

@@ -5,7 +5,9 @@ use super::{
     client::{gone_is_done, within},
     v1,
 };
+use crate::metrics::metrics;
 use std::{collections::BTreeMap, future::Future, path::PathBuf};
+use tokio::time::Instant;
 use tonic::{Response, Status};
 
 /// An image that is present.
@@ -57,7 +59,10 @@ impl RuntimeClient {
         let request = v1::RemoveImageRequest { image: Some(image_spec(id, None)) };
         let mut images = self.images.clone();
         let error = |s: Status| CriError::from_status(&s, "RemoveImage", &self.image_endpoint);
-        gone_is_done(images.remove_image(request).await.map_err(error))
+        let begun = Instant::now();
+        let removed = images.remove_image(request).await;
+        metrics().runtime_called("RemoveImage", begun.elapsed(), removed.is_err());
+        gone_is_done(removed.map_err(error))
     }
 
     /// Where images and writable layers lie.
@@ -116,7 +121,9 @@ impl RuntimeClient {
         let image = Some(image_spec(image, annotations));
         let request = v1::PullImageRequest { image, auth, sandbox_config };
         let mut images = self.images.clone();
+        let begun = Instant::now();
         let answer = images.pull_image(request).await;
+        metrics().runtime_called("PullImage", begun.elapsed(), answer.is_err());
         let error = |s: Status| CriError::from_status(&s, "PullImage", &self.image_endpoint);
         Ok(answer.map_err(error)?.into_inner().image_ref)
     }

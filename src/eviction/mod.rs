@@ -25,6 +25,7 @@ use crate::{
     cri::RuntimeClient,
     event::{Annotations, Recorder},
     image::gc::{FreeRequest, Freed},
+    metrics::metrics,
     model::{
         DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders,
         PressureView,
@@ -270,7 +271,8 @@ impl EvictionTask {
                 let message = threshold_met_message(*signal);
                 self.record_node_event(EventKind::Warning, "EvictionThresholdMet", message);
             }
-            ReliefAction::ReportEviction { key, uid, message, annotations } => {
+            ReliefAction::ReportEviction { key, uid, cause, message, annotations } => {
+                metrics().evictions.with_label_values(&[&*cause.name()]).inc();
                 let (key, uid) = (key.clone(), uid.clone());
                 let target = EventTarget::Pod { key, uid, field_path: None };
                 let (kind, message) = (EventKind::Warning, message.clone());
@@ -289,6 +291,7 @@ impl EvictionTask {
                 tracing::info!(%pod, "an evicted pod is killed now, before the end of its grace period");
             }
             ReliefAction::ReportComeback(pod) => {
+                metrics().comebacks.inc();
                 tracing::info!(%pod, "an evicted pod may start again");
             }
             ReliefAction::ReportSpared { key, signal, why } => {

@@ -14,6 +14,7 @@ use crate::{
         gc::{self, FreeRequest, Freed, GcPlan, GcSettings, ImageHistory, Removable},
     },
     machine,
+    metrics::metrics,
     model::{Event, PodViews, Signal},
     podspec::all_images,
     signals::DiskReadings,
@@ -143,7 +144,7 @@ impl ImageGcTask {
         }
         let mut order = plan.too_old(&self.parts.settings);
         if !order.is_empty() {
-            self.remove(&order, None).await;
+            self.remove(&order, None, "age").await;
         }
         let reading = self
             .parts
@@ -159,7 +160,7 @@ impl ImageGcTask {
             Ok(None) => {}
             Ok(Some(wanted)) => {
                 order = plan.removable.into_iter().filter(|image| !order.contains(image)).collect();
-                let freed = self.remove(&order, Some(wanted)).await.bytes();
+                let freed = self.remove(&order, Some(wanted), "space").await.bytes();
                 if freed < wanted {
                     self.record(gc::not_enough(reading.available, reading.capacity, freed));
                 }
@@ -172,7 +173,7 @@ impl ImageGcTask {
     async fn free(&mut self, wanted: Option<u64>) -> Freed {
         let Some(plan) = self.plan().await else { return Freed::default() };
         self.save().await;
-        self.remove(&plan.removable, wanted).await
+        self.remove(&plan.removable, wanted, "space").await
     }
 
     /// The images that may be removed now; `None` when the runtime does not list them.
@@ -206,10 +207,17 @@ impl ImageGcTask {
         Some(gc::plan(&look.present, &look.in_use, &self.history, &self.parts.settings, now))
     }
 
-    async fn remove(&self, order: &[Removable], wanted: Option<u64>) -> Freed {
+    async fn remove(
+        &self,
+        order: &[Removable],
+        wanted: Option<u64>,
+        reason: &'static str,
+    ) -> Freed {
         let available = || self.parts.disks.newer(Signal::ImagefsAvailable);
         let began = clock::now().boot;
         let freed = gc::remove(&self.parts.runtime, order, wanted, available).await;
+        let removed = metrics().images_removed.with_label_values(&[reason]);
+        removed.inc_by(u64::try_from(freed.removed.len()).unwrap_or(u64::MAX));
         let gone: Vec<&str> = freed.removed.iter().map(|image| image.id.as_str()).collect();
         self.parts.records.forget(&gone, began).await;
         freed

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     blocking::REGISTRIES,
     cri::{CriError, ImageFound, v1},
+    metrics::metrics,
     model::{DataObject, EventKind, format_duration},
     podspec::image_name,
 };
@@ -211,6 +212,7 @@ where
         match pulled {
             Ok((found, ended)) => {
                 let (pulling, waiting) = (ended - started, queued.elapsed());
+                metrics().pulled(found.size_bytes, pulling);
                 let message = format!(
                     "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: {} bytes.",
                     format_millis(pulling),

@@ -80,6 +80,9 @@ pub use view::{
     SourceView,
 };
 
+/// The version that the agent tells where Kubernetes expects the kubelet's: the release whose node
+/// agent it stands for.
+pub const KUBELET_VERSION: &str = concat!("v1.36.0+nodelet.", env!("CARGO_PKG_VERSION"));
 /// Label on every sandbox that this agent makes: the owner id kept in the root directory.
 /// Sandboxes without it, or with another value, are listed and never touched.
 pub const OWNER_LABEL: &str = "nodelet.dev/owner";

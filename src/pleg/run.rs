@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     cri::{CriError, RuntimeClient},
+    metrics::{metrics, unix},
     model::PodKey,
     publish::PublishIfChanged as _,
 };
@@ -87,6 +88,8 @@ pub(super) struct Listings {
     pub(super) due: Instant,
     /// Whatever is asked for, nothing is listed before.
     not_before: Instant,
+    /// When everything was listed last.
+    began: Option<Instant>,
     fails: bool,
 }
 
@@ -138,6 +141,7 @@ impl Loop {
                 wanted: BTreeSet::new(),
                 due: now,
                 not_before: now,
+                began: None,
                 fails: false,
             },
             inspections: Inspections::default(),
@@ -248,11 +252,21 @@ impl Loop {
         self.listing.in_flight = Some(InFlight { scope: scope.clone(), asked: asked.clone() });
         let client = self.client.clone();
         let began = (self.settings.clock)().boot;
+        if scope == Scope::All {
+            self.count_relist();
+        }
         self.tasks.spawn(async move {
             let begun = Instant::now();
             let result = inspect::list(&client, began, &scope, &asked).await;
             Done::Listed { took: begun.elapsed(), result }
         });
+    }
+
+    fn count_relist(&mut self) {
+        let now = Instant::now();
+        if let Some(before) = self.listing.began.replace(now) {
+            metrics().relist_interval_seconds.observe((now - before).as_secs_f64());
+        }
     }
 
     fn inspect_more(&mut self, now: Instant) {
@@ -336,6 +350,8 @@ impl Loop {
             self.status.due = self.status.due.map(|_| now);
         }
         if scope == Scope::All {
+            metrics().relist_seconds.observe(took.as_secs_f64());
+            metrics().relisted_at.set(unix((self.settings.clock)().wall));
             self.health.last_relist = Some(listing.began);
             self.listing.due = now + self.period();
         }

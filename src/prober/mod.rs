@@ -3,6 +3,7 @@
 //! once, so that none of them delays another one.
 
 mod attempt;
+mod counted;
 
 use crate::{
     clock,
@@ -15,7 +16,7 @@ use crate::{
 };
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::{pin::Pin, sync::Arc, time::Duration};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// The longest sleep: a due time is boot time, which continues while the machine is suspended, but
@@ -108,13 +109,18 @@ impl ProberTask {
         let gone: Vec<PodKey> =
             self.seen.keys().filter(|key| !pods.contains_key(key)).cloned().collect();
         for key in gone {
-            self.seen.remove(&key);
+            if let Some(view) = self.seen.remove(&key) {
+                counted::forget(&view);
+            }
             self.take(&key, None, now);
         }
         for (key, view) in &*pods {
             if self.seen.get(key).is_none_or(|seen| !Arc::ptr_eq(seen, view)) {
                 self.take(key, probed(view).as_ref(), now);
-                self.seen.insert(key.clone(), Arc::clone(view));
+                let before = self.seen.insert(key.clone(), Arc::clone(view));
+                if let Some(before) = before.filter(|before| before.uid != view.uid) {
+                    counted::forget(&before);
+                }
             }
         }
     }
@@ -131,7 +137,9 @@ impl ProberTask {
         let host = view.and_then(|view| host_of(view)).map(Into::into);
         let (runtime, handlers) = (self.parts.runtime.clone(), self.parts.handlers.clone());
         Box::pin(async move {
+            let begun = Instant::now();
             let finding = attempt::make(&runtime, &handlers, &attempt, host).await;
+            counted::count(&attempt, &finding, begun.elapsed());
             (attempt.id, finding)
         })
     }

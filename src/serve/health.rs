@@ -6,7 +6,7 @@
 //! runtime that is away, a manifest directory that does not answer, a removal that takes long.
 
 use super::connections::{self, ConnectionPolicy, Plain};
-use crate::clock;
+use crate::{clock, metrics::metrics};
 use axum::{
     Router,
     extract::{Path, RawQuery, State},
@@ -53,13 +53,24 @@ impl Health {
         Self { heartbeats, late_after: (sync_frequency * 2).max(LATE_AT_LEAST) }
     }
 
+    /// Makes all checks, so that their metrics are of now.
+    pub(super) fn check_all(&self) {
+        let now = clock::now().boot;
+        for check in CHECKS {
+            self.failure(check, now);
+        }
+    }
+
     /// What is wrong with one check; `None` when nothing is.
     fn failure(&self, check: &str, now: Duration) -> Option<&'static str> {
         let late = self.heartbeats.iter().any(|heartbeat| {
             let last = *heartbeat.borrow();
             !last.is_zero() && now.saturating_sub(last) > self.late_after
         });
-        (check == "syncloop" && late).then_some("sync Loop took longer than expected")
+        let failure =
+            (check == "syncloop" && late).then_some("sync Loop took longer than expected");
+        metrics().health_checked(check, failure.is_none());
+        failure
     }
 
     /// Status and body of `/healthz`.

@@ -17,6 +17,7 @@
 //! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
 //! and a hook are dropped, when their pod is no longer wanted.
 
+mod counted;
 mod execute;
 mod objects;
 mod records;

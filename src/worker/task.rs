@@ -2,6 +2,7 @@
 
 use super::{
     Input,
+    counted::{self, PodStart},
     execute::{Host, Progress, Request, execute},
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
@@ -10,6 +11,7 @@ use super::{
 };
 use crate::{
     clock,
+    metrics::metrics,
     model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
@@ -18,8 +20,16 @@ use crate::{
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
-use tokio::sync::{mpsc, watch};
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 /// A sleep that outlasts any plan.
@@ -84,6 +94,7 @@ pub(super) struct Worker {
     pub(super) trial_began: Option<(Box<str>, Duration)>,
     /// The number of the last request of a person that was taken over.
     asked: u64,
+    pod_start: PodStart,
 }
 
 enum Pass {
@@ -120,6 +131,7 @@ impl Worker {
             rollout: start.rollout,
             trial_began: None,
             asked: 0,
+            pod_start: PodStart::default(),
         }
     }
 
@@ -160,6 +172,8 @@ impl Worker {
         let input = &Input { orders: Arc::clone(&update.orders), ..latest.clone() };
         let host = &self.host;
         let occupancy = Occupancy::new(&observed, &host.settings.owner);
+        let new = input.orders.wish.pod().filter(|pod| self.records.of(&pod.uid).is_none());
+        new.into_iter().for_each(|pod| self.pod_start.begin(&pod.uid, &observed));
         self.records.adopt(&host.store, &input.orders.wish, occupancy).await;
         self.records.share(&input.orders.wish);
         if self.losses.has_changed().unwrap_or_default() {
@@ -207,6 +221,7 @@ impl Worker {
         let answers = self.picture.unconfirmed_since().is_none().then_some(input.sequence);
         let known = Remembered { records: &self.records, memory: &self.memory };
         self.reporter.report(input, &observed, known, &plan, answers).await;
+        self.pod_start.look(self.reporter.statuses());
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
             let status = self.reporter.status(uid).cloned();
             self.records.end(&self.host.store, uid, terminal, status).await;
@@ -230,6 +245,13 @@ impl Worker {
     /// Executes the actions of a plan in order, until one fails or the orders change.
     async fn act(&mut self, input: &Input, mut plan: PodPlan) {
         let actions = std::mem::take(&mut plan.actions);
+        let (begun, operation) = (Instant::now(), counted::operation_type(&actions));
+        self.act_in_order(input, &plan, actions).await;
+        let took = begun.elapsed().as_secs_f64();
+        metrics().pod_worker_seconds.with_label_values(&[operation]).observe(took);
+    }
+
+    async fn act_in_order(&mut self, input: &Input, plan: &PodPlan, actions: Vec<Action>) {
         for action in actions {
             if self.shutdown.is_cancelled() {
                 return;
@@ -238,7 +260,9 @@ impl Worker {
             let ends_pass = action.failure_ends_pass();
             let pod = self.records.pod_for(action.uid(), input);
             let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
-            let Some(outcome) = self.perform(input, &plan, action).await else { return };
+            let started = counted::started(&action);
+            let Some(outcome) = self.perform(input, plan, action).await else { return };
+            counted::count(started, &outcome);
             let now = clock::now();
             self.acted = true;
             self.records.take(&self.host.store, &outcome).await;
@@ -294,6 +318,7 @@ impl Worker {
                 biased;
                 outcome = &mut running => {
                     (self.reporter.hung, self.reporter.doing) = (None, None);
+                    self.pod_start.images_took(&uid, request.images_took());
                     // The next action may write the same volumes.
                     if let Some((done, objects)) = finished(&mut refresh).await {
                         self.objects.take(&done, objects);
@@ -404,6 +429,7 @@ impl Worker {
             cancel_pull: cancel.child_token(),
             cancel,
             progress,
+            images_millis: AtomicU64::new(0),
         }
     }
 

@@ -29,7 +29,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 18] = [
+const PATHS: [(Method, &str); 20] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -48,6 +48,8 @@ const PATHS: [(Method, &str); 18] = [
     (Method::POST, "/run/default/web-n1/main?cmd=id"),
     (Method::GET, "/metrics"),
     (Method::GET, "/stats/summary"),
+    (Method::GET, "/metrics/cadvisor"),
+    (Method::DELETE, "/metrics/slis"),
 ];
 
 /// Where the agent's API listens.

@@ -75,7 +75,9 @@ pub fn statistics_tell_what_a_pod_uses(kind: Kind) {
     let settings = Settings::for_kind(kind).kubelet("volumeStatsAggPeriod: 1s\n");
     let world = World::start_with(kind, &settings);
     world.drop_pod(&user());
-    world.drop_pod(&Pod::running("idle"));
+    let probe = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
+    world.drop_pod(&Pod::running("idle").set("containers/0/readinessProbe", probe));
+    world.write("broken.yaml", "kind: Pod\n");
     world.wait_running("user");
     world.wait_running("idle");
     // The runtime measures layers every ten seconds.
@@ -120,6 +122,7 @@ pub fn statistics_tell_what_a_pod_uses(kind: Kind) {
     within(own, world.agent.usage().anon_kib * 1024, 200 * MIB);
 
     tells_machines(&world);
+    tells_of_its_work(&world);
     short_is_short(&world);
     world.remove("user.yaml");
     world.wait_until("the pod is gone", || summary(&world), |all| pod(all, "user").is_null());
@@ -163,6 +166,58 @@ fn tells_machines(world: &World) {
     assert!(read("container_network_receive_packets_total", &on_network) >= 0.0);
     assert!(read("container_memory_working_set_bytes", &["id=\"/\""]) > 0.0);
     assert!(read("machine_cpu_cores", &["boot_id=\""]) >= 1.0);
+}
+
+/// What the agent counts itself.
+fn tells_of_its_work(world: &World) {
+    let read = |name: &str, labels: &[&str]| {
+        let text = asked(world, "/metrics");
+        sample(&text, name, labels).unwrap_or_else(|| panic!("no {name} {labels:?}:\n{text}"))
+    };
+    assert!(read("kubelet_running_pods", &[]) == 2.0);
+    assert!(read("kubelet_running_containers", &["container_state=\"running\""]) == 2.0);
+    assert!(read("kubelet_started_pods_total", &[]) >= 2.0);
+    assert!(read("kubelet_started_containers_total", &["container_type=\"container\""]) >= 2.0);
+    for operation in ["run_podsandbox", "create_container", "start_container", "list_containers"] {
+        let label = format!("operation_type=\"{operation}\"");
+        assert!(read("kubelet_runtime_operations_total", &[&label]) >= 1.0, "{operation}");
+        let name = "kubelet_runtime_operations_duration_seconds_count";
+        assert!(read(name, &[&label]) >= 1.0, "{operation}");
+    }
+    assert!(read("kubelet_pod_start_duration_seconds_count", &[]) == 2.0);
+    let longest = read("kubelet_pod_start_duration_seconds_sum", &[]);
+    assert!(longest > 0.0 && read("kubelet_pod_start_sli_duration_seconds_sum", &[]) <= longest);
+    assert!(
+        read("kubelet_pod_worker_duration_seconds_count", &["operation_type=\"create\""]) >= 2.0
+    );
+    assert!(read("kubelet_pleg_relist_duration_seconds_count", &[]) >= 1.0);
+    assert!(read("kubelet_pleg_last_seen_seconds", &[]) > 1.7e9);
+    assert!(read("nodelet_rejected_manifests", &[]) == 1.0);
+    assert!(read("process_resident_memory_bytes", &[]) > 1e6);
+    let probes = asked(world, "/metrics/probes");
+    let of_probe = ["pod=\"idle-node1\"", "probe_type=\"Readiness\"", "result=\"successful\""];
+    assert!(sample(&probes, "prober_probe_total", &of_probe) >= Some(1.0), "{probes}");
+    let slis = asked(world, "/metrics/slis");
+    let of_check = ["name=\"syncloop\"", "type=\"healthz\""];
+    assert_eq!(sample(&slis, "kubernetes_healthcheck", &of_check), Some(1.0), "{slis}");
+
+    // Every series is on the page that describes them.
+    let page = include_str!("../../docs/metrics.md");
+    for path in ["", "/probes", "/slis", "/resource", "/cadvisor"] {
+        let text = asked(world, &format!("/metrics{path}"));
+        let types: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert!(types.len() > 1, "/metrics{path}:\n{text}");
+        for (name, kind) in types.iter().filter_map(|line| line.split_once(' ')) {
+            let row = format!("| `{name}` | {kind} |");
+            assert!(page.contains(&row), "/metrics{path} has {name} ({kind}), docs/metrics.md not");
+        }
+    }
+    world.remove("broken.yaml");
+    world.remove("idle.yaml");
+    world.wait("the pod is gone", |status| status.pod("idle").is_none());
+    let text = asked(world, "/metrics/probes");
+    assert_eq!(sample(&text, "prober_probe_total", &of_probe), None);
 }
 
 fn short_is_short(world: &World) {

@@ -50,6 +50,15 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// What the kubelet's metrics call it.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Signal(signal) => signal.to_string(),
+            Self::Limit(limit) => limit.as_str().to_owned(),
+        }
+    }
+
     /// The condition that has to end before the pod may come back.
     #[must_use]
     pub fn condition(self) -> Option<Pressure> {

@@ -32,6 +32,18 @@ pub enum LocalLimit {
     Container,
 }
 
+impl LocalLimit {
+    /// Its name in the kubelet's metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "emptydirfs.limit",
+            Self::Pod => "ephemeralpodfs.limit",
+            Self::Container => "ephemeralcontainerfs.limit",
+        }
+    }
+}
+
 /// A pod that is evicted because of its own limit.
 #[derive(Clone, Debug)]
 pub struct LimitEviction<'a> {

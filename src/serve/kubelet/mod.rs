@@ -7,7 +7,7 @@
 //!                                                       └────► relay ─► the runtime's streaming server
 //! ```
 //!
-//! Not served yet: statistics, metrics, HTTP/2.
+//! Not served yet: HTTP/2.
 
 mod access;
 mod cache;

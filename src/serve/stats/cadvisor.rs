@@ -3,10 +3,8 @@
 //!
 //! cAdvisor has the network of a pod in the row of its sandbox; here it is in that of the pod.
 
-use super::{
-    MachineLabels,
-    exposition::{Family, Kind, Samples, labels, number, unix},
-};
+use super::MachineLabels;
+use crate::metrics::{Family, Kind, Samples, labels, number, unix};
 use crate::model::{
     CgroupStats, CpuStats, DeviceIo, FsStats, InterfaceStats, MeasuredSpace, MemoryStats, Psi,
     Stats, Throttling,

@@ -2,19 +2,21 @@
 //! `/metrics/resource` and `/metrics/cadvisor`.
 
 mod cadvisor;
-mod exposition;
+mod facts;
 mod resource;
 mod summary;
 
 use super::routes::{self, App, JSON, Piece, json, listed, literal, streamed};
-use crate::model::{Stats, StatsDepth};
+use crate::{
+    metrics::{TEXT, metrics},
+    model::{Stats, StatsDepth},
+};
 use axum::{
     Router,
     extract::{Query, State},
     response::Response,
     routing::{MethodFilter, get, on},
 };
-use exposition::TEXT;
 use std::{fmt, pin::Pin, sync::Arc};
 
 /// Asks for statistics.
@@ -49,12 +51,17 @@ pub struct MachineLabels {
     pub kernel: String,
     /// The operating system.
     pub os: String,
+    /// Version of its cgroups, 1 or 2.
+    pub cgroup_version: u8,
 }
 
 /// The paths, on the local socket and on the HTTPS API alike.
 pub(super) fn router(app: App) -> Router {
     Router::new()
         .route("/stats/summary", on(MethodFilter::GET.or(MethodFilter::POST), summary))
+        .route("/metrics", get(own))
+        .route("/metrics/probes", get(probes))
+        .route("/metrics/slis", get(slis).delete(forget_slis))
         .route("/metrics/resource", get(resource))
         .route("/metrics/cadvisor", get(cadvisor))
         .method_not_allowed_fallback(routes::not_allowed)
@@ -77,6 +84,27 @@ async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String
     let head = [literal(b"{\"node\":"), json(&of_node), literal(b",\"pods\":[")];
     let pieces = head.into_iter().chain(listed(&pods, pod)).chain([literal(b"]}\n")]);
     streamed(JSON, pieces)
+}
+
+/// What the agent counts of its own work, and what it knows now.
+async fn own(State(app): State<App>) -> Response {
+    let facts = facts::Facts::of(&app);
+    let facts = facts::SERIES.iter().map(move |(family, tell)| family.text(|to| tell(&facts, to)));
+    streamed(TEXT, [Ok(metrics().text().into())].into_iter().chain(facts.map(text)))
+}
+
+async fn probes() -> Response {
+    streamed(TEXT, [Ok(metrics().text_of_probes().into())].into_iter())
+}
+
+async fn slis(State(app): State<App>) -> Response {
+    app.health.check_all();
+    streamed(TEXT, [Ok(metrics().text_of_slis().into())].into_iter())
+}
+
+async fn forget_slis() -> &'static str {
+    metrics().forget_health_checks();
+    "reset metrics\n"
 }
 
 async fn resource(State(app): State<App>) -> Response {

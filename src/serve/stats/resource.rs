@@ -1,6 +1,6 @@
 //! `/metrics/resource`: what metrics-server reads.
 
-use super::exposition::{Family, Kind, Samples, labels, number, unix};
+use crate::metrics::{Family, Kind, Samples, labels, number, unix};
 use crate::model::{CgroupStats, ContainerStats, PodStats, Stats};
 use Kind::{Counter, Gauge};
 use Tells::{Containers, Failed, Node, Pods, Starts};

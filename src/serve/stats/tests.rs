@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::{exposition::Family, *};
+use super::*;
+use crate::metrics::{Family, Metrics};
 use crate::model::{
     CgroupStats, ContainerStats, CpuStats, InterfaceStats, MeasuredSpace, MemoryStats, NodeStats,
     PodKey, PodStats, Psi, Space, Stall, SwapStats, Throttling, Traffic,
@@ -170,7 +171,18 @@ fn series_have_the_labels_of_upstream() {
     }
 }
 
-/// The table of docs/metrics.md, which `UPDATE_DOCS=1` writes.
+/// The table of what the agent counts, with labels.
+fn counted() -> String {
+    let rows = Metrics::described().into_iter().map(|(family, labels)| {
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let Family { name, kind, help } = family;
+        format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "))
+    });
+    let rows: String = rows.collect();
+    format!("| series | type | labels | meaning |\n|---|---|---|---|\n{rows}")
+}
+
+/// The tables of docs/metrics.md, which `UPDATE_DOCS=1` writes.
 #[test]
 fn every_series_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
@@ -188,6 +200,8 @@ fn every_series_is_documented() {
     for (name, table) in [
         ("resource", table(&mut resource::SERIES.iter().map(|series| &series.family))),
         ("cadvisor", table(&mut of_containers.chain(of_machine))),
+        ("counted", counted()),
+        ("facts", table(&mut facts::SERIES.iter().map(|(family, _)| family))),
     ] {
         let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("<!-- end {name} -->"));
         let from = wanted.find(&begin).expect("a mark of the table") + begin.len();

@@ -43,7 +43,16 @@ use crate::{
     store::Store,
     volume::Volumes,
 };
-use std::{net::IpAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, watch},
     time::Instant,
@@ -123,6 +132,8 @@ pub(super) struct Request {
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
+    /// How long the images of a container took.
+    pub images_millis: AtomicU64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -197,6 +208,11 @@ impl Host {
 }
 
 impl Request {
+    /// How long the images of the container took that was started.
+    pub(super) fn images_took(&self) -> Duration {
+        Duration::from_millis(self.images_millis.load(Ordering::Relaxed))
+    }
+
     fn target(&self, field_path: Option<String>) -> EventTarget {
         EventTarget::Pod { key: self.key.clone(), uid: self.uid.clone(), field_path }
     }

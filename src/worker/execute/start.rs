@@ -22,7 +22,12 @@ use crate::{
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
 use images::{ImageOfVolume, Images, VolumeImages};
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+};
+use tokio::time::Instant;
 
 /// The progress of a start; each step adds to it.
 struct Start<'a> {
@@ -75,7 +80,11 @@ async fn try_start(
         Some(id) => start.already_created(id)?,
         None => {
             // On the heap, as below: a large future that ends before the wait for a turn.
-            let images = Box::pin(start.images()).await?;
+            let begun = Instant::now();
+            let images = Box::pin(start.images()).await;
+            let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            request.images_millis.store(took, Ordering::Relaxed);
+            let images = images?;
             start.create(&images).await?
         }
     };

@@ -81,7 +81,8 @@ impl Relief {
             let cause = Cause::Limit(eviction.limit);
             self.evictions.evict(&eviction.candidate, cause, eviction.hold, seen.now);
             let annotations = BTreeMap::new();
-            effects.actions.push(ReliefAction::ReportEviction { key, uid, message, annotations });
+            let report = ReliefAction::ReportEviction { key, uid, cause, message, annotations };
+            effects.actions.push(report);
         }
         effects.save = true;
         self.state.acted(seen.now.boot);

@@ -124,6 +124,8 @@ pub enum ReliefAction {
         key: PodKey,
         /// Incarnation.
         uid: PodUid,
+        /// Why.
+        cause: Cause,
         /// Message of the event.
         message: String,
         /// Annotations of the event.
@@ -495,6 +497,7 @@ impl Relief {
         effects.actions.push(ReliefAction::ReportEviction {
             key: candidate.key.clone(),
             uid: candidate.uid.clone(),
+            cause,
             message,
             annotations: eviction.annotations,
         });

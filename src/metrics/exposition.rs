@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use std::fmt::{self, Write as _};
 
 /// Its media type.
-pub(in crate::serve) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What a number of a family means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::serve) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
+    Histogram,
 }
 
 impl fmt::Display for Kind {
@@ -19,21 +20,22 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
         })
     }
 }
 
 /// Metrics of one name.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::serve) struct Family {
-    pub(in crate::serve) name: &'static str,
-    pub(in crate::serve) kind: Kind,
-    pub(in crate::serve) help: &'static str,
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) help: &'static str,
 }
 
 impl Family {
     /// All its lines; nothing when there are no samples.
-    pub(in crate::serve) fn text(&self, tell: impl FnOnce(&mut Samples)) -> String {
+    pub(crate) fn text(&self, tell: impl FnOnce(&mut Samples)) -> String {
         let mut samples = Samples { name: self.name, lines: String::new() };
         tell(&mut samples);
         if samples.lines.is_empty() {
@@ -45,14 +47,14 @@ impl Family {
 }
 
 /// The lines of one family.
-pub(in crate::serve) struct Samples {
+pub(crate) struct Samples {
     name: &'static str,
     lines: String,
 }
 
 impl Samples {
     /// One sample. `labels` is what [`labels`] makes, or several of those with commas between.
-    pub(in crate::serve) fn put(&mut self, labels: &str, value: f64, at: Option<Timestamp>) {
+    pub(crate) fn put(&mut self, labels: &str, value: f64, at: Option<Timestamp>) {
         self.lines.push_str(self.name);
         if !labels.is_empty() {
             self.lines.extend(["{", labels, "}"]);
@@ -67,7 +69,7 @@ impl Samples {
 }
 
 /// `name="value",...` with the values escaped.
-pub(in crate::serve) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> String {
+pub(crate) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {
         if !text.is_empty() {
@@ -89,13 +91,13 @@ pub(in crate::serve) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Stri
 
 /// A number of 64 bits as the format has it: one above 2^53 is rounded.
 #[allow(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]
-pub(in crate::serve) fn number(value: u64) -> f64 {
+pub(crate) fn number(value: u64) -> f64 {
     value as f64
 }
 
 /// Unix time in seconds.
 #[allow(clippy::cast_precision_loss, reason = "exact to a microsecond")]
-pub(in crate::serve) fn unix(time: Timestamp) -> f64 {
+pub(crate) fn unix(time: Timestamp) -> f64 {
     time.as_microsecond() as f64 / 1e6
 }
 

@@ -1,0 +1,168 @@
+//! The part of `/metrics` that is no counter: what the agent knows at the moment of the scrape.
+
+use crate::{
+    metrics::{Family, Kind, Samples, labels, number},
+    model::{FileVerdict, KUBELET_VERSION, NodeView, PodViews},
+    serve::routes::App,
+};
+use Kind::{Counter, Gauge};
+use nix::sys::resource::{Resource, getrlimit};
+use std::{fs, sync::Arc};
+
+/// What the samples are made from.
+pub(super) struct Facts {
+    pods: Arc<PodViews>,
+    node: Arc<NodeView>,
+    cgroup_version: u8,
+    process: Process,
+}
+
+/// This process.
+#[derive(Default)]
+struct Process {
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    virtual_bytes: u64,
+    open_files: u64,
+    most_files: Option<u64>,
+    started_at: Option<f64>,
+}
+
+type Tell = fn(&Facts, &mut Samples);
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Gauge, help }
+}
+
+pub(super) const SERIES: &[(Family, Tell)] = &[
+    (gauge("kubelet_node_name", "The name of the node; always 1"), |facts, samples| {
+        samples.put(&labels([("node", &facts.node.name)]), 1.0, None);
+    }),
+    (gauge("kubelet_running_pods", "Pods of which a container runs"), |facts, samples| {
+        samples.put("", facts.running_pods(), None);
+    }),
+    (
+        gauge("kubelet_running_containers", "Containers, by their state (`running`, `exited`)"),
+        |facts, samples| {
+            for (state, runs) in [("exited", false), ("running", true)] {
+                let labels = labels([("container_state", state)]);
+                samples.put(&labels, facts.containers(runs), None);
+            }
+        },
+    ),
+    (gauge("kubelet_desired_pods", "Pods that are to run"), |facts, samples| {
+        samples.put(&labels([("static", "true")]), facts.count(|pod| pod.origin.is_some()), None);
+    }),
+    (gauge("kubelet_active_pods", "Pods that are to run and have not ended"), |facts, samples| {
+        let active = facts.count(|pod| pod.origin.is_some() && !pod.ended);
+        samples.put(&labels([("static", "true")]), active, None);
+    }),
+    (gauge("kubelet_cgroup_version", "Version of the cgroups, 1 or 2"), |facts, samples| {
+        samples.put("", f64::from(facts.cgroup_version), None);
+    }),
+    (gauge("kubernetes_build_info", "The version of the agent; always 1"), |_, samples| {
+        let version = [("git_version", KUBELET_VERSION), ("platform", "linux")];
+        samples.put(&labels(version), 1.0, None);
+    }),
+    (
+        gauge(
+            "nodelet_last_good_revisions",
+            "Pods that run from an earlier revision because their manifest is invalid",
+        ),
+        |facts, samples| samples.put("", number(facts.node.last_good().len() as u64), None),
+    ),
+    (
+        gauge("nodelet_rejected_manifests", "Manifests that are invalid, each document counted"),
+        |facts, samples| samples.put("", facts.rejected(), None),
+    ),
+    (gauge("nodelet_hung_calls", "Pods of which a call to the runtime hangs"), |facts, samples| {
+        samples.put("", facts.count(|pod| pod.hung.is_some()), None);
+    }),
+    (
+        gauge("nodelet_evicted_pods", "Pods that were evicted and are not back yet"),
+        |facts, samples| {
+            samples.put("", number(facts.node.pressure.evicted.len() as u64), None);
+        },
+    ),
+    (
+        Family {
+            name: "process_cpu_seconds_total",
+            kind: Counter,
+            help: "CPU time that the agent has used, in seconds",
+        },
+        |facts, samples| samples.put("", facts.process.cpu_seconds, None),
+    ),
+    (gauge("process_resident_memory_bytes", "Memory of the agent, in bytes"), |facts, samples| {
+        samples.put("", number(facts.process.resident_bytes), None);
+    }),
+    (
+        gauge("process_virtual_memory_bytes", "Address space of the agent, in bytes"),
+        |facts, samples| samples.put("", number(facts.process.virtual_bytes), None),
+    ),
+    (gauge("process_open_fds", "File descriptors that the agent has open"), |facts, samples| {
+        samples.put("", number(facts.process.open_files), None);
+    }),
+    (gauge("process_max_fds", "File descriptors that it may open"), |facts, samples| {
+        if let Some(most) = facts.process.most_files {
+            samples.put("", number(most), None);
+        }
+    }),
+    (
+        gauge("process_start_time_seconds", "When the agent was started, in seconds since 1970"),
+        |facts, samples| {
+            if let Some(started_at) = facts.process.started_at {
+                samples.put("", started_at, None);
+            }
+        },
+    ),
+];
+
+impl Facts {
+    pub(super) fn of(app: &App) -> Self {
+        let node = Arc::clone(&app.views.node.borrow());
+        let started_at = node.started_at.parse().ok().map(crate::metrics::unix);
+        Self {
+            pods: Arc::clone(&app.views.pods.borrow()),
+            cgroup_version: app.machine.cgroup_version,
+            process: Process { started_at, ..Process::read() },
+            node,
+        }
+    }
+
+    fn count(&self, is: fn(&crate::model::PodView) -> bool) -> f64 {
+        number(self.pods.values().filter(|pod| is(pod)).count() as u64)
+    }
+
+    fn running_pods(&self) -> f64 {
+        self.count(|pod| pod.containers.iter().any(|one| one.running_since.is_some()))
+    }
+
+    fn containers(&self, runs: bool) -> f64 {
+        let all = self.pods.values().flat_map(|pod| &pod.containers);
+        number(all.filter(|one| one.running_since.is_some() == runs).count() as u64)
+    }
+
+    fn rejected(&self) -> f64 {
+        let files = self.node.sources.iter().flat_map(|source| &source.files);
+        let verdicts = files.flat_map(|file| &file.verdicts);
+        let rejected = verdicts.filter(|one| matches!(one, FileVerdict::Rejected { .. }));
+        number(rejected.count() as u64)
+    }
+}
+
+impl Process {
+    fn read() -> Self {
+        let used = crate::signals::own_stats(std::path::Path::new("/proc"));
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let kibibytes = size.and_then(|size| size.trim().strip_suffix("kB")?.trim().parse().ok());
+        Self {
+            cpu_seconds: used.cpu.map(|cpu| cpu.usage.as_secs_f64()).unwrap_or_default(),
+            resident_bytes: used.memory.map(|memory| memory.rss).unwrap_or_default(),
+            virtual_bytes: kibibytes.map_or(0, |kibibytes: u64| kibibytes << 10),
+            open_files: fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
+            most_files: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
+            started_at: None,
+        }
+    }
+}
