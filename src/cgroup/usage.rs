@@ -84,7 +84,8 @@ impl Cgroups {
             memory: of("memory")?,
             pids: of("pids")?,
             cpu: of("cpu")?,
-            cpuacct: of("cpuacct")?,
+            // Not every machine accounts for CPU time on its own.
+            cpuacct: of("cpuacct").or_else(|| of("cpu"))?,
             // The agent makes no cgroups in it, but the runtime does.
             io: match self.version() {
                 CgroupVersion::V1 => self.inner.all.iter().find(blkio).map(&directory),
