@@ -5,7 +5,7 @@ CARGO := $(shell scripts/find-cargo)
 TARGET := $(shell scripts/find-cargo target)
 
 # Every test file that is no tier of its own.
-PURE = $(filter-out bench component containerds node soak,$(basename $(notdir $(wildcard tests/*.rs))))
+PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
 .PHONY: help build demo test test-all test-attacks test-fast test-build test-release test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
@@ -32,7 +32,7 @@ test-fast: test-build ## what needs neither root nor containerd
 test: test-fast ## all of that and the same on private containerds; as root, a quarter of an hour
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
 	scripts/prerequisites test
-	scripts/tier bench 60 $(CARGO) test --locked --test bench
+	scripts/tier bench 60 $(CARGO) test --locked --test bench --test monitoring
 	scripts/tier node 1020 $(CARGO) test --locked --test node -- --test-threads=3
 	scripts/tier demo 120 env NODELET=$(TARGET)/debug/nodelet scripts/demo
 

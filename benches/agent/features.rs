@@ -5,7 +5,7 @@ use crate::{
     measure::{CALM, Plan},
     probed::{Client, Server},
     process::{Process, cpu_of},
-    results::{Figures, Row, UPDATE_MIB, UPDATES},
+    results::{Figures, Row, SCRAPE_PERIODS, UPDATE_MIB, UPDATES},
     stage::{Candidate, Moment, Stage, now, pause, seconds},
     support::{
         manifest::{FOREVER, Pod},
@@ -17,7 +17,8 @@ use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, time::
 use tokio::time::Instant;
 
 /// The parts, as `BENCH_FEATURES` calls them.
-pub const PARTS: [&str; 7] = ["http", "exec", "liveness", "config", "logs", "update", "memory"];
+pub const PARTS: [&str; 8] =
+    ["http", "exec", "liveness", "config", "logs", "update", "scrape", "memory"];
 
 /// HTTP probes of each pod. A startup probe ends with its first success, and a container has one
 /// probe of each other kind, so they take two containers.
@@ -30,6 +31,11 @@ const LOG_MIB: u64 = 10;
 /// How fast a log is written, and for how long: past the kubelet's interval of 10 s.
 const LOG_RATE_MIB: u64 = 200;
 const LOG_TIME: Duration = Duration::from_secs(12);
+/// What Prometheus reads of a node.
+const SCRAPED: [&str; 4] =
+    ["/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"];
+/// Where the kubelet serves it without a cluster.
+pub const READ_ONLY_PORT: u16 = 10_255;
 
 /// One round of the parts that are asked for.
 pub fn features(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures: &mut Figures) {
@@ -42,6 +48,7 @@ pub fn features(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             "config" => act.config(figures),
             "logs" => act.logs(figures),
             "update" => act.update(figures),
+            "scrape" => act.scrape(figures),
             "memory" => act.memory(figures),
             other => panic!("BENCH_FEATURES: {other:?} is none of {PARTS:?}"),
         }
@@ -274,6 +281,39 @@ impl Act<'_> {
             }
             stage.gone(std::slice::from_ref(&new));
         }
+    }
+
+    /// What it costs a full node to be scraped, with containerd's share, and what memory that takes.
+    fn scrape(&self, figures: &mut Figures) {
+        let lines = match self.candidate {
+            Candidate::Floor => return,
+            Candidate::Nodelet => "",
+            Candidate::Kubelet => &format!("readOnlyPort: {READ_ONLY_PORT}\n"),
+        };
+        let stage = self.begin(lines);
+        let pods: Vec<Pod> =
+            (0..self.plan.pods).map(|n| Pod::running(&format!("scraped-{n}"))).collect();
+        stage.drop_pods(&pods);
+        stage.all_started(&pods);
+        pause(CALM * 2);
+        let agent = stage.agent().unwrap();
+        let processes = [stage.runtime(), vec![agent]].concat();
+        let before = agent.memory_mib("VmRSS");
+        for (place, period) in SCRAPE_PERIODS.into_iter().enumerate() {
+            let (used, begun) = (cpu_of(&processes), Instant::now());
+            let mut bytes = 0;
+            let mut due = begun;
+            while begun.elapsed() < self.plan.idle.max(period * 4) {
+                bytes = SCRAPED.iter().map(|path| stage.scraped(path).len()).sum();
+                due += period;
+                pause(due.saturating_duration_since(Instant::now()));
+            }
+            let used = cpu_of(&processes).saturating_sub(used);
+            let percent = 100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64();
+            crate::progress(&format!("    {bytes} bytes every {period:?}"));
+            figures.add(Row::ScrapeCpu(place), self.candidate, percent);
+        }
+        figures.add(Row::ScrapeRss, self.candidate, agent.memory_mib("VmRSS") - before);
     }
 
     /// What a full node takes with probes, a ConfigMap for each pod and rotation, more than without.

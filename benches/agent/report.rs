@@ -57,6 +57,7 @@ fn goal(figures: &Figures, row: Row) -> String {
         (Goal::AboveFloor(more), None) => format!("≤ floor + {}", row.show(more)),
         (Goal::AboveFloor(more), Some(bound)) => format!("≤ {bound} (floor + {})", row.show(more)),
         (Goal::BelowKubelet, _) => "less than the kubelet".to_owned(),
+        (Goal::TenthOfKubelet, _) => "a tenth of the kubelet".to_owned(),
         (Goal::AtMost(_), bound) => format!("≤ {}", bound.unwrap_or_default()),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::stage::Candidate;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Pods at which idleness was measured, by the place in `Rss` and its like.
 pub const IDLE_PODS: [usize; 3] = [0, 20, 110];
@@ -77,6 +77,11 @@ pub enum Row {
     /// Seconds between the last process of an old image and the first of its successor, by its place
     /// in [`UPDATES`].
     Downtime(usize),
+    /// CPU time of a full node and its runtime that are scraped, in percent of one core, by the
+    /// place of the period in [`SCRAPE_PERIODS`].
+    ScrapeCpu(usize),
+    /// Resident memory that this takes, in MiB.
+    ScrapeRss,
     /// Resident memory of a full node with probes, a ConfigMap and rotation, in MiB more than
     /// without.
     FeaturesRss,
@@ -106,6 +111,8 @@ pub enum Row {
 /// How a pod gets a new image: with it already there before the old pod is stopped, or not. The
 /// kubelet's only way is the second; the floor has the image in both.
 pub const UPDATES: [&str; 2] = ["as by default", "prepareUpdates: false"];
+/// How often Prometheus reads a node.
+pub const SCRAPE_PERIODS: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(1)];
 /// Of the image.
 pub const UPDATE_MIB: u64 = 64;
 
@@ -122,6 +129,8 @@ pub enum Goal {
     AtMost(f64),
     /// Less than the kubelet's.
     BelowKubelet,
+    /// A tenth of the kubelet's.
+    TenthOfKubelet,
 }
 
 impl Row {
@@ -157,6 +166,9 @@ impl Row {
             Self::LogPast,
             Self::Downtime(0),
             Self::Downtime(1),
+            Self::ScrapeCpu(0),
+            Self::ScrapeCpu(1),
+            Self::ScrapeRss,
             Self::FeaturesRss,
             Self::Ready,
             Self::ConditionShown,
@@ -183,6 +195,8 @@ impl Row {
                 | Self::ConfigSeen
                 | Self::LogPast
                 | Self::Downtime(_)
+                | Self::ScrapeCpu(_)
+                | Self::ScrapeRss
                 | Self::FeaturesRss
         )
     }
@@ -236,6 +250,11 @@ impl Row {
             Self::Downtime(how) => {
                 format!("a new image of {UPDATE_MIB} MiB → downtime, {}", UPDATES[how])
             }
+            Self::ScrapeCpu(place) => {
+                let period = SCRAPE_PERIODS[place].as_secs();
+                format!("CPU of a scrape every {period} s, containerd's included, {pods} pods")
+            }
+            Self::ScrapeRss => format!("RSS for scrapes, {pods} pods"),
             Self::FeaturesRss => {
                 format!("RSS for probes, a ConfigMap and rotation, {pods} pods")
             }
@@ -291,6 +310,10 @@ impl Row {
             Self::ConfigSeen => "config_seen_seconds".to_owned(),
             Self::LogPast => "log_past_mib".to_owned(),
             Self::Downtime(how) => format!("downtime_seconds_{}", ["prepared", "at_once"][how]),
+            Self::ScrapeCpu(place) => {
+                format!("scrape_cpu_percent_{}", SCRAPE_PERIODS[place].as_secs())
+            }
+            Self::ScrapeRss => "scrape_rss_mib".to_owned(),
             Self::FeaturesRss => "features_rss_mib".to_owned(),
             Self::Ready => "cluster_ready_seconds".to_owned(),
             Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
@@ -324,7 +347,8 @@ impl Row {
             Self::Liveness | Self::ConfigSeen | Self::Downtime(_) => format!("{value:.3} s"),
             Self::ProbeCpu | Self::ExecCpu | Self::ExecRuntimeCpu => format!("{value:.2} %"),
             Self::ProbeJitter => format!("{value:.1} ms"),
-            Self::LogPast | Self::FeaturesRss => format!("{value:.1} MiB"),
+            Self::ScrapeCpu(_) => format!("{value:.2} %"),
+            Self::LogPast | Self::ScrapeRss | Self::FeaturesRss => format!("{value:.1} MiB"),
             Self::Rss(_)
             | Self::RssAnon(_)
             | Self::RssFile(_)
@@ -360,6 +384,8 @@ impl Row {
             Self::ProbeCpu => Goal::TimesFloor(1.3),
             Self::Liveness => Goal::TimesFloor(1.15),
             Self::ConfigSeen => Goal::AtMost(1.0),
+            Self::ScrapeCpu(_) => Goal::TenthOfKubelet,
+            Self::ScrapeRss => Goal::AtMost(2.0),
             Self::FeaturesRss => Goal::AtMost(1.5),
             Self::ProbeJitter | Self::ExecCpu | Self::ExecRuntimeCpu | Self::LogPast => Goal::None,
             Self::Ready => Goal::AtMost(1.0),
@@ -434,6 +460,7 @@ impl Figures {
             Goal::TimesFloor(times) => Some(times * self.figure(row, Candidate::Floor)?),
             Goal::AboveFloor(more) => Some(more + self.figure(row, Candidate::Floor)?),
             Goal::BelowKubelet => self.figure(row, Candidate::Kubelet),
+            Goal::TenthOfKubelet => Some(self.figure(row, Candidate::Kubelet)? / 10.0),
         }
     }
 

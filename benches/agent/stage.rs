@@ -7,6 +7,7 @@
 //! not enter the figures.
 
 use crate::{
+    features::READ_ONLY_PORT,
     floor::Floor,
     process::Process,
     support::{
@@ -18,6 +19,7 @@ use crate::{
         manifest::Pod,
         registry::Registry,
         slot::Slot,
+        status::{exchange, get},
         world::{Kind, full_name},
     },
     upstream::Kubelet,
@@ -32,7 +34,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -263,6 +265,17 @@ impl Stage {
     /// containerd and its shims.
     pub fn runtime(&self) -> Vec<Process> {
         Process::naming(&self.slot.dir().join("containerd"))
+    }
+
+    /// The answer of the agent to a scrape.
+    pub fn scraped(&self, path: &str) -> String {
+        let answer = match &self.actor {
+            Actor::Floor(_) => return String::new(),
+            Actor::Nodelet(agent) => get(&agent.run_dir().join("nodelet.sock"), path),
+            Actor::Kubelet(_) => TcpStream::connect((Ipv4Addr::LOCALHOST, READ_ONLY_PORT))
+                .and_then(|mut stream| exchange(&mut stream, path)),
+        };
+        answer.unwrap()
     }
 
     /// Waits until the agent's `/healthz` says that it is well.

@@ -63,6 +63,35 @@ pub struct StatusArgs {
     pub agent: AgentArgs,
 }
 
+/// `--sort-by`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SortBy {
+    /// The pods with the most CPU time first
+    Cpu,
+    /// The pods with the most memory first
+    Memory,
+}
+
+/// `nodelet top [POD]`
+#[derive(Clone, Debug, Args)]
+pub struct TopArgs {
+    /// Only this pod: NAME or NAMESPACE/NAME, with or without the node's name at the end
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    /// Which pod is meant, or whose pods are listed.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// A row for each container
+    #[arg(long)]
+    pub containers: bool,
+    /// The order of pods [default: by name]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub sort_by: Option<SortBy>,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
 /// `-o` of `nodelet events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EventOutput {

@@ -10,11 +10,12 @@ mod run;
 mod run_args;
 mod session;
 mod status;
+mod top;
 
 use crate::{config::Config, model::printable_lines, serve::ClientError};
 use args::{
     AttachArgs, CheckArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
-    RestartArgs, RetryArgs, StatusArgs,
+    RestartArgs, RetryArgs, StatusArgs, TopArgs,
 };
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -48,6 +49,7 @@ Examples:
   nodelet                         run the agent (usually: systemctl start nodelet)
   nodelet status                  what runs, and why a pod does not run
   nodelet status web              one pod in detail, with its events
+  nodelet top                     the CPU and memory of pods
   nodelet events -f               what happens, as it happens
   nodelet logs web -f             follow its log
   nodelet exec -it web -- sh      a shell in its first container
@@ -80,6 +82,9 @@ enum Command {
     /// Show pods, manifests and the node, or one pod in detail
     #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
+    /// Show the CPU and memory that the node, its pods and their containers use
+    #[command(after_help = TOP_HELP)]
+    Top(TopArgs),
     /// Print what has happened to pods and to the node
     #[command(after_help = EVENTS_HELP)]
     Events(EventsArgs),
@@ -134,6 +139,14 @@ Examples:
   nodelet status -o wide -n default    more columns, one namespace
   nodelet status -w                    the table of pods, and a row again whenever it changes
   nodelet status web -o yaml           the Pod as Kubernetes writes it";
+
+const TOP_HELP: &str = "\
+CPU is in thousandths of a core, over the last seconds; memory is the working set, which cannot easily be had back.
+
+Examples:
+  nodelet top                     the node and all pods
+  nodelet top web --containers    the containers of one pod
+  nodelet top --sort-by memory    the largest first";
 
 const EVENTS_HELP: &str = "\
 The agent keeps the last 300 events in memory, since its start. An event that repeats is counted, and is printed again \
@@ -230,6 +243,7 @@ where
         }
         Command::Man(args) => finish(manual(args.dir.as_deref())),
         Command::Status(args) => wait_for(status::run(args)),
+        Command::Top(args) => wait_for(top::run(args)),
         Command::Events(args) => wait_for(status::events(args)),
         Command::Logs(args) => wait_for(logs::run(args)),
         Command::Exec(args) => wait_for(session::exec(args)),

@@ -87,6 +87,20 @@ impl Client {
         read("/status", &body)
     }
 
+    /// What the node and its pods use: a `Summary`, of which `T` is the part that is wanted.
+    ///
+    /// # Errors
+    /// No agent, no permission, no answer in time, or not a readable one.
+    pub async fn used<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        let path = "/stats/summary?only_cpu_and_memory=true";
+        let (status, body) = self.ask(Method::GET, path, Bytes::new()).await?;
+        if status != StatusCode::OK {
+            let message = String::from_utf8_lossy(&body).into_owned();
+            return Err(ClientError::Refused { path, status, message });
+        }
+        read(path, &body)
+    }
+
     /// Drops a last good revision.
     ///
     /// # Errors

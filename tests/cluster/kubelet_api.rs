@@ -12,17 +12,21 @@ use super::{
         agent::{NODE_NAME, Settings},
         images::BUSYBOX,
         manifest::Pod,
-        poll_until, skip_without_containerd, wait_until,
+        poll_until, skip_without_containerd,
+        skips::skip_without,
+        status::exchange,
+        wait_until,
         world::{Kind, World, full_name},
     },
 };
 use hyper::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -317,8 +321,10 @@ fn nobody_gets_in_without_a_permission() {
     let admin = authority.client("admin", &["system:masters"], Validity::Long);
     let admin = client(Some(&admin));
     let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
-    let expected =
-        [200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 404, 404];
+    let expected = [
+        200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 200, 200,
+        200, 200,
+    ];
     assert_eq!(of_admin, expected);
     let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));
     let answer = admin.send(Method::GET, &web, None).unwrap();
@@ -328,6 +334,105 @@ fn nobody_gets_in_without_a_permission() {
     let late = || status(&client(Some(&jane)), &Method::GET, "/pods");
     wait_until("no permission is given", SOON, late, |status| *status == 500);
     assert_eq!(status(&client(None).with_token("new"), &Method::GET, "/pods"), 401);
+}
+
+/// The data of Prometheus and where it listens. It ends with this.
+struct Prometheus {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Prometheus {
+    /// Scrapes the agent as examples/monitoring says, but more often. `program` is `prometheus`.
+    fn start(program: &Path, world: &World, token: &str, authority: &Authority) -> Self {
+        let dir = world.slot.dir().join("prometheus");
+        fs::create_dir(&dir).unwrap();
+        let example = include_str!("../../examples/monitoring/prometheus.yml");
+        let targets = "[\"edge1:10250\", \"edge2:10250\"]";
+        assert!(example.contains(targets) && example.contains("scrape_interval: 15s"));
+        let config = example
+            .replace(targets, &format!("[\"127.0.0.1:{}\"]", world.agent.api_port()))
+            .replace("scrape_interval: 15s", "scrape_interval: 1s");
+        let rules = include_str!("../../examples/monitoring/rules.yml");
+        for (name, text) in [
+            ("prometheus.yml", &*config),
+            ("rules.yml", rules),
+            ("token", token),
+            ("node-ca.crt", authority.pem()),
+        ] {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        // Free a moment ago.
+        let port =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(program);
+        command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}")).current_dir(&dir);
+        let log = fs::File::create(dir.join("log")).unwrap();
+        let process = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        Self { process, port }
+    }
+
+    /// The values of an expression.
+    fn values(&self, expression: &str) -> Vec<f64> {
+        let answer = || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+            let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            exchange(&mut stream, &format!("/api/v1/query?query={encoded}"))
+        };
+        let answer: Value = serde_json::from_str(&answer().unwrap_or_default()).unwrap_or_default();
+        let found = answer["data"]["result"].as_array().cloned().unwrap_or_default();
+        found.iter().map(|one| one["value"][1].as_str().unwrap().parse().unwrap()).collect()
+    }
+}
+
+#[test]
+fn prometheus_scrapes_the_node() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/usr/bin/prometheus");
+    if skip_without(&[(program.exists(), "prometheus (scripts/prerequisites test)")]) {
+        return;
+    }
+    let Some((world, plane)) = member(Kind::Real) else { return };
+    let authority = Authority::new("serving");
+    shows(&world, &authority);
+    world.agent.start();
+    let token = token_of(&plane, "prometheus");
+    allow(&plane, "prometheus", "metrics-of-nodes", &["nodes/metrics"], &["get"]);
+    let probe = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
+    world.drop_pod(&Pod::running("web").set("containers/0/readinessProbe", probe));
+    world.wait_running("web");
+    let prometheus = Prometheus::start(&program, &world, &token, &authority);
+    let is = |expression: &str, accept: &dyn Fn(&Vec<f64>) -> bool| {
+        wait_until(expression, SOON, || prometheus.values(expression), accept);
+    };
+    is("up", &|values| *values == [1.0, 1.0, 1.0]);
+    is("kubelet_running_pods", &|values| *values == [1.0]);
+    is("nodelet_lease_renewed_seconds", &|values| values.len() == 1 && values[0] > 1.7e9);
+    is("sum(rest_client_requests_total)", &|values| values.len() == 1 && values[0] > 1.0);
+    is("kubelet_http_requests_total{path=\"metrics\"}", &|values| {
+        values.len() == 1 && values[0] > 1.0
+    });
+    let of_web = "{pod=\"web-node1\",container=\"main\"}";
+    is(&format!("container_memory_working_set_bytes{of_web}"), &|values| {
+        values.len() == 1 && values[0] > 4096.0
+    });
+    is("rate(container_cpu_usage_seconds_total{id=\"/\"}[10s])", &|values| {
+        values.len() == 1 && values[0] > 0.0
+    });
+    is("prober_probe_total{result=\"successful\"}", &|values| {
+        values.len() == 1 && values[0] >= 1.0
+    });
+    // No alert about a node that is well.
+    is("count(ALERTS{alertstate=\"firing\"})", &Vec::is_empty);
+    drop(prometheus);
+    world.finish();
 }
 
 /// Makes a service account, and a token of it.

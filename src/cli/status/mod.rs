@@ -18,6 +18,7 @@ mod watch;
 pub(super) use events::run as events;
 pub(super) use overview::{finding, findings};
 pub(super) use select::{SelectError, Wanted};
+pub(super) use text::table;
 
 use super::{
     EXIT_NO_AGENT, EXIT_USAGE,

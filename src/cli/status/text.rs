@@ -53,7 +53,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 
 /// Columns as wide as their widest cell, each cell on one line, three spaces between, no spaces at
 /// the end. Rows may be shorter than others.
-pub(super) fn table(rows: &[Vec<String>]) -> String {
+pub(in crate::cli) fn table(rows: &[Vec<String>]) -> String {
     Columns::default().lines(rows)
 }
 
