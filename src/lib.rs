@@ -37,6 +37,7 @@ mod logs;
 mod machine;
 mod machine_report;
 pub mod manifest;
+mod measure;
 mod metrics;
 mod mirror;
 pub mod model;

@@ -63,6 +63,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("handler", Leaf),
     ("logs", Leaf),
     ("machine", Leaf),
+    ("measure", Leaf),
     ("any_server", Shared),
     ("beneath", Shared),
     ("blocking", Shared),
@@ -136,6 +137,8 @@ const CORE_PARTS: &[(&str, &[&str])] = &[
 /// that nothing needs any more fails the test.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("pleg", "cri", "lists and inspects through the client of the runtime"),
+    ("measure", "cri", "asks the runtime where containers write"),
+    ("measure", "signals", "measures there"),
     ("image", "cri", "pulls and removes through the client of the runtime"),
     ("housekeeping", "worker::Leftovers", "removes what pods have left by turns with the workers"),
     (

@@ -283,7 +283,8 @@ impl Act<'_> {
         }
     }
 
-    /// What it costs a full node to be scraped, with containerd's share, and what memory that takes.
+    /// What it costs a full node to be scraped, with containerd's share, more than when it is not; and
+    /// what memory that takes.
     fn scrape(&self, figures: &mut Figures) {
         let lines = match self.candidate {
             Candidate::Floor => return,
@@ -299,6 +300,11 @@ impl Act<'_> {
         let agent = stage.agent().unwrap();
         let processes = [stage.runtime(), vec![agent]].concat();
         let before = agent.memory_mib("VmRSS");
+        let (used, begun) = (cpu_of(&processes), Instant::now());
+        pause(self.plan.idle);
+        let used = cpu_of(&processes).saturating_sub(used);
+        let idle = 100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64();
+        crate::progress(&format!("    {idle:.2} % without scrapes"));
         for (place, period) in SCRAPE_PERIODS.into_iter().enumerate() {
             let (used, begun) = (cpu_of(&processes), Instant::now());
             let mut bytes = 0;
@@ -311,7 +317,7 @@ impl Act<'_> {
             let used = cpu_of(&processes).saturating_sub(used);
             let percent = 100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64();
             crate::progress(&format!("    {bytes} bytes every {period:?}"));
-            figures.add(Row::ScrapeCpu(place), self.candidate, percent);
+            figures.add(Row::ScrapeCpu(place), self.candidate, percent - idle);
         }
         figures.add(Row::ScrapeRss, self.candidate, agent.memory_mib("VmRSS") - before);
     }

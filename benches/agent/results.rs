@@ -77,8 +77,8 @@ pub enum Row {
     /// Seconds between the last process of an old image and the first of its successor, by its place
     /// in [`UPDATES`].
     Downtime(usize),
-    /// CPU time of a full node and its runtime that are scraped, in percent of one core, by the
-    /// place of the period in [`SCRAPE_PERIODS`].
+    /// CPU time that scrapes cost a full node and its runtime, in percent of one core, by the place of
+    /// the period in [`SCRAPE_PERIODS`].
     ScrapeCpu(usize),
     /// Resident memory that this takes, in MiB.
     ScrapeRss,
@@ -252,7 +252,9 @@ impl Row {
             }
             Self::ScrapeCpu(place) => {
                 let period = SCRAPE_PERIODS[place].as_secs();
-                format!("CPU of a scrape every {period} s, containerd's included, {pods} pods")
+                format!(
+                    "CPU caused by a scrape every {period} s, containerd's included, {pods} pods"
+                )
             }
             Self::ScrapeRss => format!("RSS for scrapes, {pods} pods"),
             Self::FeaturesRss => {

@@ -127,6 +127,7 @@ pub(super) fn serve_settings(
         healthz: config.health.address,
         pod_logs_dir: config.paths.pod_logs_dir.clone(),
         machine: machine_labels(capacity, cgroups),
+        configuration: config.effective.clone(),
         stream_idle: config.server.stream_idle,
         sync_frequency: config.pods.sync_frequency,
     }

@@ -21,7 +21,8 @@ where
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let Loaded { mut config, unknown, notices: _ } = loaded;
+    let Loaded { mut config, unknown, notices: _, effective } = loaded;
+    config.effective = effective.to_string().into();
     environment.complete(&mut config);
     let log = match logging::init(config.logging, &environment) {
         Ok(log) => log,

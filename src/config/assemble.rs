@@ -1,7 +1,9 @@
 //! From the texts of files and the values of flags to a [`Config`]: pure, everything wrong at once.
 
 use super::{
-    build, eviction,
+    build,
+    effective::effective,
+    eviction,
     fields::{KUBELET, NODELET, field_at},
     flags::{Effect, Flag, Target},
     guards,
@@ -21,7 +23,8 @@ use serde_json::{Value as Json, json};
 use std::{path::PathBuf, sync::Arc};
 use thiserror::Error;
 
-const KUBELET_KIND: (&str, &str) = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration");
+pub(super) const KUBELET_KIND: (&str, &str) =
+    ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration");
 const NODELET_KIND: (&str, &str) = ("nodelet.dev/v1alpha1", "NodeletConfiguration");
 
 /// A file that was read.
@@ -68,6 +71,8 @@ pub struct Loaded {
     pub unknown: Vec<Mistake>,
     /// What is known and not acted on.
     pub notices: Vec<Mistake>,
+    /// The KubeletConfiguration that is in effect.
+    pub effective: Json,
 }
 
 /// Everything that is wrong with a configuration, in the order of files and lines.
@@ -117,6 +122,7 @@ pub(super) fn assemble(
         gathering.flag(given, &mut own);
     }
     let Gathering { kubelet, nodelet, mut mistakes, unknown, mut notices } = gathering;
+    let effective = effective(&kubelet);
 
     let mut kubelet = Reader::new(&kubelet, bases);
     let mut nodelet = Reader::new(&nodelet, bases);
@@ -149,7 +155,7 @@ pub(super) fn assemble(
         return Err(ConfigError { mistakes, unknown });
     }
     config.notices = unknown.iter().chain(&notices).map(Mistake::to_string).collect();
-    Ok(Loaded { config, unknown, notices })
+    Ok(Loaded { config, unknown, notices, effective })
 }
 
 /// Sorts by file as they were read, then by place; flags last.

@@ -54,6 +54,7 @@ pub(super) fn build(
         process: process(kubelet),
         shutdown: shutdown::periods(kubelet),
         notices: Vec::new(),
+        effective: Box::default(),
     }
 }
 

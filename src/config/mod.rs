@@ -19,6 +19,7 @@ mod build;
 mod cluster;
 mod container_logs;
 mod credential_providers;
+mod effective;
 mod eviction;
 mod fields;
 mod files;

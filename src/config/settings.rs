@@ -55,6 +55,8 @@ pub struct Config {
     /// Fields and flags that were set and are not acted on, one sentence each with its place:
     /// what the agent logs at start, and `check` and `status` show.
     pub notices: Vec<String>,
+    /// The KubeletConfiguration that is in effect, as JSON. Empty where none was read.
+    pub effective: Box<str>,
 }
 
 /// This node's identity.

@@ -25,6 +25,7 @@ use crate::{
     cri::RuntimeClient,
     event::{Annotations, Recorder},
     image::gc::{FreeRequest, Freed},
+    measure::PodMeasurer,
     metrics::metrics,
     model::{
         DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders,
@@ -42,7 +43,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use kernel::{KernelReport, KernelReports};
-use measure::{PodMeasurement, PodMeasurer};
+use measure::PodMeasurement;
 use outside::OutsideSearch;
 use readings::SignalReadings;
 use std::{
@@ -140,7 +141,7 @@ impl EvictionTask {
         Self {
             relief: Relief::restored(evictions, &settings, clock::now().boot),
             readings: SignalReadings::new(&settings),
-            measurer: PodMeasurer::default(),
+            measurer: PodMeasurer::new(parts.runtime.clone()),
             measurements: JoinSet::new(),
             reclaiming: None,
             freeing: None,
@@ -320,8 +321,9 @@ impl EvictionTask {
             ReliefAction::Measure { purpose, pods } => {
                 let runtime_dirs = Arc::clone(&self.channels.disks.latest.borrow().runtime_dirs);
                 let everyone = Arc::clone(&self.channels.pods.borrow());
+                let (measurer, parts) = (&mut self.measurer, &self.parts);
                 let measuring =
-                    self.measurer.measure(&self.parts, *purpose, pods, &everyone, runtime_dirs);
+                    measure::measure(measurer, parts, *purpose, pods, &everyone, runtime_dirs);
                 match purpose {
                     // Files of the kernel, which are read without a thread, in microseconds.
                     MeasurePurpose::Cgroups => {

@@ -86,6 +86,8 @@ pub struct ServeSettings {
     pub pod_logs_dir: PathBuf,
     /// `streamingConnectionIdleTimeout`: a session on which nothing is sent for so long is closed.
     pub stream_idle: Duration,
+    /// The KubeletConfiguration that is in effect, as JSON.
+    pub configuration: Box<str>,
     /// What the machine is known by in metrics.
     pub machine: MachineLabels,
     /// `syncFrequency`: the main loop is late after twice this time, at least after 5 minutes.
@@ -134,7 +136,16 @@ impl Server {
         let followers = Arc::new(Semaphore::new(follow::FOLLOWERS));
         let pod_logs_dir = settings.pod_logs_dir;
         let machine = Arc::new(settings.machine);
-        let app = routes::App { views, commands, health, pod_logs_dir, machine, followers };
+        let configuration = settings.configuration.into();
+        let app = routes::App {
+            views,
+            commands,
+            health,
+            pod_logs_dir,
+            machine,
+            configuration,
+            followers,
+        };
         let (relays, sessions) = kubelet::sessions(settings.stream_idle);
         let api = kubelet::Api { local: app, runtime, relays };
         Ok(Self { local, api, sessions, healthz: settings.healthz, kubelet })

@@ -47,6 +47,7 @@ pub(super) struct App {
     pub(super) health: Health,
     pub(super) pod_logs_dir: PathBuf,
     pub(super) machine: Arc<MachineLabels>,
+    pub(super) configuration: Arc<str>,
     /// The places of clients that follow.
     pub(super) followers: Arc<Semaphore>,
 }
@@ -77,14 +78,15 @@ pub(super) fn router(app: App) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app.clone())
         .merge(health)
-        .merge(pods_router(app.clone()))
+        .merge(facts_router(app.clone()))
         .merge(stats::router(app))
         .fallback(health::not_found)
 }
 
-/// A `PodList`, on the local socket and on the HTTPS API alike.
-pub(super) fn pods_router(app: App) -> Router {
+/// What the agent tells of itself, on the local socket and on the HTTPS API alike.
+pub(super) fn facts_router(app: App) -> Router {
     Router::new()
+        .route("/configz", get(configz))
         .route("/pods", get(pods))
         .route("/pods/", get(pods))
         .method_not_allowed_fallback(not_allowed)
@@ -118,6 +120,15 @@ async fn status(State(app): State<App>, RawQuery(query): RawQuery) -> Response {
         .chain(listed(&events, event_object(&name)))
         .chain(later(tail));
     streamed(JSON, pieces)
+}
+
+/// The configuration that is in effect, with the cgroup driver that the runtime has told.
+async fn configz(State(app): State<App>) -> Response {
+    let mut all: serde_json::Value = serde_json::from_str(&app.configuration).unwrap_or_default();
+    if let Some(driver) = app.views.node.borrow().cgroup_driver {
+        all["cgroupDriver"] = driver.to_string().into();
+    }
+    Json(serde_json::json!({ "kubeletconfig": all })).into_response()
 }
 
 /// `v1` `PodList`, as the kubelet serves it.

@@ -54,6 +54,7 @@ fn settings(dir: &Path, healthz: Option<SocketAddr>) -> ServeSettings {
         healthz,
         pod_logs_dir: "/logs".into(),
         machine: MachineLabels::default(),
+        configuration: "{}".into(),
         stream_idle: Duration::from_secs(60),
         sync_frequency: Duration::from_secs(60),
     }

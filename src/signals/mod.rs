@@ -44,7 +44,8 @@ pub use walk::WalkError;
 use crate::model::{Readings, Signal};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, Read as _},
     path::Path,
 };
 
@@ -83,10 +84,26 @@ impl Sample {
     }
 }
 
+/// A file of the kernel. It has no size, and nearly all fit into one buffer, so this is two calls
+/// where `fs::read` needs half a dozen: there are thousands of these files on a full node.
 fn read(path: &Path) -> Result<String, NoReading> {
+    let bytes = read_bytes(path).map_err(|error| unreadable(path, &error))?;
     // Names of processes may be any bytes.
-    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    let (mut buffer, mut bytes) = ([0; 4096], Vec::new());
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(bytes),
+            Ok(filled) => bytes.extend_from_slice(&buffer[..filled]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> NoReading {

@@ -35,9 +35,11 @@ pub fn cgroup_stats(dirs: &CgroupDirs, depth: StatsDepth) -> Option<CgroupStats>
         let limit = || core::limit(&text(&dirs.pids, "pids.max")?).flatten();
         stats.tasks = number(&dirs.pids, "pids.current");
         stats.tasks_limit = limit();
-        stats.cpu_pressure = pressure(&dirs.cpu, "cpu.pressure");
-        stats.memory_pressure = pressure(&dirs.memory, "memory.pressure");
-        stats.io_pressure = pressure(&dirs.memory, "io.pressure");
+        if dirs.is_unified() {
+            stats.cpu_pressure = pressure(&dirs.cpu, "cpu.pressure");
+            stats.memory_pressure = pressure(&dirs.memory, "memory.pressure");
+            stats.io_pressure = pressure(&dirs.memory, "io.pressure");
+        }
         stats.io = dirs.io.as_deref().map(|io| devices(io, dirs.is_unified())).unwrap_or_default();
     }
     Some(stats)

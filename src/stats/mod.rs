@@ -59,7 +59,6 @@ pub struct Collector {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Default)]
 struct State {
     latest: Option<Collected>,
     rates: Rates,
@@ -77,7 +76,10 @@ impl Collector {
     /// A collector that has read nothing yet.
     #[must_use]
     pub fn new(parts: StatsParts) -> Self {
-        Self { parts: Arc::new(parts), state: Arc::default() }
+        let (latest, rates) = (None, Rates::default());
+        let surveys = Surveys::new(parts.runtime.clone());
+        let state = State { latest, rates, surveys };
+        Self { parts: Arc::new(parts), state: Arc::new(Mutex::new(state)) }
     }
 
     /// The use of the node and its pods, not older than a second. What is measured once a period is
@@ -94,15 +96,18 @@ impl Collector {
         if let Some(latest) = state.latest.as_ref().filter(usable) {
             return Arc::clone(&latest.stats);
         }
-        let pods = self.pods();
+        let everyone = Arc::clone(&self.parts.pods.borrow());
+        let pods = self.pods(&everyone);
+        let disks = self.parts.disks.latest.borrow().clone();
         let survey = match (depth, self.parts.survey_period) {
             (StatsDepth::Disks, Some(period)) => {
                 let measured = pods.iter().map(|(_, places)| places.clone()).collect();
-                state.surveys.latest(measured, &self.parts.runtime, period).await
+                let dirs = Arc::clone(&disks.runtime_dirs);
+                state.surveys.latest(measured, &everyone, dirs, period).await
             }
             _ => None,
         };
-        let (parts, disks) = (Arc::clone(&self.parts), self.parts.disks.latest.borrow().clone());
+        let parts = Arc::clone(&self.parts);
         // The files of the kernel answer within microseconds, but there are hundreds of them.
         let read = STATS.run(move || {
             let pods = pods.iter().map(|(view, places)| pod_stats(&parts, view, places, depth));
@@ -121,8 +126,7 @@ impl Collector {
     }
 
     /// The pods of which a container runs, and where they are measured.
-    fn pods(&self) -> Vec<(Arc<PodView>, PodPlaces)> {
-        let views = Arc::clone(&self.parts.pods.borrow());
+    fn pods(&self, views: &PodViews) -> Vec<(Arc<PodView>, PodPlaces)> {
         let running = |view: &&Arc<PodView>| {
             !view.ended && view.containers.iter().any(|one| one.running_since.is_some())
         };

@@ -4,21 +4,16 @@
 use crate::{
     clock,
     cri::RuntimeClient,
-    model::{ContainerId, PodUid, PodUse},
-    signals::{Measurer, Parts, PodPlaces},
+    measure::{Measurement, PodMeasurer},
+    model::{PodUid, PodUse, PodViews},
+    signals::PodPlaces,
 };
 use jiff::Timestamp;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
 /// How long a client waits for the first survey. Later ones get the last one that is finished.
 const FIRST_PATIENCE: Duration = Duration::from_secs(3);
-/// How long the directories of a pod together, or one container's writable layer, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long all writable layers together may take.
-const LAYERS_PATIENCE: Duration = Duration::from_secs(10);
-/// The number of containers whose writable layers are asked for at a time.
-const LAYERS: usize = 4;
 
 /// What one survey has found.
 #[derive(Debug)]
@@ -32,28 +27,42 @@ pub(super) struct Survey {
 }
 
 /// The last survey and the one that is under way.
-#[derive(Default)]
 pub(super) struct Surveys {
-    measurer: Measurer,
+    runtime: RuntimeClient,
+    measurer: PodMeasurer,
     latest: Option<Arc<Survey>>,
-    running: JoinSet<Survey>,
+    running: JoinSet<Surveyed>,
 }
 
+/// When it began, by both clocks, and what came of it.
+type Surveyed = (crate::model::Now, Measurement, Option<u64>);
+
 impl Surveys {
-    /// The last survey. Begins another one when it is older than `period`, and waits for the very
-    /// first.
+    pub(super) fn new(runtime: RuntimeClient) -> Self {
+        let measurer = PodMeasurer::new(runtime.clone());
+        Self { runtime, measurer, latest: None, running: JoinSet::new() }
+    }
+
+    /// The last survey. Begins another one of `pods` when it is older than `period`, and waits for
+    /// the very first. `everyone` are all pods, and `runtime_dirs` the runtime's own directories.
     pub(super) async fn latest(
         &mut self,
         pods: Vec<PodPlaces>,
-        runtime: &RuntimeClient,
+        everyone: &PodViews,
+        runtime_dirs: Arc<[PathBuf]>,
         period: Duration,
     ) -> Option<Arc<Survey>> {
         let ended = self.running.try_join_next();
         self.fold(ended);
-        let now = clock::now().boot;
-        let old = |survey: &Arc<Survey>| now.saturating_sub(survey.begun) >= period;
+        let now = clock::now();
+        let old = |survey: &Arc<Survey>| now.boot.saturating_sub(survey.begun) >= period;
         if self.running.is_empty() && self.latest.as_ref().is_none_or(old) {
-            self.running.spawn(survey(self.measurer.clone(), pods, runtime.clone()));
+            let measuring = self.measurer.measure(pods, everyone, runtime_dirs);
+            let runtime = self.runtime.clone();
+            self.running.spawn(async move {
+                let (measured, images) = tokio::join!(measuring, runtime.image_filesystems());
+                (now, measured, images.ok().and_then(|images| images.images_bytes))
+            });
         }
         if self.latest.is_none() {
             let first = timeout(FIRST_PATIENCE, self.running.join_next()).await;
@@ -62,32 +71,16 @@ impl Surveys {
         self.latest.clone()
     }
 
-    fn fold(&mut self, ended: Option<Result<Survey, tokio::task::JoinError>>) {
+    fn fold(&mut self, ended: Option<Result<Surveyed, tokio::task::JoinError>>) {
         match ended {
-            Some(Ok(survey)) => self.latest = Some(Arc::new(survey)),
+            Some(Ok((began, Measurement { pods, write_places }, images_bytes))) => {
+                self.measurer.remember(write_places);
+                let pods = pods.into_iter().map(|one| (one.usage.uid.clone(), one.usage));
+                let (at, begun, pods) = (began.wall, began.boot, pods.collect());
+                self.latest = Some(Arc::new(Survey { at, begun, pods, images_bytes }));
+            }
             Some(Err(err)) => tracing::warn!(%err, "measuring what pods have on disks has crashed"),
             None => {}
         }
-    }
-}
-
-async fn survey(measurer: Measurer, pods: Vec<PodPlaces>, runtime: RuntimeClient) -> Survey {
-    let now = clock::now();
-    let ids: Vec<ContainerId> = pods
-        .iter()
-        .flat_map(|pod| pod.containers.iter().filter_map(|one| one.id.clone()))
-        .collect();
-    let layers = async {
-        let asked = runtime.writable_layers(&ids, LAYERS, PATIENCE);
-        let layers = timeout(LAYERS_PATIENCE, asked).await.unwrap_or_default();
-        layers.into_iter().filter_map(|(id, layer)| Some((id, layer.ok()?.space))).collect()
-    };
-    let measured = measurer.measure(&pods, Parts::Everything, PATIENCE, layers);
-    let (measured, images) = tokio::join!(measured, runtime.image_filesystems());
-    Survey {
-        at: now.wall,
-        begun: now.boot,
-        pods: measured.into_iter().map(|one| (one.usage.uid.clone(), one.usage)).collect(),
-        images_bytes: images.ok().and_then(|images| images.images_bytes),
     }
 }

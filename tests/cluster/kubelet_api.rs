@@ -33,7 +33,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 20] = [
+const PATHS: [(Method, &str); 21] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -54,6 +54,7 @@ const PATHS: [(Method, &str); 20] = [
     (Method::GET, "/stats/summary"),
     (Method::GET, "/metrics/cadvisor"),
     (Method::DELETE, "/metrics/slis"),
+    (Method::GET, "/configz"),
 ];
 
 /// Where the agent's API listens.
@@ -178,6 +179,11 @@ fn kubectl_reaches_into_pods() {
             (&"PodList".into(), 3)
         );
     }
+    let configuration: Value = serde_json::from_str(&proxied("/configz")).unwrap();
+    let configured = &configuration["kubeletconfig"];
+    assert_eq!(configured["kind"], "KubeletConfiguration", "{configured}");
+    assert_eq!(configured["crashLoopBackOff"]["maxContainerRestartPeriod"], "1s");
+    assert_eq!(configured["cgroupDriver"], "cgroupfs");
     let run = |command: &str| {
         let path = format!("/api/v1/nodes/{NODE_NAME}/proxy/run/default/{web}/main?cmd={command}");
         plane.admin.send(Method::POST, &path, None).unwrap()
@@ -192,8 +198,10 @@ fn kubectl_reaches_into_pods() {
 }
 
 fn reads_logs(world: &World, plane: &ControlPlane) {
-    let says = "n=0; while [ $n -lt 1000 ]; do echo line $n; n=$((n+1)); done; echo no >&2; \
-                while [ ! -e /tmp/go ]; do sleep 0.1; done; echo last words; exit 3";
+    // The runtime reads the two outputs on their own.
+    let says = "waits() { while [ ! -e $1 ]; do sleep 0.1; done; }; \
+                n=0; while [ $n -lt 1000 ]; do echo line $n; n=$((n+1)); done; waits /tmp/err; \
+                echo no >&2; waits /tmp/go; echo last words; exit 3";
     world.drop_pod(&Pod::with_main("says", says));
     world.wait_running("says");
     let says = full_name("says");
@@ -204,7 +212,9 @@ fn reads_logs(world: &World, plane: &ControlPlane) {
         words.extend(more);
         plane.kubectl_text(&words)
     };
-    wait_until("all was written", SOON, || logs(&[]), |text| text.ends_with("line 999\nno\n"));
+    wait_until("all was written", SOON, || logs(&[]), |text| text.ends_with("line 999\n"));
+    plane.kubectl_text(&["exec", &says, "--", "touch", "/tmp/err"]);
+    wait_until("errors are, too", SOON, || logs(&[]), |text| text.ends_with("line 999\nno\n"));
     assert_eq!(logs(&[]).lines().count(), 1001);
     assert_eq!(logs(&["--tail=2"]), "line 999\nno\n");
     assert_eq!(logs(&["--limit-bytes=10"]), "line 0\nlin");
@@ -323,7 +333,7 @@ fn nobody_gets_in_without_a_permission() {
     let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
     let expected = [
         200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 200, 200,
-        200, 200,
+        200, 200, 200,
     ];
     assert_eq!(of_admin, expected);
     let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));

@@ -39,7 +39,7 @@ type Pairs = Vec<(String, String)>;
 /// All paths, behind the guard.
 pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> Router {
     let health = health::router(api.local.health.clone());
-    let pods = local::pods_router(api.local.clone());
+    let facts = local::facts_router(api.local.clone());
     let stats = stats::router(api.local.clone());
     let mut router = Router::new()
         .route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint))
@@ -63,7 +63,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(api)
         .merge(health)
-        .merge(pods)
+        .merge(facts)
         .merge(stats)
         .fallback(health::not_found)
         .layer(middleware::from_fn_with_state(guard, guard::check))

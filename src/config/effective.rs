@@ -1,0 +1,99 @@
+//! The KubeletConfiguration that is in effect, as one document: what was set and is acted on, and the
+//! defaults of everything else.
+
+use super::{fields::KUBELET, tree::Tree};
+use crate::{
+    document::{Field, Support, Type},
+    model::{format_duration, parse_duration},
+};
+use serde_json::{Map, Value as Json};
+
+/// Its values may be tokens.
+const SECRET: &str = "staticPodURLHeader";
+const MASK: &str = "<masked>";
+
+/// `{"kind": "KubeletConfiguration", ...}`
+pub(super) fn effective(written: &Tree) -> Json {
+    let mut all = object(KUBELET, Some(written));
+    all.insert("apiVersion".to_owned(), super::assemble::KUBELET_KIND.0.into());
+    all.insert("kind".to_owned(), super::assemble::KUBELET_KIND.1.into());
+    if let Some(headers) = all.get_mut(SECRET).and_then(Json::as_object_mut) {
+        headers.values_mut().for_each(|values| *values = [MASK].into_iter().collect());
+    }
+    Json::Object(all)
+}
+
+fn object(fields: &[Field], written: Option<&Tree>) -> Map<String, Json> {
+    let acted_on =
+        fields.iter().filter(|field| matches!(field.support, Support::Yes | Support::Differs));
+    let value = |field: &Field| {
+        let written = written.and_then(|tree| tree.get(field.name));
+        let value = match (field.ty, written) {
+            (Type::Object(fields), written) => {
+                Some(object(fields, written)).filter(|inner| !inner.is_empty()).map(Json::Object)
+            }
+            (Type::Duration, Some(Tree::Leaf(_, Json::String(text)))) => Some(duration(text)),
+            (_, Some(tree)) => Some(json(tree)),
+            (ty, None) => default_of(ty, field.setting?.default?),
+        };
+        Some((field.name.to_owned(), value?))
+    };
+    acted_on.filter_map(value).collect()
+}
+
+/// A default as a value; `None` where the table has words for it.
+fn default_of(ty: Type, text: &str) -> Option<Json> {
+    match ty {
+        Type::Bool => text.parse::<bool>().ok().map(Json::from),
+        Type::Int32 | Type::Int64 => text.parse::<i64>().ok().map(Json::from),
+        Type::Duration => Some(duration(text)),
+        Type::String | Type::Quantity | Type::Time | Type::IntOrString => {
+            (!text.contains(' ')).then(|| text.into())
+        }
+        Type::Float | Type::List(_) | Type::Map(_) | Type::Object(_) | Type::Any => None,
+    }
+}
+
+/// As Go writes it: `1m0s`.
+fn duration(text: &str) -> Json {
+    parse_duration(text).map_or(text.into(), |duration| format_duration(duration).into())
+}
+
+fn json(tree: &Tree) -> Json {
+    match tree {
+        Tree::Leaf(_, value) => value.clone(),
+        Tree::List(_, items) => items.iter().map(json).collect(),
+        Tree::Object(_, map) => map.iter().map(|(name, tree)| (name.clone(), json(tree))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::super::parse_and_validate;
+    use serde_json::json;
+
+    #[test]
+    fn defaults_are_filled_in_and_secrets_are_masked() {
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+            maxPods: 20\nstaticPodURL: https://a/b\n\
+            staticPodURLHeader: {Authorization: [Bearer secret]}\n\
+            authentication: {webhook: {cacheTTL: 1m}}\nserverTLSBootstrap: false\n";
+        let all = parse_and_validate(text.as_bytes()).unwrap().effective;
+        for (pointer, value) in [
+            ("/kind", json!("KubeletConfiguration")),
+            ("/apiVersion", json!("kubelet.config.k8s.io/v1beta1")),
+            ("/maxPods", json!(20)),
+            ("/port", json!(10250)),
+            ("/syncFrequency", json!("1m0s")),
+            ("/authentication/webhook/cacheTTL", json!("1m0s")),
+            ("/authentication/webhook/enabled", json!(true)),
+            ("/evictionHard/memory.available", json!("100Mi")),
+            ("/staticPodURLHeader/Authorization", json!(["<masked>"])),
+        ] {
+            assert_eq!(all.pointer(pointer), Some(&value), "{pointer} in {all:#}");
+        }
+        assert!(all.get("serverTLSBootstrap").is_none(), "it is not acted on");
+    }
+}
