@@ -10,7 +10,7 @@ use crate::{
     model::NodeCapacity,
     plan::PlanSettings,
     podspec::{CgroupOptions, IdSpace, IdSpaceError},
-    serve::{MachineLabels, ServeSettings},
+    serve::{MachineFacts, ServeSettings},
     worker::HostSettings,
 };
 use anyhow::Context as _;
@@ -125,17 +125,18 @@ pub(super) fn serve_settings(
     ServeSettings {
         run_dir: config.paths.run_dir.clone(),
         healthz: config.health.address,
+        read_only: config.server.read_only,
         pod_logs_dir: config.paths.pod_logs_dir.clone(),
-        machine: machine_labels(capacity, cgroups),
+        machine: machine_facts(capacity, cgroups),
         configuration: config.effective.clone(),
         stream_idle: config.server.stream_idle,
         sync_frequency: config.pods.sync_frequency,
     }
 }
 
-fn machine_labels(capacity: &NodeCapacity, cgroups: CgroupVersion) -> MachineLabels {
+fn machine_facts(capacity: &NodeCapacity, cgroups: CgroupVersion) -> MachineFacts {
     let root = Path::new("/");
-    MachineLabels {
+    MachineFacts {
         cpus: capacity.cpu_milli / 1000,
         memory_bytes: capacity.memory_bytes,
         swap_bytes: machine::swap_bytes(root),

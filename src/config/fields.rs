@@ -141,11 +141,11 @@ pub(super) const KUBELET: &[Field] = &[
         "IP address of the HTTPS API",
     ),
     yes_with("port", Int32, &flag("port", SERVER).default("10250"), "port of the HTTPS API"),
-    ignored_with(
+    yes_with(
         "readOnlyPort",
         Int32,
-        &hidden_flag("read-only-port"),
-        "this version does not serve the read-only port",
+        &flag("read-only-port", SERVER).default("0"),
+        "port on which pods, statistics and metrics are told without TLS to everybody who reaches it; 0: none",
     ),
     yes_with(
         "tlsCertFile",

@@ -51,6 +51,8 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
         })
     });
     let port = r.int("port", Zero::Unset, 1..=65535).and_then(|n| u16::try_from(n).ok());
+    let read_only = r.int("readOnlyPort", Zero::Unset, 0..=65535);
+    let read_only = read_only.and_then(|n| u16::try_from(n).ok()).filter(|port| *port > 0);
     let authorization = match r.filled_text("authorization.mode") {
         None | Some(("Webhook", _)) => Authorization::Webhook,
         Some(("AlwaysAllow", _)) => Authorization::AlwaysAllow,
@@ -77,6 +79,7 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
     ServerConfig {
         enabled: r.bool("enableServer").unwrap_or(default.enabled),
         address: (ip, port.unwrap_or(default.address.port())).into(),
+        read_only: read_only.map(|port| (ip, port).into()),
         certificate: certificate.zip(key),
         certificate_dir: default.certificate_dir,
         tls13_only: tls13_only(r, notices),

@@ -501,6 +501,8 @@ pub struct ServerConfig {
     pub enabled: bool,
     /// `address` and `port`. Default 0.0.0.0:10250.
     pub address: SocketAddr,
+    /// `address` and `readOnlyPort`: a part of it, served to everybody. Default `None`.
+    pub read_only: Option<SocketAddr>,
     /// `tlsCertFile` and `tlsPrivateKeyFile`. Default `None`: a self-signed certificate in
     /// `certificate_dir`.
     pub certificate: Option<(PathBuf, PathBuf)>,
@@ -546,6 +548,7 @@ impl Default for ServerConfig {
         Self {
             enabled: true,
             address: (Ipv4Addr::UNSPECIFIED, 10250).into(),
+            read_only: None,
             certificate: None,
             certificate_dir: None,
             tls13_only: false,

@@ -454,12 +454,12 @@ fn the_kubelets_other_flags_have_an_answer() {
     };
     assert_eq!(
         notices(&[
-            ("read-only-port", &["10255"]),
+            ("tls-curve-preferences", &["29"]),
             ("register-node", &["false"]),
             ("experimental-mounter-path", &["/usr/bin/mounter"]),
         ]),
         [
-            "--read-only-port: not acted on: this version does not serve the read-only port",
+            "--tls-curve-preferences: not acted on: the agent's TLS library chooses the key exchange",
             "--experimental-mounter-path: not acted on: no volume is mounted by an external program",
         ]
     );

@@ -144,7 +144,7 @@ pub(super) fn plain((status, body): (StatusCode, String)) -> Response {
 }
 
 /// As `TcpListener::bind`, which lets only 128 connections wait.
-pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -154,34 +154,58 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(WAITING)
 }
 
-/// Serves the health port until `shutdown`. A port that is taken is tried again and again: it may
-/// be a kubelet's that is being replaced.
-pub(super) async fn serve(
-    address: Option<SocketAddr>,
-    health: Health,
-    shutdown: CancellationToken,
-) {
-    let Some(address) = address else { return };
+/// A listener on this address; `None` at shutdown. A port that is taken is tried again and again,
+/// because it may be a kubelet's that is being replaced. `what` is served there, for people.
+pub(super) async fn bound(
+    address: SocketAddr,
+    what: &'static str,
+    shutdown: &CancellationToken,
+) -> Option<TcpListener> {
     let mut told = false;
     loop {
         match listen(address) {
             Ok(listener) => {
                 if told {
-                    tracing::info!(%address, "the health port is served now");
+                    tracing::info!(%address, "{what} is served now");
                 }
-                let router = router(health).fallback(not_found);
-                return connections::serve(&listener, Plain, router, POLICY, shutdown).await;
+                return Some(listener);
             }
             Err(err) if !told => {
-                tracing::warn!(%address, %err, "the health port can't be served yet; trying again");
+                tracing::warn!(%address, %err, "{what} can't be served yet; trying again");
                 told = true;
             }
             Err(_) => {}
         }
         // Cancel-safe: both arms only wait.
         tokio::select! {
-            () = shutdown.cancelled() => return,
+            () = shutdown.cancelled() => return None,
             () = sleep(BIND_AGAIN) => {}
         }
+    }
+}
+
+/// Serves the health port until `shutdown`.
+pub(super) async fn serve(
+    address: Option<SocketAddr>,
+    health: Health,
+    shutdown: CancellationToken,
+) {
+    let Some(address) = address else { return };
+    if let Some(listener) = bound(address, "the health port", &shutdown).await {
+        let router = router(health).fallback(not_found);
+        connections::serve(&listener, Plain, router, POLICY, shutdown).await;
+    }
+}
+
+/// Serves the read-only port until `shutdown`: a part of the HTTPS API, to everybody who reaches it.
+pub(super) async fn serve_read_only(
+    address: Option<SocketAddr>,
+    router: Router,
+    shutdown: CancellationToken,
+) {
+    let Some(address) = address else { return };
+    tracing::warn!(%address, "readOnlyPort: everybody who reaches it may read pods and statistics");
+    if let Some(listener) = bound(address, "the read-only port", &shutdown).await {
+        connections::serve(&listener, Plain, router, POLICY, shutdown).await;
     }
 }

@@ -1,12 +1,13 @@
-//! The interfaces of a running agent: the local socket and the health port.
+//! The interfaces of a running agent: the local socket, the health port, the HTTPS API (`kubelet`)
+//! and the read-only port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, `POST /forget`, `/restart`, `/retry`, and the upgrades `/exec`, `/attach`,
-//! `/portForward`. With
-//! `?watch=true` the answers of `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below
-//! it to every client that can reach it. Every answer is made from published views, so it does not
-//! depend on the runtime; statistics wait for it for a few seconds at most. The only request that is passed on is a [`Command`]; its answer is
-//! awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
+//! `/events`, `/healthz`, `/configz`, `/stats/summary`, `/metrics`, `POST /forget`, `/restart`,
+//! `/retry`, and the upgrades `/exec`, `/attach`, `/portForward`. With `?watch=true` the answers of
+//! `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below it
+//! to every client that can reach it. Answers are made from published views, so they do not depend on
+//! the runtime; statistics wait for it for a few seconds at most. The only request that is passed on
+//! is a [`Command`]; its answer is awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
 //! their lifetimes. [`Client`] is the other end.
 
 mod client;
@@ -20,7 +21,7 @@ mod socket;
 mod stats;
 
 pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
-pub use stats::{MachineLabels, StatsSource};
+pub use stats::{MachineFacts, StatsSource};
 
 pub use client::{Client, ClientError, Upgraded};
 pub use document::{
@@ -82,6 +83,8 @@ pub struct ServeSettings {
     pub run_dir: PathBuf,
     /// The health port; `None`: not served.
     pub healthz: Option<SocketAddr>,
+    /// `readOnlyPort`; `None`: not served.
+    pub read_only: Option<SocketAddr>,
     /// Told to clients, which read container logs themselves.
     pub pod_logs_dir: PathBuf,
     /// `streamingConnectionIdleTimeout`: a session on which nothing is sent for so long is closed.
@@ -89,7 +92,7 @@ pub struct ServeSettings {
     /// The KubeletConfiguration that is in effect, as JSON.
     pub configuration: Box<str>,
     /// What the machine is known by in metrics.
-    pub machine: MachineLabels,
+    pub machine: MachineFacts,
     /// `syncFrequency`: the main loop is late after twice this time, at least after 5 minutes.
     pub sync_frequency: Duration,
 }
@@ -115,6 +118,7 @@ pub struct Server {
     api: kubelet::Api,
     sessions: kubelet::Sessions,
     healthz: Option<SocketAddr>,
+    read_only: Option<SocketAddr>,
     kubelet: Option<KubeletApi>,
 }
 
@@ -148,7 +152,8 @@ impl Server {
         };
         let (relays, sessions) = kubelet::sessions(settings.stream_idle);
         let api = kubelet::Api { local: app, runtime, relays };
-        Ok(Self { local, api, sessions, healthz: settings.healthz, kubelet })
+        let (healthz, read_only) = (settings.healthz, settings.read_only);
+        Ok(Self { local, api, sessions, healthz, read_only, kubelet })
     }
 
     /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is
@@ -157,6 +162,8 @@ impl Server {
     pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
         let app = self.api.local.clone();
         let health = health::serve(self.healthz, app.health.clone(), shutdown.clone());
+        let read_only = kubelet::read_only_router(app.clone());
+        let read_only = health::serve_read_only(self.read_only, read_only, shutdown.clone());
         let sessions = self.sessions.run(shutdown.clone());
         let router = routes::router(app).merge(kubelet::sessions_router(self.api.clone()));
         let (api, stop) = (self.api, shutdown.clone());
@@ -166,7 +173,7 @@ impl Server {
             }
         };
         let local = serve_local(self.local, router, looks, shutdown);
-        tokio::join!(health, local, sessions, Box::pin(kubelet));
+        tokio::join!(health, Box::pin(read_only), local, sessions, Box::pin(kubelet));
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     follow::{Followed, follow},
     health,
     health::Health,
-    stats::{self, MachineLabels},
+    stats::{self, MachineFacts},
 };
 use crate::{
     event,
@@ -46,7 +46,7 @@ pub(super) struct App {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) health: Health,
     pub(super) pod_logs_dir: PathBuf,
-    pub(super) machine: Arc<MachineLabels>,
+    pub(super) machine: Arc<MachineFacts>,
     pub(super) configuration: Arc<str>,
     /// The places of clients that follow.
     pub(super) followers: Arc<Semaphore>,
@@ -85,8 +85,13 @@ pub(super) fn router(app: App) -> Router {
 
 /// What the agent tells of itself, on the local socket and on the HTTPS API alike.
 pub(super) fn facts_router(app: App) -> Router {
+    let configz = Router::new().route("/configz", get(configz)).with_state(app.clone());
+    configz.merge(pods_router(app))
+}
+
+/// A `PodList`.
+pub(super) fn pods_router(app: App) -> Router {
     Router::new()
-        .route("/configz", get(configz))
         .route("/pods", get(pods))
         .route("/pods/", get(pods))
         .method_not_allowed_fallback(not_allowed)

@@ -52,8 +52,9 @@ fn settings(dir: &Path, healthz: Option<SocketAddr>) -> ServeSettings {
     ServeSettings {
         run_dir: dir.join("run"),
         healthz,
+        read_only: None,
         pod_logs_dir: "/logs".into(),
-        machine: MachineLabels::default(),
+        machine: MachineFacts::default(),
         configuration: "{}".into(),
         stream_idle: Duration::from_secs(60),
         sync_frequency: Duration::from_secs(60),

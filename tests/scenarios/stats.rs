@@ -8,6 +8,10 @@ use crate::support::{
     world::{Kind, World},
 };
 use serde_json::{Value, json};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -124,6 +128,7 @@ pub fn statistics_tell_what_a_pod_uses(kind: Kind) {
     tells_machines(&world);
     tells_of_its_work(&world);
     short_is_short(&world);
+    people_see_it(&world);
     world.remove("user.yaml");
     world.wait_until("the pod is gone", || summary(&world), |all| pod(all, "user").is_null());
     assert_eq!(sample(&asked(&world, "/metrics/cadvisor"), "container_threads", &["user-"]), None);
@@ -220,6 +225,26 @@ fn tells_of_its_work(world: &World) {
     assert_eq!(sample(&text, "prober_probe_total", &of_probe), None);
 }
 
+fn people_see_it(world: &World) {
+    let top = |words: &[&str]| {
+        let output = world.agent.cli(words);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all = top(&["top"]);
+    let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NODE", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"], "{all}");
+    assert!(lines[1][0] == "node1" && lines[1].len() == 5, "{all}");
+    let user = lines.iter().find(|line| line.get(1) == Some(&"user-node1")).unwrap();
+    let millis: u32 = user[2].strip_suffix('m').unwrap().parse().unwrap();
+    assert!((50..=150).contains(&millis), "{all}");
+    let containers = top(&["top", "user", "--containers"]);
+    assert!(containers.starts_with("NAMESPACE"), "{containers}");
+    assert!(containers.lines().count() == 2 && containers.contains("   main   "), "{containers}");
+    let missing = world.agent.cli(&["top", "other"]);
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+}
+
 fn short_is_short(world: &World) {
     let text = asked(world, "/stats/summary?only_cpu_and_memory=true");
     let short: Value = serde_json::from_str(&text).unwrap();
@@ -227,4 +252,37 @@ fn short_is_short(world: &World) {
     assert!(user["containers"][0]["memory"]["workingSetBytes"].is_u64(), "{user}");
     assert!(user["network"].is_null() && user["volume"].is_null(), "{user}");
     assert!(short["node"]["fs"].is_null() && short["node"]["memory"].is_object());
+}
+
+pub fn the_read_only_port_tells_and_changes_nothing(kind: Kind) {
+    let world = World::prepare(kind, &Settings::for_kind(kind));
+    let port = world.agent.api_port();
+    world.agent.add_flag(format!("--read-only-port={port}"));
+    world.agent.start();
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let answer = |request: &str| {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        write!(stream, "{request} HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    for (request, part) in [
+        ("GET /healthz", "\r\n\r\nok"),
+        ("GET /pods", "\"name\":\"web-node1\""),
+        ("GET /stats/summary", "\"nodeName\":\"node1\""),
+        ("GET /metrics", "\nkubelet_running_pods 1\n"),
+        ("GET /metrics/resource", "\nnode_memory_working_set_bytes "),
+        ("GET /runningpods/", "405 Method Not Allowed"),
+        ("POST /run/default/web-node1/main?cmd=id", "Debug endpoints are disabled."),
+        ("GET /exec/default/web-node1/main?command=id&output=1", "Debug endpoints are disabled."),
+        ("GET /configz", "404 Not Found"),
+        ("DELETE /metrics/slis", "405 Method Not Allowed"),
+        ("POST /restart", "404 Not Found"),
+    ] {
+        let text = answer(request);
+        assert!(text.contains(part), "{request}: {text}");
+    }
+    world.finish();
 }

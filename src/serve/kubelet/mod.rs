@@ -21,7 +21,7 @@ mod user;
 
 pub use guard::{GuardSettings, Permissions, Reviews};
 pub(super) use relay::{Sessions, sessions};
-pub(super) use routes::{Api, sessions_router};
+pub(super) use routes::{Api, read_only_router, sessions_router};
 pub use tls::TlsSettings;
 
 use super::{
@@ -31,7 +31,6 @@ use super::{
 use guard::Guard;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tls::Keys;
-use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +42,6 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     // Longer than the usual period of a scrape.
     kept: Some(Duration::from_secs(100)),
 };
-const BIND_AGAIN: Duration = Duration::from_secs(5);
 
 /// What the HTTPS API needs.
 #[derive(Debug)]
@@ -76,30 +74,16 @@ impl Open for Secured {
 }
 
 impl KubeletApi {
-    /// Serves until `shutdown`. A port that is taken is tried again and again: it may be a
-    /// kubelet's that is being replaced.
+    /// Serves until `shutdown`.
     pub(super) async fn serve(self, api: Api, shutdown: CancellationToken) {
         let keys = Arc::new(Keys::new(self.tls));
         let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
         let router = routes::router(api, guard, self.debugging_handlers);
         // A certificate is made now, and whatever is wrong with the files is told.
         drop(keys.server().await);
-        let (address, mut told) = (self.address, false);
-        let listener = loop {
-            match health::listen(address) {
-                Ok(listener) => break listener,
-                Err(err) if !told => {
-                    tracing::warn!(%address, %err, "the HTTPS API can't be served yet; trying again");
-                    told = true;
-                }
-                Err(_) => {}
-            }
-            // Cancel-safe: both arms only wait.
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = sleep(BIND_AGAIN) => {}
-            }
-        };
+        let address = self.address;
+        let bound = health::bound(address, "the HTTPS API", &shutdown).await;
+        let Some(listener) = bound else { return };
         tracing::info!(%address, "the HTTPS API is served");
         connections::serve(&listener, Secured(keys), router, POLICY, shutdown).await;
     }

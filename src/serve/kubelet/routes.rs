@@ -13,8 +13,8 @@ use crate::{
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Query, Request, State},
-    http::{HeaderMap, StatusCode, header},
-    middleware,
+    http::{HeaderMap, Method, StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{MethodFilter, any, get, on, post},
 };
@@ -53,10 +53,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
             .route("/run/{namespace}/{pod}/{uid}/{container}", post(run))
             .merge(sessions_routes());
     } else {
-        for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
-            router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
-        }
-        router = router.route("/runningpods/", any(no_debugging));
+        router = router.merge(without_debugging());
     }
     router
         .method_not_allowed_fallback(local::not_allowed)
@@ -67,6 +64,33 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .merge(stats)
         .fallback(health::not_found)
         .layer(middleware::from_fn_with_state(guard, guard::check))
+}
+
+/// What of it the read-only port has: health, pods, statistics and metrics.
+pub(in crate::serve) fn read_only_router(app: local::App) -> Router {
+    without_debugging()
+        .merge(health::router(app.health.clone()))
+        .merge(local::pods_router(app.clone()))
+        .merge(stats::router(app))
+        .fallback(health::not_found)
+        .layer(middleware::from_fn(only_reads))
+}
+
+/// Nobody is known there, so nobody changes anything.
+async fn only_reads(request: Request, next: Next) -> Response {
+    match *request.method() {
+        Method::GET | Method::HEAD | Method::POST => next.run(request).await,
+        _ => local::not_allowed().await,
+    }
+}
+
+/// The kubelet's answer on paths that are switched off.
+fn without_debugging<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let mut router = Router::new().route("/runningpods/", any(no_debugging));
+    for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
+        router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
+    }
+    router
 }
 
 /// The paths of sessions, for the local socket.

@@ -3,7 +3,7 @@
 //!
 //! cAdvisor has the network of a pod in the row of its sandbox; here it is in that of the pod.
 
-use super::MachineLabels;
+use super::MachineFacts;
 use crate::metrics::{Family, Kind, Samples, labels, number, unix};
 use crate::model::{
     CgroupStats, CpuStats, DeviceIo, FsStats, InterfaceStats, MeasuredSpace, MemoryStats, Psi,
@@ -455,7 +455,7 @@ pub(super) const SERIES: &[Series] = &[
 ];
 
 /// What is told of the machine: labels and a value.
-type OfMachine = fn(&MachineLabels) -> (String, f64);
+type OfMachine = fn(&MachineFacts) -> (String, f64);
 
 pub(super) const MACHINE: &[(Family, OfMachine)] = &[
     (gauge("machine_cpu_cores", "CPUs of the machine"), |machine| {
@@ -476,7 +476,7 @@ const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Gauge, help }
 }
 
-fn ids(machine: &MachineLabels) -> String {
+fn ids(machine: &MachineFacts) -> String {
     labels([
         ("boot_id", &machine.boot_id),
         ("machine_id", &machine.machine_id),
@@ -484,7 +484,7 @@ fn ids(machine: &MachineLabels) -> String {
     ])
 }
 
-fn version(machine: &MachineLabels) -> String {
+fn version(machine: &MachineFacts) -> String {
     labels([
         ("cadvisorRevision", ""),
         ("cadvisorVersion", ""),

@@ -34,7 +34,7 @@ impl fmt::Debug for StatsSource {
 
 /// What a machine is known by in its metrics.
 #[derive(Clone, Debug, Default)]
-pub struct MachineLabels {
+pub struct MachineFacts {
     /// CPUs.
     pub cpus: i64,
     /// Bytes of memory.
