@@ -139,6 +139,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("pleg", "cri", "lists and inspects through the client of the runtime"),
     ("measure", "cri", "asks the runtime where containers write"),
     ("measure", "signals", "measures there"),
+    ("pleg", "logs", "reads the end of logs for termination messages"),
     ("image", "cri", "pulls and removes through the client of the runtime"),
     ("housekeeping", "worker::Leftovers", "removes what pods have left by turns with the workers"),
     (

@@ -9,12 +9,15 @@ const MAX_LINE: usize = 1 << 20;
 
 /// One record, the line break aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record<'a> {
-    pub(super) time: Timestamp,
-    pub(super) stream: Stream,
+pub struct Record<'a> {
+    /// When it was written.
+    pub time: Timestamp,
+    /// Where to.
+    pub stream: Stream,
     /// Whether the text ends its line.
-    pub(super) full: bool,
-    pub(super) text: &'a [u8],
+    pub full: bool,
+    /// The text.
+    pub text: &'a [u8],
 }
 
 /// Where a container writes.
@@ -26,8 +29,8 @@ pub enum Stream {
     Stderr,
 }
 
-/// `None` for what is no such record.
-pub(super) fn parse(line: &[u8]) -> Option<Record<'_>> {
+/// Reads a line, without its line break; `None` for what is no such record.
+pub fn parse(line: &[u8]) -> Option<Record<'_>> {
     let mut parts = line.splitn(4, |byte| *byte == b' ');
     let time = str::from_utf8(parts.next()?).ok()?.parse().ok()?;
     let stream = match parts.next()? {

@@ -17,6 +17,6 @@ mod run;
 
 pub use find::{LogDir, PodLogs, Run, containers, pods, runs};
 pub use follow::{Hints, Position, follow, hints};
-pub use line::{Printer, Stream, Wanted};
+pub use line::{Printer, Stream, Wanted, parse};
 pub use query::{LogQuery, QueryError};
 pub use run::{LogError, Progress, RunReader, beginnings};

@@ -4,7 +4,10 @@
 //! Both are the container's to write, so they are read with bounds, never followed through links,
 //! and never waited for: a pipe or device in their place is no message.
 
-use crate::model::{ContainerState, ObservedContainer};
+use crate::{
+    logs,
+    model::{ContainerState, ObservedContainer},
+};
 use nix::fcntl::OFlag;
 use std::{
     fs::{File, OpenOptions},
@@ -90,27 +93,20 @@ fn tail(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The messages in the end of a CRI log (`<time> <stream> <P|F> <message>`), as far as they count.
+/// The messages in the end of a CRI log, as far as they count.
 /// A first line that is cut off is passed over.
 fn log_messages(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut out = String::new();
-    let lines: Vec<&str> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(MAX_LOG_LINES)..] {
-        let mut parts = line.splitn(4, ' ');
-        let (time, stream, tag) = (parts.next(), parts.next(), parts.next());
-        let message = parts.next().unwrap_or_default();
-        let whole = matches!(stream, Some("stdout" | "stderr"))
-            && time.is_some_and(|t| t.contains('T') && t.len() >= 20);
-        match tag.filter(|_| whole) {
-            Some("P") => out.push_str(message),
-            Some(_) => {
-                out.push_str(message);
-                out.push('\n');
-            }
-            None => {}
+    let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LOG_LINES)..];
+    let mut told = Vec::new();
+    for line in last {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if let Some(record) = logs::parse(line) {
+            told.extend_from_slice(record.text);
+            told.extend(record.full.then_some(b'\n'));
         }
     }
+    let mut out = String::from_utf8_lossy(&told).into_owned();
     let mut start = out.len().saturating_sub(MAX_LOG);
     while !out.is_char_boundary(start) {
         start += 1;
