@@ -33,7 +33,7 @@ fn wait_for_slices(node: &Node, what: &str, count: usize) {
 }
 
 pub fn slices_hold_what_manifests_ask() {
-    let kubelet = cgroups::PIDS_LIMIT.to_owned();
+    let kubelet = format!("{}\nreadOnlyPort: 10255", cgroups::PIDS_LIMIT);
     let driver = Driver::Systemd;
     let node = Node::start(&Options { driver, kubelet, ..Options::default() });
     node.drop_pods(&cgroups::pods());
@@ -60,6 +60,8 @@ pub fn slices_hold_what_manifests_ask() {
     a_resize_reaches_the_slice_and_the_scope(&node);
     assert_eq!(node.running(), running, "a resize restarts nothing");
     node.note("a resize, up and down");
+    statistics_tell_of_scopes(&node);
+    node.note("statistics");
     an_empty_dir_lies_on_huge_pages(&node);
     assert_eq!(node.running(), running, "nothing else restarts");
     node.note("huge pages");
@@ -70,6 +72,33 @@ pub fn slices_hold_what_manifests_ask() {
     node.note("over the bus, and without one");
     systemd_executes_itself_anew_all_the_time(&node);
     node.finish();
+}
+
+/// What the kernel counts on cgroup v2, read where systemd and the runtime have put it.
+fn statistics_tell_of_scopes(node: &Node) {
+    let id = node.running()["elastic/main"].id.clone();
+    let request = r"GET /metrics/cadvisor HTTP/1.0\r\n\r\n";
+    let cadvisor = node
+        .sh(&format!("exec 3<>/dev/tcp/127.0.0.1/10255; printf '{request}' >&3; grep {id} <&3"));
+    let of_elastic = |name: &str| {
+        let is_it = |line: &&str| {
+            line.starts_with(&format!("{name}{{")) && line.contains(&format!("name=\"{id}\""))
+        };
+        let line = cadvisor.lines().find(is_it);
+        let line = line.unwrap_or_else(|| panic!("no {name} of {id} in {cadvisor}"));
+        assert!(line.contains(&format!("/cri-containerd-{id}.scope\",")), "{line}");
+        let value = line.rsplit_once("} ").unwrap().1.split(' ').next().unwrap();
+        value.parse::<f64>().unwrap()
+    };
+    assert!(of_elastic("container_memory_working_set_bytes") > 4096.0);
+    assert!(of_elastic("container_cpu_usage_seconds_total") > 0.0);
+    assert!((of_elastic("container_spec_memory_limit_bytes") - 67_108_864.0).abs() < 1.0);
+    assert!((of_elastic("container_spec_cpu_quota") - 30_000.0).abs() < 1.0);
+    assert!(of_elastic("container_memory_max_usage_bytes") > 4096.0);
+    assert!(of_elastic("container_pressure_cpu_waiting_seconds_total") >= 0.0);
+    assert!(of_elastic("container_threads") >= 1.0);
+    let top = node.sh("nodelet top elastic");
+    assert!(top.contains("elastic-"), "{top}");
 }
 
 /// Limits of a pod and of its container, more and then less; systemd does not forget them.
