@@ -38,6 +38,8 @@ pub struct NodeStats {
     pub agent: CgroupStats,
     /// The cgroup of all pods, where there is one.
     pub pods: Option<CgroupStats>,
+    /// The path of that.
+    pub pods_cgroup: String,
     /// Its network interfaces.
     pub network: Vec<InterfaceStats>,
     /// The file system of the root directory.

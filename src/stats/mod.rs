@@ -144,6 +144,7 @@ fn nothing(now: Now) -> Stats {
             machine: none.clone(),
             agent: none,
             pods: None,
+            pods_cgroup: String::new(),
             network: Vec::new(),
             root_fs: None,
             image_fs: None,
@@ -169,6 +170,10 @@ fn node_stats(cgroups: &Cgroups, disks: &DiskSample, depth: StatsDepth) -> NodeS
         booted_at: booted_at(now),
         machine: signals::machine_stats(proc, cgroups.root_dirs().as_ref(), depth),
         agent: signals::own_stats(proc),
+        pods_cgroup: pods
+            .as_ref()
+            .and_then(|dirs| cgroups.path_of(&dirs.memory))
+            .unwrap_or_default(),
         pods: pods.and_then(|dirs| signals::cgroup_stats(&dirs, depth)),
         network: match depth {
             StatsDepth::Resources => Vec::new(),

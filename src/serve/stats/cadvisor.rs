@@ -70,7 +70,7 @@ fn places(stats: &Stats) -> Vec<RowAt> {
     let nobody = ["", "", "", "", ""];
     let mut rows = vec![RowAt { labels: of("/", nobody), place: Place::Machine }];
     if stats.node.pods.is_some() {
-        rows.push(RowAt { labels: of("/kubepods", nobody), place: Place::AllPods });
+        rows.push(RowAt { labels: of(&stats.node.pods_cgroup, nobody), place: Place::AllPods });
     }
     for (nth, pod) in stats.pods.iter().enumerate() {
         let (namespace, name) = (&*pod.key.namespace, &*pod.key.name);
@@ -93,33 +93,32 @@ impl RowAt {
     /// The numbers of a row, from the statistics that it was made for.
     fn of<'a>(&'a self, all: &'a Stats) -> Row<'a> {
         let node = &all.node;
-        let (stats, started_at) = match self.place {
-            Place::Machine => (Some(&node.machine), Some(node.booted_at)),
-            Place::AllPods => (node.pods.as_ref(), Some(node.booted_at)),
-            Place::Pod(pod) => (all.pods[pod].stats.as_ref(), all.pods[pod].started_at),
-            Place::Container(pod, which) => {
-                let container = &all.pods[pod].containers[which];
-                (container.stats.as_ref(), Some(container.started_at))
-            }
-        };
-        Row {
+        let row = Row {
             labels: &self.labels,
-            stats: stats.unwrap_or(&node.machine),
-            started_at: started_at.unwrap_or(node.booted_at),
-            network: match self.place {
-                Place::Machine => &node.network,
-                Place::Pod(pod) => &all.pods[pod].network,
-                Place::AllPods | Place::Container(..) => &[],
-            },
-            layer: match self.place {
-                Place::Container(pod, which) => all.pods[pod].containers[which].layer,
-                Place::Machine | Place::AllPods | Place::Pod(_) => None,
-            },
-            fs: match self.place {
-                Place::Machine => node.root_fs,
-                Place::AllPods | Place::Pod(_) | Place::Container(..) => node.container_fs,
-            },
-            is_machine: matches!(self.place, Place::Machine),
+            stats: &node.machine,
+            started_at: node.booted_at,
+            network: &[],
+            layer: None,
+            fs: node.container_fs,
+            is_machine: false,
+        };
+        // There are rows only for cgroups that were read.
+        let of = |stats: &'a Option<CgroupStats>| stats.as_ref().unwrap_or(row.stats);
+        match self.place {
+            Place::Machine => {
+                Row { network: &node.network, fs: node.root_fs, is_machine: true, ..row }
+            }
+            Place::AllPods => Row { stats: of(&node.pods), ..row },
+            Place::Pod(nth) => {
+                let pod = &all.pods[nth];
+                let started_at = pod.started_at.unwrap_or(row.started_at);
+                Row { stats: of(&pod.stats), started_at, network: &pod.network, ..row }
+            }
+            Place::Container(nth, which) => {
+                let one = &all.pods[nth].containers[which];
+                let (stats, started_at, layer) = (of(&one.stats), one.started_at, one.layer);
+                Row { stats, started_at, layer, ..row }
+            }
         }
     }
 }

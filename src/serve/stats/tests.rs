@@ -56,6 +56,7 @@ fn stats() -> Stats {
             machine: used(),
             agent: none,
             pods: None,
+            pods_cgroup: String::new(),
             network: Vec::new(),
             root_fs: None,
             image_fs: None,
