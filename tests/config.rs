@@ -103,7 +103,11 @@ fn a_wrong_command_line_exits_2_and_names_what_was_meant() {
         (&["run", "extra"], "unexpected argument 'extra'"),
         (&["--fail-swap-on", "false"], "unexpected argument 'false'"),
         (&["check"], "PATH"),
-        (&["--bootstrap_kubeconfig", "/x"], "--bootstrap-kubeconfig: this version makes no"),
+        (
+            &["--bootstrap_kubeconfig=/x", "--kubeconfig=/nonexistent"],
+            "--bootstrap-kubeconfig: /nonexistent does not exist, and this version makes no",
+        ),
+        (&["--bootstrap-kubeconfig", "/x"], "--bootstrap-kubeconfig: --kubeconfig is not set"),
         (&["--network-plugin=cni"], "--network-plugin: was removed from the kubelet"),
         (&["--registry_burst=many"], "--registry-burst: Invalid value: \"many\": must be a whole"),
         (&["--config=/nonexistent/x.yaml"], "/nonexistent/x.yaml: cannot be read: No such file"),

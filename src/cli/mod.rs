@@ -12,7 +12,11 @@ mod session;
 mod status;
 mod top;
 
-use crate::{config::Config, model::printable_lines, serve::ClientError};
+use crate::{
+    config::Config,
+    model::{KUBELET_VERSION, printable_lines},
+    serve::ClientError,
+};
 use args::{
     AttachArgs, CheckArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
     RestartArgs, RetryArgs, StatusArgs, TopArgs,
@@ -22,7 +26,7 @@ use clap_complete::Shell;
 pub use run_args::RunArgs;
 use std::{
     error::Error,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
@@ -218,13 +222,27 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     let args = run_args::normalize(args);
-    let matches = match Cli::command().try_get_matches_from(args) {
+    let stands_in = args.first().is_some_and(|name| is_kubelet(name));
+    let matches = match command(stands_in).try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
     };
     match Cli::from_arg_matches(&matches) {
         Ok(cli) => answer(cli.command, agent),
         Err(error) => usage(&error),
+    }
+}
+
+/// Installed as `kubelet`, the program tells its version in the kubelet's words: kubeadm reads them.
+fn is_kubelet(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "kubelet")
+}
+
+fn command(stands_in_for_kubelet: bool) -> clap::Command {
+    let command = Cli::command();
+    match stands_in_for_kubelet {
+        true => command.display_name("Kubernetes").version(KUBELET_VERSION),
+        false => command,
     }
 }
 
@@ -355,5 +373,16 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn installed_as_kubelet_it_tells_the_release_that_it_stands_for() {
+        let told = |program: &str| {
+            let command = command(is_kubelet(OsStr::new(program)));
+            command.try_get_matches_from([program, "--version"]).unwrap_err().to_string()
+        };
+        assert_eq!(told("/usr/bin/kubelet"), format!("Kubernetes {KUBELET_VERSION}\n"));
+        let own = format!("nodelet {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!((told("nodelet"), told("/opt/kubelet/nodelet")), (own.clone(), own));
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     assemble::{ConfigError, GivenFlag, Loaded, SourceFile, assemble},
     credential_providers::ProviderFiles,
+    flags::BOOTSTRAP_FLAG,
     host::HostFacts,
     read::Bases,
     tree::{Layer, Mistake},
@@ -47,6 +48,12 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
             Err((path, error)) => mistakes.push(unreadable(&path, &error)),
         }
     }
+    if named(BOOTSTRAP_FLAG).is_some() {
+        let kubeconfig = named("kubeconfig");
+        if !kubeconfig.as_ref().is_some_and(|path| path.exists()) {
+            mistakes.push(no_bootstrap(kubeconfig.as_deref()));
+        }
+    }
     let providers = match (named(PROVIDERS), named(PROVIDER_PROGRAMS)) {
         (None, None) => Vec::new(),
         (Some(path), Some(dir)) => match credential_providers(&path, Some(&dir)) {
@@ -89,6 +96,20 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
 /// The flag that names the plugins' configuration, and the one that names their directory.
 const PROVIDERS: &str = "image-credential-provider-config";
 const PROVIDER_PROGRAMS: &str = "image-credential-provider-bin-dir";
+
+/// There is no kubeconfig, and none can be made.
+fn no_bootstrap(kubeconfig: Option<&Path>) -> Mistake {
+    let missing = match kubeconfig {
+        Some(path) => format!("{} does not exist", path.display()),
+        None => "--kubeconfig is not set".to_owned(),
+    };
+    let message = format!(
+        "{missing}, and this version makes no certificate signing requests: create a certificate for the node \
+         (system:node:NAME in group system:nodes), and name it in the file of --kubeconfig"
+    );
+    let problem = Problem { position: Position::default(), path: String::new(), message };
+    Mistake { location: format!("--{BOOTSTRAP_FLAG}").into(), problem }
+}
 
 /// A flag that needs another one.
 fn alone(flag: &str, other: &str) -> Mistake {

@@ -187,8 +187,8 @@ const fn refused_switch(name: &'static str, why: &'static str) -> Other {
     Other { takes: Takes::Switch, ..refused(name, why) }
 }
 
-const BOOTSTRAP: &str = "this version makes no certificate signing requests: create a certificate for the node \
-     (system:node:NAME in group system:nodes), and name it in a kubeconfig with --kubeconfig";
+/// The kubeconfig with which a node joins; kubeadm's unit names it always.
+pub(super) const BOOTSTRAP_FLAG: &str = "bootstrap-kubeconfig";
 const STATS: &str = "nodelet does not contain cAdvisor";
 const REMOVED_CRI: &str =
     "was removed from the kubelet: name the runtime's socket with --container-runtime-endpoint";
@@ -223,6 +223,11 @@ const OWN: &[(&str, &str, Setting)] = &[
     (
         "kubeconfig",
         "how to reach the API server; without it the agent runs standalone and sends no packet",
+        own(THE_AGENT_ITSELF, "FILE"),
+    ),
+    (
+        BOOTSTRAP_FLAG,
+        "not used when the file of --kubeconfig exists, as with a node that has joined; otherwise an error: this version makes no certificate signing requests",
         own(THE_AGENT_ITSELF, "FILE"),
     ),
     (
@@ -301,7 +306,6 @@ const OTHERS: &[Other] = &[
     ignored("storage-driver-table", STATS),
     ignored("storage-driver-user", STATS),
     // What would change what the agent is.
-    refused("bootstrap-kubeconfig", BOOTSTRAP),
     // Fatal in the kubelet too.
     refused("container-runtime", REMOVED_CRI),
     refused("docker-endpoint", REMOVED_CRI),

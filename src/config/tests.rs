@@ -465,10 +465,6 @@ fn the_kubelets_other_flags_have_an_answer() {
     );
     for (name, part) in [
         (
-            "bootstrap-kubeconfig",
-            "--bootstrap-kubeconfig: this version makes no certificate signing requests",
-        ),
-        (
             "container-runtime",
             "--container-runtime: was removed from the kubelet: name the runtime's socket",
         ),

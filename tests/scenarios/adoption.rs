@@ -36,6 +36,11 @@ pub fn a_killed_agent_finds_its_pods_again(kind: Kind) {
         || world.proxy.calls_under_way(),
         |n| *n == 0,
     );
+    // What the last call has done is noted soon after it; an agent that is killed before makes the
+    // call again.
+    let made = world.proxy.mutating_calls().len();
+    let calls = || world.proxy.mutating_calls().len();
+    stays("the agent makes no more calls", Duration::from_secs(1), calls, |n| *n == made);
     let ids = [world.running_ids("plain"), world.running_ids("rich")];
 
     world.agent.kill();

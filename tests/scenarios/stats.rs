@@ -84,12 +84,13 @@ pub fn statistics_tell_what_a_pod_uses(kind: Kind) {
     world.write("broken.yaml", "kind: Pod\n");
     world.wait_running("user");
     world.wait_running("idle");
-    // The runtime measures layers every ten seconds.
+    // The runtime measures images every ten seconds.
     let measured = |summary: &Value| {
         let container = &pod(summary, "user")["containers"][0];
         container["rootfs"]["usedBytes"].as_u64() >= Some(3 * MIB)
             && container["logs"]["usedBytes"].as_u64() >= Some(MIB / 2)
             && container["cpu"]["usageNanoCores"].as_u64().is_some_and(|rate| rate > 50_000_000)
+            && summary["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0)
     };
     let found = world.wait_until("all of it is measured", || summary(&world), measured);
     let user = pod(&found, "user");
