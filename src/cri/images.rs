@@ -77,10 +77,10 @@ impl RuntimeClient {
             let named = all.into_iter().filter_map(|one| Some(one.fs_id?.mountpoint));
             named.filter(|path| path.starts_with('/')).map(PathBuf::from).collect()
         };
-        // containerd tells of nothing used at no time before it has measured that.
-        let measured = answer.image_filesystems.iter().filter(|one| one.timestamp != 0);
-        let used = measured.filter_map(|one| one.used_bytes.as_ref());
+        let used = answer.image_filesystems.iter().filter_map(|one| one.used_bytes.as_ref());
         let images_bytes = used.map(|bytes| bytes.value).reduce(u64::saturating_add);
+        // containerd tells of nothing before it has measured that.
+        let images_bytes = images_bytes.filter(|bytes| *bytes > 0);
         let images = paths(answer.image_filesystems);
         let containers = paths(answer.container_filesystems);
         Ok(ImageFilesystems {
