@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "support/skips.rs"]
-mod skips;
+mod support;
 
 use serde_json::Value;
 use std::{
@@ -13,23 +11,16 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
+use support::{program, skips::skip_without};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/monitoring").join(name)
 }
 
-/// `promtool`, installed or unpacked by `scripts/prerequisites test`.
-fn promtool() -> Option<PathBuf> {
-    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/usr/bin/promtool");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed = std::env::split_paths(&path).map(|dir| dir.join("promtool"));
-    installed.chain([PathBuf::from(unpacked)]).find(|path| path.exists())
-}
-
 #[test]
 fn promtool_accepts_the_configuration_and_the_rules() {
-    let promtool = promtool();
-    if skips::skip_without(&[(promtool.is_some(), "promtool (scripts/prerequisites test)")]) {
+    let promtool = program("promtool");
+    if skip_without(&[(promtool.is_some(), "promtool (scripts/prerequisites test)")]) {
         return;
     }
     // The files that it names.

@@ -12,7 +12,7 @@ use super::{
         agent::{NODE_NAME, Settings},
         images::BUSYBOX,
         manifest::Pod,
-        poll_until, skip_without_containerd,
+        poll_until, program, skip_without_containerd,
         skips::skip_without,
         status::exchange,
         wait_until,
@@ -405,8 +405,8 @@ impl Prometheus {
 
 #[test]
 fn prometheus_scrapes_the_node() {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/usr/bin/prometheus");
-    if skip_without(&[(program.exists(), "prometheus (scripts/prerequisites test)")]) {
+    let prometheus = program("prometheus");
+    if skip_without(&[(prometheus.is_some(), "prometheus (scripts/prerequisites test)")]) {
         return;
     }
     let Some((world, plane)) = member(Kind::Real) else { return };
@@ -418,7 +418,7 @@ fn prometheus_scrapes_the_node() {
     let probe = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
     world.drop_pod(&Pod::running("web").set("containers/0/readinessProbe", probe));
     world.wait_running("web");
-    let prometheus = Prometheus::start(&program, &world, &token, &authority);
+    let prometheus = Prometheus::start(&prometheus.unwrap(), &world, &token, &authority);
     let is = |expression: &str, accept: &dyn Fn(&Vec<f64>) -> bool| {
         wait_until(expression, SOON, || prometheus.values(expression), accept);
     };

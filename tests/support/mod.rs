@@ -41,7 +41,15 @@ pub mod world;
 pub mod writes;
 
 use skips::skip_without;
-use std::{fmt, future::Future, io::Write as _, process::Command, sync::LazyLock, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+    time::Duration,
+};
 use tokio::{runtime::Runtime, time::Instant};
 
 /// The runtime that proxies, fakes and clients of all tests of a binary share.
@@ -134,6 +142,14 @@ pub fn skip_without_containerd() -> bool {
         (on_path("iptables"), "iptables"),
         (std::path::Path::new("/bin/busybox").exists(), "busybox-static"),
     ])
+}
+
+/// A program that is installed, or that `scripts/prerequisites test` has unpacked.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/usr/bin");
+    let dirs = std::env::split_paths(&path).chain([unpacked]);
+    dirs.map(|dir| dir.join(name)).find(|program| program.exists())
 }
 
 /// Whether a program can be run by its name.

@@ -1,11 +1,11 @@
 //! A real registry on loopback (Debian's docker-registry), that can be down, slow, and want a
 //! password.
 
-use super::{containerd::Containerd, slot::Slot, wait_until};
+use super::{containerd::Containerd, program, slot::Slot, wait_until};
 use std::{
     fs::{self, File},
     net::TcpStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -26,7 +26,7 @@ impl Registry {
     /// Prepares an empty one; it is not started. `None`, said loudly, where there is no
     /// docker-registry.
     pub fn prepare(slot: &Slot) -> Option<Self> {
-        let there = program().is_some();
+        let there = program("docker-registry").is_some();
         if super::skips::skip_without(&[(there, "docker-registry (scripts/prerequisites test)")]) {
             return None;
         }
@@ -68,7 +68,7 @@ impl Registry {
         let file = self.dir.join("config.yml");
         fs::write(&file, config).unwrap();
         let log = File::create(self.dir.join("log")).unwrap();
-        let mut command = Command::new(program().unwrap());
+        let mut command = Command::new(program("docker-registry").unwrap());
         command.arg("serve").arg(file).stdin(Stdio::null());
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(command.spawn().unwrap());
@@ -103,11 +103,4 @@ impl Drop for Registry {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/usr/bin");
-    let dirs = std::env::split_paths(&path).chain([unpacked]);
-    dirs.map(|dir| dir.join("docker-registry")).find(|program| program.exists())
 }
