@@ -100,7 +100,11 @@ pub(super) async fn run(args: TopArgs) -> Result<ExitCode, TopError> {
     let node = key.is_none().then(|| summary.node.row(cpus));
     let pods = summary.rows(args.sort_by, args.containers);
     let node = node.map(|rows| table(&rows) + "\n").unwrap_or_default();
-    Ok(super::print(&(node + &table(&pods)))?)
+    let pods = match pods.len() {
+        1 => "No container runs.\n".to_owned(),
+        _ => table(&pods),
+    };
+    Ok(super::print(&(node + &pods))?)
 }
 
 /// A summary with the CPU time per second of everything that ran a second before.
