@@ -12,7 +12,7 @@ use crate::{
 use std::{io, process::ExitCode};
 use thiserror::Error;
 
-/// Why the agent could not be asked, or its answer not be told.
+/// Why the agent could not be asked, or its answer not be told. Also `nodelet top` ends so.
 #[derive(Debug, Error)]
 pub(super) enum AskError {
     #[error(transparent)]

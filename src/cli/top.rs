@@ -3,28 +3,17 @@
 use super::{
     EXIT_NO_AGENT,
     args::{SortBy, TopArgs},
-    status::{SelectError, Wanted, reach, table},
+    ask::AskError,
+    status::{Wanted, reach, table},
 };
-use crate::serve::{Client, ClientError};
+use crate::serve::Client;
 use serde::Deserialize;
-use std::{cmp::Reverse, io, process::ExitCode, time::Duration};
-use thiserror::Error;
+use std::{cmp::Reverse, process::ExitCode, time::Duration};
 use tokio::time::sleep;
 
 /// CPU time per second needs two readings: how far they are apart.
 const APART: Duration = Duration::from_millis(1100);
 const MIB: u64 = 1 << 20;
-
-/// Why nothing is shown.
-#[derive(Debug, Error)]
-pub(super) enum TopError {
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    #[error("can't write to standard output")]
-    Write(#[from] io::Error),
-}
 
 /// The part of a `Summary` that is shown.
 #[derive(Debug, Deserialize)]
@@ -83,7 +72,7 @@ struct Memory {
     available_bytes: Option<u64>,
 }
 
-pub(super) async fn run(args: TopArgs) -> Result<ExitCode, TopError> {
+pub(super) async fn run(args: TopArgs) -> Result<ExitCode, AskError> {
     let namespace = args.namespace.namespace.as_deref();
     let wanted = args.pod.as_deref().map(|pod| Wanted::new(pod, namespace)).transpose()?;
     let Some((client, document)) = reach(&args.agent).await? else {
@@ -108,7 +97,7 @@ pub(super) async fn run(args: TopArgs) -> Result<ExitCode, TopError> {
 }
 
 /// A summary with the CPU time per second of everything that ran a second before.
-async fn both_readings(client: &Client) -> Result<Summary, TopError> {
+async fn both_readings(client: &Client) -> Result<Summary, AskError> {
     let summary: Summary = client.used().await?;
     if summary.has_rates() {
         return Ok(summary);

@@ -12,14 +12,12 @@ use std::time::Duration;
 pub enum StatsDepth {
     /// CPU, memory and swap.
     Resources,
-    /// All that the kernel counts.
-    Kernel,
-    /// Also what lies on file systems, which is measured once a minute.
-    Disks,
+    /// All that the kernel counts, and what lies on file systems, which is measured once a minute.
+    Everything,
 }
 
 /// The use of the node and of the pods on it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// The node.
     pub node: NodeStats,
@@ -28,7 +26,7 @@ pub struct Stats {
 }
 
 /// The use of the node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeStats {
     /// When the machine was booted.
     pub booted_at: Timestamp,

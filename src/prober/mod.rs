@@ -12,7 +12,7 @@ use crate::{
     handler::Handlers,
     model::{Finding, NodeProbes, Now, PodKey, PodView, PodViews, ProbeKind, ProbeViews, k8s},
     podspec::is_host_network,
-    probe::{Attempt, ProbeId, ProbedInstance, ProbedPod, Prober},
+    probe::{Attempt, ProbedInstance, ProbedPod, Prober},
 };
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::{pin::Pin, sync::Arc, time::Duration};
@@ -34,7 +34,14 @@ pub struct ProberParts {
 }
 
 /// An attempt under way.
-type Trying = Pin<Box<dyn Future<Output = (ProbeId, Finding)> + Send>>;
+type Trying = Pin<Box<dyn Future<Output = Tried> + Send>>;
+
+/// An attempt that has ended.
+struct Tried {
+    attempt: Attempt,
+    finding: Finding,
+    took: Duration,
+}
 
 /// The task.
 pub struct ProberTask {
@@ -96,7 +103,7 @@ impl ProberTask {
                     }
                     self.observe();
                 }
-                Some((id, finding)) = self.attempts.next() => self.finish(id, &finding),
+                Some(tried) = self.attempts.next() => self.finish(&tried),
                 () = tokio::time::sleep(pause.min(RESYNC)) => {}
             }
         }
@@ -139,13 +146,16 @@ impl ProberTask {
         Box::pin(async move {
             let begun = Instant::now();
             let finding = attempt::make(&runtime, &handlers, &attempt, host).await;
-            counted::count(&attempt, &finding, begun.elapsed());
-            (attempt.id, finding)
+            Tried { attempt, finding, took: begun.elapsed() }
         })
     }
 
-    fn finish(&mut self, id: ProbeId, finding: &Finding) {
-        let Some(attempted) = self.prober.finish(id, finding, clock::now()) else { return };
+    /// Takes in what an attempt has found. One whose pod is gone is not counted either: its series
+    /// would stay for ever.
+    fn finish(&mut self, tried: &Tried) {
+        let Tried { attempt, finding, took } = tried;
+        let Some(attempted) = self.prober.finish(attempt.id, finding, clock::now()) else { return };
+        counted::count(attempt, finding, *took);
         if let Some(event) = attempted.event {
             self.parts.events.record(event);
         }

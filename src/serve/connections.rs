@@ -7,12 +7,12 @@
 //!                    └── dropped for a newer connection ──┴── lifetime
 //! ```
 //!
-//! A connection carries one request, or several where the policy keeps it. A new connection always gets in: when all places are taken,
-//! the oldest connection without a complete request is dropped for it. A client that sends nothing,
-//! sends slowly or never reads its answer therefore keeps its place only as long as no other client
-//! needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads nothing
-//! for a whole lifetime although there is something to read. A connection that is upgraded leaves its
-//! place: it is counted by whoever carries its streams.
+//! A connection carries one request, or several where the policy keeps it. A new connection always
+//! gets in: when all places are taken, the oldest connection without a complete request is dropped
+//! for it. A client that sends nothing, sends slowly or never reads its answer therefore keeps its
+//! place only as long as no other client needs it. An answer with a [`Pace`] has no end of its own.
+//! It ends when the client reads nothing for a whole lifetime although there is something to read. A
+//! connection that is upgraded leaves its place: it is counted by whoever carries its streams.
 //!
 //! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other
@@ -29,6 +29,7 @@ use rustls_pki_types::CertificateDer;
 use std::{
     convert::Infallible,
     io,
+    net::SocketAddr,
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -38,7 +39,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpSocket, UnixListener},
     task::{AbortHandle, Id, JoinError, JoinSet, yield_now},
     time::{sleep, timeout},
 };
@@ -49,6 +50,12 @@ const READ_BUFFER: usize = 16 * 1024;
 /// How long nothing is accepted after accepting has failed, which is when the process is out of
 /// file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a port that is taken is left alone.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+/// Connections that may wait to be accepted. When more wait the kernel drops them, and a client
+/// tries again only after a second. The kernel has a limit of its own, `net.core.somaxconn`.
+const WAITING: u32 = 4096;
 
 /// What the clients of one listener are allowed.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +115,47 @@ impl Accept for UnixListener {
 impl Accept for TcpListener {
     async fn connection(&self) -> io::Result<Io> {
         self.accept().await.map(|(stream, _)| Box::new(stream) as Io)
+    }
+}
+
+/// As `TcpListener::bind`, which lets only 128 connections wait.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(WAITING)
+}
+
+/// A listener on this address; `None` at shutdown. A port that is taken is tried again and again,
+/// because it may be a kubelet's that is being replaced. `what` is served there, for people.
+pub(super) async fn bound(
+    address: SocketAddr,
+    what: &'static str,
+    shutdown: &CancellationToken,
+) -> Option<TcpListener> {
+    let mut told = false;
+    loop {
+        match listen(address) {
+            Ok(listener) => {
+                if told {
+                    tracing::info!(%address, "{what} is served now");
+                }
+                return Some(listener);
+            }
+            Err(err) if !told => {
+                tracing::warn!(%address, %err, "{what} can't be served yet; trying again");
+                told = true;
+            }
+            Err(_) => {}
+        }
+        // Cancel-safe: both arms only wait.
+        tokio::select! {
+            () = shutdown.cancelled() => return None,
+            () = sleep(BIND_AGAIN) => {}
+        }
     }
 }
 

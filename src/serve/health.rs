@@ -14,21 +14,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use std::{io, net::SocketAddr, time::Duration};
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::watch,
-    time::sleep,
-};
+use std::{net::SocketAddr, time::Duration};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 /// No loop is called late before this.
 const LATE_AT_LEAST: Duration = Duration::from_secs(300);
-const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// Connections that may wait to be accepted. When more wait the kernel drops them, and a client
-/// tries again only after a second. The kernel has a limit of its own, `net.core.somaxconn`.
-const WAITING: u32 = 4096;
 /// Every user and every pod on the host network may connect. Answers are small and made at once, so
 /// only a client that misbehaves comes near these limits.
 const POLICY: ConnectionPolicy = ConnectionPolicy {
@@ -143,47 +135,6 @@ pub(super) fn plain((status, body): (StatusCode, String)) -> Response {
     (status, headers, body).into_response()
 }
 
-/// As `TcpListener::bind`, which lets only 128 connections wait.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(WAITING)
-}
-
-/// A listener on this address; `None` at shutdown. A port that is taken is tried again and again,
-/// because it may be a kubelet's that is being replaced. `what` is served there, for people.
-pub(super) async fn bound(
-    address: SocketAddr,
-    what: &'static str,
-    shutdown: &CancellationToken,
-) -> Option<TcpListener> {
-    let mut told = false;
-    loop {
-        match listen(address) {
-            Ok(listener) => {
-                if told {
-                    tracing::info!(%address, "{what} is served now");
-                }
-                return Some(listener);
-            }
-            Err(err) if !told => {
-                tracing::warn!(%address, %err, "{what} can't be served yet; trying again");
-                told = true;
-            }
-            Err(_) => {}
-        }
-        // Cancel-safe: both arms only wait.
-        tokio::select! {
-            () = shutdown.cancelled() => return None,
-            () = sleep(BIND_AGAIN) => {}
-        }
-    }
-}
-
 /// Serves the health port until `shutdown`.
 pub(super) async fn serve(
     address: Option<SocketAddr>,
@@ -191,21 +142,8 @@ pub(super) async fn serve(
     shutdown: CancellationToken,
 ) {
     let Some(address) = address else { return };
-    if let Some(listener) = bound(address, "the health port", &shutdown).await {
+    if let Some(listener) = connections::bound(address, "the health port", &shutdown).await {
         let router = router(health).fallback(not_found);
-        connections::serve(&listener, Plain, router, POLICY, shutdown).await;
-    }
-}
-
-/// Serves the read-only port until `shutdown`: a part of the HTTPS API, to everybody who reaches it.
-pub(super) async fn serve_read_only(
-    address: Option<SocketAddr>,
-    router: Router,
-    shutdown: CancellationToken,
-) {
-    let Some(address) = address else { return };
-    tracing::warn!(%address, "readOnlyPort: everybody who reaches it may read pods and statistics");
-    if let Some(listener) = bound(address, "the read-only port", &shutdown).await {
         connections::serve(&listener, Plain, router, POLICY, shutdown).await;
     }
 }

@@ -7,8 +7,8 @@
 //! `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below it
 //! to every client that can reach it. Answers are made from published views, so they do not depend on
 //! the runtime; statistics wait for it for a few seconds at most. The only request that is passed on
-//! is a [`Command`]; its answer is awaited up to a deadline. Each listener has a [`ConnectionPolicy`], which bounds connections and
-//! their lifetimes. [`Client`] is the other end.
+//! is a [`Command`]; its answer is awaited up to a deadline. Each listener has a
+//! [`ConnectionPolicy`], which bounds connections and their lifetimes. [`Client`] is the other end.
 
 mod client;
 mod connections;
@@ -162,8 +162,7 @@ impl Server {
     pub async fn run(self, looks: watch::Receiver<u64>, shutdown: CancellationToken) {
         let app = self.api.local.clone();
         let health = health::serve(self.healthz, app.health.clone(), shutdown.clone());
-        let read_only = kubelet::read_only_router(app.clone());
-        let read_only = health::serve_read_only(self.read_only, read_only, shutdown.clone());
+        let read_only = kubelet::serve_read_only(self.read_only, app.clone(), shutdown.clone());
         let sessions = self.sessions.run(shutdown.clone());
         let router = routes::router(app).merge(kubelet::sessions_router(self.api.clone()));
         let (api, stop) = (self.api, shutdown.clone());

@@ -35,7 +35,9 @@ pub use kmsg::KernelLog;
 pub use memory::{MachineReader, MemorySignal, SampleRequest, cgroup_memory, cgroup_tasks};
 pub use psi::PsiTrigger;
 pub use reclaim::{Reclaimed, Reclaiming, reclaim};
-pub use stats::{cgroup_stats, machine_stats, network, network_of, own_stats};
+pub use stats::{
+    OwnProcess, cgroup_stats, machine_stats, network, network_of, own_process, own_stats,
+};
 pub use usage::{
     ContainerCgroups, ContainerPlaces, FindPlaces, Measured, Measurer, Parts, PodPlaces,
 };

@@ -13,6 +13,7 @@ use crate::{
         SwapStats, Throttling,
     },
 };
+use nix::sys::resource::{Resource, getrlimit};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -106,6 +107,36 @@ pub fn own_stats(proc: &Path) -> CgroupStats {
         }),
         tasks: process.map(|process| process.threads),
         ..CgroupStats::default()
+    }
+}
+
+/// What this process holds.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnProcess {
+    /// CPU time it has used.
+    pub cpu: Duration,
+    /// Bytes of memory.
+    pub resident_bytes: u64,
+    /// Bytes of address space.
+    pub virtual_bytes: u64,
+    /// File descriptors that are open.
+    pub open_files: u64,
+    /// File descriptors that may be open (`RLIMIT_NOFILE`).
+    pub most_files: Option<u64>,
+}
+
+/// What this process holds. Zero: the kernel does not tell.
+#[must_use]
+pub fn own_process() -> OwnProcess {
+    let proc = Path::new("/proc");
+    let used = own_stats(proc);
+    let status = text(&proc.join("self"), "status").unwrap_or_default();
+    OwnProcess {
+        cpu: used.cpu.map(|cpu| cpu.usage).unwrap_or_default(),
+        resident_bytes: used.memory.map(|memory| memory.rss).unwrap_or_default(),
+        virtual_bytes: core::address_space(&status).unwrap_or_default(),
+        open_files: fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
+        most_files: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
     }
 }
 

@@ -100,7 +100,7 @@ impl Collector {
         let pods = self.pods(&everyone);
         let disks = self.parts.disks.latest.borrow().clone();
         let survey = match (depth, self.parts.survey_period) {
-            (StatsDepth::Disks, Some(period)) => {
+            (StatsDepth::Everything, Some(period)) => {
                 let measured = pods.iter().map(|(_, places)| places.clone()).collect();
                 let dirs = Arc::clone(&disks.runtime_dirs);
                 state.surveys.latest(measured, &everyone, dirs, period).await
@@ -138,21 +138,9 @@ impl Collector {
 /// What is told when reading has crashed.
 fn nothing(now: Now) -> Stats {
     let none = CgroupStats { at: now.wall, ..CgroupStats::default() };
-    Stats {
-        node: NodeStats {
-            booted_at: booted_at(now),
-            machine: none.clone(),
-            agent: none,
-            pods: None,
-            pods_cgroup: String::new(),
-            network: Vec::new(),
-            root_fs: None,
-            image_fs: None,
-            container_fs: None,
-            images_bytes: None,
-        },
-        pods: Vec::new(),
-    }
+    let (booted_at, machine) = (booted_at(now), none.clone());
+    let node = NodeStats { booted_at, machine, agent: none, ..NodeStats::default() };
+    Stats { node, pods: Vec::new() }
 }
 
 fn booted_at(now: Now) -> Timestamp {
@@ -177,7 +165,7 @@ fn node_stats(cgroups: &Cgroups, disks: &DiskSample, depth: StatsDepth) -> NodeS
         pods: pods.and_then(|dirs| signals::cgroup_stats(&dirs, depth)),
         network: match depth {
             StatsDepth::Resources => Vec::new(),
-            StatsDepth::Kernel | StatsDepth::Disks => signals::network(proc, "self"),
+            StatsDepth::Everything => signals::network(proc, "self"),
         },
         // Where they lie on one file system, only the first is read.
         container_fs: container_fs.or(image_fs).or(root_fs),
@@ -222,7 +210,7 @@ fn pod_stats(
         })
     });
     let has_network =
-        depth > StatsDepth::Resources && spec.is_some_and(|spec| spec.host_network != Some(true));
+        depth == StatsDepth::Everything && spec.is_some_and(|spec| spec.host_network != Some(true));
     PodStats {
         key: view.key.clone(),
         uid: view.uid.clone(),

@@ -42,9 +42,10 @@ impl Rates {
             stats.cpu_rate = counter.base.rate_to(reading);
             self.of.insert(key.into(), counter);
         };
+        // No uid and no id of a container begins with a slash.
         put("/", Some(&mut stats.node.machine));
-        put("agent", Some(&mut stats.node.agent));
-        put("pods", stats.node.pods.as_mut());
+        put("/agent", Some(&mut stats.node.agent));
+        put("/pods", stats.node.pods.as_mut());
         for pod in &mut stats.pods {
             put(pod.uid.as_str(), pod.stats.as_mut());
             for container in &mut pod.containers {

@@ -121,7 +121,7 @@ fn running_pod() -> PodView {
 #[tokio::test]
 async fn cgroups_of_version_2_are_told() {
     let rig = Rig::new();
-    let stats = rig.collector.collect(StatsDepth::Kernel).await;
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
     let pod = &stats.pods[0];
     assert_eq!((&*pod.cgroup, pod.uid.as_str()), ("/kubepods/pod1", "u1"));
     assert_eq!(pod.stats.as_ref().unwrap().cpu.unwrap().usage, Duration::from_secs(2));
@@ -145,12 +145,14 @@ async fn cgroups_of_version_2_are_told() {
 #[tokio::test]
 async fn clients_that_ask_at_the_same_time_share_a_collection() {
     let rig = Rig::new();
-    let first = rig.collector.collect(StatsDepth::Kernel).await;
+    let first = rig.collector.collect(StatsDepth::Resources).await;
     let again = rig.collector.collect(StatsDepth::Resources).await;
     assert!(Arc::ptr_eq(&first, &again));
     // More is wanted than was read.
-    let deeper = rig.collector.collect(StatsDepth::Disks).await;
+    let deeper = rig.collector.collect(StatsDepth::Everything).await;
     assert!(!Arc::ptr_eq(&first, &deeper));
+    let less = rig.collector.collect(StatsDepth::Resources).await;
+    assert!(Arc::ptr_eq(&deeper, &less));
 }
 
 #[tokio::test]
@@ -172,7 +174,7 @@ async fn a_rate_comes_with_the_second_reading_and_goes_with_the_pod() {
 async fn a_container_that_is_gone_has_no_numbers() {
     let rig = Rig::new();
     fs::remove_dir_all(Rig::pod(rig.dir.path()).join("cri-containerd-c1.scope")).unwrap();
-    let stats = rig.collector.collect(StatsDepth::Kernel).await;
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
     let container = &stats.pods[0].containers[0];
     assert_eq!((&container.stats, &*container.cgroup), (&None, ""));
 }

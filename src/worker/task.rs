@@ -172,7 +172,9 @@ impl Worker {
         let input = &Input { orders: Arc::clone(&update.orders), ..latest.clone() };
         let host = &self.host;
         let occupancy = Occupancy::new(&observed, &host.settings.owner);
-        let new = input.orders.wish.pod().filter(|pod| self.records.of(&pod.uid).is_none());
+        let new = input.orders.wish.pod().filter(|pod| {
+            self.records.of(&pod.uid).is_none() && input.orders.hold_on(&pod.uid).is_none()
+        });
         new.into_iter().for_each(|pod| self.pod_start.begin(&pod.uid, &observed));
         self.records.adopt(&host.store, &input.orders.wish, occupancy).await;
         self.records.share(&input.orders.wish);

@@ -11,10 +11,10 @@
 //! Nothing of a request is acted on before that, not even its path is looked up.
 
 use super::{access::Access, cache::Cache, tls::Keys, user};
-use crate::{clock, metrics::metrics, serve::connections::Peer};
+use crate::{clock, serve::connections::Peer};
 use axum::{
     extract::{Request, State},
-    http::{HeaderValue, Method, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -28,7 +28,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::sync::Semaphore;
 
 /// The most answers about tokens that are kept, and the most about permissions.
 const MOST: usize = 1024;
@@ -231,61 +231,8 @@ pub(super) async fn check(
         Err(refusal) => Some(refusal),
     };
     match refusal {
-        None => {
-            let counted = Counted::of(request.method(), request.uri().path());
-            let response = next.run(request).await;
-            counted.answered();
-            response
-        }
+        None => next.run(request).await,
         Some(refusal) => answer(refusal),
-    }
-}
-
-/// First parts of paths that are told in metrics; that of others is not, because it is the client's.
-const COUNTED: [&str; 15] = [
-    "attach",
-    "checkpoint",
-    "configz",
-    "containerLogs",
-    "exec",
-    "flagz",
-    "healthz",
-    "logs",
-    "metrics",
-    "pods",
-    "portForward",
-    "run",
-    "runningpods",
-    "stats",
-    "statusz",
-];
-const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
-
-/// A request that is answered.
-struct Counted {
-    method: &'static str,
-    path: &'static str,
-    begun: Instant,
-}
-
-impl Counted {
-    fn of(method: &Method, path: &str) -> Self {
-        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
-        let known =
-            |all: &[&'static str], name: &str| all.iter().find(|one| **one == name).copied();
-        Self {
-            method: known(&METHODS, method.as_str()).unwrap_or("other"),
-            path: known(&COUNTED, first).unwrap_or("other"),
-            begun: Instant::now(),
-        }
-    }
-
-    fn answered(&self) {
-        let long = matches!(self.path, "attach" | "exec" | "portForward").to_string();
-        let labels = [self.method, self.path, "readwrite", long.as_str()];
-        metrics().requests.with_label_values(&labels).inc();
-        let took = self.begun.elapsed().as_secs_f64();
-        metrics().request_seconds.with_label_values(&labels).observe(took);
     }
 }
 

@@ -12,6 +12,7 @@
 mod access;
 mod cache;
 mod container_logs;
+mod counted;
 mod guard;
 mod relay;
 mod routes;
@@ -21,12 +22,12 @@ mod user;
 
 pub use guard::{GuardSettings, Permissions, Reviews};
 pub(super) use relay::{Sessions, sessions};
-pub(super) use routes::{Api, read_only_router, sessions_router};
+pub(super) use routes::{Api, sessions_router};
 pub use tls::TlsSettings;
 
 use super::{
-    connections::{self, ConnectionPolicy, Io, Open, Peer},
-    health,
+    connections::{self, ConnectionPolicy, Io, Open, Peer, Plain},
+    routes as local,
 };
 use guard::Guard;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -41,6 +42,15 @@ const POLICY: ConnectionPolicy = ConnectionPolicy {
     lifetime: Duration::from_secs(120),
     // Longer than the usual period of a scrape.
     kept: Some(Duration::from_secs(100)),
+};
+
+/// Everybody who reaches the port may connect, and nobody proves anything. A summary of a full node
+/// takes its time on a slow link, so an answer may take longer than one of the health port.
+const READ_ONLY_POLICY: ConnectionPolicy = ConnectionPolicy {
+    places: 64,
+    head: Duration::from_secs(5),
+    lifetime: Duration::from_secs(60),
+    kept: None,
 };
 
 /// What the HTTPS API needs.
@@ -82,9 +92,23 @@ impl KubeletApi {
         // A certificate is made now, and whatever is wrong with the files is told.
         drop(keys.server().await);
         let address = self.address;
-        let bound = health::bound(address, "the HTTPS API", &shutdown).await;
+        let bound = connections::bound(address, "the HTTPS API", &shutdown).await;
         let Some(listener) = bound else { return };
         tracing::info!(%address, "the HTTPS API is served");
         connections::serve(&listener, Secured(keys), router, POLICY, shutdown).await;
+    }
+}
+
+/// Serves the read-only port until `shutdown`: a part of the HTTPS API, to everybody who reaches it.
+pub(super) async fn serve_read_only(
+    address: Option<SocketAddr>,
+    app: local::App,
+    shutdown: CancellationToken,
+) {
+    let Some(address) = address else { return };
+    tracing::warn!(%address, "readOnlyPort: everybody who reaches it may read pods and statistics");
+    let router = routes::read_only_router(app);
+    if let Some(listener) = connections::bound(address, "the read-only port", &shutdown).await {
+        connections::serve(&listener, Plain, router, READ_ONLY_POLICY, shutdown).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     container_logs::container_logs,
+    counted,
     guard::{self, Guard},
     relay::{Refused, Relays, asks_for_upgrade},
 };
@@ -63,11 +64,12 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .merge(facts)
         .merge(stats)
         .fallback(health::not_found)
+        .layer(middleware::from_fn(counted::count))
         .layer(middleware::from_fn_with_state(guard, guard::check))
 }
 
 /// What of it the read-only port has: health, pods, statistics and metrics.
-pub(in crate::serve) fn read_only_router(app: local::App) -> Router {
+pub(super) fn read_only_router(app: local::App) -> Router {
     without_debugging()
         .merge(health::router(app.health.clone()))
         .merge(local::pods_router(app.clone()))

@@ -4,27 +4,17 @@ use crate::{
     metrics::{Family, Kind, Samples, labels, number},
     model::{FileVerdict, KUBELET_VERSION, NodeView, PodViews},
     serve::routes::App,
+    signals::{self, OwnProcess},
 };
 use Kind::{Counter, Gauge};
-use nix::sys::resource::{Resource, getrlimit};
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
 /// What the samples are made from.
 pub(super) struct Facts {
     pods: Arc<PodViews>,
     node: Arc<NodeView>,
     cgroup_version: u8,
-    process: Process,
-}
-
-/// This process.
-#[derive(Default)]
-struct Process {
-    cpu_seconds: f64,
-    resident_bytes: u64,
-    virtual_bytes: u64,
-    open_files: u64,
-    most_files: Option<u64>,
+    process: OwnProcess,
     started_at: Option<f64>,
 }
 
@@ -90,7 +80,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
             kind: Counter,
             help: "CPU time that the agent has used, in seconds",
         },
-        |facts, samples| samples.put("", facts.process.cpu_seconds, None),
+        |facts, samples| samples.put("", facts.process.cpu.as_secs_f64(), None),
     ),
     (gauge("process_resident_memory_bytes", "Memory of the agent, in bytes"), |facts, samples| {
         samples.put("", number(facts.process.resident_bytes), None);
@@ -110,7 +100,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
     (
         gauge("process_start_time_seconds", "When the agent was started, in seconds since 1970"),
         |facts, samples| {
-            if let Some(started_at) = facts.process.started_at {
+            if let Some(started_at) = facts.started_at {
                 samples.put("", started_at, None);
             }
         },
@@ -124,7 +114,8 @@ impl Facts {
         Self {
             pods: Arc::clone(&app.views.pods.borrow()),
             cgroup_version: app.machine.cgroup_version,
-            process: Process { started_at, ..Process::read() },
+            process: signals::own_process(),
+            started_at,
             node,
         }
     }
@@ -147,22 +138,5 @@ impl Facts {
         let verdicts = files.flat_map(|file| &file.verdicts);
         let rejected = verdicts.filter(|one| matches!(one, FileVerdict::Rejected { .. }));
         number(rejected.count() as u64)
-    }
-}
-
-impl Process {
-    fn read() -> Self {
-        let used = crate::signals::own_stats(std::path::Path::new("/proc"));
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-        let kibibytes = size.and_then(|size| size.trim().strip_suffix("kB")?.trim().parse().ok());
-        Self {
-            cpu_seconds: used.cpu.map(|cpu| cpu.usage.as_secs_f64()).unwrap_or_default(),
-            resident_bytes: used.memory.map(|memory| memory.rss).unwrap_or_default(),
-            virtual_bytes: kibibytes.map_or(0, |kibibytes: u64| kibibytes << 10),
-            open_files: fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
-            most_files: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft),
-            started_at: None,
-        }
     }
 }

@@ -26,6 +26,12 @@ pub struct StatsSource(pub CollectStats);
 type CollectStats = Arc<dyn Fn(StatsDepth) -> Collecting + Send + Sync>;
 type Collecting = Pin<Box<dyn Future<Output = Arc<Stats>> + Send>>;
 
+impl StatsSource {
+    async fn collect(&self, depth: StatsDepth) -> Arc<Stats> {
+        (self.0)(depth).await
+    }
+}
+
 impl fmt::Debug for StatsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StatsSource")
@@ -72,8 +78,8 @@ pub(super) fn router(app: App) -> Router {
 async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String)>>) -> Response {
     let wants = |(name, value): &(String, String)| name == "only_cpu_and_memory" && value == "true";
     let short = query.iter().any(wants);
-    let depth = if short { StatsDepth::Resources } else { StatsDepth::Disks };
-    let stats = (app.views.stats.0)(depth).await;
+    let depth = if short { StatsDepth::Resources } else { StatsDepth::Everything };
+    let stats = app.views.stats.collect(depth).await;
     let of_node = {
         let node = app.views.node.borrow();
         let started_at = node.started_at.parse().ok();
@@ -108,13 +114,13 @@ async fn forget_slis() -> &'static str {
 }
 
 async fn resource(State(app): State<App>) -> Response {
-    let stats = (app.views.stats.0)(StatsDepth::Resources).await;
+    let stats = app.views.stats.collect(StatsDepth::Resources).await;
     let families = resource::SERIES.iter().map(move |series| series.text(&stats));
     streamed(TEXT, families.map(text))
 }
 
 async fn cadvisor(State(app): State<App>) -> Response {
-    let (stats, machine) = ((app.views.stats.0)(StatsDepth::Disks).await, app.machine);
+    let (stats, machine) = (app.views.stats.collect(StatsDepth::Everything).await, app.machine);
     let rows = cadvisor::Rows::of(stats);
     let of_containers = cadvisor::SERIES.iter().map(move |series| series.text(&rows));
     let of_machine = cadvisor::MACHINE.iter().map(move |(family, tell)| {

@@ -51,18 +51,7 @@ fn stats() -> Stats {
     let none = CgroupStats { at: at(), ..CgroupStats::default() };
     let layer = MeasuredSpace { space: Space { bytes: 4096, inodes: 2 }, at: at() };
     Stats {
-        node: NodeStats {
-            booted_at: at(),
-            machine: used(),
-            agent: none,
-            pods: None,
-            pods_cgroup: String::new(),
-            network: Vec::new(),
-            root_fs: None,
-            image_fs: None,
-            container_fs: None,
-            images_bytes: None,
-        },
+        node: NodeStats { booted_at: at(), machine: used(), agent: none, ..NodeStats::default() },
         pods: vec![PodStats {
             key: PodKey::new("default", "a"),
             uid: "u1".into(),

@@ -14,7 +14,7 @@ pub use process::Process;
 pub(super) use disk::{FileSystemUse, layout, tops};
 pub(super) use kmsg::system_oom;
 pub(super) use memory::{CgroupMemory, NO_LIMIT, keyed, limit, number, working_set};
-pub(super) use process::{is_below, process, tasks};
+pub(super) use process::{address_space, is_below, process, tasks};
 pub(super) use stats::{
     blkio, cpu_max, interfaces, io_stat, machine_faults, memory_stats, process_cpu, psi,
     shares_of_weight,

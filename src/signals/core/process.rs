@@ -21,18 +21,30 @@ pub struct Process {
 /// Reads `/proc/<pid>/status`. A name may hold anything but a newline, which is written as `\n`.
 #[must_use]
 pub(in crate::signals) fn process(status: &str) -> Option<Process> {
-    let field = |name: &str| {
-        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-    };
-    let kibibytes = match field("VmRSS") {
+    let resident = match field(status, "VmRSS") {
         None => 0,
-        Some(text) => text.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?,
+        Some(text) => bytes(text)?,
     };
     Some(Process {
-        name: field("Name")?.to_owned(),
-        resident: kibibytes.saturating_mul(1024),
-        threads: field("Threads")?.parse().ok()?,
+        name: field(status, "Name")?.to_owned(),
+        resident,
+        threads: field(status, "Threads")?.parse().ok()?,
     })
+}
+
+/// Bytes of address space, by a `/proc/<pid>/status`.
+#[must_use]
+pub(in crate::signals) fn address_space(status: &str) -> Option<u64> {
+    bytes(field(status, "VmSize")?)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn bytes(kibibytes: &str) -> Option<u64> {
+    let number = kibibytes.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?;
+    Some(number.saturating_mul(1024))
 }
 
 /// Whether a process is in one of these cgroups or below, by its `/proc/<pid>/cgroup`.
