@@ -4,8 +4,8 @@
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
-        self, ClusterViewTask, EventsTask, LeaseState, LeaseTask, Link, NodeState, NodeTask,
-        PodsInputs, PodsTask, Reflector, WatchCache,
+        self, ClusterViewTask, EventsTask, IdentitySettings, IdentityTask, LeaseState, LeaseTask,
+        Link, NodeState, NodeTask, PodsInputs, PodsTask, Reflector, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
@@ -53,7 +53,18 @@ pub(super) fn parts(
     shutdown: &CancellationToken,
 ) -> (Vec<Part>, watch::Receiver<Link>) {
     let version = env!("CARGO_PKG_VERSION");
-    let (connections, link, credentials) = api::link_channel(kubeconfig.to_owned(), version);
+    let identity = IdentitySettings {
+        kubeconfig: kubeconfig.to_owned(),
+        bootstrap: config.cluster.identity.bootstrap.clone(),
+        rotate: config.cluster.identity.rotate,
+        directory: config.certificate_dir(),
+        node_name: inputs.machine.name.clone(),
+        version,
+    };
+    let (connections, link, credentials) =
+        api::link_channel(kubeconfig.to_owned(), identity.rotated(), version);
+    let (published, certificate) = watch::channel(None);
+    let identity_task = IdentityTask { settings: identity, link: link.clone(), published };
     let own = |field: &str| format!("{field}={}", inputs.machine.name);
     let (node_watch, nodes) = Reflector::new("/api/v1/nodes", own("metadata.name"), link.clone());
     let (pod_watch, pods) = Reflector::new("/api/v1/pods", own("spec.nodeName"), link.clone());
@@ -93,6 +104,7 @@ pub(super) fn parts(
         kubeconfig: kubeconfig.display().to_string(),
         link,
         credentials,
+        certificate,
         nodes,
         pods,
         registered: registered_node,
@@ -104,7 +116,8 @@ pub(super) fn parts(
     };
     let stop = || shutdown.clone();
     let parts: Vec<Part> = vec![
-        ("credentials", Box::pin(connections.run(inputs.reload, stop()))),
+        ("credentials", Box::pin(connections.run(inputs.reload.clone(), stop()))),
+        ("client certificate", Box::pin(identity_task.run(inputs.reload, stop()))),
         ("watch of the node", Box::pin(node_watch.run(stop()))),
         ("watch of pods", Box::pin(pod_watch.run(stop()))),
         ("node report", Box::pin(report_task.run(stop()))),

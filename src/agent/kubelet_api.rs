@@ -23,12 +23,11 @@ pub(super) fn kubelet_api(
     }
     let reviews = link.map(|link| Arc::new(reviews(link)));
     let asks = server.authorization == Authorization::Webhook;
-    let pki = config.paths.root_dir.join("pki");
     Some(KubeletApi {
         address: server.address,
         tls: TlsSettings {
             certificate: server.certificate,
-            directory: server.certificate_dir.unwrap_or(pki),
+            directory: config.certificate_dir(),
             client_ca: server.client_ca,
             tls13_only: server.tls13_only,
             tls12_suites: server.tls12_suites,

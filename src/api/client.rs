@@ -5,6 +5,7 @@
 
 use super::{
     ApiError, Credentials, REQUEST_DEADLINE, answer,
+    identity::Lifetime,
     tls::{self, TlsError},
 };
 use crate::metrics::metrics;
@@ -93,6 +94,8 @@ pub struct Clients {
     pub main: ApiClient,
     /// The server's URL, for people.
     pub server: Arc<str>,
+    /// When the client certificate expires, where there is one.
+    pub certificate_until: Option<jiff::Timestamp>,
 }
 
 impl std::fmt::Debug for Clients {
@@ -108,6 +111,7 @@ pub struct Connector {
     server: Arc<str>,
     /// Of every request.
     headers: HeaderMap,
+    certificate_until: Option<jiff::Timestamp>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -128,6 +132,10 @@ impl Connector {
         http.set_nodelay(true);
         // For a server that speaks no HTTP/2, where there are no pings.
         http.set_keepalive(Some(PING_AFTER));
+        let identity = credentials.identity.as_ref();
+        let certificate = identity.and_then(|identity| identity.certificates.first());
+        let lifetime = certificate.and_then(Lifetime::of);
+        let until = lifetime.map(|lifetime| jiff::Timestamp::from_second(lifetime.until));
         let tls = tls::client_config(credentials.trust, credentials.identity)?;
         let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
         if let Some(name) = credentials.server_name {
@@ -144,6 +152,7 @@ impl Connector {
             https: builder.enable_all_versions().wrap_connector(http),
             server: credentials.server.to_string().trim_end_matches('/').into(),
             headers,
+            certificate_until: until.and_then(Result::ok),
         })
     }
 }
@@ -163,6 +172,7 @@ impl Clients {
             heartbeat: client(connector, authorization.clone()),
             main: client(connector, authorization.clone()),
             server: Arc::clone(&connector.server),
+            certificate_until: connector.certificate_until,
         }
     }
 }
@@ -270,7 +280,8 @@ impl Clients {
                 Ok(Response::builder().status(code).body(whole(answer.to_string()))?)
             }
         });
-        Self { heartbeat: client.clone(), main: client, server: "https://here".into() }
+        let server = "https://here".into();
+        Self { heartbeat: client.clone(), main: client, server, certificate_until: None }
     }
 }
 

@@ -49,6 +49,8 @@ pub type Link = Option<Arc<Clients>>;
 #[derive(Debug)]
 pub struct Connections {
     kubeconfig: PathBuf,
+    /// A certificate that stands for the kubeconfig's own.
+    rotated: Option<PathBuf>,
     user_agent: String,
     published: watch::Sender<Link>,
     trouble: watch::Sender<Option<String>>,
@@ -64,16 +66,19 @@ struct InUse {
     expires: Option<jiff::Timestamp>,
 }
 
-/// The task, and what it publishes: the way, and why the present files can't be used.
+/// The task, and what it publishes: the way, and why the present files can't be used. A certificate
+/// with its key in the file `rotated` stands for the kubeconfig's own as long as it is valid.
 #[must_use]
 pub fn link_channel(
     kubeconfig: PathBuf,
+    rotated: Option<PathBuf>,
     version: &str,
 ) -> (Connections, watch::Receiver<Link>, watch::Receiver<Option<String>>) {
     let (published, link) = watch::channel(Link::default());
     let (trouble, troubles) = watch::channel(None);
     let user_agent = format!("nodelet/{version} (linux/{})", std::env::consts::ARCH);
-    let connections = Connections { kubeconfig, user_agent, published, trouble, in_use: None };
+    let connections =
+        Connections { kubeconfig, rotated, user_agent, published, trouble, in_use: None };
     (connections, link, troubles)
 }
 
@@ -88,8 +93,8 @@ impl Connections {
     }
 
     async fn work(mut self, mut reload: watch::Receiver<u64>) {
-        let path = self.kubeconfig.clone();
-        let mut files = vec![path.clone()];
+        let named = (self.kubeconfig.clone(), self.rotated.clone());
+        let mut files = vec![self.kubeconfig.clone()];
         loop {
             let late = || {
                 format!(
@@ -97,7 +102,7 @@ impl Connections {
                     self.shown()
                 )
             };
-            let (hints, reading) = self.unless_late(late, look(&path, &files)).await;
+            let (hints, reading) = self.unless_late(late, look(&named, &files)).await;
             if files != reading.files {
                 // Watched before they are read: a change in between is seen.
                 files = reading.files;
@@ -114,7 +119,7 @@ impl Connections {
                     () = &mut change => tokio::time::sleep(SETTLE).await,
                     () = asked(&mut reload) => {}
                 }
-                let (hints, again) = look(&path, &files).await;
+                let (hints, again) = look(&named, &files).await;
                 if again.digest() != digest {
                     break None;
                 }
@@ -241,12 +246,16 @@ impl Connections {
     }
 }
 
-/// Watches the directories of `files`, then reads the kubeconfig and what it names.
-async fn look(path: &Path, files: &[PathBuf]) -> (Option<AsyncFd<Inotify>>, CredentialsReading) {
-    let (path, known) = (path.to_owned(), files.to_owned());
+/// Watches the directories of `files`, then reads the kubeconfig and what it names. `named` is the
+/// kubeconfig and the certificate that may stand for its own.
+async fn look(
+    named: &(PathBuf, Option<PathBuf>),
+    files: &[PathBuf],
+) -> (Option<AsyncFd<Inotify>>, CredentialsReading) {
+    let ((path, rotated), known) = (named.clone(), files.to_owned());
     let job = CREDENTIALS.run(move || {
         let hints = watched(&directories(known.iter().map(PathBuf::as_path)));
-        (hints, credentials::read(&path))
+        (hints, credentials::read(&path, rotated.as_deref()))
     });
     match job.await {
         Ok((hints, reading)) => (hints.and_then(asynchronous), reading),
@@ -302,7 +311,7 @@ fn no_hints(error: &std::io::Error) {
 }
 
 /// Returns when credentials must be read again; never returns when the sender is gone.
-async fn asked(reload: &mut watch::Receiver<u64>) {
+pub(super) async fn asked(reload: &mut watch::Receiver<u64>) {
     if reload.changed().await.is_err() {
         std::future::pending::<()>().await;
     }

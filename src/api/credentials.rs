@@ -2,12 +2,14 @@
 //! [`crate::blocking`].
 
 use super::{
-    kubeconfig::{self, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},
+    identity::Lifetime,
+    kubeconfig::{self, Cluster, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},
     secret::{self, SecretError},
-    tls::{ClientIdentity, Trust},
+    tls::{self, ClientIdentity, Trust},
 };
 use crate::{
     blocking::Crashed,
+    clock,
     files::{ReadError, read_regular},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -102,14 +104,15 @@ impl Credentials {
     /// # Errors
     /// The first thing that is wrong.
     pub fn read(path: &Path) -> Result<Self, CredentialsError> {
-        read(path).outcome
+        read(path, None).outcome
     }
 }
 
-/// Reads a kubeconfig and the files that it names.
-pub(super) fn read(path: &Path) -> CredentialsReading {
+/// Reads a kubeconfig and the files that it names. A client certificate is taken from `rotated`
+/// instead, with its key, where that is valid.
+pub(super) fn read(path: &Path, rotated: Option<&Path>) -> CredentialsReading {
     let mut files = Files { read: vec![path.to_owned()], digest: Sha256::new() };
-    let outcome = assemble(path, &mut files);
+    let outcome = assemble(path, rotated, &mut files);
     CredentialsReading { files: files.read, outcome }
 }
 
@@ -128,6 +131,21 @@ impl Files {
         })
     }
 
+    /// A certificate that was obtained later than the kubeconfig was written, with its key. `None`
+    /// where there is none that is valid.
+    fn rotated(&mut self, path: &Path) -> Option<ClientIdentity> {
+        self.read.push(path.to_owned());
+        let pem = read_regular(path, MAX_FILE_BYTES).ok()?;
+        let certificates = secret::certificates(&pem).ok()?;
+        let key = secret::private_key(&pem).ok()?;
+        let lifetime = Lifetime::of(certificates.first()?)?;
+        if lifetime.is_over(clock::now().wall) || !tls::fit(&pem, &pem) {
+            return None;
+        }
+        self.digest.update(&pem);
+        Some(ClientIdentity { certificates, key })
+    }
+
     /// PEM text that counts for the digest.
     fn content(&mut self, named: &Named) -> Result<Vec<u8>, CredentialsError> {
         let pem = match &named.content {
@@ -139,7 +157,18 @@ impl Files {
     }
 }
 
-fn assemble(path: &Path, files: &mut Files) -> Result<Credentials, CredentialsError> {
+/// The cluster of a kubeconfig.
+pub(super) fn cluster(path: &Path) -> Result<Cluster, CredentialsError> {
+    let text = read_regular(path, MAX_FILE_BYTES).map_err(CredentialsError::Unreadable)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    Ok(kubeconfig::parse(&text, directory)?.cluster)
+}
+
+fn assemble(
+    path: &Path,
+    rotated: Option<&Path>,
+    files: &mut Files,
+) -> Result<Credentials, CredentialsError> {
     let text = read_regular(path, MAX_FILE_BYTES).map_err(CredentialsError::Unreadable)?;
     files.digest.update(&text);
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -159,7 +188,10 @@ fn assemble(path: &Path, files: &mut Files) -> Result<Credentials, CredentialsEr
         trust = Trust::Anyone;
     }
     let mut identity = None;
-    if let Some((certificate, key)) = &user.identity {
+    if user.identity.is_some() {
+        identity = rotated.and_then(|path| files.rotated(path));
+    }
+    if let Some((certificate, key)) = user.identity.as_ref().filter(|_| identity.is_none()) {
         let pem = files.content(certificate)?;
         let certificates = secret::certificates(&pem).map_err(of(&certificate.field))?;
         let pem = files.content(key)?;

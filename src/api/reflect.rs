@@ -341,7 +341,13 @@ mod tests {
             }
         });
         let server = "https://here".into();
-        Some(Arc::new(Clients { heartbeat: client.clone(), main: client, server }))
+        let certificate_until = None;
+        Some(Arc::new(Clients {
+            heartbeat: client.clone(),
+            main: client,
+            server,
+            certificate_until,
+        }))
     }
 
     #[tokio::test]

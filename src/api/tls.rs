@@ -1,6 +1,7 @@
 //! How TLS to the API server is set up: by whom the server must be certified, and which
 //! certificate the agent shows.
 
+use super::secret;
 use crate::any_server::AnyServer;
 use hyper_rustls::ConfigBuilderExt as _;
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
@@ -75,6 +76,16 @@ pub(super) fn client_config(
             builder.with_client_auth_cert(certificates, key).map_err(TlsError::Identity)
         }
     }
+}
+
+/// Whether a key is that of the first certificate, both PEM.
+pub(super) fn fit(certificates: &[u8], key: &[u8]) -> bool {
+    let (Ok(certificates), Ok(key)) =
+        (secret::certificates(certificates), secret::private_key(key))
+    else {
+        return false;
+    };
+    client_config(Trust::Anyone, Some(ClientIdentity { certificates, key })).is_ok()
 }
 
 #[cfg(test)]

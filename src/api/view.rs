@@ -24,6 +24,8 @@ pub struct ClusterViewTask {
     pub link: watch::Receiver<Link>,
     /// Why the credentials cannot be used.
     pub credentials: watch::Receiver<Option<String>>,
+    /// What the client certificate waits for.
+    pub certificate: watch::Receiver<Option<Trouble>>,
     /// The watch of the own node.
     pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The watch of the pods of this node.
@@ -54,6 +56,7 @@ impl ClusterViewTask {
                 () = shutdown.cancelled() => return,
                 changed = self.link.changed() => changed,
                 changed = self.credentials.changed() => changed,
+                changed = self.certificate.changed() => changed,
                 changed = self.nodes.changed() => changed,
                 changed = self.pods.changed() => changed,
                 changed = self.registered.changed() => changed,
@@ -88,8 +91,13 @@ impl ClusterViewTask {
             error.map(|error| ClusterTrouble { what: what.to_owned(), error, since: None })
         };
         let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
+        let certificate = self.certificate.borrow_and_update().clone();
+        let credentials = self.credentials.borrow_and_update().clone();
+        // That there is no kubeconfig yet is no news while the first certificate is awaited.
+        let credentials = credentials.filter(|_| link.is_some() || certificate.is_none());
         let troubles = [
-            plain("credentials", self.credentials.borrow_and_update().clone()),
+            plain("credentials", credentials),
+            of("client certificate", certificate),
             plain("watch", watch),
             of("node status", node.trouble),
             of("lease", lease.trouble),
@@ -97,6 +105,7 @@ impl ClusterViewTask {
         ];
         ClusterView {
             kubeconfig: self.kubeconfig.clone(),
+            certificate_until: link.as_ref().and_then(|clients| clients.certificate_until),
             server: link.map(|clients| clients.server.to_string()),
             node_uid: self.registered.borrow_and_update().clone().map(|node| node.uid),
             watching: nodes.live && pods.live,

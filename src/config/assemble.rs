@@ -5,7 +5,7 @@ use super::{
     effective::effective,
     eviction,
     fields::{KUBELET, NODELET, field_at},
-    flags::{Effect, Flag, Target},
+    flags::{BOOTSTRAP_FLAG, Effect, Flag, Target},
     guards,
     host::HostFacts,
     names,
@@ -136,6 +136,9 @@ pub(super) fn assemble(
     if let Some((text, place)) = own.kubeconfig {
         config.cluster.kubeconfig = kubelet.absolute(&text, &place, "");
     }
+    if let Some((text, place)) = own.bootstrap {
+        config.cluster.identity.bootstrap = kubelet.absolute(&text, &place, "");
+    }
     if let Some(place) = own.external_cloud_provider {
         config.cluster.cloud_provider = CloudProvider::External;
         if config.cluster.kubeconfig.is_none() {
@@ -180,6 +183,7 @@ struct Own {
     node: NodeConfig,
     root_dir: Option<(String, Place)>,
     kubeconfig: Option<(String, Place)>,
+    bootstrap: Option<(String, Place)>,
     cert_dir: Option<(String, Place)>,
     /// Where `--cloud-provider=external` was given.
     external_cloud_provider: Option<Place>,
@@ -297,6 +301,9 @@ impl Gathering {
             }
             "kubeconfig" if !text.is_empty() => {
                 own.kubeconfig = Some((text.to_owned(), place.clone()));
+            }
+            BOOTSTRAP_FLAG if !text.is_empty() => {
+                own.bootstrap = Some((text.to_owned(), place.clone()));
             }
             "hostname-override" if !text.is_empty() => {
                 let name = text.to_lowercase();

@@ -3,7 +3,7 @@
 use super::{
     names,
     read::{Reader, Zero},
-    settings::{ClusterConfig, NodeTaint, Rate},
+    settings::{ClusterConfig, IdentityConfig, NodeTaint, Rate},
     tree::Tree,
 };
 use serde_json::Value as Json;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Everything but the kubeconfig and the cloud provider, which only flags name.
+/// Everything but the two kubeconfigs and the cloud provider, which only flags name.
 pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
     let default = ClusterConfig::default();
     let second = Duration::from_secs(1);
@@ -21,6 +21,10 @@ pub(super) fn settings(r: &mut Reader<'_>) -> ClusterConfig {
     let images = r.int("nodeStatusMaxImages", Zero::Value, -1..=i64::from(i32::MAX));
     ClusterConfig {
         kubeconfig: None,
+        identity: IdentityConfig {
+            bootstrap: None,
+            rotate: r.bool("rotateCertificates").unwrap_or(default.identity.rotate),
+        },
         register: r.bool("registerNode").unwrap_or(default.register),
         attach_detach: r.bool("enableControllerAttachDetach").unwrap_or(default.attach_detach),
         taints: taints(r),

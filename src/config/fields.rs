@@ -4,8 +4,7 @@
 use crate::document::{Field, Setting, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
-const API: &str =
-    "this version does not run pods, mount volumes or request certificates from an API server";
+const API: &str = "this version does not run pods from an API server, mount their volumes or request certificates for the HTTPS API";
 const SYSTEM_LOGS: &str = "this version does not serve the logs of the system";
 const PROFILING: &str = "the agent is not profiled over the network";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
@@ -177,7 +176,12 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("tls-min-version", SERVER).default("VersionTLS12"),
         "`VersionTLS13`: TLS 1.2 is refused",
     ),
-    ignored_with("rotateCertificates", Bool, &hidden_flag("rotate-certificates"), API),
+    yes_with(
+        "rotateCertificates",
+        Bool,
+        &flag("rotate-certificates", THE_AGENT_ITSELF).default("false"),
+        "request a new client certificate after 70 to 90 % of the lifetime of the present one",
+    ),
     ignored_with("serverTLSBootstrap", Bool, &hidden_flag("rotate-server-certificates"), API),
     Field::yes("authentication", Object(AUTHENTICATION)),
     Field::yes("authorization", Object(AUTHORIZATION)),

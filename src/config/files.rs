@@ -48,10 +48,13 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
             Err((path, error)) => mistakes.push(unreadable(&path, &error)),
         }
     }
-    if named(BOOTSTRAP_FLAG).is_some() {
-        let kubeconfig = named("kubeconfig");
-        if !kubeconfig.as_ref().is_some_and(|path| path.exists()) {
-            mistakes.push(no_bootstrap(kubeconfig.as_deref()));
+    if let Some(bootstrap) = named(BOOTSTRAP_FLAG) {
+        match named("kubeconfig") {
+            None => mistakes.push(alone(BOOTSTRAP_FLAG, "kubeconfig")),
+            Some(kubeconfig) if !kubeconfig.exists() && !bootstrap.exists() => {
+                mistakes.push(no_credentials(&kubeconfig, &bootstrap));
+            }
+            Some(_) => {}
         }
     }
     let providers = match (named(PROVIDERS), named(PROVIDER_PROGRAMS)) {
@@ -97,15 +100,12 @@ pub fn load(flags: &[GivenFlag], host: &HostFacts) -> Result<Loaded, ConfigError
 const PROVIDERS: &str = "image-credential-provider-config";
 const PROVIDER_PROGRAMS: &str = "image-credential-provider-bin-dir";
 
-/// There is no kubeconfig, and none can be made.
-fn no_bootstrap(kubeconfig: Option<&Path>) -> Mistake {
-    let missing = match kubeconfig {
-        Some(path) => format!("{} does not exist", path.display()),
-        None => "--kubeconfig is not set".to_owned(),
-    };
+/// Nothing to join a cluster with.
+fn no_credentials(kubeconfig: &Path, bootstrap: &Path) -> Mistake {
     let message = format!(
-        "{missing}, and this version makes no certificate signing requests: create a certificate for the node \
-         (system:node:NAME in group system:nodes), and name it in the file of --kubeconfig"
+        "neither {} nor {} exists: the first certificate of the node is requested with the latter",
+        kubeconfig.display(),
+        bootstrap.display()
     );
     let problem = Problem { position: Position::default(), path: String::new(), message };
     Mistake { location: format!("--{BOOTSTRAP_FLAG}").into(), problem }

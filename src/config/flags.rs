@@ -227,12 +227,12 @@ const OWN: &[(&str, &str, Setting)] = &[
     ),
     (
         BOOTSTRAP_FLAG,
-        "not used when the file of --kubeconfig exists, as with a node that has joined; otherwise an error: this version makes no certificate signing requests",
+        "with what a client certificate is requested when the file of --kubeconfig does not exist yet, or its certificate has expired",
         own(THE_AGENT_ITSELF, "FILE"),
     ),
     (
         "cert-dir",
-        "directory of the certificate of the HTTPS API, where tlsCertFile is not set",
+        "directory of the client certificates that the agent requests, and of the certificate of the HTTPS API where tlsCertFile is not set",
         own(DIRECTORIES, "DIR").default("ROOT_DIR/pki"),
     ),
     ("node-ip", "the node's address, or one of each family", own(NODE, "IP[,IP]")),

@@ -59,6 +59,16 @@ pub struct Config {
     pub effective: Box<str>,
 }
 
+impl Config {
+    /// `--cert-dir`: the directory of the certificates that the agent obtains or makes. Default
+    /// `pki` in the root directory.
+    #[must_use]
+    pub fn certificate_dir(&self) -> PathBuf {
+        let given = self.server.certificate_dir.clone();
+        given.unwrap_or_else(|| self.paths.root_dir.join("pki"))
+    }
+}
+
 /// This node's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -77,6 +87,8 @@ pub struct ClusterConfig {
     /// `--kubeconfig`: how the API server is reached. Default `None`: the agent contacts no API
     /// server.
     pub kubeconfig: Option<PathBuf>,
+    /// How the agent comes by its client certificate.
+    pub identity: IdentityConfig,
     /// `registerNode`: make the Node object. Default true.
     pub register: bool,
     /// `enableControllerAttachDetach`: annotate the Node for the attach-detach controller. Default
@@ -108,6 +120,7 @@ impl Default for ClusterConfig {
         let rate = Rate { qps: 50, burst: 100 };
         Self {
             kubeconfig: None,
+            identity: IdentityConfig::default(),
             register: true,
             attach_detach: true,
             taints: Vec::new(),
@@ -121,6 +134,15 @@ impl Default for ClusterConfig {
             events: rate,
         }
     }
+}
+
+/// How the agent comes by its client certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentityConfig {
+    /// `--bootstrap-kubeconfig`: with what the first one is requested. Default `None`.
+    pub bootstrap: Option<PathBuf>,
+    /// `rotateCertificates`: a new one is requested before it expires. Default false.
+    pub rotate: bool,
 }
 
 /// A taint of the node.

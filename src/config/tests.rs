@@ -402,6 +402,7 @@ fn kubeadms_file_starts_the_agent() {
     want.server.client_ca = Some("/etc/kubernetes/pki/ca.crt".into());
     want.pods.dns.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
     want.pods.dns.cluster_domain = "cluster.local".to_owned();
+    want.cluster.identity.rotate = true;
     want.cgroup.driver = CgroupDriver::Systemd;
     // It writes 0s: a shutdown does not wait.
     want.shutdown = Some(ShutdownPeriods::default());
@@ -409,7 +410,7 @@ fn kubeadms_file_starts_the_agent() {
     assert_eq!(loaded.config, want);
     let fields: Vec<&str> =
         want.notices.iter().map(|notice| notice.split(": ").nth(2).unwrap()).collect();
-    assert_eq!(fields, ["authentication.x509.clientCAFile", "rotateCertificates"]);
+    assert_eq!(fields, ["authentication.x509.clientCAFile"]);
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub struct ClusterView {
     pub kubeconfig: String,
     /// The API server's URL; `None` until a kubeconfig could be read.
     pub server: Option<String>,
+    /// When the client certificate expires, where there is one.
+    #[serde(default)]
+    pub certificate_until: Option<Timestamp>,
     /// uid of the Node object; `None`: not registered (yet).
     pub node_uid: Option<String>,
     /// Whether the API server's changes arrive.
@@ -45,7 +48,7 @@ pub struct ClusterView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterTrouble {
-    /// `node status`, `lease`, `watch`, `pods`, `credentials`.
+    /// `node status`, `lease`, `watch`, `pods`, `credentials`, `client certificate`.
     pub what: String,
     /// The last error.
     pub error: String,

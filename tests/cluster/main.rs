@@ -19,6 +19,7 @@ mod upstream;
 mod addresses;
 mod agent;
 mod answers;
+mod certificates;
 mod clock;
 mod credentials;
 mod faults;

@@ -17,6 +17,13 @@ pub(super) fn render(page: &mut Page, view: &ClusterView, node: &str, now: Times
         None => "NOT REGISTERED yet".to_owned(),
     };
     page.field(INDENT, "Registered", &registered);
+    if let Some(until) = view.certificate_until {
+        let left = match until > now {
+            true => format!("valid for {}", text::age_at(now, until)),
+            false => format!("EXPIRED {} ago", text::age_at(until, now)),
+        };
+        page.field(INDENT, "Certificate", &left);
+    }
     let ago = |at: Option<Timestamp>| {
         at.map_or("never".to_owned(), |at| format!("{} ago", text::age_at(at, now)))
     };

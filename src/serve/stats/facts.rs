@@ -56,6 +56,19 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
     }),
     (
         gauge(
+            "kubelet_certificate_manager_client_ttl_seconds",
+            "Time until the client certificate expires, in seconds; there is none without a certificate",
+        ),
+        |facts, samples| {
+            let until = facts.node.cluster.as_ref().and_then(|cluster| cluster.certificate_until);
+            if let Some(until) = until {
+                let left = until.duration_since(crate::clock::now().wall);
+                samples.put("", left.as_secs_f64(), None);
+            }
+        },
+    ),
+    (
+        gauge(
             "nodelet_last_good_revisions",
             "Pods that run from an earlier revision because their manifest is invalid",
         ),

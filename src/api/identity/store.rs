@@ -1,0 +1,251 @@
+//! The files of the node's client certificate, as the kubelet lays them out below `--cert-dir`:
+//!
+//! ```text
+//!  kubelet-client.key.tmp            the key of a request that has no answer yet
+//!  kubelet-client-<date>.pem         a certificate, those of its issuers, and its key
+//!  kubelet-client-current.pem        a link to the one in use
+//! ```
+
+use super::super::{
+    credentials::{self, CredentialsError},
+    kubeconfig::{Cluster, Content},
+};
+use super::lifetime::Lifetime;
+use crate::{clock, files::replace};
+use rcgen::KeyPair;
+use serde_json::json;
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+use thiserror::Error;
+
+const PENDING_KEY: &str = "kubelet-client.key.tmp";
+const CURRENT: &str = "kubelet-client-current.pem";
+/// Becomes [`CURRENT`] by a rename.
+const UPDATED: &str = "kubelet-client-updated.pem";
+const UNFINISHED: &str = ".unfinished";
+
+/// Why a file can't be written.
+#[derive(Debug, Error)]
+pub(super) enum StoreError {
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, io::Error),
+    #[error("{} is a file: it has to be a link to the certificate in use", .0.display())]
+    NoLink(PathBuf),
+    #[error("a key can't be made: {0}")]
+    Key(rcgen::Error),
+}
+
+/// The certificate in use, where this agent or a kubelet has requested one.
+#[must_use]
+pub(super) fn current(directory: &Path) -> PathBuf {
+    directory.join(CURRENT)
+}
+
+/// What the agent has to prove who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The kubeconfig does not exist.
+    Absent,
+    /// There is a client certificate.
+    Certificate(Lifetime),
+    /// Something else, such as a token, or a file that can't be read.
+    Other,
+}
+
+/// Reads what there is. `rotated` may stand for the kubeconfig's own certificate.
+pub(super) fn standing(kubeconfig: &Path, rotated: Option<&Path>) -> Standing {
+    match credentials::read(kubeconfig, rotated).outcome {
+        Err(CredentialsError::Unreadable(why)) if why.is_not_found() => Standing::Absent,
+        Err(_) => Standing::Other,
+        Ok(credentials) => credentials
+            .identity
+            .and_then(|identity| Lifetime::of(identity.certificates.first()?))
+            .map_or(Standing::Other, Standing::Certificate),
+    }
+}
+
+/// The key of the request that has no answer yet; a new one where there is none.
+pub(super) fn pending_key(directory: &Path) -> Result<KeyPair, StoreError> {
+    let path = directory.join(PENDING_KEY);
+    if let Some(key) = fs::read_to_string(&path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+        return Ok(key);
+    }
+    let key = KeyPair::generate().map_err(StoreError::Key)?;
+    fs::create_dir_all(directory)
+        .and_then(|()| replace(&path, UNFINISHED, key.serialize_pem().as_bytes()))
+        .map_err(|error| StoreError::File(path, error))?;
+    Ok(key)
+}
+
+/// Forgets that key: its request was answered.
+pub(super) fn forget_key(directory: &Path) {
+    let path = directory.join(PENDING_KEY);
+    if let Err(error) = fs::remove_file(&path) {
+        tracing::warn!(err = %error, "cannot remove {}", path.display());
+    }
+}
+
+/// Takes a certificate into use. The one before stays beside it, older ones are removed.
+pub(super) fn put(directory: &Path, certificates: &[u8], key: &str) -> Result<(), StoreError> {
+    let current = directory.join(CURRENT);
+    let before = match fs::symlink_metadata(&current) {
+        Ok(found) if !found.is_symlink() => return Err(StoreError::NoLink(current)),
+        Ok(_) | Err(_) => fs::read_link(&current).ok(),
+    };
+    let time = clock::now().wall.strftime("%Y-%m-%d-%H-%M-%S");
+    let path = directory.join(format!("kubelet-client-{time}.pem"));
+    let mut pem = certificates.to_vec();
+    if !pem.ends_with(b"\n") {
+        pem.push(b'\n');
+    }
+    pem.extend_from_slice(key.as_bytes());
+    replace(&path, UNFINISHED, &pem).map_err(|error| StoreError::File(path.clone(), error))?;
+    let updated = directory.join(UPDATED);
+    drop(fs::remove_file(&updated));
+    symlink(&path, &updated)
+        .and_then(|()| fs::rename(&updated, &current))
+        .and_then(|()| crate::files::sync_dir(directory))
+        .map_err(|error| StoreError::File(current, error))?;
+    forget_key(directory);
+    remove_others(directory, &[Some(path), before]);
+    Ok(())
+}
+
+/// Removes certificates that are neither in use nor the last one before.
+fn remove_others(directory: &Path, kept: &[Option<PathBuf>]) {
+    let kept: Vec<_> = kept.iter().flatten().filter_map(|path| path.file_name()).collect();
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let dated = name.to_str().is_some_and(|name| {
+            let date = name.strip_prefix("kubelet-client-").and_then(|n| n.strip_suffix(".pem"));
+            date.is_some_and(|date| date.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
+        });
+        if dated && !kept.contains(&name.as_os_str()) {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+}
+
+/// Writes a kubeconfig that names the certificate in use, for the cluster of the bootstrap
+/// kubeconfig.
+pub(super) fn write_kubeconfig(
+    path: &Path,
+    directory: &Path,
+    cluster: &Cluster,
+) -> Result<(), StoreError> {
+    let authority = match cluster.authority.as_ref().map(|named| &named.content) {
+        None => String::new(),
+        Some(Content::File(file)) => format!("    certificate-authority: {}\n", json!(file)),
+        Some(Content::Inline(pem)) => {
+            use base64::{Engine as _, engine::general_purpose::STANDARD};
+            format!("    certificate-authority-data: {}\n", STANDARD.encode(&pem.0))
+        }
+    };
+    let skip = if cluster.skip_verify { "    insecure-skip-tls-verify: true\n" } else { "" };
+    let name = cluster
+        .server_name
+        .as_ref()
+        .map(|name| format!("    tls-server-name: {}\n", json!(name.to_str())));
+    let current = json!(directory.join(CURRENT));
+    // Text of JSON is text of YAML.
+    let text = format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: default-cluster\n  cluster:\n    server: {}\n{authority}{skip}{}\
+         contexts:\n- name: default-context\n  context:\n    cluster: default-cluster\n    namespace: default\n    user: default-auth\n\
+         current-context: default-context\n\
+         users:\n- name: default-auth\n  user:\n    client-certificate: {current}\n    client-key: {current}\n",
+        json!(cluster.server.to_string()),
+        name.unwrap_or_default(),
+    );
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| replace(path, UNFINISHED, text.as_bytes()))
+        .map_err(|error| StoreError::File(path.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn certified() -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["n1".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    #[test]
+    fn a_key_stays_until_its_request_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("pki");
+        let first = pending_key(&dir).unwrap().serialize_pem();
+        assert_eq!(pending_key(&dir).unwrap().serialize_pem(), first);
+        let mode = fs::metadata(dir.join(PENDING_KEY)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // Half of a file is no key.
+        fs::write(dir.join(PENDING_KEY), &first[..40]).unwrap();
+        let second = pending_key(&dir).unwrap().serialize_pem();
+        assert_ne!(second, first);
+        let (certificate, key) = certified();
+        put(&dir, certificate.as_bytes(), &key).unwrap();
+        assert_ne!(pending_key(&dir).unwrap().serialize_pem(), second);
+    }
+
+    #[test]
+    fn the_kubeconfig_names_the_certificate_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pki, path) = (dir.path().join("pki"), dir.path().join("etc/kubelet.conf"));
+        assert_eq!(standing(&path, None), Standing::Absent);
+        fs::create_dir(&pki).unwrap();
+        let (certificate, key) = certified();
+        let bootstrap = format!(
+            "current-context: a\nclusters:\n- name: b\n  cluster: {{ server: \"https://10.0.0.1:6443\", \
+             tls-server-name: api, certificate-authority-data: {} }}\ncontexts:\n- name: a\n  context: {{ cluster: b }}\n",
+            base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &certificate),
+        );
+        let cluster =
+            crate::api::kubeconfig::parse(bootstrap.as_bytes(), dir.path()).unwrap().cluster;
+        put(&pki, certificate.as_bytes(), &key).unwrap();
+        write_kubeconfig(&path, &pki, &cluster).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let read = credentials::read(&path, None).outcome.unwrap();
+        assert_eq!(read.server, "https://10.0.0.1:6443/");
+        assert_eq!(read.server_name.unwrap().to_str(), "api");
+        assert!(read.identity.is_some());
+        assert!(matches!(standing(&path, None), Standing::Certificate(_)));
+    }
+
+    #[test]
+    fn the_last_certificate_before_is_kept_and_a_file_in_its_place_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        for date in ["2020-01-01-00-00-00", "2021-01-01-00-00-00"] {
+            fs::write(dir.join(format!("kubelet-client-{date}.pem")), "old").unwrap();
+        }
+        let last = dir.join("kubelet-client-2021-01-01-00-00-00.pem");
+        symlink(&last, dir.join(CURRENT)).unwrap();
+        fs::write(dir.join("kubelet-client-own.pem"), "somebody's").unwrap();
+        let (certificate, key) = certified();
+        put(dir, certificate.as_bytes(), &key).unwrap();
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(dir)
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        let new = fs::read_link(dir.join(CURRENT)).unwrap();
+        assert!(new != last && last.exists() && new.exists());
+        assert_eq!(names().len(), 4, "{:?}", names());
+        fs::remove_file(dir.join(CURRENT)).unwrap();
+        fs::write(dir.join(CURRENT), "mine").unwrap();
+        let error = put(dir, certificate.as_bytes(), &key).unwrap_err();
+        assert!(matches!(error, StoreError::NoLink(_)), "{error}");
+        assert_eq!(fs::read_to_string(dir.join(CURRENT)).unwrap(), "mine");
+    }
+}

@@ -1,0 +1,237 @@
+//! How a node comes by its client certificate and keeps it: kubeadm's bootstrap token, a real
+//! authority that signs, and people who approve, deny and forget. The agent asks the API server
+//! itself: the link of other tests can show no certificate whose key it does not have.
+
+use super::{
+    agent::{Member, hasty, ready},
+    controlplane::{
+        Options,
+        kubeconfig::{Kubeconfig, replace},
+        pki::Validity,
+    },
+    support::{agent::NODE_NAME, manifest::Pod},
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+/// Kubeadm's group of nodes that are about to join.
+const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
+const TOKEN: &str = "abcdef.0123456789abcdef";
+
+/// An agent that has a bootstrap kubeconfig and no other one.
+struct Joining {
+    member: Member,
+    kubeconfig: PathBuf,
+    bootstrap: PathBuf,
+}
+
+impl Joining {
+    /// The agent does not run yet. What kubeadm makes for joining nodes is there, but nobody
+    /// approves.
+    fn prepare() -> Option<Self> {
+        let options = Options::default().controller_manager(&[]);
+        let member = Member::prepare(&options, &hasty())?;
+        let dir = member.world.slot.dir().join("etc");
+        fs::create_dir(&dir).unwrap();
+        let (kubeconfig, bootstrap) = (dir.join("kubelet.conf"), dir.join("bootstrap.conf"));
+        let agent = &member.world.agent;
+        agent.remove_flags("--kubeconfig=");
+        agent.add_flag(format!("--kubeconfig={}", kubeconfig.display()));
+        agent.add_flag(format!("--bootstrap-kubeconfig={}", bootstrap.display()));
+        let joining = Self { member, kubeconfig, bootstrap };
+        joining.write_bootstrap();
+        joining
+            .member
+            .plane
+            .admin
+            .create("/api/v1/namespaces/kube-system/secrets", &token())
+            .unwrap()
+            .ok();
+        joining.bind("joining", "system:node-bootstrapper");
+        Some(joining)
+    }
+
+    fn write_bootstrap(&self) {
+        let authority = self.bootstrap.with_file_name("ca.crt");
+        fs::write(&authority, self.member.plane.authority().pem()).unwrap();
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: join\n\
+             clusters:\n- name: c\n  cluster: {{ server: \"https://{}\", certificate-authority: ca.crt }}\n\
+             users:\n- name: u\n  user: {{ token: {TOKEN} }}\n\
+             contexts:\n- name: join\n  context: {{ cluster: c, user: u }}\n",
+            self.member.plane.address(),
+        );
+        replace(&self.bootstrap, &text);
+    }
+
+    /// Lets nodes that are about to join do what a role says.
+    fn bind(&self, name: &str, role: &str) {
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": JOINING }],
+        });
+        self.member.plane.admin.create(BINDINGS, &binding).unwrap().ok();
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.member.world.agent.root_dir().join("pki")
+    }
+
+    fn current(&self) -> PathBuf {
+        self.directory().join("kubelet-client-current.pem")
+    }
+
+    /// The names of all requests that are there.
+    fn requests(&self) -> Vec<String> {
+        names(&self.member.plane.admin.get(REQUESTS))
+    }
+
+    /// The one request that waits for somebody.
+    #[track_caller]
+    fn wait_for_request(&self) -> String {
+        self.member.wait_told("waits for approval (kubectl certificate approve node-csr-");
+        let all = self.member.plane.admin.get(REQUESTS);
+        let items = all["items"].as_array().unwrap();
+        let open: Vec<_> =
+            items.iter().filter(|one| one["status"]["conditions"].is_null()).collect();
+        assert_eq!(open.len(), 1, "{all:#}");
+        let spec = &open[0]["spec"];
+        assert_eq!(spec["signerName"], "kubernetes.io/kube-apiserver-client-kubelet");
+        assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
+        assert_eq!(spec["username"], "system:bootstrap:abcdef");
+        open[0]["metadata"]["name"].as_str().unwrap().to_owned()
+    }
+
+    #[track_caller]
+    fn wait_joined(&self) {
+        self.member.wait("the node is Ready", || self.member.node(), ready);
+        self.member.wait_untroubled();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&self.kubeconfig), mode(&self.current())), (0o600, 0o600));
+        assert!(!self.directory().join("kubelet-client.key.tmp").exists());
+    }
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|one| one["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn token() -> Value {
+    json!({
+        "metadata": { "name": "bootstrap-token-abcdef" },
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef",
+            "token-secret": "0123456789abcdef",
+            "usage-bootstrap-authentication": "true",
+            "auth-extra-groups": JOINING,
+        },
+    })
+}
+
+/// Denied, killed, and at last approved; a static pod runs all the while.
+#[test]
+fn a_node_joins_when_a_person_approves_its_request() {
+    let Some(joining) = Joining::prepare() else { return };
+    let (world, plane) = (&joining.member.world, &joining.member.plane);
+    world.drop_pod(&Pod::running("web"));
+    world.agent.start();
+    world.wait_running("web");
+    let denied = joining.wait_for_request();
+    plane.kubectl_text(&["certificate", "deny", &denied]);
+    joining.member.wait_told(&format!("{denied} was denied"));
+    assert!(!joining.kubeconfig.exists());
+
+    world.agent.signal(nix::libc::SIGHUP);
+    let second = joining.wait_for_request();
+    assert_ne!(second, denied, "another key");
+    // Whatever it was about to do, the next one goes on with the same request.
+    world.agent.kill();
+    world.agent.start();
+    assert_eq!(joining.wait_for_request(), second);
+    // The controller manager forgets requests that nobody has answered.
+    plane.admin.delete(&format!("{REQUESTS}/{second}")).unwrap().ok();
+    joining.member.wait("it is sent again", || joining.requests(), |all| all.contains(&second));
+    plane.kubectl_text(&["certificate", "approve", &second]);
+    joining.wait_joined();
+    assert_eq!(joining.requests().len(), 2);
+    joining.member.wait("the mirror is Ready", || joining.member.mirror("web"), ready);
+
+    // With the kubeconfig there, nothing more is requested, and the bootstrap token may go.
+    fs::remove_file(&joining.bootstrap).unwrap();
+    world.agent.kill();
+    world.agent.start();
+    joining.member.wait_renewed();
+    joining.member.wait_untroubled();
+    assert_eq!(joining.requests().len(), 2);
+    joining.member.finish();
+}
+
+/// The certificate of the kubeconfig has expired while the machine was off.
+#[test]
+fn an_expired_certificate_is_requested_anew_with_the_bootstrap_kubeconfig() {
+    let Some(joining) = Joining::prepare() else { return };
+    let plane = &joining.member.plane;
+    joining.bind("approved", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
+    let expired = plane.node_identity_for(NODE_NAME, Validity::Expired);
+    let address = joining.member.plane.address();
+    Kubeconfig::new(address, &plane.authority(), &expired).write(&joining.kubeconfig);
+    joining.member.world.agent.start();
+    joining.wait_joined();
+    let written = fs::read_to_string(&joining.kubeconfig).unwrap();
+    assert!(written.contains(joining.current().to_str().unwrap()), "{written}");
+    joining.member.finish();
+}
+
+/// The kubeconfig is left as it is: what was renewed stands for its certificate.
+#[test]
+fn a_certificate_is_renewed_before_it_expires() {
+    let options = Options::default().controller_manager(&[]);
+    let settings = hasty().kubelet("rotateCertificates: true\n");
+    let Some(member) = Member::prepare(&options, &settings) else { return };
+    let approves = json!({
+        "metadata": { "name": "renewed" },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes" }],
+    });
+    member.plane.admin.create(BINDINGS, &approves).unwrap().ok();
+    let lasts = Duration::from_secs(40);
+    let path = member.plane.node_kubeconfig(NODE_NAME, member.plane.address());
+    let soon_over = member.plane.node_identity_for(NODE_NAME, Validity::EndsIn(lasts));
+    Kubeconfig::new(member.plane.address(), &member.plane.authority(), &soon_over).write(&path);
+    let before = fs::read_to_string(&path).unwrap();
+    let member = member.started();
+    let current = member.world.agent.root_dir().join("pki/kubelet-client-current.pem");
+    member.wait("a certificate is obtained", || current.exists(), |there| *there);
+    let first = member.plane.client(&soon_over);
+    let answer = || first.send(hyper::Method::GET, "/version", None).map(|answer| answer.status);
+    _ = member.wait("the first one has expired", answer, |status| *status == Ok(401));
+    member.wait_renewed();
+    member.wait_untroubled();
+    let until =
+        || member.world.agent.status().unwrap().node.cluster.clone().unwrap().certificate_until;
+    let day = jiff::Timestamp::now() + Duration::from_secs(24 * 3600);
+    assert!(until().is_some_and(|until| until > day), "{:?}", until());
+    assert_eq!(fs::read_to_string(&path).unwrap(), before);
+
+    member.world.agent.kill();
+    member.world.agent.start();
+    member.wait_renewed();
+    member.wait_untroubled();
+    let requests = member.plane.admin.get(REQUESTS);
+    assert_eq!(names(&requests).len(), 1, "{requests:#}");
+    member.finish();
+}
