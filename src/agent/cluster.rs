@@ -53,6 +53,7 @@ pub(super) fn parts(
     shutdown: &CancellationToken,
 ) -> (Vec<Part>, watch::Receiver<Link>) {
     let version = env!("CARGO_PKG_VERSION");
+    warn_of_proxy();
     let identity = IdentitySettings {
         kubeconfig: kubeconfig.to_owned(),
         bootstrap: config.cluster.identity.bootstrap.clone(),
@@ -128,6 +129,14 @@ pub(super) fn parts(
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
     (parts, of_reviews)
+}
+
+/// Client-go would use the proxy.
+fn warn_of_proxy() {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if let Some(name) = ["HTTPS_PROXY", "https_proxy"].into_iter().find(|name| is_set(name)) {
+        tracing::warn!("{name} is set and not used: the agent connects to the API server directly");
+    }
 }
 
 fn bucket(rate: Rate) -> Option<Bucket> {

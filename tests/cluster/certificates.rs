@@ -176,6 +176,23 @@ fn a_node_joins_when_a_person_approves_its_request() {
     joining.member.finish();
 }
 
+/// A file that can't be written costs no second request.
+#[test]
+fn a_kubeconfig_that_cannot_be_written_is_written_later() {
+    let Some(joining) = Joining::prepare() else { return };
+    joining.bind("approved", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
+    // A directory is in its way, which the agent must not remove.
+    let unfinished = joining.kubeconfig.with_file_name("kubelet.conf.unfinished");
+    fs::create_dir(&unfinished).unwrap();
+    joining.member.world.agent.start();
+    joining.member.wait_told("kubelet.conf: Is a directory");
+    fs::remove_dir(&unfinished).unwrap();
+    joining.member.world.agent.signal(nix::libc::SIGHUP);
+    joining.wait_joined();
+    assert_eq!(joining.requests().len(), 1);
+    joining.member.finish();
+}
+
 /// The certificate of the kubeconfig has expired while the machine was off.
 #[test]
 fn an_expired_certificate_is_requested_anew_with_the_bootstrap_kubeconfig() {

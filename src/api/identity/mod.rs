@@ -22,13 +22,15 @@ use super::{
 };
 use crate::{blocking::CREDENTIALS, clock, metrics::metrics};
 use request::{Answer, COLLECTION, Seen, SigningRequest};
-use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use store::{Standing, StoreError};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the files. A renewal is due by wall time, which may be set.
 const RESYNC: Duration = Duration::from_secs(60);
+/// A try that takes longer looks at the files again: a person may have changed them.
+const TRY: Duration = Duration::from_secs(15 * 60);
 /// Between two tries that the API server has refused.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Before a new request when one was denied.
@@ -81,7 +83,7 @@ enum Missed {
 
 impl IdentityTask {
     /// Looks after the certificate until `shutdown`.
-    pub async fn run(mut self, reload: watch::Receiver<u64>, shutdown: CancellationToken) {
+    pub async fn run(self, reload: watch::Receiver<u64>, shutdown: CancellationToken) {
         // Cancel-safe: what is on the disk is whole at any moment.
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -89,71 +91,83 @@ impl IdentityTask {
         }
     }
 
-    async fn work(&mut self, mut reload: watch::Receiver<u64>) {
+    async fn work(&self, mut reload: watch::Receiver<u64>) {
         if self.settings.bootstrap.is_none() && !self.settings.rotate {
             // The certificate is somebody else's business.
             return std::future::pending().await;
         }
         loop {
-            let (kubeconfig, rotated) = (self.settings.kubeconfig.clone(), self.settings.rotated());
-            let look = CREDENTIALS.run(move || store::standing(&kubeconfig, rotated.as_deref()));
-            let standing = look.await.unwrap_or(Standing::Other);
-            let now = clock::now().wall;
-            let missed = match (&standing, &self.settings.bootstrap) {
-                (Standing::Absent, Some(bootstrap)) => self.join(bootstrap.clone(), &reload).await,
-                (Standing::Certificate(lifetime), Some(bootstrap))
-                    if lifetime.is_over(now) && bootstrap.exists() =>
-                {
-                    self.join(bootstrap.clone(), &reload).await
-                }
-                (Standing::Certificate(lifetime), _)
-                    if self.settings.rotate && now.as_second() >= lifetime.renewal() =>
-                {
-                    tracing::info!("the client certificate is to be renewed");
-                    self.obtain(self.link.clone()).await
-                }
-                _ => {
+            // Cancel-safe: a try that is dropped goes on with the same key, and so the same request.
+            let outcome = tokio::select! {
+                outcome = self.look() => outcome,
+                () = until_reload(TRY, &mut reload) => continue,
+            };
+            let (what, pause) = match outcome {
+                Ok(pause) => {
                     self.published.send_if_modified(|told| told.take().is_some());
-                    until_reload(RESYNC, &mut reload).await;
+                    until_reload(pause, &mut reload).await;
                     continue;
                 }
-            };
-            let Err(missed) = missed else {
-                self.published.send_replace(None);
-                // An authority that signs for a very short time is not asked without a pause.
-                until_reload(AGAIN, &mut reload).await;
-                continue;
-            };
-            metrics().certificate_renew_errors.inc();
-            let (what, pause) = match missed {
-                Missed::Refused(why) => {
+                Err(Missed::Refused(why)) => {
                     (format!("the certificate signing request {why}"), AFTER_DENIAL)
                 }
-                Missed::Store(error) => (error.to_string(), AGAIN),
-                Missed::Crashed => ("reading or writing it has crashed".to_owned(), AGAIN),
+                Err(Missed::Store(error)) => (error.to_string(), AGAIN),
+                Err(Missed::Crashed) => ("reading or writing it has crashed".to_owned(), AGAIN),
             };
+            metrics().certificate_renew_errors.inc();
             self.tell(what);
             until_reload(pause, &mut reload).await;
         }
     }
 
+    /// Looks what there is, and obtains what is missing. How long to wait for the next look.
+    async fn look(&self) -> Result<Duration, Missed> {
+        let (kubeconfig, rotated) = (self.settings.kubeconfig.clone(), self.settings.rotated());
+        let look = CREDENTIALS.run(move || store::standing(&kubeconfig, rotated.as_deref()));
+        let standing = look.await.unwrap_or(Standing::Other);
+        let now = clock::now().wall;
+        match (standing, &self.settings.bootstrap) {
+            (Standing::Absent, Some(bootstrap)) => self.join(bootstrap.clone()).await?,
+            (Standing::Certificate(lifetime), Some(bootstrap))
+                if lifetime.is_over(now) && bootstrap.exists() =>
+            {
+                self.join(bootstrap.clone()).await?;
+            }
+            (Standing::Certificate(lifetime), _)
+                if self.settings.rotate && now.as_second() >= lifetime.renewal() =>
+            {
+                tracing::info!("the client certificate is to be renewed");
+                self.obtain(self.link.clone()).await?;
+            }
+            (Standing::Absent | Standing::Other, _) => return Ok(RESYNC),
+            // Whatever was to be obtained is in use.
+            (Standing::Certificate(_), _) => {
+                self.forget_key().await;
+                return Ok(RESYNC);
+            }
+        }
+        self.forget_key().await;
+        // An authority that signs for a very short time is not asked without a pause.
+        Ok(AGAIN)
+    }
+
+    async fn forget_key(&self) {
+        let directory = self.settings.directory.clone();
+        _ = CREDENTIALS.run(move || store::forget_key(&directory)).await;
+    }
+
     /// Obtains the first certificate with the bootstrap kubeconfig, and writes the kubeconfig.
-    async fn join(&self, bootstrap: PathBuf, reload: &watch::Receiver<u64>) -> Result<(), Missed> {
+    async fn join(&self, bootstrap: PathBuf) -> Result<(), Missed> {
         tracing::info!(bootstrap = %bootstrap.display(), "requesting a client certificate for the node");
         let (connections, link, troubles) =
             connection::link_channel(bootstrap.clone(), None, self.settings.version);
-        let mut connected = Box::pin(connections.run(reload.clone(), CancellationToken::new()));
-        let mut told = pin!(self.tell_all(troubles));
-        let mut obtained = pin!(self.obtain(link));
-        let outcome = loop {
-            // Cancel-safe: all are pinned outside.
-            tokio::select! {
-                outcome = &mut obtained => break outcome,
-                () = &mut connected => {}
-                () = &mut told => {}
-            }
-        };
-        outcome?;
+        let (_reload, never) = watch::channel(0);
+        // Cancel-safe: see `obtain`. The other two do not end before it.
+        tokio::select! {
+            outcome = self.obtain(link) => outcome?,
+            () = Box::pin(connections.run(never, CancellationToken::new())) => return Err(Missed::Crashed),
+            () = self.tell_all(troubles) => return Err(Missed::Crashed),
+        }
         let settings = self.settings.clone();
         let written = CREDENTIALS.run(move || {
             let cluster = match credentials::cluster(&bootstrap) {
@@ -170,7 +184,8 @@ impl IdentityTask {
         Ok(())
     }
 
-    /// Requests a certificate and takes it into use.
+    /// Requests a certificate and takes it into use. Its key stays the pending one until everything
+    /// that names the certificate is written, too: the same request gives it once more.
     async fn obtain(&self, link: watch::Receiver<Link>) -> Result<(), Missed> {
         let directory = self.settings.directory.clone();
         let key = CREDENTIALS.run(move || store::pending_key(&directory)).await;
@@ -178,14 +193,12 @@ impl IdentityTask {
         let request = SigningRequest::new(key, &self.settings.node_name);
         let own = format!("metadata.name={}", request.name);
         let (watch, seen) = Reflector::<Seen>::new(COLLECTION, own, link.clone());
-        let mut watched = Box::pin(watch.run(CancellationToken::new()));
-        let mut followed = pin!(self.follow(&request, seen, link));
-        // The watch ends only with the link, and then nothing is followed either.
+        // Cancel-safe: the API server keeps the request. The watch ends only with the link, and then
+        // nothing is followed either.
         let answer = tokio::select! {
-            answer = &mut followed => answer,
-            () = &mut watched => return Err(Missed::Crashed),
+            answer = self.follow(&request, seen, link) => answer,
+            () = Box::pin(watch.run(CancellationToken::new())) => return Err(Missed::Crashed),
         };
-        drop(watched);
         let (directory, key) = (self.settings.directory.clone(), request.key_pem());
         let stored = CREDENTIALS.run(move || match answer {
             Ok(certificates) => store::put(&directory, &certificates, &key).map_err(Missed::Store),

@@ -80,10 +80,12 @@ pub(super) fn pending_key(directory: &Path) -> Result<KeyPair, StoreError> {
     Ok(key)
 }
 
-/// Forgets that key: its request was answered.
+/// Forgets that key: its certificate is in use, or its request was refused.
 pub(super) fn forget_key(directory: &Path) {
     let path = directory.join(PENDING_KEY);
-    if let Err(error) = fs::remove_file(&path) {
+    if let Err(error) = fs::remove_file(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
         tracing::warn!(err = %error, "cannot remove {}", path.display());
     }
 }
@@ -109,7 +111,6 @@ pub(super) fn put(directory: &Path, certificates: &[u8], key: &str) -> Result<()
         .and_then(|()| fs::rename(&updated, &current))
         .and_then(|()| crate::files::sync_dir(directory))
         .map_err(|error| StoreError::File(current, error))?;
-    forget_key(directory);
     remove_others(directory, &[Some(path), before]);
     Ok(())
 }
@@ -192,6 +193,8 @@ mod tests {
         assert_ne!(second, first);
         let (certificate, key) = certified();
         put(&dir, certificate.as_bytes(), &key).unwrap();
+        assert_eq!(pending_key(&dir).unwrap().serialize_pem(), second);
+        forget_key(&dir);
         assert_ne!(pending_key(&dir).unwrap().serialize_pem(), second);
     }
 
