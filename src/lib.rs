@@ -10,6 +10,7 @@ mod any_server;
 pub mod api;
 mod beneath;
 mod blocking;
+mod certificate;
 pub mod cgroup;
 pub mod cli;
 pub mod clock;

@@ -73,7 +73,7 @@ fn help_is_for_a_newcomer() {
     for part in ["--config-dir <DIR>", "--registry-burst <N>", "[default: 10]", "-v, --v <N>"] {
         assert!(help.contains(part), "no {part:?} in:\n{help}");
     }
-    for flag in ["--rotate-server-certificates", "--tls-curve-preferences", "--runtime-cgroups"] {
+    for flag in ["--contention-profiling", "--tls-curve-preferences", "--runtime-cgroups"] {
         assert!(!help.contains(flag), "flags that do nothing are not advertised");
     }
 }

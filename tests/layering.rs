@@ -67,6 +67,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("any_server", Shared),
     ("beneath", Shared),
     ("blocking", Shared),
+    ("certificate", Shared),
     ("clock", Shared),
     ("dbus", Shared),
     ("files", Shared),

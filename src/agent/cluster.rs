@@ -5,7 +5,7 @@ use crate::{
     admission::{Allocatable, Capacity},
     api::{
         self, ClusterViewTask, EventsTask, IdentitySettings, IdentityTask, LeaseState, LeaseTask,
-        Link, NodeState, NodeTask, PodsInputs, PodsTask, Reflector, WatchCache,
+        Link, NodeState, NodeTask, PodsInputs, PodsTask, Reflector, Trouble, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
@@ -64,8 +64,7 @@ pub(super) fn parts(
     };
     let (connections, link, credentials) =
         api::link_channel(kubeconfig.to_owned(), identity.rotated(), version);
-    let (published, certificate) = watch::channel(None);
-    let identity_task = IdentityTask { settings: identity, link: link.clone(), published };
+    let certificates = certificates(config, identity, &inputs.machine, &link);
     let own = |field: &str| format!("{field}={}", inputs.machine.name);
     let (node_watch, nodes) = Reflector::new("/api/v1/nodes", own("metadata.name"), link.clone());
     let (pod_watch, pods) = Reflector::new("/api/v1/pods", own("spec.nodeName"), link.clone());
@@ -105,7 +104,8 @@ pub(super) fn parts(
         kubeconfig: kubeconfig.display().to_string(),
         link,
         credentials,
-        certificate,
+        client_certificate: certificates.client,
+        serving_certificate: certificates.serving,
         nodes,
         pods,
         registered: registered_node,
@@ -116,9 +116,8 @@ pub(super) fn parts(
         published: inputs.published,
     };
     let stop = || shutdown.clone();
-    let parts: Vec<Part> = vec![
+    let mut parts: Vec<Part> = vec![
         ("credentials", Box::pin(connections.run(inputs.reload.clone(), stop()))),
-        ("client certificate", Box::pin(identity_task.run(inputs.reload, stop()))),
         ("watch of the node", Box::pin(node_watch.run(stop()))),
         ("watch of pods", Box::pin(pod_watch.run(stop()))),
         ("node report", Box::pin(report_task.run(stop()))),
@@ -128,7 +127,38 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
+    for (name, task) in certificates.tasks {
+        parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));
+    }
     (parts, of_reviews)
+}
+
+/// What looks after certificates, and what they wait for.
+struct Certificates {
+    tasks: Vec<(&'static str, IdentityTask)>,
+    client: Option<watch::Receiver<Option<Trouble>>>,
+    serving: Option<watch::Receiver<Option<Trouble>>>,
+}
+
+fn certificates(
+    config: &Config,
+    identity: IdentitySettings,
+    machine: &Machine,
+    link: &watch::Receiver<Link>,
+) -> Certificates {
+    let (client, client_trouble) = IdentityTask::client(identity, link.clone()).unzip();
+    let serving = config.server.bootstrap.then(|| {
+        let (name, ips) = (machine.name.clone(), machine.node_ips.clone());
+        IdentityTask::serving(&config.certificate_dir(), name, ips, link.clone())
+    });
+    let (serving, serving_trouble) = serving.unzip();
+    let client = client.map(|task| ("client certificate", task));
+    let serving = serving.map(|task| ("serving certificate", task));
+    Certificates {
+        tasks: client.into_iter().chain(serving).collect(),
+        client: client_trouble,
+        serving: serving_trouble,
+    }
 }
 
 /// Client-go would use the proxy.

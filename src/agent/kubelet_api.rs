@@ -1,7 +1,7 @@
 //! Connects the HTTPS API with the API server that it asks about its clients.
 
 use crate::{
-    api::{Link, review_access, review_token},
+    api::{Link, review_access, review_token, serving_certificate},
     config::{Authorization, Config},
     machine::NodeIps,
     serve::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings},
@@ -23,10 +23,14 @@ pub(super) fn kubelet_api(
     }
     let reviews = link.map(|link| Arc::new(reviews(link)));
     let asks = server.authorization == Authorization::Webhook;
+    let requested = server.bootstrap.then(|| {
+        let both = serving_certificate(&config.certificate_dir());
+        (both.clone(), both)
+    });
     Some(KubeletApi {
         address: server.address,
         tls: TlsSettings {
-            certificate: server.certificate,
+            certificate: server.certificate.or(requested),
             directory: config.certificate_dir(),
             client_ca: server.client_ca,
             tls13_only: server.tls13_only,

@@ -2,13 +2,13 @@
 //! [`crate::blocking`].
 
 use super::{
-    identity::Lifetime,
     kubeconfig::{self, Cluster, Content, Kubeconfig, KubeconfigError, Login, Named, Plugin},
     secret::{self, SecretError},
     tls::{self, ClientIdentity, Trust},
 };
 use crate::{
     blocking::Crashed,
+    certificate::{self, Lifetime},
     clock,
     files::{ReadError, read_regular},
 };
@@ -138,7 +138,7 @@ impl Files {
         let pem = read_regular(path, MAX_FILE_BYTES).ok()?;
         let certificates = secret::certificates(&pem).ok()?;
         let key = secret::private_key(&pem).ok()?;
-        let lifetime = Lifetime::of(certificates.first()?)?;
+        let lifetime = certificate::parse(certificates.first()?).as_ref().and_then(Lifetime::of)?;
         if lifetime.is_over(clock::now().wall) || !tls::fit(&pem, &pem) {
             return None;
         }

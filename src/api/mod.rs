@@ -8,7 +8,7 @@
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
 //!                                                  ├─► events
 //!                                                  ├─► reviews ─► users of the HTTPS API and what they may do
-//!                                                  ├─► identity ─► the client certificate: requested, renewed
+//!                                                  ├─► identity ─► certificates: requested, renewed
 //!                                                  └─► view    ─► the view of the cluster, for people
 //! ```
 //!
@@ -40,7 +40,7 @@ pub use connection::{Link, link_channel};
 pub use credentials::Credentials;
 pub use error::{ApiError, Status};
 pub use events::EventsTask;
-pub use identity::{IdentitySettings, IdentityTask};
+pub use identity::{IdentitySettings, IdentityTask, serving_certificate};
 pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};
 pub use pods::{PodsInputs, PodsReport, PodsTask};

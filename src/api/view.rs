@@ -6,7 +6,7 @@ use crate::{
     mirror::SeenPod,
     model::{ClusterTrouble, ClusterView, k8s},
     node::NodeRef,
-    publish::PublishIfChanged as _,
+    publish::{PublishIfChanged as _, changed_if_there},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -24,8 +24,10 @@ pub struct ClusterViewTask {
     pub link: watch::Receiver<Link>,
     /// Why the credentials cannot be used.
     pub credentials: watch::Receiver<Option<String>>,
-    /// What the client certificate waits for.
-    pub certificate: watch::Receiver<Option<Trouble>>,
+    /// What the client certificate waits for, where the agent looks after it.
+    pub client_certificate: Option<watch::Receiver<Option<Trouble>>>,
+    /// What the certificate of the HTTPS API waits for, where the agent looks after it.
+    pub serving_certificate: Option<watch::Receiver<Option<Trouble>>>,
     /// The watch of the own node.
     pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The watch of the pods of this node.
@@ -56,7 +58,8 @@ impl ClusterViewTask {
                 () = shutdown.cancelled() => return,
                 changed = self.link.changed() => changed,
                 changed = self.credentials.changed() => changed,
-                changed = self.certificate.changed() => changed,
+                changed = changed_if_there(&mut self.client_certificate) => changed,
+                changed = changed_if_there(&mut self.serving_certificate) => changed,
                 changed = self.nodes.changed() => changed,
                 changed = self.pods.changed() => changed,
                 changed = self.registered.changed() => changed,
@@ -91,13 +94,18 @@ impl ClusterViewTask {
             error.map(|error| ClusterTrouble { what: what.to_owned(), error, since: None })
         };
         let watch = nodes.trouble.clone().or_else(|| pods.trouble.clone());
-        let certificate = self.certificate.borrow_and_update().clone();
+        let latest = |trouble: &mut Option<watch::Receiver<Option<Trouble>>>| {
+            trouble.as_mut()?.borrow_and_update().clone()
+        };
+        let client = latest(&mut self.client_certificate);
+        let serving = latest(&mut self.serving_certificate);
         let credentials = self.credentials.borrow_and_update().clone();
         // That there is no kubeconfig yet is no news while the first certificate is awaited.
-        let credentials = credentials.filter(|_| link.is_some() || certificate.is_none());
+        let credentials = credentials.filter(|_| link.is_some() || client.is_none());
         let troubles = [
             plain("credentials", credentials),
-            of("client certificate", certificate),
+            of("client certificate", client),
+            of("serving certificate", serving),
             plain("watch", watch),
             of("node status", node.trouble),
             of("lease", lease.trouble),

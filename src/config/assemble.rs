@@ -146,6 +146,7 @@ pub(super) fn assemble(
         }
     }
     let in_cluster = config.cluster.kubeconfig.is_some();
+    server::settle_bootstrap(&kubelet, &mut config.server, in_cluster, &mut notices);
     server::guard(&kubelet, &config.server, in_cluster, &mut notices);
     if let Some((text, place)) = own.cert_dir {
         config.server.certificate_dir = kubelet.absolute(&text, &place, "");

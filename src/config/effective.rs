@@ -79,7 +79,7 @@ mod tests {
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
             maxPods: 20\nstaticPodURL: https://a/b\n\
             staticPodURLHeader: {Authorization: [Bearer secret]}\n\
-            authentication: {webhook: {cacheTTL: 1m}}\nserverTLSBootstrap: false\n";
+            authentication: {webhook: {cacheTTL: 1m}}\nenableContentionProfiling: false\n";
         let all = parse_and_validate(text.as_bytes()).unwrap().effective;
         for (pointer, value) in [
             ("/kind", json!("KubeletConfiguration")),
@@ -94,6 +94,6 @@ mod tests {
         ] {
             assert_eq!(all.pointer(pointer), Some(&value), "{pointer} in {all:#}");
         }
-        assert!(all.get("serverTLSBootstrap").is_none(), "it is not acted on");
+        assert!(all.get("enableContentionProfiling").is_none(), "it is not acted on");
     }
 }

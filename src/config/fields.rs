@@ -4,7 +4,8 @@
 use crate::document::{Field, Setting, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
-const API: &str = "this version does not run pods from an API server, mount their volumes or request certificates for the HTTPS API";
+const API: &str =
+    "this version does not run pods from an API server and does not mount their volumes";
 const SYSTEM_LOGS: &str = "this version does not serve the logs of the system";
 const PROFILING: &str = "the agent is not profiled over the network";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
@@ -182,7 +183,12 @@ pub(super) const KUBELET: &[Field] = &[
         &flag("rotate-certificates", THE_AGENT_ITSELF).default("false"),
         "request a new client certificate after 70 to 90 % of the lifetime of the present one",
     ),
-    ignored_with("serverTLSBootstrap", Bool, &hidden_flag("rotate-server-certificates"), API),
+    yes_with(
+        "serverTLSBootstrap",
+        Bool,
+        &flag("rotate-server-certificates", SERVER).default("false"),
+        "request the certificate of the HTTPS API from the cluster, and renew it. Until somebody has approved the request, no connection to the HTTPS API succeeds",
+    ),
     Field::yes("authentication", Object(AUTHENTICATION)),
     Field::yes("authorization", Object(AUTHORIZATION)),
     yes_with(

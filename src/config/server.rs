@@ -11,6 +11,7 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 const ANY_TIME: RangeInclusive<Duration> = Duration::ZERO..=Duration::MAX;
 const SUITES: &str = "tlsCipherSuites";
+const BOOTSTRAP: &str = "serverTLSBootstrap";
 /// The cipher suites of TLS 1.2 that this agent has. Those of TLS 1.3 can't be chosen, as in Go.
 const TLS12_SUITES: [&str; 6] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -81,6 +82,7 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
         address: (ip, port.unwrap_or(default.address.port())).into(),
         read_only: read_only.map(|port| (ip, port).into()),
         certificate: certificate.zip(key),
+        bootstrap: r.bool(BOOTSTRAP).unwrap_or(default.bootstrap),
         certificate_dir: default.certificate_dir,
         tls13_only: tls13_only(r, notices),
         tls12_suites: suites(r, notices),
@@ -141,6 +143,25 @@ fn suites(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Vec<&'static str> {
     suites
 }
 
+/// Requests no certificate where that makes no sense, and reports it.
+pub(super) fn settle_bootstrap(
+    r: &Reader<'_>,
+    config: &mut ServerConfig,
+    in_cluster: bool,
+    notices: &mut Vec<Mistake>,
+) {
+    let why = match &config.certificate {
+        _ if !config.bootstrap => return,
+        Some(_) => "tlsCertFile is set",
+        None if in_cluster => return,
+        None => "there is no cluster without --kubeconfig",
+    };
+    config.bootstrap = false;
+    if let Some((_, place)) = r.leaf(BOOTSTRAP) {
+        notices.push(place.mistake(BOOTSTRAP, format!("not acted on: {why}")));
+    }
+}
+
 /// Reports what asks for a server that must not run.
 pub(super) fn guard(
     r: &Reader<'_>,
@@ -172,6 +193,19 @@ mod tests {
         );
         let loaded = parse_and_validate(text.as_bytes()).map_err(|error| error.to_string())?;
         Ok((loaded.config.server, loaded.config.notices))
+    }
+
+    #[test]
+    fn a_certificate_is_requested_only_from_a_cluster() {
+        for (fields, why) in [
+            ("", "there is no cluster without --kubeconfig"),
+            ("tlsCertFile: /a\ntlsPrivateKeyFile: /b", "tlsCertFile is set"),
+        ] {
+            let (server, notices) = load(&format!("serverTLSBootstrap: true\n{fields}")).unwrap();
+            let told = format!("serverTLSBootstrap: not acted on: {why}");
+            assert!(notices.iter().any(|notice| notice.ends_with(&told)), "{notices:?}");
+            assert!(!server.bootstrap);
+        }
     }
 
     #[test]

@@ -528,6 +528,9 @@ pub struct ServerConfig {
     /// `tlsCertFile` and `tlsPrivateKeyFile`. Default `None`: a self-signed certificate in
     /// `certificate_dir`.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// `serverTLSBootstrap`: the certificate is requested from the cluster. Default false. Never with
+    /// a certificate of one's own, and never without a kubeconfig.
+    pub bootstrap: bool,
     /// `--cert-dir`. Default `pki` in the root directory.
     pub certificate_dir: Option<PathBuf>,
     /// `tlsMinVersion: VersionTLS13`. Default false.
@@ -572,6 +575,7 @@ impl Default for ServerConfig {
             address: (Ipv4Addr::UNSPECIFIED, 10250).into(),
             read_only: None,
             certificate: None,
+            bootstrap: false,
             certificate_dir: None,
             tls13_only: false,
             tls12_suites: Vec::new(),

@@ -48,7 +48,8 @@ pub struct ClusterView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterTrouble {
-    /// `node status`, `lease`, `watch`, `pods`, `credentials`, `client certificate`.
+    /// `node status`, `lease`, `watch`, `pods`, `credentials`, `client certificate`,
+    /// `serving certificate`.
     pub what: String,
     /// The last error.
     pub error: String,

@@ -6,6 +6,7 @@ use super::{
     agent::{Member, hasty, ready},
     controlplane::{
         Options,
+        client::Client,
         kubeconfig::{Kubeconfig, replace},
         pki::Validity,
     },
@@ -207,6 +208,40 @@ fn an_expired_certificate_is_requested_anew_with_the_bootstrap_kubeconfig() {
     let written = fs::read_to_string(&joining.kubeconfig).unwrap();
     assert!(written.contains(joining.current().to_str().unwrap()), "{written}");
     joining.member.finish();
+}
+
+/// No controller approves such requests: a person does, who has looked at the names.
+#[test]
+fn the_https_api_shows_a_certificate_of_the_cluster() {
+    let options = Options::default().controller_manager(&[]);
+    let settings = hasty().kubelet("serverTLSBootstrap: true\n");
+    let Some(member) = Member::prepare(&options, &settings) else { return };
+    let member = member.started();
+    let (plane, agent) = (&member.plane, &member.world.agent);
+    member.wait_told("serving certificate: the certificate signing request node-csr-");
+    let requests = plane.admin.get(REQUESTS);
+    let [name] = &names(&requests)[..] else { panic!("{requests:#}") };
+    let spec = &requests["items"][0]["spec"];
+    assert_eq!(spec["signerName"], "kubernetes.io/kubelet-serving");
+    assert_eq!(spec["username"], format!("system:node:{NODE_NAME}"));
+    let address = member.node()["status"]["addresses"].clone();
+    let address = address.as_array().unwrap().iter().find(|one| one["type"] == "InternalIP");
+    let address: std::net::IpAddr = address.unwrap()["address"].as_str().unwrap().parse().unwrap();
+    // A client that believes the cluster's authority alone.
+    let server = std::net::SocketAddr::from((address, agent.api_port()));
+    let client = Client::new(server, &plane.authority(), None);
+    let status = || client.send(hyper::Method::GET, "/pods", None).map(|answer| answer.status);
+    assert!(status().is_err(), "there is no certificate yet");
+    plane.kubectl_text(&["certificate", "approve", name]);
+    _ = member.wait("the HTTPS API answers", status, |status| *status == Ok(401));
+    member.wait_untroubled();
+
+    agent.kill();
+    agent.start();
+    _ = member.wait("the HTTPS API answers again", status, |status| *status == Ok(401));
+    member.wait_renewed();
+    assert_eq!(names(&plane.admin.get(REQUESTS)).len(), 1);
+    member.finish();
 }
 
 /// The kubeconfig is left as it is: what was renewed stands for its certificate.

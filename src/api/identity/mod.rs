@@ -1,29 +1,31 @@
-//! The node's client certificate: requested when the node joins, and renewed before it expires.
+//! The node's certificates: that of the client, requested when the node joins, and that of the HTTPS
+//! API. Both are renewed before they expire.
 //!
 //! ```text
-//!  no kubeconfig, or expired ─► bootstrap kubeconfig ─► key ─► request ─► approved, signed ─► files ─► kubeconfig
-//!  70 to 90 % of its time    ─► the agent's own link ──┘          │
-//!                                                                 └─ denied, failed ─► a new key, after a while
+//!  no kubeconfig, or expired ─► bootstrap kubeconfig ─► obtain ─► files ─► kubeconfig
+//!  70 to 90 % of its time    ─► the agent's own link ─► obtain ─► files
+//!  other addresses, or none  ─► the agent's own link ─► obtain ─► files   (HTTPS API)
 //! ```
 //!
-//! The key is on the disk before its request is sent, and the request's name follows from the key:
-//! whatever an agent is killed between, the next one goes on with the same request. Files take
-//! effect by being there: [`super::connection`] watches them. No pod waits for any of this.
+//! Files take effect by being there: [`super::connection`] and the HTTPS API look at them. No pod
+//! waits for any of this.
 
-mod lifetime;
+mod obtain;
 mod request;
 mod store;
 
-pub(super) use lifetime::Lifetime;
-
-use super::{
-    Link, Pause, Trouble, Verb, call, connection, credentials,
-    reflect::{Reflector, WatchCache},
+use super::{Link, Trouble, connection, credentials};
+use crate::{blocking::CREDENTIALS, clock};
+use obtain::{Missed, Obtainer};
+use request::Purpose;
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
-use crate::{blocking::CREDENTIALS, clock, metrics::metrics};
-use request::{Answer, COLLECTION, Seen, SigningRequest};
-use std::{path::PathBuf, sync::Arc, time::Duration};
-use store::{Standing, StoreError};
+use store::{Standing, Store, StoreError};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +38,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// Before a new request when one was denied.
 const AFTER_DENIAL: Duration = Duration::from_secs(300);
 
-/// Where the node's identity is kept, and how it is obtained.
+/// Where the client certificate is kept, and how it is obtained.
 #[derive(Clone, Debug)]
 pub struct IdentitySettings {
     /// `--kubeconfig`
@@ -57,31 +59,58 @@ impl IdentitySettings {
     /// The certificate that stands for the kubeconfig's own, where certificates are renewed.
     #[must_use]
     pub fn rotated(&self) -> Option<PathBuf> {
-        self.rotate.then(|| store::current(&self.directory))
+        self.rotate.then(|| Store::client(&self.directory).current())
     }
 }
 
-/// Keeps the node's certificate.
-#[derive(Debug)]
-pub struct IdentityTask {
-    /// Where it is kept, and how it is obtained.
-    pub settings: IdentitySettings,
-    /// The agent's own way to the API server.
-    pub link: watch::Receiver<Link>,
-    /// What the certificate waits for.
-    pub published: watch::Sender<Option<Trouble>>,
+/// The certificate of the HTTPS API that was requested last, with its key, in this directory.
+#[must_use]
+pub fn serving_certificate(directory: &Path) -> PathBuf {
+    Store::serving(directory).current()
 }
 
-/// Why a request came to nothing.
-enum Missed {
-    /// It was denied, or its signing has failed.
-    Refused(String),
-    /// A file can't be written.
-    Store(StoreError),
-    Crashed,
+/// Looks after one certificate.
+#[derive(Debug)]
+pub struct IdentityTask {
+    role: Role,
+    obtainer: Obtainer,
+}
+
+#[derive(Debug)]
+enum Role {
+    Client(IdentitySettings),
+    /// The HTTPS API at these addresses.
+    Serving(watch::Receiver<Arc<[IpAddr]>>),
 }
 
 impl IdentityTask {
+    /// The task for the client certificate, and what that waits for. `None` where the certificate is
+    /// somebody else's business.
+    #[must_use]
+    pub fn client(
+        settings: IdentitySettings,
+        link: watch::Receiver<Link>,
+    ) -> Option<(Self, watch::Receiver<Option<Trouble>>)> {
+        if settings.bootstrap.is_none() && !settings.rotate {
+            return None;
+        }
+        let store = Store::client(&settings.directory);
+        let (obtainer, trouble) = Obtainer::new(store, settings.node_name.clone(), link);
+        Some((Self { role: Role::Client(settings), obtainer }, trouble))
+    }
+
+    /// The task for the certificate of the HTTPS API (`serverTLSBootstrap`), and what that waits for.
+    #[must_use]
+    pub fn serving(
+        directory: &Path,
+        node_name: String,
+        ips: watch::Receiver<Arc<[IpAddr]>>,
+        link: watch::Receiver<Link>,
+    ) -> (Self, watch::Receiver<Option<Trouble>>) {
+        let (obtainer, trouble) = Obtainer::new(Store::serving(directory), node_name, link);
+        (Self { role: Role::Serving(ips), obtainer }, trouble)
+    }
+
     /// Looks after the certificate until `shutdown`.
     pub async fn run(self, reload: watch::Receiver<u64>, shutdown: CancellationToken) {
         // Cancel-safe: what is on the disk is whole at any moment.
@@ -92,83 +121,98 @@ impl IdentityTask {
     }
 
     async fn work(&self, mut reload: watch::Receiver<u64>) {
-        if self.settings.bootstrap.is_none() && !self.settings.rotate {
-            // The certificate is somebody else's business.
-            return std::future::pending().await;
-        }
+        let mut ips = match &self.role {
+            Role::Client(_) => None,
+            Role::Serving(ips) => Some(ips.clone()),
+        };
         loop {
             // Cancel-safe: a try that is dropped goes on with the same key, and so the same request.
             let outcome = tokio::select! {
                 outcome = self.look() => outcome,
-                () = until_reload(TRY, &mut reload) => continue,
+                () = pause(TRY, &mut reload, ips.as_mut()) => continue,
             };
-            let (what, pause) = match outcome {
-                Ok(pause) => {
-                    self.published.send_if_modified(|told| told.take().is_some());
-                    until_reload(pause, &mut reload).await;
-                    continue;
+            let next = match outcome {
+                Ok(next) => {
+                    self.obtainer.tell_nothing();
+                    next
                 }
-                Err(Missed::Refused(why)) => {
-                    (format!("the certificate signing request {why}"), AFTER_DENIAL)
-                }
-                Err(Missed::Store(error)) => (error.to_string(), AGAIN),
-                Err(Missed::Crashed) => ("reading or writing it has crashed".to_owned(), AGAIN),
+                Err(missed) => self.obtainer.tell_missed(missed),
             };
-            metrics().certificate_renew_errors.inc();
-            self.tell(what);
-            until_reload(pause, &mut reload).await;
+            pause(next, &mut reload, ips.as_mut()).await;
         }
     }
 
     /// Looks what there is, and obtains what is missing. How long to wait for the next look.
     async fn look(&self) -> Result<Duration, Missed> {
-        let (kubeconfig, rotated) = (self.settings.kubeconfig.clone(), self.settings.rotated());
+        let obtained = match &self.role {
+            Role::Client(settings) => self.look_at_client(settings).await?,
+            Role::Serving(ips) => {
+                let ips = ips.borrow().to_vec();
+                self.look_at_server(ips).await?
+            }
+        };
+        // Whatever was to be obtained is in use.
+        self.obtainer.forget_key().await;
+        // An authority that signs for a very short time is not asked without a pause.
+        Ok(if obtained { AGAIN } else { RESYNC })
+    }
+
+    /// Whether a certificate was obtained.
+    async fn look_at_client(&self, settings: &IdentitySettings) -> Result<bool, Missed> {
+        let (kubeconfig, rotated) = (settings.kubeconfig.clone(), settings.rotated());
         let look = CREDENTIALS.run(move || store::standing(&kubeconfig, rotated.as_deref()));
         let standing = look.await.unwrap_or(Standing::Other);
         let now = clock::now().wall;
-        match (standing, &self.settings.bootstrap) {
-            (Standing::Absent, Some(bootstrap)) => self.join(bootstrap.clone()).await?,
+        match (standing, &settings.bootstrap) {
+            (Standing::Absent, Some(bootstrap)) => self.join(settings, bootstrap.clone()).await?,
             (Standing::Certificate(lifetime), Some(bootstrap))
                 if lifetime.is_over(now) && bootstrap.exists() =>
             {
-                self.join(bootstrap.clone()).await?;
+                self.join(settings, bootstrap.clone()).await?;
             }
             (Standing::Certificate(lifetime), _)
-                if self.settings.rotate && now.as_second() >= lifetime.renewal() =>
+                if settings.rotate && now.as_second() >= lifetime.renewal() =>
             {
                 tracing::info!("the client certificate is to be renewed");
-                self.obtain(self.link.clone()).await?;
+                self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Client).await?;
             }
-            (Standing::Absent | Standing::Other, _) => return Ok(RESYNC),
-            // Whatever was to be obtained is in use.
-            (Standing::Certificate(_), _) => {
-                self.forget_key().await;
-                return Ok(RESYNC);
-            }
+            (Standing::Absent | Standing::Other | Standing::Certificate(_), _) => return Ok(false),
         }
-        self.forget_key().await;
-        // An authority that signs for a very short time is not asked without a pause.
-        Ok(AGAIN)
+        Ok(true)
     }
 
-    async fn forget_key(&self) {
-        let directory = self.settings.directory.clone();
-        _ = CREDENTIALS.run(move || store::forget_key(&directory)).await;
+    /// Whether a certificate was obtained.
+    async fn look_at_server(&self, ips: Vec<IpAddr>) -> Result<bool, Missed> {
+        // The signer wants one at least.
+        if ips.is_empty() {
+            return Ok(false);
+        }
+        let store = self.obtainer.store.clone();
+        let in_use = CREDENTIALS.run(move || store.in_use()).await.unwrap_or(None);
+        let addresses = ips.iter().map(ToString::to_string);
+        let names: BTreeSet<String> = addresses.chain([self.obtainer.node_name.clone()]).collect();
+        let now = clock::now().wall.as_second();
+        if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == names) {
+            return Ok(false);
+        }
+        self.obtainer.obtain(self.obtainer.link.clone(), Purpose::Serving(ips)).await?;
+        tracing::info!("the HTTPS API has a new certificate");
+        Ok(true)
     }
 
     /// Obtains the first certificate with the bootstrap kubeconfig, and writes the kubeconfig.
-    async fn join(&self, bootstrap: PathBuf) -> Result<(), Missed> {
+    async fn join(&self, settings: &IdentitySettings, bootstrap: PathBuf) -> Result<(), Missed> {
         tracing::info!(bootstrap = %bootstrap.display(), "requesting a client certificate for the node");
         let (connections, link, troubles) =
-            connection::link_channel(bootstrap.clone(), None, self.settings.version);
+            connection::link_channel(bootstrap.clone(), None, settings.version);
         let (_reload, never) = watch::channel(0);
         // Cancel-safe: see `obtain`. The other two do not end before it.
         tokio::select! {
-            outcome = self.obtain(link) => outcome?,
+            outcome = self.obtainer.obtain(link, Purpose::Client) => outcome?,
             () = Box::pin(connections.run(never, CancellationToken::new())) => return Err(Missed::Crashed),
-            () = self.tell_all(troubles) => return Err(Missed::Crashed),
+            () = self.obtainer.tell_all(troubles) => return Err(Missed::Crashed),
         }
-        let settings = self.settings.clone();
+        let (kubeconfig, current) = (settings.kubeconfig.clone(), self.obtainer.store.current());
         let written = CREDENTIALS.run(move || {
             let cluster = match credentials::cluster(&bootstrap) {
                 Ok(cluster) => cluster,
@@ -177,120 +221,33 @@ impl IdentityTask {
                     return Err(StoreError::File(bootstrap, error));
                 }
             };
-            store::write_kubeconfig(&settings.kubeconfig, &settings.directory, &cluster)
+            store::write_kubeconfig(&kubeconfig, &current, &cluster)
         });
         written.await.map_err(|_| Missed::Crashed)?.map_err(Missed::Store)?;
-        tracing::info!(kubeconfig = %self.settings.kubeconfig.display(), "the node has its client certificate");
+        tracing::info!(kubeconfig = %settings.kubeconfig.display(), "the node has its client certificate");
         Ok(())
-    }
-
-    /// Requests a certificate and takes it into use. Its key stays the pending one until everything
-    /// that names the certificate is written, too: the same request gives it once more.
-    async fn obtain(&self, link: watch::Receiver<Link>) -> Result<(), Missed> {
-        let directory = self.settings.directory.clone();
-        let key = CREDENTIALS.run(move || store::pending_key(&directory)).await;
-        let key = key.map_err(|_| Missed::Crashed)?.map_err(Missed::Store)?;
-        let request = SigningRequest::new(key, &self.settings.node_name);
-        let own = format!("metadata.name={}", request.name);
-        let (watch, seen) = Reflector::<Seen>::new(COLLECTION, own, link.clone());
-        // Cancel-safe: the API server keeps the request. The watch ends only with the link, and then
-        // nothing is followed either.
-        let answer = tokio::select! {
-            answer = self.follow(&request, seen, link) => answer,
-            () = Box::pin(watch.run(CancellationToken::new())) => return Err(Missed::Crashed),
-        };
-        let (directory, key) = (self.settings.directory.clone(), request.key_pem());
-        let stored = CREDENTIALS.run(move || match answer {
-            Ok(certificates) => store::put(&directory, &certificates, &key).map_err(Missed::Store),
-            Err(why) => {
-                store::forget_key(&directory);
-                Err(Missed::Refused(why))
-            }
-        });
-        stored.await.map_err(|_| Missed::Crashed)?
-    }
-
-    /// Sends a request, unless the API server has it, and awaits its answer. An error is why there
-    /// will be none.
-    async fn follow(
-        &self,
-        request: &SigningRequest,
-        mut seen: watch::Receiver<Arc<WatchCache<Seen>>>,
-        link: watch::Receiver<Link>,
-    ) -> Result<Vec<u8>, String> {
-        let name = &request.name;
-        let mut pause = Pause::default();
-        loop {
-            let cache = Arc::clone(&seen.borrow_and_update());
-            let clients = link.borrow().clone();
-            let mut again = AGAIN;
-            if let Some(csr) = cache.objects.get(name) {
-                match request.answer(csr) {
-                    Answer::Issued(certificates) => return Ok(certificates),
-                    Answer::Refused(why) => return Err(format!("{name} {why}")),
-                    Answer::Wait { approved: false } => self.tell(format!(
-                        "the certificate signing request {name} waits for approval (kubectl certificate approve {name})"
-                    )),
-                    Answer::Wait { approved: true } => self.tell(format!(
-                        "the certificate signing request {name} is approved and not signed yet"
-                    )),
-                }
-            } else if let Some(clients) = clients.filter(|_| cache.live) {
-                let object = request.object().map_err(|error| format!("can't be made: {error}"))?;
-                let sent = call::<Seen>(&clients.main, Verb::Create, COLLECTION, Some(&object));
-                match sent.await {
-                    Ok(_) => tracing::info!(name, "sent a certificate signing request"),
-                    // The watch will show it.
-                    Err(error) if error.code() == Some(409) => {}
-                    Err(error) => {
-                        self.tell(format!("a certificate signing request can't be sent: {error}"));
-                        if error.may_pass() {
-                            again = pause.after_failure();
-                        }
-                    }
-                }
-            } else if let Some(trouble) = &cache.trouble {
-                self.tell(format!("certificate signing requests can't be watched: {trouble}"));
-            }
-            // Cancel-safe: both arms only wait.
-            tokio::select! {
-                changed = seen.changed() => if changed.is_err() {
-                    return Err("is not followed any more".to_owned());
-                },
-                () = sleep(again) => {}
-            }
-        }
-    }
-
-    /// Publishes what is wrong with the bootstrap kubeconfig. Ends never, or with the connection.
-    async fn tell_all(&self, mut troubles: watch::Receiver<Option<String>>) {
-        loop {
-            if let Some(trouble) = troubles.borrow_and_update().clone() {
-                self.tell(trouble);
-            }
-            if troubles.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    fn tell(&self, what: impl Into<String>) {
-        let what = what.into();
-        self.published.send_if_modified(|told| {
-            let is_new = Trouble::note(told, what.clone(), clock::now().wall);
-            if is_new {
-                tracing::warn!("client certificate: {what}");
-            }
-            is_new
-        });
     }
 }
 
-/// Waits, or until a person asks for another look.
-async fn until_reload(pause: Duration, reload: &mut watch::Receiver<u64>) {
-    // Cancel-safe: both arms only wait.
+/// Waits, or until a person asks for another look or the addresses change.
+async fn pause(
+    time: Duration,
+    reload: &mut watch::Receiver<u64>,
+    ips: Option<&mut watch::Receiver<Arc<[IpAddr]>>>,
+) {
+    let changed = async {
+        if let Some(ips) = ips
+            && ips.changed().await.is_ok()
+        {
+            return;
+        }
+        // There are none, or the agent ends.
+        std::future::pending::<()>().await;
+    };
+    // Cancel-safe: every arm only waits.
     tokio::select! {
-        () = sleep(pause) => {}
+        () = sleep(time) => {}
         () = connection::asked(reload) => {}
+        () = changed => {}
     }
 }

@@ -6,33 +6,56 @@ use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use std::net::IpAddr;
 
 pub(super) const COLLECTION: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-/// Signs the client certificates of nodes.
-const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// A request for a client certificate. The same key makes a request of the same name, so an agent
+/// What a certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The node as a client of the API server.
+    Client,
+    /// The HTTPS API at these addresses, and at the node's name.
+    Serving(Vec<IpAddr>),
+}
+
+impl Purpose {
+    /// Who signs such certificates.
+    fn signer(&self) -> &'static str {
+        match self {
+            Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            Self::Serving(_) => "kubernetes.io/kubelet-serving",
+        }
+    }
+
+    fn usage(&self) -> &'static str {
+        match self {
+            Self::Client => "client auth",
+            Self::Serving(_) => "server auth",
+        }
+    }
+}
+
+/// A request for a certificate. The same key makes a request of the same name, so an agent
 /// that was killed goes on with the one it has sent.
 pub(super) struct SigningRequest {
     pub(super) name: String,
     key: KeyPair,
-    subject: DistinguishedName,
+    node_name: String,
+    purpose: Purpose,
 }
 
 impl SigningRequest {
-    pub(super) fn new(key: KeyPair, node_name: &str) -> Self {
-        let mut subject = DistinguishedName::new();
-        subject.push(DnType::OrganizationName, "system:nodes");
-        subject.push(DnType::CommonName, format!("system:node:{node_name}"));
+    pub(super) fn new(key: KeyPair, node_name: &str, purpose: Purpose) -> Self {
         let mut digest = Sha256::new();
         digest.update(key.subject_public_key_info());
-        digest.update(node_name);
+        digest.update(format!("{node_name} {purpose:?}"));
         let name = format!("node-csr-{}", URL_SAFE_NO_PAD.encode(digest.finalize()));
-        Self { name, key, subject }
+        Self { name, key, node_name: node_name.to_owned(), purpose }
     }
 
     /// The key, as PEM.
@@ -43,7 +66,14 @@ impl SigningRequest {
     /// The object that is sent.
     pub(super) fn object(&self) -> Result<Value, rcgen::Error> {
         let mut params = CertificateParams::default();
-        params.distinguished_name = self.subject.clone();
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::OrganizationName, "system:nodes");
+        subject.push(DnType::CommonName, format!("system:node:{}", self.node_name));
+        params.distinguished_name = subject;
+        if let Purpose::Serving(ips) = &self.purpose {
+            params.subject_alt_names = vec![SanType::DnsName(self.node_name.as_str().try_into()?)];
+            params.subject_alt_names.extend(ips.iter().copied().map(SanType::IpAddress));
+        }
         let request = params.serialize_request(&self.key)?.pem()?;
         Ok(json!({
             "apiVersion": "certificates.k8s.io/v1",
@@ -51,8 +81,8 @@ impl SigningRequest {
             "metadata": { "name": self.name },
             "spec": {
                 "request": STANDARD.encode(request),
-                "signerName": SIGNER,
-                "usages": ["digital signature", "client auth"],
+                "signerName": self.purpose.signer(),
+                "usages": ["digital signature", self.purpose.usage()],
             },
         }))
     }
@@ -145,7 +175,7 @@ mod tests {
     use x509_cert::{der::Decode as _, request::CertReq};
 
     fn request() -> SigningRequest {
-        SigningRequest::new(KeyPair::generate().unwrap(), "edge-1")
+        SigningRequest::new(KeyPair::generate().unwrap(), "edge-1", Purpose::Client)
     }
 
     fn seen(status: &Value) -> Seen {
@@ -164,13 +194,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_asks_for_the_name_of_the_node_and_nothing_else() {
-        let object = request().object().unwrap();
-        let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
-        let der = CertificateSigningRequestDer::from_pem_slice(&pem).unwrap();
-        let info = CertReq::from_der(&der).unwrap().info;
-        assert_eq!(info.subject.to_string(), "CN=system:node:edge-1,O=system:nodes");
-        assert_eq!(info.attributes.len(), 0, "no extensions");
+    fn a_request_asks_for_the_names_of_the_node_and_nothing_else() {
+        let info = |request: &SigningRequest| {
+            let object = request.object().unwrap();
+            let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
+            let der = CertificateSigningRequestDer::from_pem_slice(&pem).unwrap();
+            CertReq::from_der(&der).unwrap().info
+        };
+        let client = info(&request());
+        assert_eq!(client.subject.to_string(), "CN=system:node:edge-1,O=system:nodes");
+        assert_eq!(client.attributes.len(), 0, "no extensions");
+        let purpose = Purpose::Serving(vec!["10.0.0.5".parse().unwrap()]);
+        let serving = SigningRequest::new(KeyPair::generate().unwrap(), "edge-1", purpose);
+        assert_eq!(info(&serving).subject, client.subject);
+        assert_eq!(info(&serving).attributes.len(), 1, "alternative names");
+        let spec = &serving.object().unwrap()["spec"];
+        assert_eq!(spec["signerName"], "kubernetes.io/kubelet-serving");
+        assert_eq!(spec["usages"], json!(["digital signature", "server auth"]));
     }
 
     #[test]
@@ -195,8 +235,12 @@ mod tests {
     #[test]
     fn the_same_key_makes_a_request_of_the_same_name() {
         let first = request();
-        let again = KeyPair::from_pem(&first.key_pem()).unwrap();
-        assert_eq!(SigningRequest::new(again, "edge-1").name, first.name);
+        let again = |purpose| {
+            let key = KeyPair::from_pem(&first.key_pem()).unwrap();
+            SigningRequest::new(key, "edge-1", purpose).name
+        };
+        assert_eq!(again(Purpose::Client), first.name);
+        assert_ne!(again(Purpose::Serving(Vec::new())), first.name);
         assert_ne!(request().name, first.name);
     }
 }

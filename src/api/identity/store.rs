@@ -1,4 +1,5 @@
-//! The files of the node's client certificate, as the kubelet lays them out below `--cert-dir`:
+//! The files of a certificate of the node, as the kubelet lays them out below `--cert-dir`; those of
+//! the HTTPS API's have `server` for `client`:
 //!
 //! ```text
 //!  kubelet-client.key.tmp            the key of a request that has no answer yet
@@ -9,23 +10,25 @@
 use super::super::{
     credentials::{self, CredentialsError},
     kubeconfig::{Cluster, Content},
+    secret,
 };
-use super::lifetime::Lifetime;
-use crate::{clock, files::replace};
+use crate::{
+    certificate::{self, Lifetime},
+    clock,
+    files::{read_regular, replace},
+};
 use rcgen::KeyPair;
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 use thiserror::Error;
 
-const PENDING_KEY: &str = "kubelet-client.key.tmp";
-const CURRENT: &str = "kubelet-client-current.pem";
-/// Becomes [`CURRENT`] by a rename.
-const UPDATED: &str = "kubelet-client-updated.pem";
 const UNFINISHED: &str = ".unfinished";
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a file can't be written.
 #[derive(Debug, Error)]
@@ -38,10 +41,12 @@ pub(super) enum StoreError {
     Key(rcgen::Error),
 }
 
-/// The certificate in use, where this agent or a kubelet has requested one.
-#[must_use]
-pub(super) fn current(directory: &Path) -> PathBuf {
-    directory.join(CURRENT)
+/// Where the certificates for one purpose are.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    directory: PathBuf,
+    /// What the names of the files begin with.
+    name: &'static str,
 }
 
 /// What the agent has to prove who it is.
@@ -62,71 +67,105 @@ pub(super) fn standing(kubeconfig: &Path, rotated: Option<&Path>) -> Standing {
         Err(_) => Standing::Other,
         Ok(credentials) => credentials
             .identity
-            .and_then(|identity| Lifetime::of(identity.certificates.first()?))
+            .and_then(|identity| Lifetime::of(&certificate::parse(identity.certificates.first()?)?))
             .map_or(Standing::Other, Standing::Certificate),
     }
 }
 
-/// The key of the request that has no answer yet; a new one where there is none.
-pub(super) fn pending_key(directory: &Path) -> Result<KeyPair, StoreError> {
-    let path = directory.join(PENDING_KEY);
-    if let Some(key) = fs::read_to_string(&path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok()) {
-        return Ok(key);
+impl Store {
+    /// That of the client certificate.
+    pub(super) fn client(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), name: "kubelet-client" }
     }
-    let key = KeyPair::generate().map_err(StoreError::Key)?;
-    fs::create_dir_all(directory)
-        .and_then(|()| replace(&path, UNFINISHED, key.serialize_pem().as_bytes()))
-        .map_err(|error| StoreError::File(path, error))?;
-    Ok(key)
-}
 
-/// Forgets that key: its certificate is in use, or its request was refused.
-pub(super) fn forget_key(directory: &Path) {
-    let path = directory.join(PENDING_KEY);
-    if let Err(error) = fs::remove_file(&path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(err = %error, "cannot remove {}", path.display());
+    /// That of the HTTPS API's certificate.
+    pub(super) fn serving(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), name: "kubelet-server" }
     }
-}
 
-/// Takes a certificate into use. The one before stays beside it, older ones are removed.
-pub(super) fn put(directory: &Path, certificates: &[u8], key: &str) -> Result<(), StoreError> {
-    let current = directory.join(CURRENT);
-    let before = match fs::symlink_metadata(&current) {
-        Ok(found) if !found.is_symlink() => return Err(StoreError::NoLink(current)),
-        Ok(_) | Err(_) => fs::read_link(&current).ok(),
-    };
-    let time = clock::now().wall.strftime("%Y-%m-%d-%H-%M-%S");
-    let path = directory.join(format!("kubelet-client-{time}.pem"));
-    let mut pem = certificates.to_vec();
-    if !pem.ends_with(b"\n") {
-        pem.push(b'\n');
+    fn file(&self, rest: &str) -> PathBuf {
+        self.directory.join(format!("{}{rest}", self.name))
     }
-    pem.extend_from_slice(key.as_bytes());
-    replace(&path, UNFINISHED, &pem).map_err(|error| StoreError::File(path.clone(), error))?;
-    let updated = directory.join(UPDATED);
-    drop(fs::remove_file(&updated));
-    symlink(&path, &updated)
-        .and_then(|()| fs::rename(&updated, &current))
-        .and_then(|()| crate::files::sync_dir(directory))
-        .map_err(|error| StoreError::File(current, error))?;
-    remove_others(directory, &[Some(path), before]);
-    Ok(())
-}
 
-/// Removes certificates that are neither in use nor the last one before.
-fn remove_others(directory: &Path, kept: &[Option<PathBuf>]) {
-    let kept: Vec<_> = kept.iter().flatten().filter_map(|path| path.file_name()).collect();
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let dated = name.to_str().is_some_and(|name| {
-            let date = name.strip_prefix("kubelet-client-").and_then(|n| n.strip_suffix(".pem"));
-            date.is_some_and(|date| date.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
-        });
-        if dated && !kept.contains(&name.as_os_str()) {
-            drop(fs::remove_file(entry.path()));
+    /// The certificate in use, where this agent or a kubelet has requested one.
+    pub(super) fn current(&self) -> PathBuf {
+        self.file("-current.pem")
+    }
+
+    /// When the certificate in use is valid, and for which names it is; `None` where there is none
+    /// that can be read.
+    pub(super) fn in_use(&self) -> Option<(Lifetime, BTreeSet<String>)> {
+        let pem = read_regular(&self.current(), MAX_BYTES).ok()?;
+        let found = certificate::parse(secret::certificates(&pem).ok()?.first()?)?;
+        Some((Lifetime::of(&found)?, certificate::names(&found)))
+    }
+
+    /// The key of the request that has no answer yet; a new one where there is none.
+    pub(super) fn pending_key(&self) -> Result<KeyPair, StoreError> {
+        let path = self.file(".key.tmp");
+        if let Some(key) =
+            fs::read_to_string(&path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok())
+        {
+            return Ok(key);
+        }
+        let key = KeyPair::generate().map_err(StoreError::Key)?;
+        fs::create_dir_all(&self.directory)
+            .and_then(|()| replace(&path, UNFINISHED, key.serialize_pem().as_bytes()))
+            .map_err(|error| StoreError::File(path, error))?;
+        Ok(key)
+    }
+
+    /// Forgets that key: its certificate is in use, or its request was refused.
+    pub(super) fn forget_key(&self) {
+        let path = self.file(".key.tmp");
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(err = %error, "cannot remove {}", path.display());
+        }
+    }
+
+    /// Takes a certificate into use. The one before stays beside it, older ones are removed.
+    pub(super) fn put(&self, certificates: &[u8], key: &str) -> Result<(), StoreError> {
+        let current = self.current();
+        let before = match fs::symlink_metadata(&current) {
+            Ok(found) if !found.is_symlink() => return Err(StoreError::NoLink(current)),
+            Ok(_) | Err(_) => fs::read_link(&current).ok(),
+        };
+        let time = clock::now().wall.strftime("%Y-%m-%d-%H-%M-%S");
+        let path = self.file(&format!("-{time}.pem"));
+        let mut pem = certificates.to_vec();
+        if !pem.ends_with(b"\n") {
+            pem.push(b'\n');
+        }
+        pem.extend_from_slice(key.as_bytes());
+        replace(&path, UNFINISHED, &pem).map_err(|error| StoreError::File(path.clone(), error))?;
+        // Becomes the current one by a rename.
+        let updated = self.file("-updated.pem");
+        drop(fs::remove_file(&updated));
+        symlink(&path, &updated)
+            .and_then(|()| fs::rename(&updated, &current))
+            .and_then(|()| crate::files::sync_dir(&self.directory))
+            .map_err(|error| StoreError::File(current, error))?;
+        self.remove_others(&[Some(path), before]);
+        Ok(())
+    }
+
+    /// Removes certificates that are neither in use nor the last one before.
+    fn remove_others(&self, kept: &[Option<PathBuf>]) {
+        let kept: Vec<_> = kept.iter().flatten().filter_map(|path| path.file_name()).collect();
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let dated = name.to_str().is_some_and(|name| {
+                let date = name
+                    .strip_prefix(self.name)
+                    .and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".pem"));
+                date.is_some_and(|date| date.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
+            });
+            if dated && !kept.contains(&name.as_os_str()) {
+                drop(fs::remove_file(entry.path()));
+            }
         }
     }
 }
@@ -135,7 +174,7 @@ fn remove_others(directory: &Path, kept: &[Option<PathBuf>]) {
 /// kubeconfig.
 pub(super) fn write_kubeconfig(
     path: &Path,
-    directory: &Path,
+    current: &Path,
     cluster: &Cluster,
 ) -> Result<(), StoreError> {
     let authority = match cluster.authority.as_ref().map(|named| &named.content) {
@@ -151,7 +190,7 @@ pub(super) fn write_kubeconfig(
         .server_name
         .as_ref()
         .map(|name| format!("    tls-server-name: {}\n", json!(name.to_str())));
-    let current = json!(directory.join(CURRENT));
+    let current = json!(current);
     // Text of JSON is text of YAML.
     let text = format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: default-cluster\n  cluster:\n    server: {}\n{authority}{skip}{}\
@@ -183,19 +222,21 @@ mod tests {
     fn a_key_stays_until_its_request_is_answered() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("pki");
-        let first = pending_key(&dir).unwrap().serialize_pem();
-        assert_eq!(pending_key(&dir).unwrap().serialize_pem(), first);
-        let mode = fs::metadata(dir.join(PENDING_KEY)).unwrap().permissions().mode();
+        let (store, file) = (Store::client(&dir), dir.join("kubelet-client.key.tmp"));
+        let key = || store.pending_key().unwrap().serialize_pem();
+        let first = key();
+        assert_eq!(key(), first);
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // Half of a file is no key.
-        fs::write(dir.join(PENDING_KEY), &first[..40]).unwrap();
-        let second = pending_key(&dir).unwrap().serialize_pem();
+        fs::write(&file, &first[..40]).unwrap();
+        let second = key();
         assert_ne!(second, first);
-        let (certificate, key) = certified();
-        put(&dir, certificate.as_bytes(), &key).unwrap();
-        assert_eq!(pending_key(&dir).unwrap().serialize_pem(), second);
-        forget_key(&dir);
-        assert_ne!(pending_key(&dir).unwrap().serialize_pem(), second);
+        let (certificate, of_it) = certified();
+        store.put(certificate.as_bytes(), &of_it).unwrap();
+        assert_eq!(key(), second);
+        store.forget_key();
+        assert_ne!(key(), second);
     }
 
     #[test]
@@ -212,8 +253,10 @@ mod tests {
         );
         let cluster =
             crate::api::kubeconfig::parse(bootstrap.as_bytes(), dir.path()).unwrap().cluster;
-        put(&pki, certificate.as_bytes(), &key).unwrap();
-        write_kubeconfig(&path, &pki, &cluster).unwrap();
+        let store = Store::client(&pki);
+        store.put(certificate.as_bytes(), &key).unwrap();
+        write_kubeconfig(&path, &store.current(), &cluster).unwrap();
+        assert_eq!(store.in_use().unwrap().1, ["n1".to_owned()].into());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let read = credentials::read(&path, None).outcome.unwrap();
         assert_eq!(read.server, "https://10.0.0.1:6443/");
@@ -226,14 +269,16 @@ mod tests {
     fn the_last_certificate_before_is_kept_and_a_file_in_its_place_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
+        let (store, current) = (Store::client(dir), dir.join("kubelet-client-current.pem"));
+        fs::write(dir.join("kubelet-server-2020-01-01-00-00-00.pem"), "another's").unwrap();
         for date in ["2020-01-01-00-00-00", "2021-01-01-00-00-00"] {
             fs::write(dir.join(format!("kubelet-client-{date}.pem")), "old").unwrap();
         }
         let last = dir.join("kubelet-client-2021-01-01-00-00-00.pem");
-        symlink(&last, dir.join(CURRENT)).unwrap();
+        symlink(&last, &current).unwrap();
         fs::write(dir.join("kubelet-client-own.pem"), "somebody's").unwrap();
         let (certificate, key) = certified();
-        put(dir, certificate.as_bytes(), &key).unwrap();
+        store.put(certificate.as_bytes(), &key).unwrap();
         let names = || {
             let mut names: Vec<_> = fs::read_dir(dir)
                 .unwrap()
@@ -242,13 +287,13 @@ mod tests {
             names.sort();
             names
         };
-        let new = fs::read_link(dir.join(CURRENT)).unwrap();
+        let new = fs::read_link(&current).unwrap();
         assert!(new != last && last.exists() && new.exists());
-        assert_eq!(names().len(), 4, "{:?}", names());
-        fs::remove_file(dir.join(CURRENT)).unwrap();
-        fs::write(dir.join(CURRENT), "mine").unwrap();
-        let error = put(dir, certificate.as_bytes(), &key).unwrap_err();
+        assert_eq!(names().len(), 5, "{:?}", names());
+        fs::remove_file(&current).unwrap();
+        fs::write(&current, "mine").unwrap();
+        let error = store.put(certificate.as_bytes(), &key).unwrap_err();
         assert!(matches!(error, StoreError::NoLink(_)), "{error}");
-        assert_eq!(fs::read_to_string(dir.join(CURRENT)).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&current).unwrap(), "mine");
     }
 }

@@ -4,7 +4,11 @@
 //! It is made again before it expires and when the node's name or addresses are no longer those in
 //! it. A certificate that somebody else has put there is left alone.
 
-use crate::{clock, files::replace};
+use crate::{
+    certificate::{Lifetime, names, parse},
+    clock,
+    files::replace,
+};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use std::{
@@ -15,16 +19,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 use thiserror::Error;
-use x509_cert::{
-    Certificate,
-    der::Decode as _,
-    ext::pkix::{SubjectAltName, name::GeneralName},
-};
+use x509_cert::Certificate;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// It is made again this long before it expires.
-const MARGIN: Duration = Duration::from_secs(73 * 24 * 3600);
+const MARGIN_SECONDS: i64 = 73 * 24 * 3600;
 
 /// Whom the certificate is for.
 #[derive(Clone, Debug)]
@@ -54,9 +54,12 @@ pub(super) fn is_due(directory: &Path, wanted: &Wanted) -> bool {
     let (certificate, _) = files(directory);
     let found =
         fs::read(certificate).ok().and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
-    let found = found.and_then(|der| Certificate::from_der(&der).ok());
-    found
-        .is_none_or(|found| is_ours(&found) && (expires(&found) || names(&found) != wanted.names()))
+    let found = found.and_then(|der| parse(&der));
+    found.is_none_or(|found| {
+        let expires = Lifetime::of(&found)
+            .is_none_or(|lifetime| lifetime.until < clock::now().wall.as_second() + MARGIN_SECONDS);
+        is_ours(&found) && (expires || names(&found) != wanted.names())
+    })
 }
 
 /// Makes a certificate where [`is_due`] says so, or where certificate and key do not fit together.
@@ -74,7 +77,7 @@ pub(super) fn renew(
             let pem = fs::read(&certificate)
                 .map_err(|error| SelfSignedError::File(certificate.clone(), error))?;
             let der = CertificateDer::from_pem_slice(&pem).ok();
-            let ours = der.and_then(|der| Certificate::from_der(&der).ok().map(|c| is_ours(&c)));
+            let ours = der.and_then(|der| parse(&der)).map(|found| is_ours(&found));
             if ours != Some(true) {
                 return Ok(());
             }
@@ -125,33 +128,6 @@ fn is_ours(found: &Certificate) -> bool {
     tbs.issuer() == tbs.subject() && tbs.subject().to_string().contains('@')
 }
 
-fn expires(found: &Certificate) -> bool {
-    let until = found.tbs_certificate().validity().not_after.to_unix_duration();
-    let now = u64::try_from(clock::now().wall.as_second()).unwrap_or_default();
-    until < Duration::from_secs(now) + MARGIN
-}
-
-fn names(found: &Certificate) -> BTreeSet<String> {
-    let extension = found.tbs_certificate().get_extension::<SubjectAltName>();
-    let names = extension.ok().flatten().map(|(_, names)| names.0).unwrap_or_default();
-    let text = |name: GeneralName| match name {
-        GeneralName::DnsName(name) => Some(name.to_string()),
-        GeneralName::IpAddress(octets) => {
-            let octets = octets.as_bytes();
-            let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
-            let v6 = || <[u8; 16]>::try_from(octets).map(IpAddr::from);
-            v4.or_else(|_| v6()).ok().map(|ip| ip.to_string())
-        }
-        GeneralName::OtherName(_)
-        | GeneralName::Rfc822Name(_)
-        | GeneralName::DirectoryName(_)
-        | GeneralName::EdiPartyName(_)
-        | GeneralName::UniformResourceIdentifier(_)
-        | GeneralName::RegisteredId(_) => None,
-    };
-    names.into_iter().filter_map(text).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -173,9 +149,8 @@ mod tests {
         renew(dir, &wanted, false).unwrap();
         assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
         let first = read();
-        let parsed = |pem: &str| {
-            Certificate::from_der(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap()
-        };
+        let parsed =
+            |pem: &str| parse(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
         let names: Vec<String> = names(&parsed(&first)).into_iter().collect();
         assert_eq!(names, ["10.0.0.5", "edge-1", "fd00::5"]);
         assert!(!is_due(dir, &wanted) && is_ours(&parsed(&first)));
