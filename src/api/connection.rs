@@ -270,13 +270,13 @@ fn is_over(expires: Option<jiff::Timestamp>, now: jiff::Timestamp) -> bool {
 }
 
 /// The directories of files and of what they link to (a rotated certificate is a link that is
-/// replaced).
+/// replaced). For a directory that is not there yet, the nearest one above it.
 fn directories<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for file in files {
         let target = fs::canonicalize(file).ok();
         let both = [
-            file.parent().map(Path::to_owned),
+            file.ancestors().skip(1).find(|above| above.is_dir()).map(Path::to_owned),
             target.and_then(|t| t.parent().map(Path::to_owned)),
         ];
         found.extend(both.into_iter().flatten());
@@ -327,5 +327,25 @@ async fn changed(hints: Option<AsyncFd<Inotify>>) {
                 std::future::pending::<()>().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_awaited_above() {
+        let dir = tempfile::tempdir().unwrap();
+        let (above, below) = (dir.path().canonicalize().unwrap(), dir.path().join("a/b"));
+        let file = above.join("a/b/kubeconfig");
+        assert_eq!(directories([file.as_path()]), std::slice::from_ref(&above));
+        fs::create_dir_all(&below).unwrap();
+        assert_eq!(directories([file.as_path()]), [above.join("a/b")]);
+        fs::write(above.join("target"), "").unwrap();
+        std::os::unix::fs::symlink(above.join("target"), &file).unwrap();
+        assert_eq!(directories([file.as_path()]), [above.clone(), above.join("a/b")]);
     }
 }

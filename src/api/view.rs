@@ -4,7 +4,7 @@
 use super::{LeaseState, Link, NodeState, PodsReport, Trouble, WatchCache};
 use crate::{
     mirror::SeenPod,
-    model::{ClusterTrouble, ClusterView, k8s},
+    model::{CLIENT_CERTIFICATE, ClusterTrouble, ClusterView, k8s},
     node::NodeRef,
     publish::{PublishIfChanged as _, changed_if_there},
 };
@@ -104,7 +104,7 @@ impl ClusterViewTask {
         let credentials = credentials.filter(|_| link.is_some() || client.is_none());
         let troubles = [
             plain("credentials", credentials),
-            of("client certificate", client),
+            of(CLIENT_CERTIFICATE, client),
             of("serving certificate", serving),
             plain("watch", watch),
             of("node status", node.trouble),

@@ -44,6 +44,9 @@ pub struct ClusterView {
     pub notes: Vec<String>,
 }
 
+/// [`ClusterTrouble::what`] of a client certificate that the agent waits for.
+pub const CLIENT_CERTIFICATE: &str = "client certificate";
+
 /// Something between the agent and its API server that does not work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -38,7 +38,7 @@ pub use asked::{Ask, AskAnswer, Asked};
 pub use bucket::Bucket;
 pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};
-pub use cluster::{CloudProvider, ClusterTrouble, ClusterView};
+pub use cluster::{CLIENT_CERTIFICATE, CloudProvider, ClusterTrouble, ClusterView};
 pub use conditions::{ConditionState, NodeConditions};
 pub use desired::{DesiredPod, Origin, SourceKind};
 pub use duration::{format_duration, parse_duration, rough_seconds};

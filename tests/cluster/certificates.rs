@@ -148,6 +148,10 @@ fn a_node_joins_when_a_person_approves_its_request() {
     world.agent.start();
     world.wait_running("web");
     let denied = joining.wait_for_request();
+    let page = String::from_utf8(world.agent.cli(&["status"]).stdout).unwrap();
+    assert!(page.contains("Cluster: the node has no client certificate yet\n"), "{page}");
+    assert!(page.contains(&format!("kubectl certificate approve {denied}")), "{page}");
+    assert!(!page.contains("credentials:"), "{page}");
     plane.kubectl_text(&["certificate", "deny", &denied]);
     joining.member.wait_told(&format!("{denied} was denied"));
     assert!(!joining.kubeconfig.exists());

@@ -1,7 +1,7 @@
 //! The node's part in a cluster.
 
 use super::text::{self, Page};
-use crate::model::ClusterView;
+use crate::model::{CLIENT_CERTIFICATE, ClusterView};
 use jiff::Timestamp;
 
 const INDENT: usize = 2;
@@ -10,6 +10,9 @@ pub(super) fn render(page: &mut Page, view: &ClusterView, node: &str, now: Times
     page.line("");
     match &view.server {
         Some(server) => page.line(&format!("Cluster {server}")),
+        None if view.troubles.iter().any(|trouble| trouble.what == CLIENT_CERTIFICATE) => {
+            page.line("Cluster: the node has no client certificate yet");
+        }
         None => page.line(&format!("Cluster: {} can't be used", view.kubeconfig)),
     }
     let registered = match &view.node_uid {
