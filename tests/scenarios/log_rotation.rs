@@ -105,28 +105,37 @@ impl Drop for Follower {
 
 pub fn no_line_is_lost_over_rotations(kind: Kind) {
     let world = start(kind, &format!("{LIMIT}{KEEP_ALL}"));
-    // Bursts for an agent, bursts for the one that comes after it, and then without a pause.
-    let last = 300_000;
-    let bursts = |file: &str, end: u32| {
+    // Bursts for an agent, for the one that comes after it, each until there are enough, and then
+    // without a pause.
+    let bursts = |name: &str| {
         format!(
-            "until [ -e /host/{file} ]; do sleep 0.1; done; \
-             while [ $n -lt {end} ]; do seq $((n + 1)) $((n + 2000)); n=$((n + 2000)); sleep 0.02; done"
+            "until [ -e /host/{name} ]; do sleep 0.1; done; until [ -e /host/{name}-end ]; \
+             do seq $((n + 1)) $((n + 2000)); n=$((n + 2000)); sleep 0.05; done"
         )
     };
-    let (first, second) = (bursts("first", 150_000), bursts("second", 250_000));
-    let script = format!("n=0; {first}; {second}; seq 250001 {last}; {FOREVER}");
+    let (first, second) = (bursts("first"), bursts("second"));
+    let at_last = "last=$((n + 50000)); echo $last > /host/last; seq $((n + 1)) $last";
+    let script = format!("n=0; {first}; {second}; {at_last}; {FOREVER}");
     world.drop_pod(&Pod::with_main("web", &script).host_dir(world.slot.dir()));
     let directory = directory(&world);
     let follower = Follower::start(&world);
-    let begin = |file: &str| fs::write(world.slot.dir().join(file), "").unwrap();
+    let say = |name: &str| fs::write(world.slot.dir().join(name), "").unwrap();
     let count = || set_aside(&directory);
-    begin("first");
+    say("first");
     world.wait_until("the log is rotated", count, |count| *count >= 4);
+    // In the middle of a burst.
     world.agent.kill();
+    say("first-end");
     world.agent.start();
     let before = count();
-    begin("second");
+    say("second");
     world.wait_until("the next agent rotates it", count, |count| *count >= before + 4);
+    say("second-end");
+    let last = || {
+        let written = fs::read_to_string(world.slot.dir().join("last")).ok()?;
+        written.strip_suffix('\n')?.parse().ok()
+    };
+    let last: usize = world.wait_until("the last line is known", last, Option::is_some).unwrap();
     let all = || miscount(&written(&directory), last);
     world.wait_until("every line is there", all, Option::is_none);
     let followed = || miscount(&fs::read_to_string(&follower.path).unwrap(), last);
