@@ -160,13 +160,17 @@ impl IdentityTask {
     /// Whether a certificate was obtained.
     async fn look_at_client(&self, settings: &IdentitySettings) -> Result<bool, Missed> {
         let (kubeconfig, rotated) = (settings.kubeconfig.clone(), settings.rotated());
-        let look = CREDENTIALS.run(move || store::standing(&kubeconfig, rotated.as_deref()));
-        let standing = look.await.unwrap_or(Standing::Other);
+        let bootstrap = settings.bootstrap.clone();
+        let look = CREDENTIALS.run(move || {
+            let standing = store::standing(&kubeconfig, rotated.as_deref());
+            (standing, bootstrap.is_some_and(|file| file.exists()))
+        });
+        let (standing, can_join) = look.await.unwrap_or((Standing::Other, false));
         let now = clock::now().wall;
         match (standing, &settings.bootstrap) {
             (Standing::Absent, Some(bootstrap)) => self.join(settings, bootstrap.clone()).await?,
             (Standing::Certificate(lifetime), Some(bootstrap))
-                if lifetime.is_over(now) && bootstrap.exists() =>
+                if lifetime.is_over(now) && can_join =>
             {
                 self.join(settings, bootstrap.clone()).await?;
             }
