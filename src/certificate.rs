@@ -57,6 +57,11 @@ impl Lifetime {
         })
     }
 
+    /// `None`: the certificate is damaged.
+    pub(crate) fn of_der(der: &CertificateDer<'_>) -> Option<Self> {
+        Self::of(&parse(der)?)
+    }
+
     pub(crate) fn is_over(self, now: jiff::Timestamp) -> bool {
         now.as_second() >= self.until
     }

@@ -7,10 +7,7 @@ use super::{
     ApiError, Credentials, REQUEST_DEADLINE, answer,
     tls::{self, TlsError},
 };
-use crate::{
-    certificate::{self, Lifetime},
-    metrics::metrics,
-};
+use crate::{certificate::Lifetime, metrics::metrics};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Bytes;
@@ -136,7 +133,7 @@ impl Connector {
         http.set_keepalive(Some(PING_AFTER));
         let identity = credentials.identity.as_ref();
         let certificate = identity.and_then(|identity| identity.certificates.first());
-        let lifetime = certificate.and_then(|der| Lifetime::of(&certificate::parse(der)?));
+        let lifetime = certificate.and_then(Lifetime::of_der);
         let until = lifetime.map(|lifetime| jiff::Timestamp::from_second(lifetime.until));
         let tls = tls::client_config(credentials.trust, credentials.identity)?;
         let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();

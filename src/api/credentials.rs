@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     blocking::Crashed,
-    certificate::{self, Lifetime},
+    certificate::Lifetime,
     clock,
     files::{ReadError, read_regular},
 };
@@ -138,7 +138,7 @@ impl Files {
         let pem = read_regular(path, MAX_FILE_BYTES).ok()?;
         let certificates = secret::certificates(&pem).ok()?;
         let key = secret::private_key(&pem).ok()?;
-        let lifetime = certificate::parse(certificates.first()?).as_ref().and_then(Lifetime::of)?;
+        let lifetime = Lifetime::of_der(certificates.first()?)?;
         if lifetime.is_over(clock::now().wall) || !tls::fit(&pem, &pem) {
             return None;
         }

@@ -12,7 +12,7 @@ use crate::{
 use std::{io, process::ExitCode};
 use thiserror::Error;
 
-/// Why the agent could not be asked, or its answer not be told. Also `nodelet top` ends so.
+/// Why the agent could not be asked, or its answer not be shown; for `restart`, `retry` and `top`.
 #[derive(Debug, Error)]
 pub(super) enum AskError {
     #[error(transparent)]

@@ -200,7 +200,7 @@ fn a_kubeconfig_that_cannot_be_written_is_written_later() {
 
 /// The certificate of the kubeconfig has expired while the machine was off.
 #[test]
-fn an_expired_certificate_is_requested_anew_with_the_bootstrap_kubeconfig() {
+fn an_expired_certificate_is_requested_anew() {
     let Some(joining) = Joining::prepare() else { return };
     let plane = &joining.member.plane;
     joining.bind("approved", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");

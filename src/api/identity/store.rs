@@ -15,8 +15,9 @@ use super::super::{
 use crate::{
     certificate::{self, Lifetime},
     clock,
-    files::{read_regular, replace},
+    files::{read_regular, replace, sync_dir},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::KeyPair;
 use serde_json::json;
 use std::{
@@ -28,6 +29,7 @@ use std::{
 use thiserror::Error;
 
 const UNFINISHED: &str = ".unfinished";
+/// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a file can't be written.
@@ -67,7 +69,7 @@ pub(super) fn standing(kubeconfig: &Path, rotated: Option<&Path>) -> Standing {
         Err(_) => Standing::Other,
         Ok(credentials) => credentials
             .identity
-            .and_then(|identity| Lifetime::of(&certificate::parse(identity.certificates.first()?)?))
+            .and_then(|identity| Lifetime::of_der(identity.certificates.first()?))
             .map_or(Standing::Other, Standing::Certificate),
     }
 }
@@ -103,9 +105,8 @@ impl Store {
     /// The key of the request that has no answer yet; a new one where there is none.
     pub(super) fn pending_key(&self) -> Result<KeyPair, StoreError> {
         let path = self.file(".key.tmp");
-        if let Some(key) =
-            fs::read_to_string(&path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok())
-        {
+        let pem = read_regular(&path, MAX_BYTES).ok().and_then(|pem| String::from_utf8(pem).ok());
+        if let Some(key) = pem.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
             return Ok(key);
         }
         let key = KeyPair::generate().map_err(StoreError::Key)?;
@@ -145,7 +146,7 @@ impl Store {
         drop(fs::remove_file(&updated));
         symlink(&path, &updated)
             .and_then(|()| fs::rename(&updated, &current))
-            .and_then(|()| crate::files::sync_dir(&self.directory))
+            .and_then(|()| sync_dir(&self.directory))
             .map_err(|error| StoreError::File(current, error))?;
         self.remove_others(&[Some(path), before]);
         Ok(())
@@ -181,7 +182,6 @@ pub(super) fn write_kubeconfig(
         None => String::new(),
         Some(Content::File(file)) => format!("    certificate-authority: {}\n", json!(file)),
         Some(Content::Inline(pem)) => {
-            use base64::{Engine as _, engine::general_purpose::STANDARD};
             format!("    certificate-authority-data: {}\n", STANDARD.encode(&pem.0))
         }
     };
@@ -249,7 +249,7 @@ mod tests {
         let bootstrap = format!(
             "current-context: a\nclusters:\n- name: b\n  cluster: {{ server: \"https://10.0.0.1:6443\", \
              tls-server-name: api, certificate-authority-data: {} }}\ncontexts:\n- name: a\n  context: {{ cluster: b }}\n",
-            base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &certificate),
+            STANDARD.encode(&certificate),
         );
         let cluster =
             crate::api::kubeconfig::parse(bootstrap.as_bytes(), dir.path()).unwrap().cluster;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_certificate_before_is_kept_and_a_file_in_its_place_is_not_overwritten() {
+    fn older_certificates_go_and_no_file_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let (store, current) = (Store::client(dir), dir.join("kubelet-client-current.pem"));

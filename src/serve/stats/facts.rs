@@ -57,7 +57,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
     (
         gauge(
             "kubelet_certificate_manager_client_ttl_seconds",
-            "Time until the client certificate expires, in seconds; there is none without a certificate",
+            "Time until the client certificate expires, in seconds; absent without a certificate",
         ),
         |facts, samples| {
             let until = facts.node.cluster.as_ref().and_then(|cluster| cluster.certificate_until);
