@@ -51,6 +51,7 @@ pub mod plan;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod pleg;
 pub mod podspec;
+mod presentation;
 mod pressure;
 mod probe;
 mod prober;
@@ -65,6 +66,7 @@ mod skips;
 mod source;
 mod stats;
 mod status;
+mod status_page;
 #[allow(missing_docs, reason = "public for tests/workers alone")]
 pub mod store;
 mod systemd;

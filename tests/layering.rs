@@ -43,6 +43,8 @@ const MODULES: &[(&str, Kind)] = &[
     ("admission", Core(&["model", "podspec"])),
     ("plan", Core(&["model", "podspec"])),
     ("status", Core(&["model", "podspec", "plan"])),
+    ("presentation", Core(&["model", "status"])),
+    ("status_page", Core(&["model", "presentation"])),
     ("node", Core(&["model", "admission"])),
     ("patch", Core(&["model"])),
     ("echo", Core(&[])),

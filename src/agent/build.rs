@@ -36,10 +36,10 @@ use crate::{
     pleg::{Pleg, PlegHandle, PlegSettings},
     pressure::core::{Evictions, Relief},
     prober::{ProberParts, ProberTask},
-    serve::{self, KubeletApi, ServeSettings, Server, StatsSource, Views},
+    serve::{self, Graphs, KubeletApi, ServeSettings, Server, StatsSource, Views},
     shutdown::{Places, ShutdownTask, Stage},
     signals::{DiskReadings, FindPlaces},
-    stats::{Collector, StatsParts},
+    stats::{Collector, GraphsTask, StatsParts},
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
@@ -254,8 +254,9 @@ pub(super) fn spawn_all(
     ];
     loops.extend(heartbeats_of_sources);
     let heartbeats = loops.iter().map(|(_, beats)| beats.clone()).collect();
+    let graphs = graphs(collector.clone(), tasks, shutdown);
     let stats = stats_source(collector);
-    let views = Views { pods, probes, node, events: event_log, heartbeats, stats };
+    let views = Views { pods, probes, node, events: event_log, heartbeats, stats, graphs };
     let loops = loops.into_iter().map(|(name, beats)| Pulse::new(name, beats)).collect();
     let paths = &config.paths;
     let keeper =
@@ -311,6 +312,15 @@ fn stats_source(collector: Collector) -> StatsSource {
         let collector = collector.clone();
         Box::pin(async move { collector.collect(depth).await })
     }))
+}
+
+/// The graphs of the status page, for which samples are taken while somebody looks at it.
+fn graphs(collector: Collector, tasks: &mut Tasks, shutdown: &CancellationToken) -> Graphs {
+    let (looks, looked) = watch::channel(Duration::ZERO);
+    let (history, published) = watch::channel(Arc::default());
+    let task = GraphsTask { collector, looks: looked, history };
+    spawn(tasks, "graphs", task.run(shutdown.clone()));
+    Graphs { looks, history: published }
 }
 
 /// Starts the parts that report how the agent is: the local socket, the health port, systemd. This

@@ -58,6 +58,9 @@ pub struct StatusArgs {
     /// Print the table of pods, and a row again whenever it changes
     #[arg(short, long)]
     pub watch: bool,
+    /// Print the status page, an HTML document for a browser
+    #[arg(long, conflicts_with_all = ["pod", "namespace", "output", "watch"])]
+    pub html: bool,
     /// How the agent is found.
     #[command(flatten)]
     pub agent: AgentArgs,

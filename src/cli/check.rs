@@ -1,11 +1,7 @@
 //! `nodelet check`: what the agent would say about manifests and configuration files, by the
 //! agent's own code, without an agent. One line for each finding, in the form that editors jump to.
 
-use super::{
-    EXIT_FAILURE,
-    args::CheckArgs,
-    status::{finding, findings},
-};
+use super::{EXIT_FAILURE, args::CheckArgs};
 use crate::{
     admission::{Cycle, StartOrder},
     clock,
@@ -20,6 +16,7 @@ use crate::{
         SourceView, printable,
     },
     podspec::{ObjectRef, object_refs},
+    presentation::{finding, findings},
     source::{Accepts, CredentialsDirectory, SavedState, SourceOptions, inspect, inspect_text},
 };
 use std::{

@@ -109,17 +109,20 @@ impl EvictionTask {
         let mut views: Vec<SignalView> = Vec::new();
         for threshold in &settings.thresholds {
             let signal = threshold.signal;
+            let reading = self.readings.shown(signal);
+            let mark = reading.map(|reading| threshold.value.resolve(reading.capacity));
             if let Some(view) = views.iter_mut().find(|view| view.signal == signal) {
                 view.thresholds.push(text(threshold));
+                view.marks.extend(mark);
                 continue;
             }
-            let reading = self.readings.shown(signal);
             let crossed = step.met.iter().any(|met| met.threshold.signal == signal);
             views.push(SignalView {
                 signal,
                 available: reading.map(|reading| reading.available),
                 capacity: reading.map(|reading| reading.capacity),
                 thresholds: vec![text(threshold)],
+                marks: mark.into_iter().collect(),
                 crossed,
                 since: Some(self.history.crossed_since(signal, crossed, now)),
             });

@@ -206,6 +206,9 @@ pub struct SignalView {
     pub capacity: Option<u64>,
     /// Its thresholds, as people read them: `100Mi`, `10% (soft, 1m0s)`.
     pub thresholds: Vec<String>,
+    /// The amounts of these thresholds, in the signal's unit. Empty while the capacity is unknown.
+    #[serde(default)]
+    pub marks: Vec<u64>,
     /// A threshold is crossed.
     pub crossed: bool,
     /// Since when it is crossed, or is not.
@@ -326,6 +329,14 @@ pub enum FileVerdict {
         /// Why.
         reason: String,
     },
+}
+
+impl FileVerdict {
+    /// Not acted on, because something is wrong with it.
+    #[must_use]
+    pub fn is_rejected(&self) -> bool {
+        matches!(self, Self::Rejected { .. })
+    }
 }
 
 /// A pod on the same runtime that this agent did not create.

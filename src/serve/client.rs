@@ -92,13 +92,26 @@ impl Client {
     /// # Errors
     /// No agent, no permission, no answer in time, or not a readable one.
     pub async fn used<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        let path = "/stats/summary?only_cpu_and_memory=true";
+        let path = "/stats/summary?only_cpu_and_memory=true&graphs=true";
         let (status, body) = self.ask(Method::GET, path, Bytes::new()).await?;
         if status != StatusCode::OK {
             let message = String::from_utf8_lossy(&body).into_owned();
             return Err(ClientError::Refused { path, status, message });
         }
         read(path, &body)
+    }
+
+    /// The status page, which does not refresh itself.
+    ///
+    /// # Errors
+    /// No agent, no permission, or no answer in time.
+    pub async fn page(&self) -> Result<String, ClientError> {
+        let (status, body) = self.ask(Method::GET, "/ui", Bytes::new()).await?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        match status {
+            StatusCode::OK => Ok(text),
+            _ => Err(ClientError::Refused { path: "/ui", status, message: text }),
+        }
     }
 
     /// Drops a last good revision.

@@ -2,7 +2,7 @@
 //! and the read-only port.
 //!
 //! `<run_dir>/nodelet.sock` speaks HTTP/1.1 to root alone (mode 0600): `GET /status`, `/pods`,
-//! `/events`, `/healthz`, `/configz`, `/stats/summary`, `/metrics`, `POST /forget`, `/restart`,
+//! `/events`, `/healthz`, `/configz`, `/stats/summary`, `/metrics`, `/ui`, `POST /forget`, `/restart`,
 //! `/retry`, and the upgrades `/exec`, `/attach`, `/portForward`. With `?watch=true` the answers of
 //! `/events` and `/status` go on (`follow`). The health port serves `/healthz` and the paths below it
 //! to every client that can reach it. Answers are made from published views, so they do not depend on
@@ -19,9 +19,11 @@ mod kubelet;
 mod routes;
 mod socket;
 mod stats;
+mod ui;
 
 pub use kubelet::{GuardSettings, KubeletApi, Permissions, Reviews, TlsSettings};
 pub use stats::{MachineFacts, StatsSource};
+pub use ui::Graphs;
 
 pub use client::{Client, ClientError, Upgraded};
 pub use document::{
@@ -65,6 +67,8 @@ pub struct Views {
     pub heartbeats: Vec<watch::Receiver<Duration>>,
     /// What the node and its pods have used.
     pub stats: StatsSource,
+    /// The graphs of the status page.
+    pub graphs: Graphs,
 }
 
 /// What a person can tell the agent to do.

@@ -8,6 +8,7 @@ use super::{
     health,
     health::Health,
     stats::{self, MachineFacts},
+    ui,
 };
 use crate::{
     event,
@@ -79,7 +80,8 @@ pub(super) fn router(app: App) -> Router {
         .with_state(app.clone())
         .merge(health)
         .merge(facts_router(app.clone()))
-        .merge(stats::router(app))
+        .merge(stats::router(app.clone()))
+        .merge(ui::router(app, false))
         .fallback(health::not_found)
 }
 

@@ -66,6 +66,12 @@ fn no_stats() -> StatsSource {
     StatsSource(Arc::new(|_| Box::pin(std::future::pending())))
 }
 
+/// Graphs for which no samples are taken.
+fn no_graphs() -> Graphs {
+    let (looks, history) = (watch::channel(Duration::ZERO).0, watch::channel(Arc::default()).1);
+    Graphs { looks, history }
+}
+
 /// One that is not there.
 fn runtime() -> RuntimeClient {
     RuntimeClient::new("unix:///nowhere.sock", None, Duration::from_secs(1)).unwrap()
@@ -84,6 +90,7 @@ fn start(healthz: Option<SocketAddr>) -> Rig {
         events: log,
         heartbeats: vec![beats],
         stats: no_stats(),
+        graphs: no_graphs(),
     };
     let (sender, commands) = mpsc::channel(4);
     let server =
@@ -256,8 +263,8 @@ async fn replaces_a_dead_socket_and_spares_a_living_one() {
         let (_, heartbeat) = watch::channel(Duration::ZERO);
         let (_, _, events) = crate::event::channel();
         let probes = watch::channel(ProbeViews::new()).1;
-        let (heartbeats, stats) = (vec![heartbeat], no_stats());
-        let views = Views { pods, probes, node, events, heartbeats, stats };
+        let (heartbeats, stats, graphs) = (vec![heartbeat], no_stats(), no_graphs());
+        let views = Views { pods, probes, node, events, heartbeats, stats, graphs };
         Server::bind(settings(dir, None), views, mpsc::channel(1).0, runtime(), None)
     };
     let error = bind(rig.dir.path()).unwrap_err();

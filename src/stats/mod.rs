@@ -9,8 +9,11 @@
 //!
 //! Nothing is read while nobody asks. Clients that ask at the same time share one collection.
 
+mod graphs;
 mod rates;
 mod survey;
+
+pub use graphs::GraphsTask;
 
 use crate::{
     blocking::STATS,

@@ -1,12 +1,13 @@
 //! One pod in detail, in the order of `kubectl describe pod`.
 
 use super::{
-    pods, probes,
+    probes,
     text::{self, Page},
 };
 use crate::{
     model::{PodView, ProbeKind, REVISION_ANNOTATION, k8s},
     podspec::{is_made_of_files, is_sidecar},
+    presentation,
     serve::StatusDocument,
     status::display_status,
 };
@@ -56,13 +57,13 @@ fn head(
     if view.pod.is_none() {
         page.field(0, "Note", "its specification is lost; the rest of the pod is being removed");
     }
-    page.field(0, "Manifest", &pods::manifest(view));
+    page.field(0, "Manifest", &presentation::manifest(view));
     if document.node.last_good().contains(&view.key) {
         page.field(0, "", "invalid now (see nodelet status): this is its last good revision");
     }
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
     page.optional(0, "Revision", annotations.get(REVISION_ANNOTATION).map(String::as_str));
-    let started = pods::started(view).map(|then| text::time_and_age(then, now));
+    let started = presentation::started(view).map(|then| text::time_and_age(then, now));
     page.optional(0, "Start time", started.as_deref());
     let shown = |(key, _): &(&String, &String)| !TOLD_ELSEWHERE.contains(&key.as_str());
     page.field(0, "Labels", &pairs(pod.metadata.labels.iter().flatten()));
@@ -73,9 +74,9 @@ fn head(
     page.optional(0, "Message", status.message.as_deref());
     page.optional(0, "Hung", view.hung.as_deref());
     page.optional(0, "Waiting", view.waiting.as_deref());
-    page.optional(0, "Update", view.update.as_ref().map(pods::updating).as_deref());
+    page.optional(0, "Update", view.update.as_ref().map(presentation::updating).as_deref());
     let ips: Vec<&str> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
-    let ips = if ips.is_empty() { pods::ip(view) } else { ips.join(", ") };
+    let ips = if ips.is_empty() { presentation::ip(view) } else { ips.join(", ") };
     page.field(0, "IPs", &ips);
     page.optional(0, "QoS class", status.qos_class.as_deref());
     page.optional(0, "Restart policy", spec.and_then(|spec| spec.restart_policy.as_deref()));
@@ -203,7 +204,7 @@ fn state(state: Option<&k8s::ContainerState>, now: Timestamp) -> String {
         let since = running.started_at.map(|time| text::time_and_age(time.0, now));
         (format!("Running since {}", since.unwrap_or_else(|| "?".to_owned())), None)
     } else if let Some(ended) = state.terminated {
-        let mut line = format!("Terminated: {}", pods::exit(&ended));
+        let mut line = format!("Terminated: {}", presentation::exit(&ended));
         // One that could not be started has 1970 there.
         let started = ended.started_at.as_ref().filter(|from| from.0 > Timestamp::UNIX_EPOCH);
         if let (Some(from), Some(to)) = (started, &ended.finished_at) {

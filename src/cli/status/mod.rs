@@ -16,7 +16,6 @@ mod text;
 mod watch;
 
 pub(super) use events::run as events;
-pub(super) use overview::{finding, findings};
 pub(super) use select::{SelectError, Wanted};
 pub(super) use text::table;
 
@@ -27,6 +26,7 @@ use super::{
 use crate::{
     clock,
     model::{FileVerdict, PodKey, PodView, printable_lines},
+    presentation::findings,
     serve::{Client, ClientError, StatusDocument},
 };
 use jiff::Timestamp;
@@ -65,6 +65,10 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
     let Some((client, document)) = reach(&args.agent).await? else {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
+    if args.html {
+        super::show(&client.page().await?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.watch {
         return watch(&client, &document, &args).await;
     }
@@ -197,7 +201,7 @@ fn rejected(document: &StatusDocument, wanted: &Wanted) -> Option<StatusError> {
     let key = wanted.select(&document.node.name, &keys).ok()?.clone();
     let of_pod = verdicts().filter(|(_, verdict)| key_of(verdict).as_ref() == Some(&key));
     let problems: Vec<String> =
-        of_pod.flat_map(|(file, verdict)| overview::findings(file, verdict)).collect();
+        of_pod.flat_map(|(file, verdict)| findings(file, verdict)).collect();
     Some(StatusError::Rejected { key, problems: problems.join("\n") })
 }
 

@@ -1,7 +1,10 @@
 //! What may run short: each signal beside its thresholds, who was evicted, what was done.
 
 use super::text::{self, Page};
-use crate::model::{NodeConditions, PressureView, ReliefView, Signal, SignalView};
+use crate::{
+    model::{NodeConditions, PressureView, ReliefView, SignalView},
+    presentation::shown,
+};
 use jiff::Timestamp;
 
 const INDENT: usize = 2;
@@ -81,47 +84,12 @@ fn relief(step: &ReliefView, now: Timestamp) -> String {
     format!("{ago} ago, {}: {what}; freed {}{expected}", step.signal, amount(step.freed))
 }
 
-/// Bytes with a unit, everything else as a number.
-fn shown(signal: Signal, amount: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if !matches!(signal.resource(), "memory" | "ephemeral-storage") {
-        return amount.to_string();
-    }
-    if amount < 1024 {
-        return format!("{amount} B");
-    }
-    // Tenths of the largest unit that fits.
-    let mut tenths = amount.saturating_mul(10) / 1024;
-    let mut unit = 0;
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS.get(unit).copied().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::{ConditionState, EvictedView, Pressure};
-
-    #[test]
-    fn amounts_have_the_largest_unit_that_fits() {
-        for (amount, expected) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1_048_575, "1023.9 KiB"),
-            (104_857_600, "100.0 MiB"),
-            (1_610_612_736, "1.5 GiB"),
-        ] {
-            assert_eq!(shown(Signal::MemoryAvailable, amount), expected);
-        }
-        assert_eq!(shown(Signal::NodefsInodesFree, 4096), "4096");
-        assert_eq!(shown(Signal::PidAvailable, 4096), "4096");
-    }
+    use crate::model::{ConditionState, EvictedView, Pressure, Signal};
 
     #[test]
     fn a_person_sees_what_is_short_since_when_and_who_went() {
@@ -132,6 +100,7 @@ mod tests {
             available,
             capacity: available.map(|_| 1 << 31),
             thresholds: vec!["100Mi".to_owned()],
+            marks: vec![100 << 20],
             crossed,
             since: Some(before),
         };

@@ -10,6 +10,7 @@ fn args(pod: Option<&str>, output: Output) -> StatusArgs {
         namespace: NamespaceArgs { namespace: None },
         output,
         watch: false,
+        html: false,
         agent: AgentArgs { run_dir: "/run/nodelet".into() },
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     cli::show,
     clock,
     model::{PodKey, PodView},
+    presentation::reason_beside,
     serve::{Client, FollowLine},
 };
 use jiff::Timestamp;
@@ -59,8 +60,7 @@ impl<'a> Watch<'a> {
             return String::new();
         }
         let row = |now| {
-            let mut row =
-                pods::row(view, Some(pods::reason_beside(view, last_good)), now, self.wide);
+            let mut row = pods::row(view, Some(reason_beside(view, last_good)), now, self.wide);
             if gone {
                 GONE.clone_into(&mut row[pods::STATUS]);
             }

@@ -12,8 +12,15 @@ use http::Method;
 pub(super) struct Access {
     /// Empty for a method that stands for nothing, which only an administrator may use.
     pub(super) verb: &'static str,
-    /// One of these is enough; they are asked for in this order.
-    pub(super) subresources: &'static [&'static str],
+    pub(super) subresources: Subresources,
+}
+
+/// On which subresources of the node the verb has to be allowed. They are asked for in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subresources {
+    /// One of these is enough.
+    Any(&'static [&'static str]),
+    All(&'static [&'static str]),
 }
 
 impl Access {
@@ -21,7 +28,14 @@ impl Access {
     /// the same text.
     pub(super) fn of(method: &Method, path: &str) -> Self {
         let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
-        let subresources: &[&str] = match first {
+        let any: &[&str] = match first {
+            // The page tells what both of them do.
+            "ui" => {
+                return Self {
+                    verb: verb(first, method),
+                    subresources: Subresources::All(&["pods", "stats"]),
+                };
+            }
             "stats" => &["stats"],
             "metrics" => &["metrics"],
             "logs" => &["log"],
@@ -33,15 +47,18 @@ impl Access {
             "configz" => &["configz", "proxy"],
             _ => &["proxy"],
         };
-        let verb = match (first, method.as_str()) {
-            ("exec" | "attach" | "run" | "portForward", _) | (_, "POST") => "create",
-            (_, "GET") => "get",
-            (_, "PUT") => "update",
-            (_, "PATCH") => "patch",
-            (_, "DELETE") => "delete",
-            (_, _) => "",
-        };
-        Self { verb, subresources }
+        Self { verb: verb(first, method), subresources: Subresources::Any(any) }
+    }
+}
+
+fn verb(first: &str, method: &Method) -> &'static str {
+    match (first, method.as_str()) {
+        ("exec" | "attach" | "run" | "portForward", _) | (_, "POST") => "create",
+        (_, "GET") => "get",
+        (_, "PUT") => "update",
+        (_, "PATCH") => "patch",
+        (_, "DELETE") => "delete",
+        (_, _) => "",
     }
 }
 
@@ -70,7 +87,10 @@ mod tests {
             ("//pods", &["proxy"]),
             ("/%70ods", &["proxy"]),
         ] {
-            assert_eq!(of(path), expected, "{path}");
+            assert_eq!(of(path), Subresources::Any(expected), "{path}");
+        }
+        for path in ["/ui", "/ui/"] {
+            assert_eq!(of(path), Subresources::All(&["pods", "stats"]), "{path}");
         }
     }
 

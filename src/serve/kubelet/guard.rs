@@ -10,7 +10,12 @@
 //!
 //! Nothing of a request is acted on before that, not even its path is looked up.
 
-use super::{access::Access, cache::Cache, tls::Keys, user};
+use super::{
+    access::{Access, Subresources},
+    cache::Cache,
+    tls::Keys,
+    user,
+};
 use crate::{clock, serve::connections::Peer};
 use axum::{
     extract::{Request, State},
@@ -148,24 +153,32 @@ impl Guard {
     async fn permit(&self, user: &UserInfo, access: Access) -> Result<(), Refusal> {
         let Permissions::Ask(reviews) = &self.settings.permissions else { return Ok(()) };
         let name = user.username.as_deref().unwrap_or_default();
-        for subresource in access.subresources {
+        let (named, enough) = match access.subresources {
+            Subresources::Any(named) => (named, true),
+            Subresources::All(named) => (named, false),
+        };
+        // The first answer that decides: an allowed one where one is enough, else a denied one.
+        let mut allowed = !enough;
+        for subresource in named {
             let spec = self.question(user, access.verb, subresource);
-            match self.allows(spec, reviews).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(err) => {
-                    tracing::warn!(err, "cannot ask the API server what a user may do");
-                    return Err(Refusal::NotDecided(format!(
-                        "Authorization error (user={name}, verb={}, resource=nodes, subresource={subresource})",
-                        access.verb
-                    )));
-                }
+            allowed = self.allows(spec, reviews).await.map_err(|err| {
+                tracing::warn!(err, "cannot ask the API server what a user may do");
+                Refusal::NotDecided(format!(
+                    "Authorization error (user={name}, verb={}, resource=nodes, subresource={subresource})",
+                    access.verb
+                ))
+            })?;
+            if allowed == enough {
+                break;
             }
+        }
+        if allowed {
+            return Ok(());
         }
         Err(Refusal::Forbidden(format!(
             "Forbidden (user={name}, verb={}, resource=nodes, subresource(s)=[{}])",
             access.verb,
-            access.subresources.join(" ")
+            named.join(" ")
         )))
     }
 
@@ -342,7 +355,7 @@ mod tests {
         let count = Arc::default();
         let guard = guard(&count, false);
         let user = guard.user(&with(Some("good"))).await.unwrap();
-        let access = |verb, subresources| Access { verb, subresources };
+        let access = |verb, any| Access { verb, subresources: Subresources::Any(any) };
         assert_eq!(guard.permit(&user, access("get", &["pods", "metrics"])).await, Ok(()));
         let refused = guard.permit(&user, access("get", &["pods", "proxy"])).await;
         let text = "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])";
@@ -352,5 +365,11 @@ mod tests {
         let asked = count.load(Ordering::Relaxed);
         assert_eq!(guard.permit(&user, access("get", &["metrics"])).await, Ok(()));
         assert_eq!(count.load(Ordering::Relaxed), asked, "a permission is kept");
+        let all = |all| Access { verb: "get", subresources: Subresources::All(all) };
+        assert_eq!(guard.permit(&user, all(&["metrics"])).await, Ok(()));
+        for one_missing in [&["metrics", "stats"], &["stats", "metrics"]] {
+            let refused = guard.permit(&user, all(one_missing)).await;
+            assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cri::{CriError, ExecOutput, RuntimeClient, Streams, from_cri},
     model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, k8s},
-    serve::{health, routes as local, stats},
+    serve::{health, routes as local, stats, ui},
 };
 use axum::{
     Json, Router,
@@ -42,6 +42,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
     let health = health::router(api.local.health.clone());
     let facts = local::facts_router(api.local.clone());
     let stats = stats::router(api.local.clone());
+    let ui = ui::router(api.local.clone(), true);
     let mut router = Router::new()
         .route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint))
         .route("/logs/", get(no_system_logs))
@@ -63,6 +64,7 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .merge(health)
         .merge(facts)
         .merge(stats)
+        .merge(ui)
         .fallback(health::not_found)
         .layer(middleware::from_fn(counted::count))
         .layer(middleware::from_fn_with_state(guard, guard::check))

@@ -27,7 +27,7 @@ type CollectStats = Arc<dyn Fn(StatsDepth) -> Collecting + Send + Sync>;
 type Collecting = Pin<Box<dyn Future<Output = Arc<Stats>> + Send>>;
 
 impl StatsSource {
-    async fn collect(&self, depth: StatsDepth) -> Arc<Stats> {
+    pub(super) async fn collect(&self, depth: StatsDepth) -> Arc<Stats> {
         (self.0)(depth).await
     }
 }
@@ -76,8 +76,12 @@ pub(super) fn router(app: App) -> Router {
 
 /// A `Summary`.
 async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String)>>) -> Response {
-    let wants = |(name, value): &(String, String)| name == "only_cpu_and_memory" && value == "true";
-    let short = query.iter().any(wants);
+    let wants = |what: &str| query.iter().any(|(name, value)| name == what && value == "true");
+    let short = wants("only_cpu_and_memory");
+    // `nodelet top` asks for that: whoever looks there may look at the status page next.
+    if wants("graphs") {
+        app.views.graphs.look();
+    }
     let depth = if short { StatsDepth::Resources } else { StatsDepth::Everything };
     let stats = app.views.stats.collect(depth).await;
     let of_node = {

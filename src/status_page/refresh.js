@@ -1,0 +1,27 @@
+(() => {
+  const every = 5000;
+  const lost = (why) => {
+    const time = document.getElementById("time");
+    if (!time.classList.contains("lost")) {
+      time.textContent = "Not up to date since " + time.textContent + ": " + why;
+      time.classList.add("lost");
+    }
+  };
+  const refresh = async () => {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (!answer.ok) return lost("the node answers " + answer.status);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const page = fresh.getElementById("page");
+      if (!page) return lost("the node answers with something else");
+      document.getElementById("page").replaceWith(page);
+      document.title = fresh.title;
+    } catch (error) {
+      lost("the node does not answer");
+    }
+  };
+  const again = () => refresh().finally(() => setTimeout(again, every));
+  setTimeout(again, every);
+  document.addEventListener("visibilitychange", refresh);
+})();
