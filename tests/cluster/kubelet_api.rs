@@ -33,7 +33,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 21] = [
+const PATHS: [(Method, &str); 22] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -55,6 +55,7 @@ const PATHS: [(Method, &str); 21] = [
     (Method::GET, "/metrics/cadvisor"),
     (Method::DELETE, "/metrics/slis"),
     (Method::GET, "/configz"),
+    (Method::GET, "/ui"),
 ];
 
 /// Where the agent's API listens.
@@ -103,7 +104,7 @@ fn wait_served(client: &Client) {
 
 /// A node of a control plane, which believes client certificates of the cluster. The agent does not
 /// run yet.
-fn member(kind: Kind) -> Option<(World, ControlPlane)> {
+pub(super) fn member(kind: Kind) -> Option<(World, ControlPlane)> {
     if matches!(kind, Kind::Real) && skip_without_containerd() {
         return None;
     }
@@ -323,6 +324,10 @@ fn nobody_gets_in_without_a_permission() {
     let get = |path: &'static str| status(&viewer, &Method::GET, path);
     wait_until("pods may be read", SOON, || get("/pods"), |status| *status == 200);
     assert_eq!((get("/healthz"), get("/exec/default/x/main?output=1")), (403, 403));
+    // The status page tells of statistics, too.
+    assert_eq!(get("/ui"), 403);
+    allow(&plane, "viewer", "stats-of-nodes", &["nodes/stats"], &["get"]);
+    wait_until("the page may be read", SOON, || get("/ui"), |status| *status == 200);
     // Reading nodes/proxy is not running something, also by a GET.
     allow(&plane, "viewer", "proxy-of-nodes", &["nodes/proxy"], &["get"]);
     wait_until("the rest may be read", SOON, || get("/healthz"), |status| *status == 200);
@@ -333,7 +338,7 @@ fn nobody_gets_in_without_a_permission() {
     let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
     let expected = [
         200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 200, 200,
-        200, 200, 200,
+        200, 200, 200, 200,
     ];
     assert_eq!(of_admin, expected);
     let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));

@@ -34,6 +34,7 @@ mod planes;
 mod reference;
 mod refusals;
 mod rivals;
+mod status_page;
 
 use controlplane::{ControlPlane, Options};
 use std::path::PathBuf;

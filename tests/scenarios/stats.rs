@@ -255,6 +255,35 @@ fn short_is_short(world: &World) {
     assert!(short["node"]["fs"].is_null() && short["node"]["memory"].is_object());
 }
 
+/// The status page for a browser, with graphs from the second look on.
+pub fn the_status_page_is_printed(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let page = || {
+        let output = world.agent.cli(&["status", "--html"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let first = page();
+    assert!(first.starts_with("<!DOCTYPE html>") && first.ends_with("</html>\n"), "{first}");
+    for part in ["Everything runs as it should.", "<h1>node1</h1>", "</span>web-node1</th>"] {
+        assert!(first.contains(part), "no {part} in {first}");
+    }
+    // It needs nothing and does nothing.
+    assert!(!first.contains("<script") && !first.contains("src="), "{first}");
+    assert!(!first.contains("<polyline"), "nobody has looked before: {first}");
+    let memory = "Memory in the last 5 minutes";
+    world.wait_until("graphs begin with the first look", page, |page| page.contains(memory));
+    world.write("broken.yaml", "kind: Pod\nspec: <script>");
+    world.wait_until("the page tells what is wrong", page, |page| {
+        page.contains("broken.yaml is rejected</li>") && !page.contains("<script")
+    });
+    let with_pod = world.agent.cli(&["status", "--html", "web"]);
+    assert_eq!(with_pod.status.code(), Some(2), "{with_pod:?}");
+    world.finish();
+}
+
 pub fn the_read_only_port_tells_and_changes_nothing(kind: Kind) {
     let world = World::prepare(kind, &Settings::for_kind(kind));
     let port = world.agent.api_port();

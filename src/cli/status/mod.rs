@@ -66,7 +66,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, StatusError> {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     if args.html {
-        super::show(&client.page().await?)?;
+        super::show(&(client.page().await? + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.watch {

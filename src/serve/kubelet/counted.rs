@@ -5,7 +5,7 @@ use axum::{extract::Request, http::Method, middleware::Next, response::Response}
 use tokio::time::Instant;
 
 /// First parts of paths that are told in metrics; that of others is not, because it is the client's.
-const COUNTED: [&str; 15] = [
+const COUNTED: [&str; 16] = [
     "attach",
     "checkpoint",
     "configz",
@@ -21,6 +21,7 @@ const COUNTED: [&str; 15] = [
     "runningpods",
     "stats",
     "statusz",
+    "ui",
 ];
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
