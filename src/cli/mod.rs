@@ -233,7 +233,12 @@ where
     }
 }
 
-/// Installed as `kubelet`, the program tells its version in the kubelet's words: kubeadm reads them.
+/// The default of `--root-dir` for a program that is installed as `kubelet`. kubeadm writes its
+/// files there, and `kubeadm reset` empties this directory.
+const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
+
+/// True when the program is installed as `kubelet`. It then prints its version in the kubelet's
+/// words, which kubeadm reads, and keeps its state in the kubelet's directory.
 fn is_kubelet(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "kubelet")
 }
@@ -241,9 +246,17 @@ fn is_kubelet(program: &OsStr) -> bool {
 fn command(stands_in_for_kubelet: bool) -> clap::Command {
     let command = Cli::command();
     match stands_in_for_kubelet {
-        true => command.display_name("Kubernetes").version(KUBELET_VERSION),
+        true => command
+            .display_name("Kubernetes")
+            .version(KUBELET_VERSION)
+            .mut_subcommand("run", with_root_dir_of_kubelet),
         false => command,
     }
+}
+
+/// The flag's help names both defaults.
+fn with_root_dir_of_kubelet(run: clap::Command) -> clap::Command {
+    run.mut_arg("root-dir", |arg| arg.default_value(KUBELET_ROOT_DIR).hide_default_value(true))
 }
 
 fn answer<F>(command: Command, agent: impl FnOnce(Config) -> F) -> ExitCode
@@ -369,6 +382,7 @@ fn manual(dir: Option<&Path>) -> io::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
 
     #[test]
     fn the_definitions_are_consistent() {
@@ -384,5 +398,20 @@ mod tests {
         assert_eq!(told("/usr/bin/kubelet"), format!("Kubernetes {KUBELET_VERSION}\n"));
         let own = format!("nodelet {}\n", env!("CARGO_PKG_VERSION"));
         assert_eq!((told("nodelet"), told("/opt/kubelet/nodelet")), (own.clone(), own));
+    }
+
+    #[test]
+    fn installed_as_kubelet_its_root_directory_is_that_of_kubeadm() {
+        let root_dir = |args: &[&str]| {
+            let args = run_args::normalize(args.iter().map(OsString::from));
+            let matches = command(is_kubelet(&args[0])).try_get_matches_from(args).unwrap();
+            let Command::Run(run) = Cli::from_arg_matches(&matches).unwrap().command else {
+                panic!("another command than run");
+            };
+            config::load(&run.flags, &config::HostFacts::default()).unwrap().config.paths.root_dir
+        };
+        assert_eq!(root_dir(&["/usr/bin/kubelet"]), Path::new("/var/lib/kubelet"));
+        assert_eq!(root_dir(&["kubelet", "--root-dir=/data"]), Path::new("/data"));
+        assert_eq!(root_dir(&["/usr/bin/nodelet", "run"]), Path::new("/var/lib/nodelet"));
     }
 }

@@ -212,7 +212,7 @@ const OWN: &[(&str, &str, Setting)] = &[
     ),
     (
         "root-dir",
-        "directory of state that must survive a reboot",
+        "directory of state that must survive a reboot; for a program that is installed as `kubelet`, the default is /var/lib/kubelet",
         own(DIRECTORIES, "DIR").default("/var/lib/nodelet"),
     ),
     (
