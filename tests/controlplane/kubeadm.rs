@@ -134,7 +134,7 @@ fn configuration(version: &str, address: Ipv4Addr) -> String {
 
 /// Runs kubeadm, which must succeed; gives what it printed.
 #[track_caller]
-fn run(programs: &Path, arguments: &[&str]) -> String {
+pub fn run(programs: &Path, arguments: &[&str]) -> String {
     let output = Command::new(programs.join("kubeadm")).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "kubeadm {}: {errors}", arguments.join(" "));

@@ -53,6 +53,8 @@ pub struct Options {
     pub controller_manager: Option<Vec<String>>,
     /// Whether there is a kube-scheduler.
     pub scheduler: bool,
+    /// More addresses at which nodes find kube-apiserver, for its certificate.
+    pub addresses: Vec<Ipv4Addr>,
 }
 
 impl Options {
@@ -67,6 +69,13 @@ impl Options {
     #[must_use]
     pub fn controller_manager(mut self, flags: &[&str]) -> Self {
         self.controller_manager = Some(flags.iter().copied().map(str::to_owned).collect());
+        self
+    }
+
+    /// Adds an address at which nodes find kube-apiserver, for its certificate.
+    #[must_use]
+    pub fn address(mut self, address: Ipv4Addr) -> Self {
+        self.addresses.push(address);
         self
     }
 
@@ -111,11 +120,11 @@ impl ControlPlane {
         let dir = slot.dir().join("controlplane");
         fs::create_dir_all(&dir).unwrap();
         let authority = Arc::new(Authority::new("test-ca"));
-        let server_identity = authority.server(&[
-            IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V4(link::address_in(slot)),
-            IpAddr::V4(Ipv4Addr::new(10, 213, 0, 1)),
-        ]);
+        let mut addresses =
+            vec![Ipv4Addr::LOCALHOST, link::address_in(slot), Ipv4Addr::new(10, 213, 0, 1)];
+        addresses.extend_from_slice(&options.addresses);
+        let addresses: Vec<IpAddr> = addresses.into_iter().map(IpAddr::V4).collect();
+        let server_identity = authority.server(&addresses);
         let port = first_port(slot);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port + 2));
         let admin = authority.client("admin", &["system:masters"], Validity::Long);

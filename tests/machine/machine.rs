@@ -16,6 +16,7 @@ use crate::{
 use std::{
     cell::RefCell,
     fs::{self, File},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -34,11 +35,17 @@ pub struct Hardware {
     pub memory_mib: u32,
     /// The time that the machine's clock shows at power on, as QEMU's `-rtc base=` wants it.
     pub clock: &'static str,
+    /// Whether [`HOST`] leads to the host's loopback address. Without it the machine can't open a
+    /// connection to anything outside.
+    pub reaches_host: bool,
 }
+
+/// The host's loopback address, as a machine that reaches it sees it.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 impl Default for Hardware {
     fn default() -> Self {
-        Self { memory_mib: 2048, clock: "utc" }
+        Self { memory_mib: 2048, clock: "utc", reaches_host: false }
     }
 }
 
@@ -103,8 +110,9 @@ impl Machine {
         command.args(["-chardev", &shell]);
         command.args(["-device", "virtserialport,chardev=shell,name=test-shell"]);
         let (cri, agent) = (self.cri_port(), self.agent_port());
+        let restrict = if self.hardware.reaches_host { "off" } else { "on" };
         let network = format!(
-            "user,restrict=on,hostfwd=tcp:127.0.0.1:{cri}-:1234,hostfwd=tcp:127.0.0.1:{agent}-:1235"
+            "user,restrict={restrict},hostfwd=tcp:127.0.0.1:{cri}-:1234,hostfwd=tcp:127.0.0.1:{agent}-:1235"
         );
         command.args(["-nic", &format!("{network},model=virtio-net-pci")]);
         command.args(["-serial", &format!("file:{at}/serial.log")]);

@@ -1,6 +1,7 @@
 //! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent
 //! on it under the shipped unit. Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs
-//! (`scripts/prerequisites machine`); says so when it must skip.
+//! (`scripts/prerequisites machine`); says so when it must skip. `join` also needs the programs of a
+//! control plane, or Go to build them.
 //!
 //! ```text
 //!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
@@ -33,14 +34,19 @@
     reason = "a panic is how a test fails; how far it came before is printed"
 )]
 
+#[path = "../controlplane/mod.rs"]
+mod controlplane;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../upstream/mod.rs"]
+mod upstream;
 
 mod attacks;
 mod cgroups;
 mod disk;
 mod drift;
 mod drivers;
+mod join;
 mod late_mount;
 mod life;
 mod machine;
@@ -78,6 +84,7 @@ on_machines! {
     disk::a_disk_that_takes_nothing_stops_nothing,
     pressure::memory_pressure_on_a_small_machine,
     signals::signals_evict_only_the_pod_that_is_the_cause,
+    join::kubeadm_makes_a_machine_a_node,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 

@@ -48,11 +48,18 @@ pub struct Options {
     pub driver: Driver,
     /// Lines of KubeletConfiguration.
     pub kubelet: String,
+    /// More files of the host, with their paths in the machine, without the first slash.
+    pub files: Vec<(PathBuf, &'static str)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { hardware: Hardware::default(), driver: Driver::Cgroupfs, kubelet: String::new() }
+        Self {
+            hardware: Hardware::default(),
+            driver: Driver::Cgroupfs,
+            kubelet: String::new(),
+            files: Vec::new(),
+        }
     }
 }
 
@@ -404,6 +411,9 @@ fn pack(dir: &Path, options: &Options) -> PathBuf {
     let unit = source.join("systemd/nodelet.service");
     fs::copy(unit, place("etc/systemd/system/nodelet.service")).unwrap();
     fs::copy(images::archive(), place("var/tmp/images.tar")).unwrap();
+    for (file, path) in &options.files {
+        fs::copy(file, place(path)).unwrap();
+    }
     let driver = match options.driver {
         Driver::Cgroupfs => "cgroupfs",
         Driver::Systemd => "systemd",
