@@ -1,5 +1,6 @@
 //! Running another program: a plugin that an administrator names and that prints credentials, for
-//! the API server (`api`) or for registries (`image`), or `mount` and `umount` (`worker`).
+//! the API server (`api`) or for registries (`image`), `mount` and `umount` (`worker`), or
+//! `journalctl` (`serve`).
 //!
 //! A program is not trusted to end or to print little. It runs without a shell, in a process group
 //! of its own, which is killed when the program takes too long, prints too much, or is not waited
@@ -19,7 +20,7 @@ use std::{
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
@@ -114,6 +115,33 @@ impl Drop for Group {
 struct Running {
     group: Group,
     child: Child,
+}
+
+/// What a program prints, while it runs. Dropping it kills the program and its children.
+pub struct Output {
+    from: ChildStdout,
+    _running: Running,
+}
+
+impl Output {
+    /// Reads some bytes of its standard output; none at the end.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.from.read(bytes).await
+    }
+}
+
+/// Starts a program whose output may be long.
+///
+/// # Errors
+/// It can't be started.
+pub async fn output(command: Program, pool: &'static Pool) -> io::Result<Output> {
+    let started = pool.run(move || start(&command, Stdio::null(), StandardError::Dropped)).await;
+    let mut running = started.map_err(io::Error::other).flatten()?;
+    let from = running.child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    Ok(Output { from, _running: running })
 }
 
 /// Runs a program with `input` on its standard input, and gives what it prints. Its file system may

@@ -48,6 +48,8 @@ pub(super) fn kubelet_api(
             denied_ttl: server.denied_ttl,
         },
         debugging_handlers: server.debugging_handlers,
+        system_logs: server.system_logs,
+        flags: config.flags.clone(),
     })
 }
 

@@ -23,8 +23,9 @@ use nix::{
 };
 use std::{
     ffi::OsStr,
+    fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Component, Path, PathBuf},
 };
 
@@ -49,6 +50,15 @@ pub(crate) fn open_path(base: BorrowedFd<'_>, relative: &Path) -> io::Result<Own
         Err(Errno::ENOSYS) => Ok(open_by_component(base, relative)?),
         result => Ok(result?),
     }
+}
+
+/// Opens a regular file for reading that [`open_path`] has found.
+///
+/// # Errors
+/// The usual ones.
+pub(crate) fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
+    // The descriptor's own link is followed: what it names cannot be exchanged.
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 fn resolve_with(

@@ -23,6 +23,7 @@ where
     };
     let Loaded { mut config, unknown, notices: _, effective } = loaded;
     config.effective = effective.to_string().into();
+    config.flags = config::given_flags(&args.flags).into();
     environment.complete(&mut config);
     let log = match logging::init(config.logging, &environment) {
         Ok(log) => log,

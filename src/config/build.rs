@@ -55,6 +55,7 @@ pub(super) fn build(
         shutdown: shutdown::periods(kubelet),
         notices: Vec::new(),
         effective: Box::default(),
+        flags: Box::default(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The KubeletConfiguration that is in effect, as one document: what was set and is acted on, and the
 //! defaults of everything else.
 
-use super::{fields::KUBELET, tree::Tree};
+use super::{GivenFlag, fields::KUBELET, tree::Tree};
 use crate::{
     document::{Field, Support, Type},
     model::{format_duration, parse_duration},
@@ -11,6 +11,19 @@ use serde_json::{Map, Value as Json};
 /// Its values may be tokens.
 const SECRET: &str = "staticPodURLHeader";
 const MASK: &str = "<masked>";
+
+/// The flags that were given, `name=value`, a line for each. Secrets are masked.
+#[must_use]
+pub fn given_flags(flags: &[GivenFlag]) -> String {
+    let lines = flags.iter().flat_map(|given| {
+        let name = given.flag.name;
+        given.values.iter().map(move |value| match name {
+            "manifest-url-header" => format!("{name}={MASK}\n"),
+            _ => format!("{name}={value}\n"),
+        })
+    });
+    lines.collect()
+}
 
 /// `{"kind": "KubeletConfiguration", ...}`
 pub(super) fn effective(written: &Tree) -> Json {

@@ -6,7 +6,6 @@ use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity
 
 const API: &str =
     "this version does not run pods from an API server and does not mount their volumes";
-const SYSTEM_LOGS: &str = "this version does not serve the logs of the system";
 const PROFILING: &str = "the agent is not profiled over the network";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
 const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
@@ -651,8 +650,16 @@ pub(super) const KUBELET: &[Field] = &[
         "the agent reads a signal more often the closer it is to its threshold",
     ),
     yes("logging", Object(LOGGING), "the agent's own log"),
-    ignored_with("enableSystemLogHandler", Bool, &Setting::NONE.zero_counts(), SYSTEM_LOGS),
-    ignored("enableSystemLogQuery", Bool, SYSTEM_LOGS),
+    differs(
+        "enableSystemLogHandler",
+        Bool,
+        "`true`: the HTTPS API serves files of /var/log below `/logs/`. Off by default; the kubelet's default is on",
+    ),
+    yes(
+        "enableSystemLogQuery",
+        Bool,
+        "`true`: `/logs/?query=SERVICE` serves the logs of services, and `enableSystemLogHandler` is on unless it is set to `false`",
+    ),
     differs(
         "shutdownGracePeriod",
         Duration,

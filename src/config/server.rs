@@ -6,6 +6,7 @@ use super::{
     settings::{Authorization, ServerConfig},
     tree::Mistake,
 };
+use crate::model::SystemLogs;
 use serde_json::Value as Json;
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -95,6 +96,26 @@ pub(super) fn settings(r: &mut Reader<'_>, notices: &mut Vec<Mistake>) -> Server
         denied_ttl,
         stream_idle,
         debugging_handlers: r.bool("enableDebuggingHandlers").unwrap_or(default.debugging_handlers),
+        system_logs: system_logs(r),
+    }
+}
+
+fn system_logs(r: &mut Reader<'_>) -> SystemLogs {
+    const FILES: &str = "enableSystemLogHandler";
+    const SERVICES: &str = "enableSystemLogQuery";
+    match (r.bool(FILES), r.switched_on(SERVICES)) {
+        (Some(false), Some(place)) => {
+            r.invalid(
+                place,
+                SERVICES,
+                Json::from(true),
+                &format!("{FILES} must not be false then"),
+            );
+            SystemLogs::Off
+        }
+        (_, Some(_)) => SystemLogs::FilesAndServices,
+        (Some(true), None) => SystemLogs::Files,
+        (Some(false) | None, None) => SystemLogs::Off,
     }
 }
 
@@ -245,6 +266,20 @@ mod tests {
         assert!(server.off_because(true).unwrap().contains("nobody"));
         server.client_ca = Some("/ca.crt".into());
         assert_eq!(server.off_because(true), None);
+    }
+
+    #[test]
+    fn logs_of_the_system_are_off_by_default() {
+        for (fields, expected) in [
+            ("", SystemLogs::Off),
+            ("enableSystemLogHandler: true", SystemLogs::Files),
+            ("enableSystemLogQuery: true", SystemLogs::FilesAndServices),
+            ("enableSystemLogHandler: false", SystemLogs::Off),
+        ] {
+            assert_eq!(load(fields).unwrap().0.system_logs, expected, "{fields}");
+        }
+        let both = load("enableSystemLogHandler: false\nenableSystemLogQuery: true").unwrap_err();
+        assert!(both.contains("enableSystemLogHandler must not be false then"), "{both}");
     }
 
     #[test]

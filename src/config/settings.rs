@@ -4,7 +4,7 @@
 use crate::{
     image::{CredentialProvider, VerificationPolicy},
     log_rotation::RotationSettings,
-    model::{CgroupDriver, CloudProvider, ShutdownPeriods},
+    model::{CgroupDriver, CloudProvider, ShutdownPeriods, SystemLogs},
     podspec::IDS_PER_POD,
     pressure::core::EvictionSettings,
 };
@@ -57,6 +57,8 @@ pub struct Config {
     pub notices: Vec<String>,
     /// The KubeletConfiguration that is in effect, as JSON. Empty where none was read.
     pub effective: Box<str>,
+    /// The flags that were given, `name=value`, a line for each. Secrets are masked.
+    pub flags: Box<str>,
 }
 
 impl Config {
@@ -556,6 +558,8 @@ pub struct ServerConfig {
     pub stream_idle: Duration,
     /// `enableDebuggingHandlers`: logs, exec, attach, port-forward. Default true.
     pub debugging_handlers: bool,
+    /// `enableSystemLogHandler` and `enableSystemLogQuery`. Default off.
+    pub system_logs: SystemLogs,
 }
 
 /// `authorization.mode`: who decides what a known user may do.
@@ -588,6 +592,7 @@ impl Default for ServerConfig {
             denied_ttl: Duration::from_secs(30),
             stream_idle: Duration::from_secs(4 * 3600),
             debugging_handlers: true,
+            system_logs: SystemLogs::Off,
         }
     }
 }

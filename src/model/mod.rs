@@ -30,6 +30,7 @@ mod problem;
 mod quantity;
 mod shutdown;
 mod stats;
+mod system_logs;
 mod time;
 mod usage;
 mod view;
@@ -72,6 +73,7 @@ pub use stats::{
     MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats, Throttling,
     Traffic,
 };
+pub use system_logs::SystemLogs;
 pub use time::Now;
 pub use usage::{
     CgroupDirs, ContainerUse, DiskLayout, PartlyMeasured, PodUse, Space, VolumePlace, VolumeUse,

@@ -33,7 +33,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 22] = [
+const PATHS: [(Method, &str); 24] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -56,6 +56,8 @@ const PATHS: [(Method, &str); 22] = [
     (Method::DELETE, "/metrics/slis"),
     (Method::GET, "/configz"),
     (Method::GET, "/ui"),
+    (Method::GET, "/flagz"),
+    (Method::GET, "/statusz"),
 ];
 
 /// Where the agent's API listens.
@@ -338,7 +340,7 @@ fn nobody_gets_in_without_a_permission() {
     let of_admin = PATHS.map(|(method, path)| status(&admin, &method, path));
     let expected = [
         200, 200, 200, 200, 200, 404, 404, 404, 404, 404, 405, 405, 404, 404, 404, 404, 200, 200,
-        200, 200, 200, 200,
+        200, 200, 200, 200, 200, 200,
     ];
     assert_eq!(of_admin, expected);
     let web = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));
@@ -475,8 +477,8 @@ fn allow(plane: &ControlPlane, account: &str, name: &str, resources: &[&str], ve
 }
 
 /// An agent without an API server that lets clients of an authority in.
-fn alone(serving_authority: &Authority, clients: &Authority) -> World {
-    let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake));
+fn alone(serving_authority: &Authority, clients: &Authority, kubelet: &str) -> World {
+    let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake).kubelet(kubelet));
     shows(&world, serving_authority);
     believes(&world, clients);
     world.agent.add_flag("--authorization-mode=AlwaysAllow".to_owned());
@@ -488,7 +490,7 @@ fn alone(serving_authority: &Authority, clients: &Authority) -> World {
 #[test]
 fn alone_a_client_certificate_is_required() {
     let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients);
+    let world = alone(&serving_authority, &clients, "");
     let known = clients.client("jane", &[], Validity::Long);
     let stranger = Authority::new("other").client("jane", &[], Validity::Long);
     let client = |identity| Client::new(api(&world), &serving_authority, identity);
@@ -526,6 +528,54 @@ fn alone_a_client_certificate_is_required() {
 }
 
 #[test]
+fn logs_of_the_system_are_served_where_that_is_switched_on() {
+    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
+    let world = alone(&serving_authority, &clients, "enableSystemLogQuery: true\n");
+    let known = clients.client("jane", &[], Validity::Long);
+    let client = Client::new(api(&world), &serving_authority, Some(&known));
+    wait_served(&client);
+    let name = format!("of{}.log", world.slot.dir().display()).replace('/', "-");
+    let file = Path::new("/var/log").join(&name);
+    let (text, service) = ("a line\n".repeat(20_000), name.strip_suffix(".log").unwrap());
+    let link = file.with_extension("link");
+    fs::write(&file, &text).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+    let get = |path: &str| client.send(Method::GET, path, None).unwrap();
+    let (listed, whole) = (get("/logs/"), get(&format!("/logs/{name}")));
+    let (asked, of_service) =
+        (get(&format!("/logs/?query=/{name}")), get(&format!("/logs/?query={service}")));
+    let led_out = get(&format!("/logs/{}", link.file_name().unwrap().display()));
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(&link).unwrap();
+    assert!(listed.text.contains(&format!("<a href=\"{name}\">")), "{}", listed.text);
+    for answer in [whole, asked, of_service] {
+        assert!(answer.status == 200 && answer.text == text, "{}", answer.status);
+    }
+    assert_eq!(led_out.status, 404, "{}", led_out.text);
+    for (path, expected) in [
+        ("/logs/apt", 301),
+        ("/logs/apt/", 200),
+        ("/logs/../../etc/passwd", 404),
+        ("/logs/..%2f..%2fetc/passwd", 404),
+        ("/logs//etc/passwd", 404),
+        ("/logs/?query=no-such-service", 404),
+        ("/logs/?query=/no/such/file", 404),
+        ("/logs/?query=/../../etc/passwd", 404),
+        ("/logs/?query=--root%3D/etc", 404),
+        ("/logs/?query=a&tailLines=many", 400),
+        ("/logs/?query=*", 406),
+    ] {
+        let answer = get(path);
+        assert_eq!(answer.status, expected, "{path}: {}", answer.text);
+    }
+    // What the process was started with, and how it is.
+    let flags = get("/flagz");
+    assert!(flags.text.contains("\nauthorization-mode=AlwaysAllow\n"), "{}", flags.text);
+    let status = get("/statusz");
+    assert!(status.text.contains("\nKubelet version: v1.36."), "{}", status.text);
+}
+
+#[test]
 fn alone_nothing_listens_by_default() {
     for believes_clients in [false, true] {
         let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake));
@@ -544,7 +594,7 @@ fn alone_nothing_listens_by_default() {
 #[test]
 fn silent_clients_keep_nobody_out() {
     let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients);
+    let world = alone(&serving_authority, &clients, "");
     let known = clients.client("jane", &[], Validity::Long);
     let client = Client::new(api(&world), &serving_authority, Some(&known));
     wait_served(&client);

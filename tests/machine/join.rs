@@ -3,7 +3,7 @@
 //! packages `kubelet` and `kubeadm`. docs/cluster.md has the same commands.
 
 use crate::{
-    controlplane::{self, ControlPlane, kubeadm},
+    controlplane::{self, ControlPlane, kubeadm, kubeconfig::Kubeconfig},
     machine::{HOST, Hardware, SOON},
     node::{Driver, Node, Options},
     support::{manifest::Pod, skips::skip_without, slot::Slot, wait_until},
@@ -38,6 +38,7 @@ pub fn kubeadm_makes_a_machine_a_node() {
     let joined = kubeadm_ends_and_the_node_is_ready(&node, &cluster);
     node.note("the node is Ready");
     files_are_those_of_kubeadm(&node);
+    the_journal_is_read_over_the_api(&node, &cluster);
     let joined = an_agent_that_restarts_is_the_same_node(&node, &cluster, &joined);
     node.note("the agent has restarted");
     a_machine_that_reboots_is_the_same_node(&node, &cluster, &joined);
@@ -178,9 +179,10 @@ fn boot(programs: &Path) -> Node {
         hardware: Hardware { reaches_host: true, ..Hardware::default() },
         // As kubeadm configures the node.
         driver: Driver::Systemd,
-        kubelet: "maxPods: 42".to_owned(),
+        kubelet: "maxPods: 42\nenableSystemLogQuery: true".to_owned(),
         files: vec![
             (programs.join("kubeadm"), "usr/bin/kubeadm"),
+            (programs.join("kubectl"), "usr/bin/kubectl"),
             (units.join("kubelet.service"), unit),
             (units.join("10-kubeadm.conf"), drop_in),
         ],
@@ -263,6 +265,27 @@ fn files_are_those_of_kubeadm(node: &Node) {
     // The host has another name.
     let flags = node.sh("cat /var/lib/kubelet/kubeadm-flags.env");
     assert_eq!(flags, "KUBELET_KUBEADM_ARGS=\"--hostname-override=node1\"\n");
+}
+
+/// The node log query: what services have written to the journal.
+fn the_journal_is_read_over_the_api(node: &Node, cluster: &Cluster) {
+    let [_, certificate, key] = Kubeconfig::files(&cluster.plane.admin_kubeconfig());
+    for (file, place) in [(certificate, "/run/admin.crt"), (key, "/run/admin.key")] {
+        node.write(place, &fs::read_to_string(file).unwrap());
+    }
+    let get = |path: &str| {
+        node.sh(&format!(
+            "kubectl --server=https://127.0.0.1:10250 --insecure-skip-tls-verify \
+             --client-certificate=/run/admin.crt --client-key=/run/admin.key get --raw '{path}'"
+        ))
+    };
+    let of_agent = get("/logs/?query=kubelet&tailLines=3");
+    let lines: Vec<&str> = of_agent.lines().collect();
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.contains(" nodelet[")), "{of_agent}");
+    let started = get("/logs/?query=kubelet&query=containerd&boot=0&pattern=(?i)started");
+    assert!(started.contains("Started kubelet.service"), "{started}");
+    let later = get("/logs/?query=kubelet&sinceTime=2037-01-01T00:00:00Z");
+    assert!(!later.contains("nodelet["), "{later}");
 }
 
 fn an_agent_that_restarts_is_the_same_node(

@@ -17,8 +17,10 @@ mod guard;
 mod relay;
 mod routes;
 mod self_signed;
+mod system_logs;
 mod tls;
 mod user;
+mod zpages;
 
 pub use guard::{GuardSettings, Permissions, Reviews};
 pub(super) use relay::{Sessions, sessions};
@@ -29,6 +31,7 @@ use super::{
     connections::{self, ConnectionPolicy, Io, Open, Peer, Plain},
     routes as local,
 };
+use crate::model::SystemLogs;
 use guard::Guard;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tls::Keys;
@@ -61,6 +64,9 @@ pub struct KubeletApi {
     pub guard: GuardSettings,
     /// `enableDebuggingHandlers`
     pub debugging_handlers: bool,
+    pub system_logs: SystemLogs,
+    /// The flags that were given, `name=value`, a line for each.
+    pub flags: Box<str>,
 }
 
 /// HTTP inside TLS.
@@ -88,7 +94,9 @@ impl KubeletApi {
     pub(super) async fn serve(self, api: Api, shutdown: CancellationToken) {
         let keys = Arc::new(Keys::new(self.tls));
         let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
-        let router = routes::router(api, guard, self.debugging_handlers);
+        let zpages = zpages::router(api.local.clone(), self.flags.into());
+        let router = routes::router(api, self.debugging_handlers, self.system_logs);
+        let router = routes::guarded(router.merge(zpages), guard);
         // A certificate is made now, and whatever is wrong with the files is told.
         drop(keys.server().await);
         let address = self.address;

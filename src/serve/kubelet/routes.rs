@@ -5,10 +5,11 @@ use super::{
     counted,
     guard::{self, Guard},
     relay::{Refused, Relays, asks_for_upgrade},
+    system_logs,
 };
 use crate::{
     cri::{CriError, ExecOutput, RuntimeClient, Streams, from_cri},
-    model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, k8s},
+    model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, SystemLogs, k8s},
     serve::{health, routes as local, stats, ui},
 };
 use axum::{
@@ -37,16 +38,16 @@ pub(in crate::serve) struct Api {
 
 type Pairs = Vec<(String, String)>;
 
-/// All paths, behind the guard.
-pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> Router {
+/// The paths.
+pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs) -> Router {
     let health = health::router(api.local.health.clone());
     let facts = local::facts_router(api.local.clone());
     let stats = stats::router(api.local.clone());
     let ui = ui::router(api.local.clone(), true);
-    let mut router = Router::new()
-        .route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint))
-        .route("/logs/", get(no_system_logs))
-        .route("/logs/{*path}", get(no_system_logs));
+    let mut router =
+        Router::new().route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint));
+    let system_logs = if debugging_handlers { system_logs } else { SystemLogs::Off };
+    let system_logs = system_logs::router(system_logs, api.relays.clone());
     if debugging_handlers {
         router = router
             .route("/runningpods/", get(running_pods))
@@ -65,6 +66,12 @@ pub(super) fn router(api: Api, guard: Arc<Guard>, debugging_handlers: bool) -> R
         .merge(facts)
         .merge(stats)
         .merge(ui)
+        .merge(system_logs)
+}
+
+/// The paths behind the guard, which also what does not exist is.
+pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
+    router
         .fallback(health::not_found)
         .layer(middleware::from_fn(counted::count))
         .layer(middleware::from_fn_with_state(guard, guard::check))
@@ -114,10 +121,6 @@ fn sessions_routes() -> Router<Api> {
 
 async fn no_debugging() -> Refused {
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
-}
-
-async fn no_system_logs() -> Refused {
-    Refused::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.")
 }
 
 async fn no_checkpoint() -> Refused {
