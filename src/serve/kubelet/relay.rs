@@ -251,7 +251,7 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Carries bytes both ways until the runtime has sent its last one, or for a moment longer than the
-/// client has.
+/// client sends and the runtime reads.
 async fn carry(
     client: impl AsyncRead + AsyncWrite,
     runtime: impl AsyncRead + AsyncWrite,
@@ -260,9 +260,10 @@ async fn carry(
     let moved = AtomicBool::new(false);
     let ((from_client, to_client), (from_runtime, to_runtime)) = (split(client), split(runtime));
     let there = async {
-        copy(from_client, to_runtime, &moved).await?;
+        let copied = copy(from_client, to_runtime, &moved).await;
+        // A runtime that no longer reads may have sent why.
         sleep(last_bytes).await;
-        Ok(())
+        copied
     };
     let silent = async {
         loop {
@@ -359,6 +360,14 @@ mod tests {
         let mut text = String::new();
         near.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "bye");
+        // Also when the runtime has not read all that the client sent.
+        let (mut near, mut far) = start(LONG, LONG);
+        near.write_all(b"in").await.unwrap();
+        far.write_all(b"why").await.unwrap();
+        drop(far);
+        let mut text = String::new();
+        near.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "why");
         // The runtime sees that the client is done, and may answer.
         let (mut near, mut far) = start(LONG, SHORT);
         near.write_all(b"in").await.unwrap();
