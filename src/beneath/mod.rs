@@ -6,7 +6,8 @@
 //! also controls the number of entries, the length of their names and the depth of the tree:
 //! `walk` visits any tree in bounded memory and with few descriptors, `remove` deletes with it.
 //!
-//! Shared by the volumes, the log directories and the cgroups of pods. All functions block.
+//! Shared by the volumes, the log directories and the cgroups of pods, and by `nodelet cp`. All
+//! functions block.
 
 mod remove;
 #[cfg(test)]
@@ -134,6 +135,59 @@ fn make_directory(parent: BorrowedFd<'_>, name: &OsStr, mode: Mode) -> io::Resul
         Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Opens the directory that `relative` names below `base`, with `flags`. No symlink is followed, not
+/// even one that stays below `base`.
+///
+/// # Errors
+/// `ELOOP` or `ENOTDIR` at a symlink, `EXDEV` when the path leads out of `base`, and the usual ones.
+pub(crate) fn open_plain_directory(
+    base: BorrowedFd<'_>,
+    relative: &Path,
+    flags: OFlag,
+) -> io::Result<OwnedFd> {
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let flags = flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    match resolve_with(base, relative, flags, resolve) {
+        Err(Errno::ENOSYS) => {
+            Ok(openat(open_by_component(base, relative)?, ".", flags, Mode::empty())?)
+        }
+        result => Ok(result?),
+    }
+}
+
+/// As [`open_plain_directory`] with `O_PATH`, and makes the directories that don't exist, with
+/// `mode` as the umask permits.
+///
+/// # Errors
+/// As [`open_plain_directory`]; when a directory can't be made.
+pub(crate) fn make_plain_directories(
+    base: BorrowedFd<'_>,
+    relative: &Path,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let open = |base: BorrowedFd<'_>, path: &Path| open_plain_directory(base, path, OFlag::O_PATH);
+    match open(base, relative) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+        result => return result,
+    }
+    let mut current = open(base, Path::new("."))?;
+    for component in relative.components() {
+        let Component::Normal(name) = component else { return Err(Errno::EXDEV.into()) };
+        current = match open(current.as_fd(), Path::new(name)) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                match mkdirat(&current, name, mode) {
+                    Ok(()) | Err(Errno::EEXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                open(current.as_fd(), Path::new(name))?
+            }
+            result => result?,
+        };
+    }
+    Ok(current)
 }
 
 /// Opens a directory for listing, unless it is a symlink or a mount point.

@@ -244,3 +244,27 @@ fn every_directory_of_a_tree_is_visited_once() {
     assert_eq!(visited.len(), 1 + 2 * 3000);
     remove_tree(dir.path(), OsStr::new("d"), &mut whole()).map(drop).unwrap();
 }
+
+#[test]
+fn plain_directories_are_made_through_no_symlink() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("top");
+    fs::create_dir_all(top.join("real")).unwrap();
+    fs::write(top.join("file"), "").unwrap();
+    symlink("real", top.join("inside")).unwrap();
+    symlink("../..", top.join("outside")).unwrap();
+    let base = open_base(&top).unwrap();
+    let make = |path: &str| make_plain_directories(base.as_fd(), Path::new(path), Mode::S_IRWXU);
+    make("real/new/deep").unwrap();
+    make("").unwrap();
+    assert!(top.join("real/new/deep").is_dir());
+    for path in ["inside", "inside/new", "outside/new", "../new", "new/../../new", "/new", "file"] {
+        assert!(make(path).is_err(), "{path}");
+    }
+    assert!(!dir.path().join("new").exists() && !top.join("real/inside").exists());
+    let open = |path: &str| open_plain_directory(base.as_fd(), Path::new(path), OFlag::O_RDONLY);
+    open("real/new").unwrap();
+    for path in ["inside", "outside", "file", "none", ".."] {
+        assert!(open(path).is_err(), "{path}");
+    }
+}

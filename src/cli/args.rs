@@ -2,7 +2,7 @@
 //! come from the table in `config`.
 
 use clap::{Args, ValueEnum, ValueHint};
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// How a running agent is found.
 #[derive(Clone, Debug, Args)]
@@ -204,6 +204,26 @@ pub struct AttachArgs {
     /// Pass standard input on; the container needs `stdin: true`
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// How the agent is found.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// `nodelet cp SRC DST`
+#[derive(Clone, Debug, Args)]
+pub struct CpArgs {
+    /// What is copied: POD:PATH, NAMESPACE/POD:PATH or a local path
+    #[arg(value_name = "SRC", value_hint = ValueHint::AnyPath)]
+    pub source: OsString,
+    /// Where it is copied to: a local path if SRC is in a pod, and in a pod if SRC is a local path
+    #[arg(value_name = "DST", value_hint = ValueHint::AnyPath)]
+    pub destination: OsString,
+    /// Which pod is meant.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The container [default: the pod's first]
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub container: Option<String>,
     /// How the agent is found.
     #[command(flatten)]
     pub agent: AgentArgs,

@@ -18,12 +18,13 @@ use crate::{
     serve::ClientError,
 };
 use args::{
-    AttachArgs, CheckArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
+    AttachArgs, CheckArgs, CpArgs, EventsArgs, ExecArgs, ForgetArgs, LogsArgs, PortForwardArgs,
     RestartArgs, RetryArgs, StatusArgs, TopArgs,
 };
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 pub use run_args::RunArgs;
+use session::SessionError;
 use std::{
     error::Error,
     ffi::{OsStr, OsString},
@@ -57,6 +58,7 @@ Examples:
   nodelet events -f               what happens, as it happens
   nodelet logs web -f             follow its log
   nodelet exec -it web -- sh      a shell in its first container
+  nodelet cp web:/etc/hosts .     copy a file from it
   nodelet restart web             restart its containers
   nodelet run --help              every flag of the agent
 
@@ -100,6 +102,9 @@ enum Command {
     /// Connect to the input and output of a container's own process
     #[command(after_help = ATTACH_HELP)]
     Attach(AttachArgs),
+    /// Copy files and directories from and to a container
+    #[command(after_help = CP_HELP)]
+    Cp(CpArgs),
     /// Carry connections to ports of this machine to ports of a pod
     #[command(after_help = FORWARD_HELP)]
     PortForward(PortForwardArgs),
@@ -175,6 +180,19 @@ What the container wrote before is in nodelet logs.
 Examples:
   nodelet attach web              what its first container writes from now on
   nodelet attach -i console       type into it";
+
+const CP_HELP: &str = "\
+PATH in a container may be relative to its working directory. The image must contain tar. A local path with \
+a colon is written as ./a:b or as an absolute path.
+
+If DST is an existing directory or ends with '/', SRC is copied into it under its own name. \
+Otherwise DST is the new name. Links and special files in a container are not copied: a warning names each.
+
+Examples:
+  nodelet cp web:/etc/nginx/nginx.conf .      a file from the container
+  nodelet cp web:/var/lib/app ./backup        a directory
+  nodelet cp site web:/srv/ -c proxy          a directory into another container of the pod
+  nodelet cp my.conf shop/web:/etc/app.conf   a file under another name";
 
 const FORWARD_HELP: &str = "\
 Goes on until it is stopped (Ctrl-C). The pod's port may listen on its loopback address alone.
@@ -279,6 +297,7 @@ where
         Command::Logs(args) => wait_for(logs::run(args)),
         Command::Exec(args) => wait_for(session::exec(args)),
         Command::Attach(args) => wait_for(session::attach(args)),
+        Command::Cp(args) => wait_for(session::cp(args)),
         Command::PortForward(args) => wait_for(session::port_forward(args)),
         Command::Restart(args) => wait_for(ask::restart(args)),
         Command::Retry(args) => wait_for(ask::retry(args)),
@@ -326,12 +345,14 @@ fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::from(EXIT_FAILURE)
 }
 
-/// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure. An agent that
-/// went away is one.
+/// Whether the reader of our output went away (`nodelet status | head -1`), which is no failure. An agent or a
+/// session that went away is one.
 fn broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(inner) = cause {
-        if inner.is::<ClientError>() {
+        let session = inner.downcast_ref();
+        let is_session = matches!(session, Some(SessionError::Broke(_) | SessionError::Copy(_)));
+        if is_session || inner.is::<ClientError>() {
             return false;
         }
         if inner.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
@@ -387,6 +408,16 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_our_own_reader_may_go_away() {
+        let error = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(broken_pipe(&SessionError::Terminal(error())));
+        assert!(!broken_pipe(&SessionError::Broke(error())));
+        let path = PathBuf::from("file");
+        let copy = session::CopyError::Write { path, source: error() };
+        assert!(!broken_pipe(&SessionError::Copy(copy)));
     }
 
     #[test]

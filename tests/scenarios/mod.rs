@@ -17,6 +17,7 @@ pub mod asked;
 pub mod asks;
 pub mod chaos;
 pub mod confinement;
+pub mod copies;
 pub mod credential_providers;
 pub mod daemon;
 pub mod damage;
@@ -269,6 +270,8 @@ macro_rules! real_scenarios {
             usage::what_a_pod_uses_is_measured,
             usage::the_machine_and_its_images_are_read,
             usage::a_stopped_shim_leaves_one_layer_unmeasured,
+            copies::files_are_copied_both_ways,
+            copies::a_hostile_archive_stays_in_its_destination,
         }
     };
 }

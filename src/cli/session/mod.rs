@@ -1,47 +1,33 @@
-//! `nodelet exec`, `attach` and `port-forward`: sessions with a pod over the local socket.
+//! `nodelet exec`, `attach`, `cp` and `port-forward`: sessions with a pod over the local socket.
 //!
 //! ```text
 //!  this command ── SPDY/3.1 over the local socket ──► agent ──► the runtime's streaming server
 //! ```
 
+mod carry;
+mod cp;
 mod forward;
 mod spdy;
 mod terminal;
 
+pub(super) use cp::{CopyError, cp};
 pub(super) use forward::port_forward;
 
 use super::{
-    EXIT_FAILURE, EXIT_NO_AGENT,
+    EXIT_NO_AGENT,
     args::{AgentArgs, AttachArgs, ExecArgs, NamespaceArgs},
     status::{SelectError, Wanted, reach},
 };
 use crate::{
-    model::{PodKey, PodView, from_json, k8s},
-    serve::{Client, ClientError, Upgraded},
+    model::{PodKey, PodView, k8s},
+    serve::{Client, ClientError},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use spdy::{Frame, Frames, Sender, StreamId, data};
-use std::{
-    fmt::Write as _,
-    future::pending,
-    io::{self, Read as _},
-    process::ExitCode,
-    thread,
-};
-use terminal::RawMode;
+use carry::{Ends, Input, Output};
+use std::{fmt::Write as _, io, process::ExitCode};
 use thiserror::Error;
-use tokio::{
-    io::{AsyncWriteExt as _, split},
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
 
 /// What the streams of a session are, in Kubernetes' words.
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// Frames that wait to be sent.
-const QUEUE: usize = 4;
-/// Bytes of standard input that are sent at a time.
-const INPUT: usize = 16 << 10;
 
 /// Why there is no session, or how it has failed.
 #[derive(Debug, Error)]
@@ -62,6 +48,12 @@ pub(super) enum SessionError {
     Failed(String),
     #[error("the container runtime ended the session before it told how the command ended")]
     Unfinished,
+    #[error("the session ended because this end of it was closed")]
+    Closed,
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     #[error("{0:?} is no port: expected PORT, LOCAL:PORT or :PORT")]
     NoPort(String),
     #[error("can't listen on {address}")]
@@ -93,15 +85,8 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode, SessionError> {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     let container = container(&found.view, args.container.as_deref())?;
-    let wants = Wants { stdin: args.stdin, tty: args.tty };
-    let mut path = found.path("exec", &container);
-    wants.put(&mut path);
-    for word in &args.command {
-        // Writing to a String can't fail.
-        write!(path, "&command={}", encoded(word)).ok();
-    }
-    let stream = found.client.upgrade("/exec", &path, PROTOCOL).await?;
-    wants.run(stream).await
+    let ends = Ends { input: own_input(args.stdin), output: Output::Own, tty: args.tty };
+    Ok(found.exec(&container, &args.command, ends).await?.into())
 }
 
 pub(super) async fn attach(args: AttachArgs) -> Result<ExitCode, SessionError> {
@@ -112,14 +97,35 @@ pub(super) async fn attach(args: AttachArgs) -> Result<ExitCode, SessionError> {
     // As its specification says: the runtime has made the terminal, or has not.
     let own = containers(&found.view).find(|one| one.name == container);
     let tty = own.and_then(|one| one.tty) == Some(true);
-    let wants = Wants { stdin: args.stdin, tty };
+    let ends = Ends { input: own_input(args.stdin), output: Output::Own, tty };
     let mut path = found.path("attach", &container);
-    wants.put(&mut path);
+    ends.put(&mut path);
     let stream = found.client.upgrade("/attach", &path, PROTOCOL).await?;
-    wants.run(stream).await
+    Ok(ends.run(stream).await?.into())
+}
+
+fn own_input(wanted: bool) -> Input {
+    if wanted { Input::Own } else { Input::None }
 }
 
 impl Found {
+    /// Runs a command in a container, and gives its exit code.
+    async fn exec<S: AsRef<str>>(
+        &self,
+        container: &str,
+        command: &[S],
+        ends: Ends,
+    ) -> Result<u8, SessionError> {
+        let mut path = self.path("exec", container);
+        ends.put(&mut path);
+        for word in command {
+            // Writing to a String can't fail.
+            write!(path, "&command={}", encoded(word.as_ref())).ok();
+        }
+        let stream = self.client.upgrade("/exec", &path, PROTOCOL).await?;
+        ends.run(stream).await
+    }
+
     fn path(&self, what: &str, container: &str) -> String {
         let key = &self.view.key;
         format!("/{what}/{}/{}/{container}?output=1", key.namespace, key.name)
@@ -161,177 +167,6 @@ fn encoded(text: &str) -> String {
     })
 }
 
-/// Which streams a session has besides standard output.
-#[derive(Clone, Copy, Debug)]
-struct Wants {
-    stdin: bool,
-    tty: bool,
-}
-
-/// The streams of a session.
-struct Streams {
-    error: StreamId,
-    stdin: Option<StreamId>,
-    stdout: StreamId,
-    stderr: Option<StreamId>,
-    resize: Option<StreamId>,
-}
-
-impl Wants {
-    fn put(self, path: &mut String) {
-        if self.stdin {
-            path.push_str("&input=1");
-        }
-        path.push_str(if self.tty { "&tty=1" } else { "&error=1" });
-    }
-
-    /// Carries standard input and output until the session ends.
-    async fn run(self, stream: Upgraded) -> Result<ExitCode, SessionError> {
-        let mut frames = Vec::new();
-        let mut sender = Sender::default();
-        let mut begin = |kind: &str| {
-            let (id, frame) = sender.begin(&[("streamtype", kind)]);
-            frames.extend(frame);
-            id
-        };
-        let streams = Streams {
-            error: begin("error"),
-            stdin: self.stdin.then(|| begin("stdin")),
-            stdout: begin("stdout"),
-            stderr: (!self.tty).then(|| begin("stderr")),
-            resize: self.tty.then(|| begin("resize")),
-        };
-        let raw = if self.tty && self.stdin { RawMode::enter()? } else { None };
-        let (from, mut to) = split(stream);
-        let (queue, mut queued) = mpsc::channel::<Vec<u8>>(QUEUE);
-        let sending = async {
-            to.write_all(&frames).await?;
-            while let Some(frame) = queued.recv().await {
-                to.write_all(&frame).await?;
-            }
-            pending::<io::Result<ExitCode>>().await
-        };
-        let input = carry_input(streams.stdin, queue.clone());
-        let sizes = carry_sizes(streams.resize, queue.clone());
-        let output = carry_output(Frames::new(from), &streams, queue);
-        // Cancel-safe: the session is over when one of them ends.
-        let ended = tokio::select! {
-            ended = output => ended,
-            broke = sending => broke.map_err(SessionError::Broke),
-            failed = input => Err(failed.into()),
-            failed = sizes => Err(failed.into()),
-        };
-        drop(raw);
-        ended
-    }
-}
-
-/// Sends standard input until its end. It returns only with an error.
-async fn carry_input(to: Option<StreamId>, queue: mpsc::Sender<Vec<u8>>) -> io::Error {
-    let Some(to) = to else { return pending().await };
-    let (read, mut input) = mpsc::channel::<io::Result<Vec<u8>>>(1);
-    // Reading blocks, also when the session is over. The thread ends with this process.
-    thread::spawn(move || {
-        let mut buffer = vec![0; INPUT];
-        loop {
-            let part = io::stdin().read(&mut buffer).map(|length| buffer[..length].to_vec());
-            let ended = part.as_ref().map_or(true, Vec::is_empty);
-            if read.blocking_send(part).is_err() || ended {
-                return;
-            }
-        }
-    });
-    while let Some(part) = input.recv().await {
-        match part {
-            Ok(part) => {
-                let last = part.is_empty();
-                if queue.send(data(to, &part, last)).await.is_err() || last {
-                    break;
-                }
-            }
-            Err(error) => return error,
-        }
-    }
-    pending().await
-}
-
-/// Sends the size of the terminal whenever it changes. It returns only with an error.
-async fn carry_sizes(to: Option<StreamId>, queue: mpsc::Sender<Vec<u8>>) -> io::Error {
-    let Some(to) = to else { return pending().await };
-    let mut changes = match signal(SignalKind::window_change()) {
-        Ok(changes) => changes,
-        Err(error) => return error,
-    };
-    loop {
-        if let Some(size) = terminal::size()
-            && queue.send(data(to, &size, false)).await.is_err()
-        {
-            return pending().await;
-        }
-        if changes.recv().await.is_none() {
-            return pending().await;
-        }
-    }
-}
-
-/// Prints what comes until the session ends, and says how it has ended.
-async fn carry_output(
-    mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
-    streams: &Streams,
-    queue: mpsc::Sender<Vec<u8>>,
-) -> Result<ExitCode, SessionError> {
-    let mut told = Vec::new();
-    let mut open: Vec<StreamId> =
-        [Some(streams.error), Some(streams.stdout), streams.stderr].into_iter().flatten().collect();
-    while !open.is_empty() {
-        match frames.next().await.map_err(SessionError::Broke)? {
-            Some(Frame::Data { id, bytes, last }) => {
-                if id == streams.error {
-                    told.extend_from_slice(&bytes);
-                } else if id == streams.stdout {
-                    write_to(io::stdout(), &bytes)?;
-                } else if Some(id) == streams.stderr {
-                    write_to(io::stderr(), &bytes)?;
-                }
-                if last {
-                    open.retain(|one| *one != id);
-                }
-            }
-            Some(Frame::Reset(id)) => open.retain(|one| *one != id),
-            // Whoever is busy with other frames answers a later one.
-            Some(Frame::Ping(frame)) => drop(queue.try_send(frame)),
-            Some(Frame::GoAway | Frame::Other) => {}
-            None => break,
-        }
-    }
-    outcome(&told)
-}
-
-fn write_to(mut to: impl io::Write, bytes: &[u8]) -> io::Result<()> {
-    to.write_all(bytes)?;
-    to.flush()
-}
-
-/// How a command has ended, by what came on the error stream: a `Status`.
-fn outcome(told: &[u8]) -> Result<ExitCode, SessionError> {
-    if told.is_empty() {
-        return Err(SessionError::Unfinished);
-    }
-    let Ok(status) = from_json::<Status>(told) else {
-        return Err(SessionError::Failed(String::from_utf8_lossy(told).into_owned()));
-    };
-    if status.status.as_deref() == Some("Success") {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if status.reason.as_deref() == Some("NonZeroExitCode") {
-        let mut causes = status.details.iter().flat_map(|d| d.causes.iter().flatten());
-        let code = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"));
-        let code = code.and_then(|cause| cause.message.as_deref()?.parse::<u8>().ok());
-        return Ok(ExitCode::from(code.unwrap_or(EXIT_FAILURE)));
-    }
-    Err(SessionError::Failed(status.message.unwrap_or_default()))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -342,19 +177,5 @@ mod tests {
     fn words_are_percent_encoded() {
         assert_eq!(encoded("ls-l_~."), "ls-l_~.");
         assert_eq!(encoded("a b&c=ü\n"), "a%20b%26c%3D%C3%BC%0A");
-    }
-
-    #[test]
-    fn a_status_is_an_exit_code() {
-        let code = |text: &str| outcome(text.as_bytes()).map(|code| format!("{code:?}"));
-        let exit = |code: u8| format!("{:?}", ExitCode::from(code));
-        assert_eq!(code(r#"{"status":"Success"}"#).unwrap(), exit(0));
-        let seven = r#"{"status":"Failure","reason":"NonZeroExitCode","message":"exit 7",
-            "details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
-        assert_eq!(code(seven).unwrap(), exit(7));
-        let failed = code(r#"{"status":"Failure","reason":"InternalError","message":"no shell"}"#);
-        assert_eq!(failed.unwrap_err().to_string(), "no shell");
-        assert_eq!(code("plain words").unwrap_err().to_string(), "plain words");
-        assert!(matches!(outcome(b""), Err(SessionError::Unfinished)));
     }
 }
