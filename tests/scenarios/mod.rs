@@ -295,6 +295,7 @@ macro_rules! containerd_scenarios {
             sessions::a_command_runs_in_a_container,
             sessions::a_session_goes_with_its_client_and_its_container,
             sessions::ports_of_a_pod_are_reached,
+            sessions::many_streams_leave_nothing_behind,
             stats::statistics_tell_what_a_pod_uses,
         }
     };

@@ -180,3 +180,59 @@ pub fn ports_of_a_pod_are_reached(kind: Kind) {
     client.wait().unwrap();
     world.finish();
 }
+
+/// 200 streams at a time, of which half are cut in the middle.
+pub fn many_streams_leave_nothing_behind(kind: Kind) {
+    const STREAMS: usize = 200;
+    let world = World::start(kind);
+    // It sends each line back, for as long as the client stays.
+    let serves = "exec nc -ll -p 8080 -e cat";
+    world.drop_pod(
+        &Pod::running("echo")
+            .set("containers/0/image", BUSYBOX)
+            .set("containers/0/command", json!(["sh", "-c", serves])),
+    );
+    world.wait_running("echo");
+    let mut client = world.agent.cli_started(&["port-forward", "echo", ":8080"]);
+    let mut told = String::new();
+    BufReader::new(client.stdout.as_mut().unwrap()).read_line(&mut told).unwrap();
+    let address = told.split(' ').nth(2).unwrap().to_owned();
+    let open = |number: usize| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        writeln!(stream, "{number}").unwrap();
+        let mut answer = String::new();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        reader.read_line(&mut answer).map(|_| (answer == format!("{number}\n")).then_some(stream))
+    };
+    let answered = || open(0).ok().flatten();
+    drop(wait_until("the server answers", SOON, answered, Option::is_some));
+    let usage = || world.agent.usage();
+    let before = usage();
+    let mut anon_kib = Vec::new();
+    for _ in 0..3 {
+        let streams: Vec<TcpStream> =
+            (0..STREAMS).map(|number| open(number).unwrap().expect("its own answer")).collect();
+        let during = usage();
+        assert!(during.fds >= before.fds + STREAMS as u64, "{before:?} {during:?}");
+        assert!(world.agent.cli(&["status"]).status.success());
+        for (number, stream) in streams.into_iter().enumerate() {
+            if number % 2 == 0 {
+                // The client's end is reset, not closed.
+                nix::sys::socket::setsockopt(
+                    &stream,
+                    nix::sys::socket::sockopt::Linger,
+                    &nix::libc::linger { l_onoff: 1, l_linger: 0 },
+                )
+                .unwrap();
+            }
+        }
+        wait_until("streams are closed", SOON, || usage().fds, |n| *n < before.fds + 10);
+        anon_kib.push(usage().anon_kib);
+    }
+    // The heap has grown to what so many streams need, and grows no further.
+    assert!(anon_kib[2] <= anon_kib[1] + 512, "{anon_kib:?} KiB");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    world.finish();
+}
