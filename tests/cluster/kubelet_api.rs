@@ -23,7 +23,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -573,6 +573,39 @@ fn logs_of_the_system_are_served_where_that_is_switched_on() {
     assert!(flags.text.contains("\nauthorization-mode=AlwaysAllow\n"), "{}", flags.text);
     let status = get("/statusz");
     assert!(status.text.contains("\nKubelet version: v1.36."), "{}", status.text);
+}
+
+#[test]
+fn the_end_of_a_huge_log_is_sent_without_reading_it() {
+    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
+    let world = alone(&serving_authority, &clients, "");
+    let known = clients.client("jane", &[], Validity::Long);
+    let client = Client::new(api(&world), &serving_authority, Some(&known));
+    world.drop_pod(&Pod::running("web"));
+    let uid = world.wait_running("web").pod("web").unwrap().uid.clone();
+    let dir = world.agent.pod_logs().join(format!("default_{}_{uid}/main", full_name("web")));
+    fs::create_dir_all(&dir).unwrap();
+    // 10 GiB, of which only the end takes room.
+    let mut log = fs::File::create(dir.join("0.log")).unwrap();
+    log.set_len(10 << 30).unwrap();
+    log.seek(SeekFrom::End(0)).unwrap();
+    let lines = (0..1000).map(|n| format!("2026-11-26T10:00:00.000000000Z stdout F line {n}\n"));
+    log.write_all(format!("\n{}", lines.collect::<String>()).as_bytes()).unwrap();
+    let read = || {
+        let io = fs::read_to_string(format!("/proc/{}/io", world.agent.pid())).unwrap();
+        let bytes = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
+        bytes.parse::<u64>().unwrap()
+    };
+    wait_served(&client);
+    let before = read();
+    let path = format!("/containerLogs/default/{}/main?tailLines=10", full_name("web"));
+    let answer = client.send(Method::GET, &path, None).unwrap();
+    let last: String = (990..1000).map(|n| format!("line {n}\n")).collect();
+    assert_eq!((answer.status, answer.text), (200, last.clone()));
+    let bytes = read() - before;
+    assert!(bytes < 4 << 20, "{bytes} bytes were read");
+    let printed = world.agent.cli(&["logs", "web", "--tail", "10"]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), last);
 }
 
 #[test]
