@@ -4,7 +4,7 @@
 //!
 //! A program is not trusted to end or to print little. It runs without a shell, in a process group
 //! of its own, which is killed when the program takes too long, prints too much, or is not waited
-//! for any more. What it prints to standard output is never logged.
+//! for any more. What a plugin prints to standard output is never logged.
 
 use crate::blocking::Pool;
 use nix::{
@@ -20,7 +20,7 @@ use std::{
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
@@ -117,19 +117,35 @@ struct Running {
     child: Child,
 }
 
-/// What a program prints, while it runs. Dropping it kills the program and its children.
-pub struct Output {
+/// What a program prints, while it runs. It has no limit and no deadline: whoever reads has them.
+/// Dropping it kills the program and its children.
+pub struct ProgramOutput {
     from: ChildStdout,
-    _running: Running,
+    errors: Option<ChildStderr>,
+    running: Running,
 }
 
-impl Output {
-    /// Reads some bytes of its standard output; none at the end.
+impl ProgramOutput {
+    /// Reads some bytes of its standard output; none when it has ended well.
+    ///
+    /// # Errors
+    /// It has failed: the error has the beginning of its standard error.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// Nothing of the output is lost.
     pub async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.from.read(bytes).await
+        let length = self.from.read(bytes).await?;
+        if length > 0 {
+            return Ok(length);
+        }
+        let mut said = Said::default();
+        listen(self.errors.take(), &mut said.0).await;
+        let status = self.running.child.wait().await?;
+        self.running.group.0 = None;
+        if status.success() {
+            return Ok(0);
+        }
+        Err(io::Error::other(ProgramFailure::Failed(status, said)))
     }
 }
 
@@ -137,11 +153,15 @@ impl Output {
 ///
 /// # Errors
 /// It can't be started.
-pub async fn output(command: Program, pool: &'static Pool) -> io::Result<Output> {
-    let started = pool.run(move || start(&command, Stdio::null(), StandardError::Dropped)).await;
+///
+/// # Cancel safety
+/// Dropping it kills the program.
+pub async fn output(command: Program, pool: &'static Pool) -> io::Result<ProgramOutput> {
+    let started = pool.run(move || start(&command, Stdio::null(), StandardError::Shown)).await;
     let mut running = started.map_err(io::Error::other).flatten()?;
-    let from = running.child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok(Output { from, _running: running })
+    let Child { stdout, stderr, .. } = &mut running.child;
+    let (from, errors) = (stdout.take().ok_or(io::ErrorKind::BrokenPipe)?, stderr.take());
+    Ok(ProgramOutput { from, errors, running })
 }
 
 /// Runs a program with `input` on its standard input, and gives what it prints. Its file system may
@@ -355,6 +375,22 @@ mod tests {
         for pid in std::fs::read_to_string(&file).unwrap().split_whitespace() {
             wait_gone(pid).await;
         }
+    }
+
+    #[tokio::test]
+    async fn long_output_is_read_while_the_program_runs() {
+        let mut bytes = [0; 100];
+        let mut endless = output(command("yes"), &REGISTRIES).await.unwrap();
+        assert!(endless.read(&mut bytes).await.unwrap() > 0);
+        drop(endless);
+        let failing = output(command("echo out; echo why >&2; exit 3"), &REGISTRIES);
+        let mut failing = failing.await.unwrap();
+        assert_eq!(failing.read(&mut bytes).await.unwrap(), 4);
+        let error = failing.read(&mut bytes).await.unwrap_err().to_string();
+        assert_eq!(error, "failed (exit status: 3): why");
+        let mut short = output(command("echo out"), &REGISTRIES).await.unwrap();
+        assert_eq!(short.read(&mut bytes).await.unwrap(), 4);
+        assert_eq!(short.read(&mut bytes).await.unwrap(), 0);
     }
 
     #[tokio::test]

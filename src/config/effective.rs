@@ -4,7 +4,7 @@
 use super::{GivenFlag, fields::KUBELET, tree::Tree};
 use crate::{
     document::{Field, Support, Type},
-    model::{format_duration, parse_duration},
+    model::{format_duration, parse_duration, without_secrets},
 };
 use serde_json::{Map, Value as Json};
 
@@ -19,6 +19,7 @@ pub fn given_flags(flags: &[GivenFlag]) -> String {
         let name = given.flag.name;
         given.values.iter().map(move |value| match name {
             "manifest-url-header" => format!("{name}={MASK}\n"),
+            "manifest-url" => format!("{name}={}\n", without_secrets(value)),
             _ => format!("{name}={value}\n"),
         })
     });
@@ -85,7 +86,26 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::super::parse_and_validate;
+    use super::{GivenFlag, given_flags};
     use serde_json::json;
+
+    #[test]
+    fn flags_are_shown_without_secrets() {
+        let given = |name: &str, value: &str| {
+            let flag = crate::config::flags().iter().find(|flag| flag.name == name).unwrap();
+            GivenFlag { flag, values: vec![value.to_owned()] }
+        };
+        let flags = [
+            given("manifest-url", "https://jane:secret@example.com/pods?token=secret"),
+            given("manifest-url-header", "Authorization:secret"),
+            given("root-dir", "/var/lib/kubelet"),
+        ];
+        assert_eq!(
+            given_flags(&flags),
+            "manifest-url=https://example.com/pods\nmanifest-url-header=<masked>\n\
+             root-dir=/var/lib/kubelet\n"
+        );
+    }
 
     #[test]
     fn defaults_are_filled_in_and_secrets_are_masked() {

@@ -650,9 +650,10 @@ pub(super) const KUBELET: &[Field] = &[
         "the agent reads a signal more often the closer it is to its threshold",
     ),
     yes("logging", Object(LOGGING), "the agent's own log"),
-    differs(
+    differs_with(
         "enableSystemLogHandler",
         Bool,
+        &default("false"),
         "`true`: the HTTPS API serves files of /var/log below `/logs/`. Off by default; the kubelet's default is on",
     ),
     yes(

@@ -4,6 +4,7 @@ use super::error::host_and_port;
 use crate::model::k8s;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 /// A GET request.
 #[derive(Clone, Debug)]
@@ -72,20 +73,24 @@ impl HttpGet {
     }
 }
 
+/// What URLs do not allow.
+const FORBIDDEN: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
 /// A part of a URL that can be sent: it ends before a fragment, and what URLs do not allow is
 /// escaped.
 pub(super) fn escaped(text: &str) -> String {
     let text = text.split('#').next().unwrap_or_default();
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0..=0x20 | 0x7f.. => {
-                escaped.push_str(&format!("%{byte:02X}"));
-            }
-            _ => escaped.push(char::from(byte)),
-        }
-    }
-    escaped
+    utf8_percent_encode(text, FORBIDDEN).to_string()
 }
 
 /// The number of a port that is given as a number, as the name of a port of the container, or as a

@@ -32,6 +32,7 @@ mod shutdown;
 mod stats;
 mod system_logs;
 mod time;
+mod url;
 mod usage;
 mod view;
 
@@ -75,6 +76,7 @@ pub use stats::{
 };
 pub use system_logs::SystemLogs;
 pub use time::Now;
+pub use url::without_secrets;
 pub use usage::{
     CgroupDirs, ContainerUse, DiskLayout, PartlyMeasured, PodUse, Space, VolumePlace, VolumeUse,
 };

@@ -6,6 +6,7 @@ use super::{
     output::Output,
     reader::Reader,
 };
+use crate::model::without_secrets;
 use crate::{
     blocking::SOURCES,
     clock,
@@ -195,19 +196,6 @@ impl UrlSource {
             Err(crashed) => panic!("{crashed}"),
         }
     }
-}
-
-/// A URL without its query, fragment and user name: each may carry a token.
-fn without_secrets(url: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let url = url.get(..end).unwrap_or_default();
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = match rest.find('/') {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
 }
 
 fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Bytes>>, UrlError> {

@@ -28,9 +28,9 @@ impl Facts {
                     @if let Some(up) = up { ", up " (up) }
                 }
                 p class="time" id="time" { (format!("{:.0}", self.now)) }
-                p class="used" {
-                    "CPU " (cpu(used, self.history.of_node()))
-                    "Memory " (memory(used, self.history.of_node()))
+                p {
+                    span class="use" { "CPU " (cpu(used, self.history.of_node())) }
+                    span class="use" { "Memory " (memory(used, self.history.of_node())) }
                 }
                 @if troubles.is_empty() {
                     p class="good" { "Everything runs as it should." }

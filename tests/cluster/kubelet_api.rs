@@ -527,6 +527,23 @@ fn alone_a_client_certificate_is_required() {
     wait_until("the client is a stranger now", SOON, || served(&renewed), |status| *status == 401);
 }
 
+/// A directory below /var/log, which goes with this.
+struct SystemLogDir(PathBuf);
+
+impl SystemLogDir {
+    fn make(name: &str) -> Self {
+        let dir = Path::new("/var/log").join(name);
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for SystemLogDir {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
 #[test]
 fn logs_of_the_system_are_served_where_that_is_switched_on() {
     let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
@@ -534,34 +551,36 @@ fn logs_of_the_system_are_served_where_that_is_switched_on() {
     let known = clients.client("jane", &[], Validity::Long);
     let client = Client::new(api(&world), &serving_authority, Some(&known));
     wait_served(&client);
-    let name = format!("of{}.log", world.slot.dir().display()).replace('/', "-");
-    let file = Path::new("/var/log").join(&name);
-    let (text, service) = ("a line\n".repeat(20_000), name.strip_suffix(".log").unwrap());
-    let link = file.with_extension("link");
-    fs::write(&file, &text).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+    let service = format!("of{}", world.slot.dir().display()).replace('/', "-");
+    let dir = SystemLogDir::make(&service);
+    let text = "a line\n".repeat(20_000);
+    fs::write(dir.0.join(format!("{service}.log")), &text).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", dir.0.join("outside")).unwrap();
+    std::os::unix::fs::symlink(&dir.0, dir.0.join("inside")).unwrap();
     let get = |path: &str| client.send(Method::GET, path, None).unwrap();
-    let (listed, whole) = (get("/logs/"), get(&format!("/logs/{name}")));
-    let (asked, of_service) =
-        (get(&format!("/logs/?query=/{name}")), get(&format!("/logs/?query={service}")));
-    let led_out = get(&format!("/logs/{}", link.file_name().unwrap().display()));
-    fs::remove_file(&file).unwrap();
-    fs::remove_file(&link).unwrap();
-    assert!(listed.text.contains(&format!("<a href=\"{name}\">")), "{}", listed.text);
-    for answer in [whole, asked, of_service] {
-        assert!(answer.status == 200 && answer.text == text, "{}", answer.status);
+    let listed = get(&format!("/logs/{service}/"));
+    assert!(listed.text.contains(&format!("<a href=\"{service}.log\">")), "{}", listed.text);
+    for path in [
+        format!("/logs/{service}/{service}.log"),
+        format!("/logs/{service}/inside/{service}.log"),
+        format!("/logs/?query=/{service}/{service}.log"),
+        format!("/logs/?query={service}"),
+    ] {
+        let answer = get(&path);
+        assert!(answer.status == 200 && answer.text == text, "{path}: {}", answer.status);
     }
-    assert_eq!(led_out.status, 404, "{}", led_out.text);
+    assert_eq!(get(&format!("/logs/{service}")).status, 301);
+    assert_eq!(get(&format!("/logs/{service}/outside")).status, 404);
     for (path, expected) in [
-        ("/logs/apt", 301),
-        ("/logs/apt/", 200),
+        ("/logs/", 200),
         ("/logs/../../etc/passwd", 404),
         ("/logs/..%2f..%2fetc/passwd", 404),
+        ("/logs/./", 404),
         ("/logs//etc/passwd", 404),
         ("/logs/?query=no-such-service", 404),
         ("/logs/?query=/no/such/file", 404),
         ("/logs/?query=/../../etc/passwd", 404),
-        ("/logs/?query=--root%3D/etc", 404),
+        ("/logs/?query=--root%3Detc", 406),
         ("/logs/?query=a&tailLines=many", 400),
         ("/logs/?query=*", 406),
     ] {

@@ -273,19 +273,25 @@ fn the_journal_is_read_over_the_api(node: &Node, cluster: &Cluster) {
     for (file, place) in [(certificate, "/run/admin.crt"), (key, "/run/admin.key")] {
         node.write(place, &fs::read_to_string(file).unwrap());
     }
-    let get = |path: &str| {
-        node.sh(&format!(
+    let raw = |path: &str| {
+        format!(
             "kubectl --server=https://127.0.0.1:10250 --insecure-skip-tls-verify \
-             --client-certificate=/run/admin.crt --client-key=/run/admin.key get --raw '{path}'"
-        ))
+             --client-certificate=/run/admin.crt --client-key=/run/admin.key get --raw '{path}' 2>&1"
+        )
     };
+    let get = |path: &str| node.sh(&raw(path));
     let of_agent = get("/logs/?query=kubelet&tailLines=3");
     let lines: Vec<&str> = of_agent.lines().collect();
     assert!(lines.len() == 3 && lines.iter().all(|line| line.contains(" nodelet[")), "{of_agent}");
     let started = get("/logs/?query=kubelet&query=containerd&boot=0&pattern=(?i)started");
     assert!(started.contains("Started kubelet.service"), "{started}");
+    let ever =
+        get("/logs/?query=kubelet&sinceTime=2020-01-01T00:00:00Z&untilTime=2037-01-01T00:00:00Z");
+    assert!(ever.contains("Started kubelet.service"), "{ever}");
     let later = get("/logs/?query=kubelet&sinceTime=2037-01-01T00:00:00Z");
     assert!(!later.contains("nodelet["), "{later}");
+    let wrong = node.run(&raw("/logs/?query=kubelet&pattern=["));
+    assert!(wrong.output.contains("failed (exit status: 1)"), "{}", wrong.output);
 }
 
 fn an_agent_that_restarts_is_the_same_node(

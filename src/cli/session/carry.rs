@@ -36,7 +36,7 @@ const LAST_FRAMES: Duration = Duration::from_secs(10);
 const LINE: usize = 4 << 10;
 
 /// Where the standard input of a session comes from.
-pub(super) enum Input {
+pub(super) enum InputEnd {
     None,
     /// This process' own.
     Own,
@@ -46,7 +46,7 @@ pub(super) enum Input {
 }
 
 /// Where the output of a session goes.
-pub(super) enum Output {
+pub(super) enum OutputEnd {
     /// As it is to this process' own standard output and standard error.
     Own,
     /// Standard output goes to a thread, if one wants it; a channel that it has closed ends the
@@ -63,14 +63,14 @@ pub(super) enum Messages {
 
 /// The ends of a session on this side.
 pub(super) struct Ends {
-    pub(super) input: Input,
-    pub(super) output: Output,
+    pub(super) input: InputEnd,
+    pub(super) output: OutputEnd,
     /// The command has a terminal. Its standard error is then its standard output.
     pub(super) tty: bool,
 }
 
 /// The streams of a session.
-struct Streams {
+struct SessionStreams {
     error: StreamId,
     stdin: Option<StreamId>,
     stdout: StreamId,
@@ -89,8 +89,8 @@ impl Ends {
 
     fn has_input(&self) -> bool {
         match self.input {
-            Input::None => false,
-            Input::Own | Input::Parts(_) => true,
+            InputEnd::None => false,
+            InputEnd::Own | InputEnd::Parts(_) => true,
         }
     }
 
@@ -103,7 +103,7 @@ impl Ends {
             frames.extend(frame);
             id
         };
-        let streams = Streams {
+        let streams = SessionStreams {
             error: begin("error"),
             stdin: self.has_input().then(|| begin("stdin")),
             stdout: begin("stdout"),
@@ -153,14 +153,14 @@ async fn send(
 
 /// Sends standard input until its end. It returns only with an error.
 async fn carry_input(
-    from: Input,
+    from: InputEnd,
     to: Option<StreamId>,
     queue: mpsc::Sender<Vec<u8>>,
 ) -> SessionError {
     let mut parts = match from {
-        Input::None => return pending().await,
-        Input::Own => read_own_input(),
-        Input::Parts(parts) => parts,
+        InputEnd::None => return pending().await,
+        InputEnd::Own => read_own_input(),
+        InputEnd::Parts(parts) => parts,
     };
     let Some(to) = to else { return pending().await };
     loop {
@@ -216,9 +216,9 @@ async fn carry_sizes(to: Option<StreamId>, queue: mpsc::Sender<Vec<u8>>) -> io::
 /// Passes on what comes until the session ends, and gives the command's exit code.
 async fn carry_output(
     mut frames: Frames<impl AsyncRead + Unpin>,
-    streams: &Streams,
+    streams: &SessionStreams,
     queue: mpsc::Sender<Vec<u8>>,
-    mut output: Output,
+    mut output: OutputEnd,
 ) -> Result<u8, SessionError> {
     let mut told = Vec::new();
     let mut open: Vec<StreamId> =
@@ -253,7 +253,7 @@ async fn carry_output(
     outcome(&told)
 }
 
-impl Output {
+impl OutputEnd {
     async fn put_stdout(&mut self, bytes: Vec<u8>) -> Result<(), SessionError> {
         match self {
             Self::Own => Ok(write_to(io::stdout(), &bytes)?),

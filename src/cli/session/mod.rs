@@ -22,8 +22,13 @@ use crate::{
     model::{PodKey, PodView, k8s},
     serve::{Client, ClientError},
 };
-use carry::{Ends, Input, Output};
-use std::{fmt::Write as _, io, process::ExitCode};
+use carry::{Ends, InputEnd, OutputEnd};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use std::{
+    fmt::{self, Write as _},
+    io,
+    process::ExitCode,
+};
 use thiserror::Error;
 
 /// What the streams of a session are, in Kubernetes' words.
@@ -85,7 +90,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode, SessionError> {
         return Ok(ExitCode::from(EXIT_NO_AGENT));
     };
     let container = container(&found.view, args.container.as_deref())?;
-    let ends = Ends { input: own_input(args.stdin), output: Output::Own, tty: args.tty };
+    let ends = Ends { input: own_input(args.stdin), output: OutputEnd::Own, tty: args.tty };
     Ok(found.exec(&container, &args.command, ends).await?.into())
 }
 
@@ -97,15 +102,15 @@ pub(super) async fn attach(args: AttachArgs) -> Result<ExitCode, SessionError> {
     // As its specification says: the runtime has made the terminal, or has not.
     let own = containers(&found.view).find(|one| one.name == container);
     let tty = own.and_then(|one| one.tty) == Some(true);
-    let ends = Ends { input: own_input(args.stdin), output: Output::Own, tty };
+    let ends = Ends { input: own_input(args.stdin), output: OutputEnd::Own, tty };
     let mut path = found.path("attach", &container);
     ends.put(&mut path);
     let stream = found.client.upgrade("/attach", &path, PROTOCOL).await?;
     Ok(ends.run(stream).await?.into())
 }
 
-fn own_input(wanted: bool) -> Input {
-    if wanted { Input::Own } else { Input::None }
+fn own_input(wanted: bool) -> InputEnd {
+    if wanted { InputEnd::Own } else { InputEnd::None }
 }
 
 impl Found {
@@ -155,16 +160,12 @@ fn container(view: &PodView, named: Option<&str>) -> Result<String, SessionError
     }
 }
 
+/// What a value in a query has as it is: RFC 3986's unreserved characters.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A value in a query, percent-encoded.
-fn encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(byte.into());
-        } else {
-            write!(encoded, "%{byte:02X}").ok();
-        }
-        encoded
-    })
+fn encoded(text: &str) -> impl fmt::Display {
+    utf8_percent_encode(text, UNRESERVED)
 }
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn words_are_percent_encoded() {
-        assert_eq!(encoded("ls-l_~."), "ls-l_~.");
-        assert_eq!(encoded("a b&c=ü\n"), "a%20b%26c%3D%C3%BC%0A");
+        assert_eq!(encoded("ls-l_~.").to_string(), "ls-l_~.");
+        assert_eq!(encoded("a b&c=ü\n").to_string(), "a%20b%26c%3D%C3%BC%0A");
     }
 }

@@ -7,12 +7,14 @@
 //!                                                       └────► relay ─► the runtime's streaming server
 //! ```
 //!
-//! Not served yet: HTTP/2.
+//! HTTP/1.1 is spoken, and not HTTP/2: a connection carries one request at a time, so that places,
+//! deadlines and slow clients can be judged by connections.
 
 mod access;
 mod cache;
 mod container_logs;
 mod counted;
+mod flagz_statusz;
 mod guard;
 mod relay;
 mod routes;
@@ -20,7 +22,6 @@ mod self_signed;
 mod system_logs;
 mod tls;
 mod user;
-mod zpages;
 
 pub use guard::{GuardSettings, Permissions, Reviews};
 pub(super) use relay::{Sessions, sessions};
@@ -94,9 +95,9 @@ impl KubeletApi {
     pub(super) async fn serve(self, api: Api, shutdown: CancellationToken) {
         let keys = Arc::new(Keys::new(self.tls));
         let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
-        let zpages = zpages::router(api.local.clone(), self.flags.into());
+        let flagz_statusz = flagz_statusz::router(api.local.clone(), self.flags.into());
         let router = routes::router(api, self.debugging_handlers, self.system_logs);
-        let router = routes::guarded(router.merge(zpages), guard);
+        let router = routes::guarded(router.merge(flagz_statusz), guard);
         // A certificate is made now, and whatever is wrong with the files is told.
         drop(keys.server().await);
         let address = self.address;

@@ -260,10 +260,14 @@ async fn carry(
     let moved = AtomicBool::new(false);
     let ((from_client, to_client), (from_runtime, to_runtime)) = (split(client), split(runtime));
     let there = async {
-        let copied = copy(from_client, to_runtime, &moved).await;
-        // A runtime that no longer reads may have sent why.
-        sleep(last_bytes).await;
-        copied
+        match copy(from_client, to_runtime, &moved).await {
+            Err(Broken::Reading(error)) => Err(error),
+            // A runtime that no longer reads may have sent why.
+            Err(Broken::Writing(_)) | Ok(()) => {
+                sleep(last_bytes).await;
+                Ok(())
+            }
+        }
     };
     let silent = async {
         loop {
@@ -275,7 +279,7 @@ async fn carry(
     };
     // Cancel-safe: the session is over when one of them ends.
     tokio::select! {
-        ended = copy(from_runtime, to_client, &moved) => ended,
+        ended = copy(from_runtime, to_client, &moved) => ended.map_err(Broken::into_inner),
         ended = there => ended,
         ended = silent => ended,
     }
@@ -286,16 +290,30 @@ async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     moved: &AtomicBool,
-) -> io::Result<()> {
+) -> Result<(), Broken> {
     let mut buffer = vec![0; BUFFER];
     loop {
-        let length = from.read(&mut buffer).await?;
+        let length = from.read(&mut buffer).await.map_err(Broken::Reading)?;
         if length == 0 {
-            return to.shutdown().await;
+            return to.shutdown().await.map_err(Broken::Writing);
         }
         moved.store(true, Ordering::Relaxed);
-        to.write_all(&buffer[..length]).await?;
-        to.flush().await?;
+        to.write_all(&buffer[..length]).await.map_err(Broken::Writing)?;
+        to.flush().await.map_err(Broken::Writing)?;
+    }
+}
+
+/// Which side of a copy has failed.
+enum Broken {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
+impl Broken {
+    fn into_inner(self) -> io::Error {
+        match self {
+            Self::Reading(error) | Self::Writing(error) => error,
+        }
     }
 }
 

@@ -46,9 +46,9 @@ pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs
     let ui = ui::router(api.local.clone(), true);
     let mut router =
         Router::new().route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint));
-    let system_logs = if debugging_handlers { system_logs } else { SystemLogs::Off };
-    let system_logs = system_logs::router(system_logs, api.relays.clone());
+    let mut of_system = Router::new();
     if debugging_handlers {
+        of_system = system_logs::router(system_logs, api.relays.clone());
         router = router
             .route("/runningpods/", get(running_pods))
             .route("/containerLogs/{namespace}/{pod}/{container}", get(logs))
@@ -66,10 +66,10 @@ pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs
         .merge(facts)
         .merge(stats)
         .merge(ui)
-        .merge(system_logs)
+        .merge(of_system)
 }
 
-/// The paths behind the guard, which also what does not exist is.
+/// Puts the guard in front of all paths, unknown ones included.
 pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
     router
         .fallback(health::not_found)
@@ -77,7 +77,7 @@ pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
         .layer(middleware::from_fn_with_state(guard, guard::check))
 }
 
-/// What of it the read-only port has: health, pods, statistics and metrics.
+/// The paths of the read-only port: health, pods, statistics and metrics.
 pub(super) fn read_only_router(app: local::App) -> Router {
     without_debugging()
         .merge(health::router(app.health.clone()))
@@ -97,8 +97,9 @@ async fn only_reads(request: Request, next: Next) -> Response {
 
 /// The kubelet's answer on paths that are switched off.
 fn without_debugging<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let mut router = Router::new().route("/runningpods/", any(no_debugging));
-    for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods"] {
+    let mut router =
+        Router::new().route("/runningpods/", any(no_debugging)).route("/logs/", any(no_debugging));
+    for path in ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs"] {
         router = router.route(&format!("/{path}/{{*path}}"), any(no_debugging));
     }
     router

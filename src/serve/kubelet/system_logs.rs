@@ -1,5 +1,5 @@
-//! `/logs/`: files below /var/log, and the logs of services, which the journal has or files there.
-//! Both are off unless they are switched on.
+//! `/logs/`: serves files below /var/log, and the logs of services from the journal or from such
+//! files. Both are off unless they are switched on.
 
 mod files;
 mod query;
@@ -8,29 +8,30 @@ use super::relay::{Refused, Relays};
 use crate::{
     blocking::LOG_READS,
     model::SystemLogs,
-    program::{self, Output, Program},
+    program::{self, Program, ProgramOutput},
     serve::{follow::Pace, routes as local},
 };
 use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Path as PathOf, Query, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use files::Found;
-use futures_util::stream::unfold;
+use futures_util::stream::{StreamExt as _, iter, unfold};
 use nix::errno::Errno;
-use query::LogQuery;
+use query::{NodeLogQuery, NodeLogQueryError};
 use std::{
     fs::File,
     io::{self, Read as _},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
-    sync::OwnedSemaphorePermit,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout_at},
 };
 
@@ -40,86 +41,116 @@ const DIR: &str = "/var/log";
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes that are read at a time.
 const PART: usize = 64 << 10;
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The most queries at a time: each runs a program.
+const MOST_QUERIES: usize = 4;
 
 #[derive(Clone)]
-struct Logs {
+struct SystemLogFiles {
     dir: PathBuf,
-    with_services: bool,
+    /// The places of queries; `None`: services are not served.
+    queries: Option<Arc<Semaphore>>,
     relays: Relays,
 }
 
 pub(super) fn router(which: SystemLogs, relays: Relays) -> Router {
-    let with_services = match which {
+    let queries = match which {
         SystemLogs::Off => {
-            return Router::new().route("/logs/", get(off)).route("/logs/{*path}", get(off));
+            return Router::new()
+                .route("/logs/", get(refuse_disabled))
+                .route("/logs/{*path}", get(refuse_disabled))
+                .method_not_allowed_fallback(local::not_allowed);
         }
-        SystemLogs::Files => false,
-        SystemLogs::FilesAndServices => true,
+        SystemLogs::Files => None,
+        SystemLogs::FilesAndServices => Some(Arc::new(Semaphore::new(MOST_QUERIES))),
     };
     Router::new()
-        .route("/logs/", get(top))
-        .route("/logs/{*path}", get(below))
+        .route("/logs/", get(serve_root))
+        .route("/logs/{*path}", get(serve_path))
         .method_not_allowed_fallback(local::not_allowed)
-        .with_state(Logs { dir: DIR.into(), with_services, relays })
+        .with_state(SystemLogFiles { dir: DIR.into(), queries, relays })
 }
 
-async fn off() -> Refused {
+async fn refuse_disabled() -> Refused {
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.")
 }
 
 type Pairs = Vec<(String, String)>;
 
-async fn top(State(logs): State<Logs>, Query(query): Query<Pairs>) -> Result<Response, Refused> {
+async fn serve_root(
+    State(logs): State<SystemLogFiles>,
+    Query(query): Query<Pairs>,
+) -> Result<Response, Refused> {
     let place = logs.relays.place()?;
-    if logs.with_services && query.iter().any(|(name, _)| name == "query") {
-        return asked(logs.dir, &query, place).await;
-    }
-    found(logs.dir, "", place).await
+    let asks = query.iter().any(|(name, _)| name == "query");
+    let Some(queries) = logs.queries.filter(|_| asks) else {
+        return serve_found(logs.dir, "", place).await;
+    };
+    let turn = queries.try_acquire_owned().map_err(|_| {
+        let text = "too many logs are queried: try again later";
+        Refused::new(StatusCode::TOO_MANY_REQUESTS, text)
+    })?;
+    answer_query(logs.dir, &query, Held { _place: place, _turn: Some(turn) }).await
 }
 
-async fn below(
-    State(logs): State<Logs>,
+async fn serve_path(
+    State(logs): State<SystemLogFiles>,
     PathOf(path): PathOf<String>,
 ) -> Result<Response, Refused> {
-    found(logs.dir, &path, logs.relays.place()?).await
+    let plain = |component: Component<'_>| matches!(component, Component::Normal(_));
+    let steps_up = path.split('/').any(|part| part == "." || part == "..");
+    if steps_up || !Path::new(&path).components().all(plain) {
+        return Err(not_found());
+    }
+    serve_found(logs.dir, &path, logs.relays.place()?).await
 }
 
-/// A file, or the names in a directory.
-async fn found(dir: PathBuf, path: &str, place: OwnedSemaphorePermit) -> Result<Response, Refused> {
+/// Answers with a file, or with the names in a directory.
+async fn serve_found(
+    dir: PathBuf,
+    path: &str,
+    place: OwnedSemaphorePermit,
+) -> Result<Response, Refused> {
     let relative = PathBuf::from(path);
-    let found = opened(dir, relative.clone()).await?;
-    match found {
+    match open_below(dir, relative.clone()).await? {
         Found::File(file) => {
             let kind = match relative.extension() {
                 Some(end) if end == "gz" => "application/gzip",
-                Some(_) | None => "text/plain; charset=utf-8",
+                Some(_) | None => TEXT,
             };
-            Ok(sent(vec![Part::File(file)], None, place, kind))
+            let held = Held { _place: place, _turn: None };
+            stream_parts(vec![Part::File(file)], None, held, kind).await
         }
-        // Names in a page are relative to it.
+        // Links in a listing are relative to it.
         Found::Directory(_) if !path.is_empty() && !path.ends_with('/') => {
             let name = relative.file_name().unwrap_or_default().to_string_lossy();
             let encoded = files::encoded(&format!("{name}/"));
             Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, encoded)]).into_response())
         }
-        Found::Directory(names) => {
-            let head = [(header::CONTENT_TYPE, "text/html; charset=utf-8"), DEFENCE];
-            Ok((head, files::listing(&names)).into_response())
+        Found::Directory(listing) => {
+            // File names in a listing are untrusted.
+            let head = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CONTENT_SECURITY_POLICY, "default-src 'none'"),
+            ];
+            Ok((head, listing.page()).into_response())
         }
     }
 }
 
-/// The page of a directory has names that anybody may have given.
-const DEFENCE: (HeaderName, &str) = (header::CONTENT_SECURITY_POLICY, "default-src 'none'");
-
-async fn opened(dir: PathBuf, relative: PathBuf) -> Result<Found, Refused> {
+async fn open_below(dir: PathBuf, relative: PathBuf) -> Result<Found, Refused> {
     let opened = LOG_READS.run(move || files::open(&dir, &relative)).await;
     opened.map_err(io::Error::other).flatten().map_err(|error| {
         if leads_nowhere(&error) {
-            return Refused::new(StatusCode::NOT_FOUND, "404 page not found");
+            return not_found();
         }
         Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     })
+}
+
+fn not_found() -> Refused {
+    Refused::new(StatusCode::NOT_FOUND, "404 page not found")
 }
 
 /// There is nothing of this name, or it leads out of the directory.
@@ -134,55 +165,55 @@ fn leads_nowhere(error: &io::Error) -> bool {
     }
 }
 
-/// The node log query: the logs of services, or one file.
-async fn asked(
+/// Answers the node log query: with the logs of services, or with one file.
+async fn answer_query(
     dir: PathBuf,
     pairs: &[(String, String)],
-    place: OwnedSemaphorePermit,
+    held: Held,
 ) -> Result<Response, Refused> {
-    let query = LogQuery::parse(pairs).map_err(|error| {
+    let query = NodeLogQuery::parse(pairs).map_err(|error| {
         let status = match error {
-            query::QueryError::Undecodable(_) => StatusCode::BAD_REQUEST,
-            query::QueryError::Invalid(_) => StatusCode::NOT_ACCEPTABLE,
+            NodeLogQueryError::Undecodable(_) => StatusCode::BAD_REQUEST,
+            NodeLogQueryError::Invalid(_) => StatusCode::NOT_ACCEPTABLE,
         };
         Refused::new(status, error.to_string())
     })?;
     let end = Instant::now() + DEADLINE;
     let mut parts = Vec::new();
     if let Some(file) = &query.file {
-        parts.push(file_of(&dir, Path::new(file)).await?);
+        parts.push(open_log_file(&dir, Path::new(file)).await?);
     }
-    let mut of_journal = Vec::new();
+    let mut in_journal = Vec::new();
     for service in &query.services {
-        if in_journal(service, end).await {
-            of_journal.push(service.as_str());
-        } else if let Some(part) = in_files(&dir, service).await {
+        if has_journal(service, end).await {
+            in_journal.push(service.as_str());
+        } else if let Some(part) = find_log_file(&dir, service).await {
             parts.push(part);
         }
     }
-    if !of_journal.is_empty() {
-        parts.insert(0, Part::Unread(journalctl(query.arguments(&of_journal))));
+    if !in_journal.is_empty() {
+        parts.insert(0, Part::NotStarted(journalctl(query.arguments(&in_journal))));
     }
     if parts.is_empty() {
         let services = query.services.join(", ");
         let text = format!("there is no log of {services} in the journal or below {DIR}");
         return Err(Refused::new(StatusCode::NOT_FOUND, text));
     }
-    Ok(sent(parts, Some(end), place, "text/plain; charset=utf-8"))
+    stream_parts(parts, Some(end), held, TEXT).await
 }
 
-async fn file_of(dir: &Path, relative: &Path) -> Result<Part, Refused> {
-    let relative = relative.strip_prefix("/").unwrap_or(relative);
-    match opened(dir.to_owned(), relative.to_owned()).await? {
+async fn open_log_file(dir: &Path, path: &Path) -> Result<Part, Refused> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    match open_below(dir.to_owned(), relative.to_owned()).await? {
         Found::File(file) => Ok(Part::File(file)),
         Found::Directory(_) => Err(Refused::new(StatusCode::NOT_FOUND, "it is a directory")),
     }
 }
 
-/// The names that a service's log file usually has.
-async fn in_files(dir: &Path, service: &str) -> Option<Part> {
+/// Tries the names that the log file of a service usually has.
+async fn find_log_file(dir: &Path, service: &str) -> Option<Part> {
     for name in [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")] {
-        if let Ok(part) = file_of(dir, Path::new(&name)).await {
+        if let Ok(part) = open_log_file(dir, Path::new(&name)).await {
             return Some(part);
         }
     }
@@ -193,7 +224,7 @@ fn journalctl(args: Vec<String>) -> Program {
     Program { program: "journalctl".into(), args, env: Vec::new() }
 }
 
-async fn in_journal(service: &str, end: Instant) -> bool {
+async fn has_journal(service: &str, end: Instant) -> bool {
     let unit = format!("--unit={service}");
     let args = ["--quiet", "--no-pager", "--lines=1", &unit].map(ToOwned::to_owned).to_vec();
     let Ok(mut output) = program::output(journalctl(args), &LOG_READS).await else { return false };
@@ -201,73 +232,74 @@ async fn in_journal(service: &str, end: Instant) -> bool {
     matches!(timeout_at(end, output.read(&mut line)).await, Ok(Ok(1..)))
 }
 
-/// Something that is sent.
+/// A part of the answer.
 enum Part {
     File(File),
-    /// A program that is not started yet.
-    Unread(Program),
-    Program(Output),
+    NotStarted(Program),
+    Program(ProgramOutput),
+}
+
+/// What an answer holds for as long as it is sent.
+struct Held {
+    _place: OwnedSemaphorePermit,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// What is left to be sent.
-struct Sending {
+struct SendingSystemLogs {
     /// The next one last.
     parts: Vec<Part>,
     end: Option<Instant>,
     pace: Pace,
-    _place: OwnedSemaphorePermit,
+    _held: Held,
 }
 
-fn sent(
+/// Answers with these parts, once the first bytes are there: what fails before is an error.
+async fn stream_parts(
     mut parts: Vec<Part>,
     end: Option<Instant>,
-    place: OwnedSemaphorePermit,
+    held: Held,
     kind: &'static str,
-) -> Response {
+) -> Result<Response, Refused> {
     parts.reverse();
     let pace = Pace::default();
-    let sending = Sending { parts, end, pace: pace.clone(), _place: place };
-    let bytes = unfold(sending, |mut sending| async move {
+    let mut sending = SendingSystemLogs { parts, end, pace: pace.clone(), _held: held };
+    let first = sending
+        .next()
+        .await
+        .map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let rest = unfold(sending, |mut sending| async move {
         let part = sending.next().await.transpose()?;
         Some((part, sending))
     });
-    let mut response = Body::from_stream(bytes).into_response();
+    let mut response = Body::from_stream(iter(first.map(Ok)).chain(rest)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response.extensions_mut().insert(pace);
-    response
+    Ok(response)
 }
 
-impl Sending {
-    /// The next bytes; `None` at the end.
+impl SendingSystemLogs {
+    /// The next bytes; `None` at the end. An error breaks the connection, so that the client sees
+    /// that something is missing.
     async fn next(&mut self) -> io::Result<Option<Bytes>> {
         self.pace.moves();
         while let Some(part) = self.parts.pop() {
-            let Some(next) = self.in_time(read(part)).await? else { return Ok(None) };
-            if let (bytes, Some(part)) = next {
-                self.parts.push(part);
-                if !bytes.is_empty() {
-                    return Ok(Some(bytes));
-                }
+            let (bytes, rest) = match self.end {
+                None => read(part).await?,
+                Some(end) => timeout_at(end, read(part)).await??,
+            };
+            self.parts.extend(rest);
+            if !bytes.is_empty() {
+                return Ok(Some(bytes));
             }
         }
         Ok(None)
     }
-
-    /// `None`: the time for the whole answer is over.
-    async fn in_time<T>(&self, read: impl Future<Output = io::Result<T>>) -> io::Result<Option<T>> {
-        match self.end {
-            None => read.await.map(Some),
-            Some(end) => match timeout_at(end, read).await {
-                Ok(read) => read.map(Some),
-                Err(_) => Ok(None),
-            },
-        }
-    }
 }
 
-/// Some bytes, and the rest unless there is none.
+/// Reads some bytes; gives the rest of the part, unless it has ended.
 async fn read(part: Part) -> io::Result<(Bytes, Option<Part>)> {
     match part {
         Part::File(mut file) => {
@@ -281,7 +313,7 @@ async fn read(part: Part) -> io::Result<(Bytes, Option<Part>)> {
             let rest = (!bytes.is_empty()).then_some(Part::File(file));
             Ok((bytes.into(), rest))
         }
-        Part::Unread(program) => {
+        Part::NotStarted(program) => {
             let output = program::output(program, &LOG_READS).await?;
             Ok((Bytes::new(), Some(Part::Program(output))))
         }

@@ -78,7 +78,7 @@ pub(super) fn router(app: App) -> Router {
 async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String)>>) -> Response {
     let wants = |what: &str| query.iter().any(|(name, value)| name == what && value == "true");
     let short = wants("only_cpu_and_memory");
-    // `nodelet top` asks for that: whoever looks there may look at the status page next.
+    // `nodelet top` sets it, so that there are samples when the status page is opened next.
     if wants("graphs") {
         app.views.graphs.look();
     }

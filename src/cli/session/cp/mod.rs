@@ -15,7 +15,7 @@ mod unpack;
 
 use super::{
     EXIT_NO_AGENT, Found, SessionError,
-    carry::{Ends, Input, Messages, Output},
+    carry::{Ends, InputEnd, Messages, OutputEnd},
     container, find,
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 };
 use pack::Source;
 use pipe::{PipeReader, PipeWriter};
-use place::{Place, Target, names_directory, own_name, parent};
+use place::{CopyPlace, Target, names_directory, own_name, parent};
 use std::{
     ffi::OsStr,
     io,
@@ -48,6 +48,9 @@ const PARTS: usize = 4;
 const CLEANUP: Duration = Duration::from_secs(2);
 /// Exit codes with which a runtime may report that a command can't be started.
 const NOT_STARTED: [u8; 2] = [126, 127];
+
+/// Tells a problem that does not end the copying.
+type Report<'a> = &'a mut dyn FnMut(&str);
 
 /// Why files were not copied.
 #[derive(Debug, Error)]
@@ -86,12 +89,13 @@ pub(in crate::cli) enum CopyError {
 
 /// Copies files and directories between this machine and a container.
 pub(in crate::cli) async fn cp(args: CpArgs) -> Result<ExitCode, SessionError> {
-    let source = Place::parse(&args.source)?;
-    let destination = Place::parse(&args.destination)?;
+    let source = CopyPlace::parse(&args.source)?;
+    let destination = CopyPlace::parse(&args.destination)?;
     let (pod, path, local, is_upload) = match (source, destination) {
-        (Place::InPod { pod, path }, Place::Local(local)) => (pod, path, local, false),
-        (Place::Local(local), Place::InPod { pod, path }) => (pod, path, local, true),
-        (Place::Local(_), Place::Local(_)) | (Place::InPod { .. }, Place::InPod { .. }) => {
+        (CopyPlace::InPod { pod, path }, CopyPlace::Local(local)) => (pod, path, local, false),
+        (CopyPlace::Local(local), CopyPlace::InPod { pod, path }) => (pod, path, local, true),
+        (CopyPlace::Local(_), CopyPlace::Local(_))
+        | (CopyPlace::InPod { .. }, CopyPlace::InPod { .. }) => {
             return Err(CopyError::OneInPod.into());
         }
     };
@@ -133,7 +137,7 @@ impl Copy {
             None => (&*self.path, ".".to_owned()),
         };
         let command = ["tar", "cf", "-", "-C", directory, &name];
-        self.transfer(&command, Input::None, Some(stdout), work).await
+        self.transfer(&command, InputEnd::None, Some(stdout), work).await
     }
 
     async fn upload(&self, local: &Path) -> Result<(), SessionError> {
@@ -154,13 +158,13 @@ impl Copy {
             source.pack(target.name.as_deref(), PipeWriter::new(input), &mut |text| complain(text))
         });
         let command = ["tar", "xmf", "-", "-C", &directory];
-        self.transfer(&command, Input::Parts(parts), None, work).await
+        self.transfer(&command, InputEnd::Parts(parts), None, work).await
     }
 
     /// Whether a path is a directory in the container. `None` in a container that has no `test`.
     async fn is_directory(&self, path: &str) -> Result<Option<bool>, SessionError> {
-        let output = Output::Parts { stdout: None, stderr: Messages::Dropped };
-        let ends = Ends { input: Input::None, output, tty: false };
+        let output = OutputEnd::Parts { stdout: None, stderr: Messages::Dropped };
+        let ends = Ends { input: InputEnd::None, output, tty: false };
         match self.found.exec(&self.container, &["test", "-d", path], ends).await {
             Ok(code) if NOT_STARTED.contains(&code) => Ok(None),
             Ok(code) => Ok(Some(code == 0)),
@@ -173,13 +177,13 @@ impl Copy {
     async fn transfer(
         &self,
         command: &[&str],
-        input: Input,
+        input: InputEnd,
         stdout: Option<mpsc::Sender<Vec<u8>>>,
         mut work: oneshot::Receiver<Result<(), CopyError>>,
     ) -> Result<(), SessionError> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let output = Output::Parts { stdout, stderr: Messages::Shown(Vec::new()) };
+        let output = OutputEnd::Parts { stdout, stderr: Messages::Shown(Vec::new()) };
         let ends = Ends { input, output, tty: false };
         let both = async {
             let ended = self.found.exec(&self.container, command, ends).await;

@@ -4,7 +4,7 @@
 //! even if another user exchanges a directory for one meanwhile: a symlink is packed as a symlink.
 //! Owners are left out, so that the copy belongs to the user as whom the container runs commands.
 
-use super::{CopyError, pipe::PipeWriter};
+use super::{CopyError, Report, pipe::PipeWriter};
 use crate::{
     beneath::{self, kind_of},
     cli::session::carry::INPUT,
@@ -27,9 +27,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use tar::{Builder, EntryType, Header};
-
-/// Tells a problem that does not end the copying.
-type Report<'a> = &'a mut dyn FnMut(&str);
 
 /// What is to be packed, opened.
 pub(super) struct Source {
@@ -118,8 +115,8 @@ impl Packer<'_> {
                 match self.put_entry(directory.as_fd(), entry, &path, &name.join(&path)) {
                     Ok(true) => waiting.push(path),
                     Ok(false) => {}
-                    Err(PutError::Skip(error)) => self.leave_out(&path, &error),
-                    Err(PutError::End(error)) => return Err(error),
+                    Err(PackError::Skip(error)) => self.leave_out(&path, &error),
+                    Err(PackError::End(error)) => return Err(error),
                 }
             }
             // The last one is popped first.
@@ -135,7 +132,7 @@ impl Packer<'_> {
         entry: &OsStr,
         path: &Path,
         in_archive: &Path,
-    ) -> Result<bool, PutError> {
+    ) -> Result<bool, PackError> {
         let stat = fstatat(directory, entry, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         match kind_of(stat.st_mode) {
             SFlag::S_IFDIR => return Ok(true),
@@ -145,7 +142,7 @@ impl Packer<'_> {
                 let stat = fstat(&file)?;
                 // It may have been exchanged since.
                 if kind_of(stat.st_mode) != SFlag::S_IFREG {
-                    return Err(PutError::Skip(io::Error::other("it is not a regular file")));
+                    return Err(PackError::Skip(io::Error::other("it is not a regular file")));
                 }
                 let path = self.source.join(path);
                 self.put_file(file.into(), &stat, &path, in_archive)?;
@@ -213,19 +210,19 @@ impl Packer<'_> {
 }
 
 /// Why an entry was not packed.
-enum PutError {
+enum PackError {
     /// The others can be.
     Skip(io::Error),
     End(CopyError),
 }
 
-impl From<nix::Error> for PutError {
+impl From<nix::Error> for PackError {
     fn from(errno: nix::Error) -> Self {
         Self::Skip(errno.into())
     }
 }
 
-impl From<CopyError> for PutError {
+impl From<CopyError> for PackError {
     fn from(error: CopyError) -> Self {
         Self::End(error)
     }

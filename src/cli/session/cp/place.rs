@@ -9,7 +9,7 @@ use std::{
 
 /// SRC or DST.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CopyPlace {
     Local(PathBuf),
     InPod {
         /// NAME or NAMESPACE/NAME
@@ -18,7 +18,7 @@ pub(super) enum Place {
     },
 }
 
-impl Place {
+impl CopyPlace {
     /// Reads `POD:PATH` or a local path. A name of a pod never begins with `.` or `/`, so such an
     /// argument is a local path even with a colon.
     ///
@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn a_place_is_local_or_in_a_pod() {
-        let in_pod = |pod: &str, path: &str| Place::InPod { pod: pod.into(), path: path.into() };
-        let local = |path: &str| Place::Local(path.into());
+        let in_pod =
+            |pod: &str, path: &str| CopyPlace::InPod { pod: pod.into(), path: path.into() };
+        let local = |path: &str| CopyPlace::Local(path.into());
         for (argument, place) in [
             ("web:/etc/hosts", in_pod("web", "/etc/hosts")),
             ("shop/web:a:b", in_pod("shop/web", "a:b")),
@@ -101,15 +102,15 @@ mod tests {
             ("../a:b", local("../a:b")),
             ("/a:b", local("/a:b")),
         ] {
-            assert_eq!(Place::parse(OsStr::new(argument)).unwrap(), place, "{argument}");
+            assert_eq!(CopyPlace::parse(OsStr::new(argument)).unwrap(), place, "{argument}");
         }
         let refused =
-            |bytes: &[u8]| Place::parse(OsStr::from_bytes(bytes)).unwrap_err().to_string();
+            |bytes: &[u8]| CopyPlace::parse(OsStr::from_bytes(bytes)).unwrap_err().to_string();
         assert!(refused(b"web:").contains("no path after the colon"));
         assert!(refused(b"web:\xff").contains("not UTF-8"));
         assert_eq!(
-            Place::parse(OsStr::from_bytes(b"\xff")).unwrap(),
-            Place::Local(OsStr::from_bytes(b"\xff").into())
+            CopyPlace::parse(OsStr::from_bytes(b"\xff")).unwrap(),
+            CopyPlace::Local(OsStr::from_bytes(b"\xff").into())
         );
     }
 

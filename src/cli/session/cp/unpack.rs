@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{CopyError, place::Target};
+use super::{CopyError, Report, place::Target};
 use crate::{
     beneath::{self, kind_of},
     model::printable,
@@ -39,9 +39,6 @@ use tar::{Archive, Entry, EntryType};
 const HEADERS: u64 = 1 << 20;
 /// Bytes of a file that are copied at a time.
 const BUFFER: usize = 64 << 10;
-
-/// Tells a problem that does not end the copying.
-type Report<'a> = &'a mut dyn FnMut(&str);
 
 /// What is expected in the archive, and where it goes.
 pub(super) struct Unpacker {
@@ -80,11 +77,11 @@ impl Unpacker {
                 Ok(Put::Copied) => self.copied += 1,
                 Ok(Put::Ignored) => {}
                 Ok(Put::Skipped(what)) => warn(report, &name, what),
-                Err(PutError::Refused(reason)) => {
+                Err(UnpackError::Refused(reason)) => {
                     self.refused += 1;
                     warn(report, &name, &reason);
                 }
-                Err(PutError::End(error)) => return Err(error),
+                Err(UnpackError::End(error)) => return Err(error),
             }
             let size = entry.size().max(entry.header().entry_size().unwrap_or_default());
             let end = entry.raw_file_position().saturating_add(size);
@@ -100,7 +97,11 @@ impl Unpacker {
         }
     }
 
-    fn put(&self, entry: &mut Entry<'_, impl Read>, base: BorrowedFd<'_>) -> Result<Put, PutError> {
+    fn put(
+        &self,
+        entry: &mut Entry<'_, impl Read>,
+        base: BorrowedFd<'_>,
+    ) -> Result<Put, UnpackError> {
         let name = entry.path_bytes().into_owned();
         let mode = Mode::from_bits_truncate(entry.header().mode().unwrap_or_default() & 0o777);
         match entry.header().entry_type() {
@@ -118,24 +119,24 @@ impl Unpacker {
             EntryType::Link => Ok(Put::Skipped("it is a hard link")),
             EntryType::Char | EntryType::Block => Ok(Put::Skipped("it is a device")),
             EntryType::Fifo => Ok(Put::Skipped("it is a FIFO")),
-            EntryType::GNUSparse => Err(PutError::refused("it is packed as a sparse file")),
+            EntryType::GNUSparse => Err(UnpackError::refused("it is packed as a sparse file")),
             // The library reads these itself, as a part of the next entry.
             EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader => {
-                Err(PutError::refused("it is no entry"))
+                Err(UnpackError::refused("it is no entry"))
             }
-            _ => Err(PutError::refused("its type is unknown")),
+            _ => Err(UnpackError::refused("its type is unknown")),
         }
     }
 
     /// The path below the base for a name in the archive; empty for the base itself.
-    fn local_path(&self, name: &[u8]) -> Result<PathBuf, PutError> {
+    fn local_path(&self, name: &[u8]) -> Result<PathBuf, UnpackError> {
         let mut components = Vec::new();
         for component in Path::new(OsStr::from_bytes(name)).components() {
             match component {
                 Component::CurDir => {}
                 Component::Normal(name) => components.push(name),
                 Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                    return Err(PutError::refused("its name leads out of the destination"));
+                    return Err(UnpackError::refused("its name leads out of the destination"));
                 }
             }
         }
@@ -143,7 +144,7 @@ impl Unpacker {
             None => &components[..],
             Some(source) => match components.split_first() {
                 Some((first, below)) if first == source => below,
-                Some(_) | None => return Err(PutError::refused("it was not asked for")),
+                Some(_) | None => return Err(UnpackError::refused("it was not asked for")),
             },
         };
         Ok(self.target.name.as_deref().into_iter().chain(below.iter().copied()).collect())
@@ -154,13 +155,13 @@ impl Unpacker {
         name: &[u8],
         mode: Mode,
         base: BorrowedFd<'_>,
-    ) -> Result<Put, PutError> {
+    ) -> Result<Put, UnpackError> {
         let path = self.local_path(name)?;
         if let (Some(name), parent) = (path.file_name(), path.parent()) {
             let parent = directory(base, parent.unwrap_or(Path::new("")))?;
             // What is in it comes later.
             beneath::make_plain_directories(parent.as_fd(), Path::new(name), mode | Mode::S_IRWXU)
-                .map_err(|error| PutError::of(error, &path))?;
+                .map_err(|error| UnpackError::of(error, &path))?;
         }
         Ok(Put::Copied)
     }
@@ -171,9 +172,9 @@ impl Unpacker {
         path: &Path,
         mode: Mode,
         base: BorrowedFd<'_>,
-    ) -> Result<Put, PutError> {
+    ) -> Result<Put, UnpackError> {
         let Some(name) = path.file_name() else {
-            return Err(PutError::refused("it is a file, and a directory was expected"));
+            return Err(UnpackError::refused("it is a file, and a directory was expected"));
         };
         let parent = directory(base, path.parent().unwrap_or(Path::new("")))?;
         may_replace(parent.as_fd(), name, path)?;
@@ -205,13 +206,13 @@ enum Put {
 }
 
 /// Why an entry was not copied.
-enum PutError {
+enum UnpackError {
     /// The others can be.
     Refused(String),
     End(CopyError),
 }
 
-impl PutError {
+impl UnpackError {
     fn refused(reason: &str) -> Self {
         Self::Refused(reason.to_owned())
     }
@@ -232,28 +233,28 @@ impl PutError {
     }
 }
 
-impl From<CopyError> for PutError {
+impl From<CopyError> for UnpackError {
     fn from(error: CopyError) -> Self {
         Self::End(error)
     }
 }
 
 /// The directory `path` below the base, made if it does not exist.
-fn directory(base: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, PutError> {
+fn directory(base: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, UnpackError> {
     let mode = Mode::from_bits_truncate(0o777);
-    beneath::make_plain_directories(base, path, mode).map_err(|error| PutError::of(error, path))
+    beneath::make_plain_directories(base, path, mode).map_err(|error| UnpackError::of(error, path))
 }
 
 /// A file takes the place of a file, and of nothing else.
-fn may_replace(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), PutError> {
+fn may_replace(directory: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), UnpackError> {
     match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(PutError::of(errno.into(), path)),
+        Err(errno) => Err(UnpackError::of(errno.into(), path)),
         Ok(stat) => match kind_of(stat.st_mode) {
             SFlag::S_IFREG => Ok(()),
-            SFlag::S_IFLNK => Err(PutError::refused("a symlink is in the way")),
-            SFlag::S_IFDIR => Err(PutError::refused("a directory is in the way")),
-            _ => Err(PutError::refused("a special file is in the way")),
+            SFlag::S_IFLNK => Err(UnpackError::refused("a symlink is in the way")),
+            SFlag::S_IFDIR => Err(UnpackError::refused("a directory is in the way")),
+            _ => Err(UnpackError::refused("a special file is in the way")),
         },
     }
 }
@@ -266,17 +267,21 @@ struct Unfinished<'a> {
 }
 
 impl<'a> Unfinished<'a> {
-    fn create(directory: &'a OwnedFd, mode: Mode, path: &Path) -> Result<(Self, File), PutError> {
+    fn create(
+        directory: &'a OwnedFd,
+        mode: Mode,
+        path: &Path,
+    ) -> Result<(Self, File), UnpackError> {
         let name = OsString::from(format!(".nodelet-cp.{}", process::id()));
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
         let file = openat(directory, &*name, flags | OFlag::O_CLOEXEC, mode)
-            .map_err(|errno| PutError::of(errno.into(), path))?;
+            .map_err(|errno| UnpackError::of(errno.into(), path))?;
         Ok((Self { directory, name, is_complete: false }, file.into()))
     }
 
-    fn complete(mut self, name: &OsStr, path: &Path) -> Result<(), PutError> {
+    fn complete(mut self, name: &OsStr, path: &Path) -> Result<(), UnpackError> {
         renameat(self.directory, &*self.name, self.directory, name)
-            .map_err(|errno| PutError::of(errno.into(), path))?;
+            .map_err(|errno| UnpackError::of(errno.into(), path))?;
         self.is_complete = true;
         Ok(())
     }

@@ -3,11 +3,11 @@
 use crate::beneath::{kind_of, open_base, open_path, reopen};
 use maud::html;
 use nix::sys::stat::{SFlag, fstat};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::{
-    fmt::Write as _,
     fs::{self, File},
     io,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     path::Path,
 };
 
@@ -15,60 +15,80 @@ use std::{
 #[derive(Debug)]
 pub(super) enum Found {
     File(File),
-    /// The names in it, sorted; those of directories end in a slash.
-    Directory(Vec<String>),
+    Directory(Listing),
 }
 
-/// Symlinks are followed while they stay below the directory.
+/// The names in a directory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// Sorted; those of directories end in a slash.
+    names: Vec<String>,
+    /// There are more, which are left out.
+    is_cut: bool,
+}
+
+/// The most names of a listing: whoever may write into a directory decides how many there are.
+const MOST_NAMES: usize = 10_000;
+
+/// Symlinks are followed while they lead to something below the directory.
 ///
 /// # Errors
 /// It leads out of the directory, it is neither a file nor a directory, or the usual ones.
 pub(super) fn open(dir: &Path, relative: &Path) -> io::Result<Found> {
-    let base = open_base(dir)?;
-    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let found = open_path(base.as_fd(), relative)?;
+    let dir = dir.canonicalize()?;
+    let base = open_base(&dir)?;
+    // An absolute symlink may lead below the directory again, as those of /var/log/containers do.
+    // What is exchanged meanwhile can't lead out: the kernel resolves the path once more.
+    let resolved = dir.join(relative).canonicalize()?;
+    let inside = resolved.strip_prefix(&dir).map_err(|_| io::ErrorKind::NotFound)?;
+    let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
+    let found = open_path(base.as_fd(), inside)?;
     match kind_of(fstat(&found)?.st_mode) {
         SFlag::S_IFREG => Ok(Found::File(reopen(found.as_fd())?)),
-        SFlag::S_IFDIR => {
-            let mut names = Vec::new();
-            for entry in fs::read_dir(format!("/proc/self/fd/{}", found.as_raw_fd()))? {
-                let entry = entry?;
-                let mut name = entry.file_name().to_string_lossy().into_owned();
-                if entry.file_type()?.is_dir() {
-                    name.push('/');
-                }
-                names.push(name);
-            }
-            names.sort();
-            Ok(Found::Directory(names))
-        }
+        SFlag::S_IFDIR => Ok(Found::Directory(list(&found)?)),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
-/// A page of links.
-pub(super) fn listing(names: &[String]) -> String {
-    let page = html! {
-        pre {
-            @for name in names {
-                a href=(encoded(name)) { (name) } "\n"
-            }
+fn list(directory: &OwnedFd) -> io::Result<Listing> {
+    let mut names = Vec::new();
+    let entries = fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+    for entry in entries.take(MOST_NAMES + 1) {
+        let entry = entry?;
+        let mut name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_dir() {
+            name.push('/');
         }
-    };
-    page.into_string()
+        names.push(name);
+    }
+    let is_cut = names.len() > MOST_NAMES;
+    names.truncate(MOST_NAMES);
+    names.sort();
+    Ok(Listing { names, is_cut })
 }
 
-/// A name in a path, percent-encoded. It never looks like a scheme.
+impl Listing {
+    /// A page of links.
+    pub(super) fn page(&self) -> String {
+        let page = html! {
+            pre {
+                @for name in &self.names {
+                    a href=(encoded(name)) { (name) } "\n"
+                }
+                @if self.is_cut { "There are more names.\n" }
+            }
+        };
+        page.into_string()
+    }
+}
+
+/// What a link has as it is. A colon is not among it, so that no name looks like a scheme.
+const IN_LINKS: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// A name as a link to it, percent-encoded.
 pub(super) fn encoded(name: &str) -> String {
-    name.bytes().fold(String::new(), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            encoded.push(byte.into());
-        } else {
-            // Writing to a String can't fail.
-            write!(encoded, "%{byte:02X}").ok();
-        }
-        encoded
-    })
+    utf8_percent_encode(name, IN_LINKS).to_string()
 }
 
 #[cfg(test)]
@@ -89,9 +109,10 @@ mod tests {
         symlink(&outside, logs.join("absolute")).unwrap();
         symlink("../secret", logs.join("relative")).unwrap();
         symlink("..", logs.join("up")).unwrap();
+        symlink(logs.join("sub/a.log"), logs.join("absolute-inside")).unwrap();
         symlink("/proc/self/root", logs.join("magic")).unwrap();
         nix::unistd::mkfifo(&logs.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        for path in ["sub/a.log", "inside", "sub/../sub/a.log"] {
+        for path in ["sub/a.log", "inside", "absolute-inside"] {
             let Found::File(mut file) = open(&logs, Path::new(path)).unwrap() else {
                 panic!("{path}")
             };
@@ -112,17 +133,18 @@ mod tests {
         ] {
             assert!(open(&logs, Path::new(path)).is_err(), "{path}");
         }
-        let Found::Directory(names) = open(&logs, Path::new("sub")).unwrap() else { panic!() };
-        assert_eq!(names, ["a.log", "deep/"]);
+        let Found::Directory(listing) = open(&logs, Path::new("sub")).unwrap() else { panic!() };
+        assert_eq!(listing, Listing { names: vec!["a.log".into(), "deep/".into()], is_cut: false });
     }
 
     #[test]
     fn names_are_only_names() {
         let names = ["a b<script>.log".to_owned(), "javascript:x".to_owned()];
         assert_eq!(
-            listing(&names),
+            Listing { names: names.to_vec(), is_cut: true }.page(),
             "<pre><a href=\"a%20b%3Cscript%3E.log\">a b&lt;script&gt;.log</a>\n\
-             <a href=\"javascript%3Ax\">javascript:x</a>\n</pre>"
+             <a href=\"javascript%3Ax\">javascript:x</a>\n\
+             There are more names.\n</pre>"
         );
     }
 }

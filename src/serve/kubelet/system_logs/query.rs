@@ -9,7 +9,7 @@ const LONGEST_NAME: usize = 255;
 
 /// Logs of services, or one file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct LogQuery {
+pub(super) struct NodeLogQuery {
     pub(super) services: Vec<String>,
     pub(super) file: Option<String>,
     since: Option<Timestamp>,
@@ -21,20 +21,20 @@ pub(super) struct LogQuery {
 
 /// What is wrong with a query.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(super) enum QueryError {
+pub(super) enum NodeLogQueryError {
     #[error("{0}")]
     Undecodable(String),
     #[error("{0}")]
     Invalid(String),
 }
 
-impl LogQuery {
-    pub(super) fn parse(pairs: &[(String, String)]) -> Result<Self, QueryError> {
+impl NodeLogQuery {
+    pub(super) fn parse(pairs: &[(String, String)]) -> Result<Self, NodeLogQueryError> {
         let mut query = Self::default();
         let mut files = Vec::new();
         for (name, value) in pairs {
             let undecodable = |expected: &str| {
-                QueryError::Undecodable(format!("{name}: {value:?} is not {expected}"))
+                NodeLogQueryError::Undecodable(format!("{name}: {value:?} is not {expected}"))
             };
             let time = || value.parse().map_err(|_| undecodable("a time as of RFC 3339"));
             match name.as_str() {
@@ -55,7 +55,7 @@ impl LogQuery {
         query.check(!files.is_empty()).map(|()| query)
     }
 
-    fn check(&self, more_files: bool) -> Result<(), QueryError> {
+    fn check(&self, more_files: bool) -> Result<(), NodeLogQueryError> {
         let options = [
             self.since.is_some(),
             self.until.is_some(),
@@ -77,12 +77,14 @@ impl LogQuery {
             "untilTime: it is before sinceTime".to_owned()
         } else if self.lines.is_some_and(|lines| lines > MOST_LINES) {
             format!("tailLines: at most {MOST_LINES}")
+        } else if self.pattern.as_ref().is_some_and(|pattern| pattern.contains('\0')) {
+            "pattern: a NUL can't be looked for".to_owned()
         } else if self.boot.is_some_and(|boot| boot > 0) {
             "boot: 0 is this boot, -1 the one before".to_owned()
         } else {
             return Ok(());
         };
-        Err(QueryError::Invalid(wrong))
+        Err(NodeLogQueryError::Invalid(wrong))
     }
 
     /// What journalctl is told.
@@ -114,13 +116,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str) -> Result<LogQuery, QueryError> {
+    fn parse(text: &str) -> Result<NodeLogQuery, NodeLogQueryError> {
         let pairs: Vec<(String, String)> = text
             .split('&')
             .filter_map(|pair| pair.split_once('='))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        LogQuery::parse(&pairs)
+        NodeLogQuery::parse(&pairs)
     }
 
     #[test]
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn wrong_queries_are_refused() {
         for text in ["query=a&tailLines=x", "query=a&sinceTime=today", "query=a&boot=last"] {
-            assert!(matches!(parse(text), Err(QueryError::Undecodable(_))), "{text}");
+            assert!(matches!(parse(text), Err(NodeLogQueryError::Undecodable(_))), "{text}");
         }
         for text in [
             "query=a&query=/b",
@@ -161,9 +163,10 @@ mod tests {
             "query=a*",
             "query=a&tailLines=100001",
             "query=a&boot=1",
+            "query=a&pattern=\0",
             "query=a&sinceTime=2026-11-26T10:00:00Z&untilTime=2026-11-26T09:00:00Z",
         ] {
-            assert!(matches!(parse(text), Err(QueryError::Invalid(_))), "{text}");
+            assert!(matches!(parse(text), Err(NodeLogQueryError::Invalid(_))), "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use std::{fmt::Write as _, sync::Arc};
 
 const WARNING: &str = "Warning: This page is for people. Its format may change at any time.";
-/// Paths that answer in the field's formats.
+/// Paths that `/statusz` lists.
 const PATHS: [&str; 11] = [
     "/configz",
     "/flagz",
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_an_object_is_told() {
+    fn other_media_types_are_refused() {
         let status = |accept: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, header::HeaderValue::from_static(accept));
