@@ -110,8 +110,9 @@ impl Series {
                     put(samples, &labels(names), pod.stats.as_ref(), value);
                 }
             }
+            // metrics-server leaves out the whole pod when a container has this and no use.
             Starts => {
-                for (pod, container) in containers(stats) {
+                for (pod, container) in containers(stats).filter(|(_, one)| is_measured(one)) {
                     samples.put(&of_container(pod, container), unix(container.started_at), None);
                 }
             }
@@ -139,6 +140,10 @@ fn working_set(stats: &CgroupStats) -> Option<f64> {
 
 fn swap(stats: &CgroupStats) -> Option<f64> {
     Some(number(stats.swap?.usage))
+}
+
+fn is_measured(container: &ContainerStats) -> bool {
+    container.stats.as_ref().is_some_and(|stats| stats.cpu.is_some() && stats.memory.is_some())
 }
 
 fn containers(stats: &Stats) -> impl Iterator<Item = (&PodStats, &ContainerStats)> {

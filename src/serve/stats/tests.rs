@@ -161,6 +161,17 @@ fn series_have_the_labels_of_upstream() {
     }
 }
 
+#[test]
+fn a_container_that_has_just_ended_has_no_resource_series() {
+    let mut stats = stats();
+    let mut ended = stats.pods[0].containers[0].clone();
+    (ended.name, ended.stats) = ("ended".into(), None);
+    stats.pods[0].containers.push(ended);
+    let text: String = resource::SERIES.iter().map(|series| series.text(&stats)).collect();
+    assert!(text.contains("container_start_time_seconds{container=\"main\""), "{text}");
+    assert!(!text.contains("container=\"ended\""), "{text}");
+}
+
 /// The table of what the agent counts, with labels.
 fn counted() -> String {
     let rows = Metrics::described().into_iter().map(|(family, labels)| {
