@@ -241,16 +241,16 @@ fn event_row(event: &k8s::Event, now: Timestamp) -> Markup {
 fn cpu(used: Used, samples: impl Iterator<Item = (Duration, Used)>) -> Markup {
     let amount = used.cpu.map(|nanos| format!("{}m", nanos.div_ceil(1_000_000)));
     let drawn = graph::line(samples, |used| used.cpu, LEAST_CPU, "CPU time in the last 5 minutes");
-    with_graph(amount, drawn)
+    with_graph(amount, &drawn)
 }
 
 fn memory(used: Used, samples: impl Iterator<Item = (Duration, Used)>) -> Markup {
     let drawn =
         graph::line(samples, |used| used.memory, LEAST_MEMORY, "Memory in the last 5 minutes");
-    with_graph(used.memory.map(bytes), drawn)
+    with_graph(used.memory.map(bytes), &drawn)
 }
 
-fn with_graph(amount: Option<String>, drawn: Markup) -> Markup {
+fn with_graph(amount: Option<String>, drawn: &Markup) -> Markup {
     html! {
         @if let Some(amount) = amount { span class="amount" { (amount) } (drawn) }
     }
