@@ -48,6 +48,7 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier parity 120 $(CARGO) test --locked --test parity
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
@@ -71,6 +72,7 @@ test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver 
 	@# Not on the tier's time, as above.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
 
 test-attacks: test-build ## attacks by pods, manifests, files and local users; as root, on private containerds

@@ -107,13 +107,22 @@ fn wait_served(client: &Client) {
 /// A node of a control plane, which believes client certificates of the cluster. The agent does not
 /// run yet.
 pub(super) fn member(kind: Kind) -> Option<(World, ControlPlane)> {
+    member_with(kind, "", &Options::default())
+}
+
+/// As [`member`], with more lines of the agent's configuration and a control plane of one's own.
+pub(super) fn member_with(
+    kind: Kind,
+    lines: &str,
+    options: &Options,
+) -> Option<(World, ControlPlane)> {
     if matches!(kind, Kind::Real) && skip_without_containerd() {
         return None;
     }
     let programs = programs()?;
-    let soon = "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\n";
-    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(soon));
-    let plane = ControlPlane::start(&world.slot, &programs, &Options::default());
+    let lines = format!("crashLoopBackOff: {{ maxContainerRestartPeriod: 1s }}\n{lines}");
+    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(&lines));
+    let plane = ControlPlane::start(&world.slot, &programs, options);
     world.agent.join(&plane.node_kubeconfig(NODE_NAME, plane.address()));
     believes(&world, &plane.authority());
     Some((world, plane))

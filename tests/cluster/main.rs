@@ -1,6 +1,6 @@
 //! Nodes in a real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler
-//! of Kubernetes 1.36, each test with one of its own. Needs their programs, or Go to build them
-//! (`tests/upstream/build`); says so when it must skip.
+//! of Kubernetes 1.36, each test with one of its own. Needs their programs and metrics-server, or Go
+//! to build them (`tests/upstream/build`); says so when it must skip.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,6 +28,7 @@ mod kubeadm;
 mod kubelet_api;
 mod links;
 mod load;
+mod metrics_server;
 mod network;
 mod objects;
 mod planes;

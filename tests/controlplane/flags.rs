@@ -82,6 +82,29 @@ impl Flags<'_> {
         flags
     }
 
+    /// The flags of an API server that passes requests on to other servers, which then know it by a
+    /// client certificate. Writes that and its authority.
+    pub(super) fn aggregation(&self) -> Vec<String> {
+        let authority = Authority::new("front-proxy-ca");
+        let proxy = authority.client("front-proxy-client", &[], Validity::Long);
+        for (name, content) in [
+            ("front-proxy-ca.crt", authority.pem()),
+            ("front-proxy-client.crt", &proxy.certificate_pem),
+            ("front-proxy-client.key", &proxy.key_pem),
+        ] {
+            fs::write(self.dir.join(name), content).unwrap();
+        }
+        vec![
+            format!("--requestheader-client-ca-file={}", self.file("front-proxy-ca.crt")),
+            "--requestheader-allowed-names=front-proxy-client".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            format!("--proxy-client-cert-file={}", self.file("front-proxy-client.crt")),
+            format!("--proxy-client-key-file={}", self.file("front-proxy-client.key")),
+        ]
+    }
+
     pub(super) fn controller_manager(&self, kubeconfig: &Path, more: &[String]) -> Vec<String> {
         let mut flags = self.managed(kubeconfig, self.port + 3);
         flags.extend([

@@ -49,6 +49,8 @@ const UP: Duration = Duration::from_secs(120);
 pub struct Options {
     /// Flags of kube-apiserver besides the bench's own.
     pub apiserver: Vec<String>,
+    /// Whether kube-apiserver can pass requests on to other API servers.
+    pub aggregation: bool,
     /// Whether there is a kube-controller-manager, and its flags besides the bench's own.
     pub controller_manager: Option<Vec<String>>,
     /// Whether there is a kube-scheduler.
@@ -62,6 +64,13 @@ impl Options {
     #[must_use]
     pub fn apiserver(mut self, flag: &str) -> Self {
         self.apiserver.push(flag.to_owned());
+        self
+    }
+
+    /// With the aggregation layer: an APIService can name another API server.
+    #[must_use]
+    pub fn aggregation(mut self) -> Self {
+        self.aggregation = true;
         self
     }
 
@@ -131,7 +140,10 @@ impl ControlPlane {
         let flags = Flags { dir: &dir, port };
         flags.write_files(&authority, &server_identity);
         let component = |name: &str, flags| Component::prepare(&programs.join(name), &dir, flags);
-        let apiserver = flags.apiserver(&options.apiserver);
+        let mut apiserver = flags.apiserver(&options.apiserver);
+        if options.aggregation {
+            apiserver.extend(flags.aggregation());
+        }
         let managed = |name: &str, user: &str| {
             let identity = authority.client(user, &[], Validity::Long);
             let kubeconfig = Kubeconfig::new(address, &authority, &identity);

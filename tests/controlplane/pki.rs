@@ -96,6 +96,14 @@ impl Authority {
         self.sign(params)
     }
 
+    /// A server with this DNS name.
+    pub fn server_named(&self, name: &str) -> Identity {
+        let mut params = params("server", Validity::Long);
+        params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
     fn sign(&self, mut params: CertificateParams) -> Identity {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().unwrap();

@@ -1,6 +1,6 @@
 //! The upstream kubelet as a process: standalone or joined to a cluster, with all its directories
 //! under one, fenced in by `run` so that the machine does not notice it. `build` finds or builds
-//! the binary, and those of a control plane.
+//! the binary, those of a control plane, and metrics-server.
 //!
 //! Its configuration is the kubelet's default except for what any bench needs (own paths, ports and
 //! cgroup root) and what keeps it alive and quiet on such a machine: cgroup v1 and swap allowed, no
@@ -32,6 +32,11 @@ pub fn binary() -> Option<PathBuf> {
 /// The directory that the programs of a control plane are in, or nothing, as with [`binary`].
 pub fn control_plane() -> Option<PathBuf> {
     find("controlplane")
+}
+
+/// Where metrics-server is, or nothing, as with [`binary`].
+pub fn metrics_server() -> Option<PathBuf> {
+    find("metrics-server")
 }
 
 fn find(what: &str) -> Option<PathBuf> {
