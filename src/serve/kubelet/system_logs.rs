@@ -236,7 +236,7 @@ async fn has_journal(service: &str, end: Instant) -> bool {
 enum Part {
     File(File),
     NotStarted(Program),
-    Program(ProgramOutput),
+    Program(Box<ProgramOutput>),
 }
 
 /// What an answer holds for as long as it is sent.
@@ -315,7 +315,7 @@ async fn read(part: Part) -> io::Result<(Bytes, Option<Part>)> {
         }
         Part::NotStarted(program) => {
             let output = program::output(program, &LOG_READS).await?;
-            Ok((Bytes::new(), Some(Part::Program(output))))
+            Ok((Bytes::new(), Some(Part::Program(Box::new(output)))))
         }
         Part::Program(mut output) => {
             let mut bytes = vec![0; PART];
