@@ -106,7 +106,7 @@ impl Floor {
                 Err(_) => subscribing.await.unwrap(),
             };
             let ended = RuntimeEvent::Exited { id: started.container.to_string() };
-            while events.next().await.unwrap().expect("the stream goes on") != ended {}
+            while events.next().await.unwrap().expect("the stream goes on").event != ended {}
             self.start_container(&started.pod, &started.config, &started.sandbox, 1).await;
             begun
         })

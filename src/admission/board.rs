@@ -5,7 +5,7 @@ use super::{
     ports::{HostPort, any_conflict},
     preempt,
     refusal::Refusal,
-    resources::{Needs, Shortage},
+    resources::{Needs, Resource, Shortage},
 };
 use crate::model::{PodKey, ResizeWait, k8s};
 
@@ -25,6 +25,22 @@ impl<'a> Occupant<'a> {
     }
 }
 
+/// Pods that make room for a critical one.
+#[derive(Default)]
+pub(super) struct Victims {
+    keys: Vec<PodKey>,
+    /// The first resource that the critical pod lacks.
+    lacks: Option<Resource>,
+}
+
+/// A pod that is preempted.
+pub(super) struct Preempted<'a> {
+    pub(super) key: &'a PodKey,
+    pub(super) pod: &'a k8s::Pod,
+    /// The first resource that the critical pod lacks.
+    pub(super) lacks: Option<Resource>,
+}
+
 /// The room of the node.
 pub(super) struct Board<'a> {
     allocatable: &'a Allocatable,
@@ -32,7 +48,7 @@ pub(super) struct Board<'a> {
     going: Vec<Occupant<'a>>,
     /// The resources of all pods that stay.
     taken: Needs,
-    preempted: Vec<(&'a PodKey, &'a k8s::Pod)>,
+    preempted: Vec<Preempted<'a>>,
 }
 
 impl<'a> Board<'a> {
@@ -126,27 +142,30 @@ impl<'a> Board<'a> {
         &self,
         shortages: &[Shortage],
         may_go: impl Fn(&k8s::Pod) -> bool,
-    ) -> Result<Vec<PodKey>, Refusal> {
+    ) -> Result<Victims, Refusal> {
         let missing = shortages.iter().map(|s| (s.resource.clone(), s.missing())).collect();
         let others = self.staying.iter().filter(|staying| may_go(staying.pod));
-        preempt::victims(&missing, others).map_err(|missing| Refusal::no_victims(&missing))
+        let keys = preempt::victims(&missing, others);
+        let keys = keys.map_err(|missing| Refusal::no_victims(&missing))?;
+        Ok(Victims { keys, lacks: shortages.first().map(|first| first.resource.clone()) })
     }
 
     /// Moves the victims from the pods that stay to the pods that are stopped.
-    pub(super) fn preempt(&mut self, victims: &[PodKey]) {
+    pub(super) fn preempt(&mut self, Victims { keys, lacks }: &Victims) {
         let (going, staying): (Vec<_>, Vec<_>) = std::mem::take(&mut self.staying)
             .into_iter()
-            .partition(|occupant| victims.contains(occupant.key));
+            .partition(|occupant| keys.contains(occupant.key));
         self.staying = staying;
         for occupant in going {
             self.taken = std::mem::take(&mut self.taken).without(&occupant.needs);
-            self.preempted.push((occupant.key, occupant.pod));
+            let (key, pod, lacks) = (occupant.key, occupant.pod, lacks.clone());
+            self.preempted.push(Preempted { key, pod, lacks });
             self.going.push(occupant);
         }
     }
 
     /// The pods that are preempted.
-    pub(super) fn preempted(self) -> Vec<(&'a PodKey, &'a k8s::Pod)> {
+    pub(super) fn preempted(self) -> Vec<Preempted<'a>> {
         self.preempted
     }
 }

@@ -36,6 +36,7 @@ mod rules;
 pub use after::{Cycle, Progress, StartOrder};
 pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, pod_capacity};
 pub use node::{NodeFacts, go_arch, kernel_version, node_labels};
+pub use refusal::PREEMPTING;
 
 use crate::{
     model::{
@@ -44,7 +45,7 @@ use crate::{
     },
     podspec::is_static,
 };
-use board::{Board, Occupant};
+use board::{Board, Occupant, Preempted, Victims};
 use refusal::Refusal;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -154,9 +155,19 @@ impl Admissions {
     }
 }
 
-/// Decides about every wished pod, and returns the events of new refusals.
+/// What follows from one call of [`admit`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ruling {
+    pub admissions: Admissions,
+    /// The events of new refusals and preemptions.
+    pub events: Vec<Event>,
+    /// For each pod that is preempted now, the first resource that the critical pod lacks.
+    pub preempted_for: Vec<String>,
+}
+
+/// Decides about every wished pod.
 #[must_use]
-pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
+pub fn admit(input: &Input<'_>) -> Ruling {
     let mut board = Board::new(&input.node.allocatable);
     let mut decisions: BTreeMap<&PodKey, Decision> = BTreeMap::new();
     for leaving in input.leaving {
@@ -218,10 +229,13 @@ pub fn admit(input: &Input<'_>) -> (Admissions, Vec<Event>) {
         let refusal = candidate.check(input, &board).err().unwrap_or(refusal);
         decisions.insert(&candidate.pod.key, refusal.into_decision(&candidate.pod.pod));
     }
-    for (key, pod) in board.preempted() {
+    let mut preempted_for = Vec::new();
+    for Preempted { key, pod, lacks } in board.preempted() {
         decisions.insert(key, Decision::Held(Arc::new(refusal::preempted(pod))));
+        preempted_for.extend(lacks.map(|resource| resource.to_string()));
     }
-    finish(input, decisions, waits)
+    let (admissions, events) = finish(input, decisions, waits);
+    Ruling { admissions, events, preempted_for }
 }
 
 /// Adds the uids to the decisions, and makes the events.
@@ -301,7 +315,7 @@ impl<'a> Candidate<'a> {
 
     /// Checks the rules in the kubelet's order. Returns the pods that must be preempted for a
     /// critical pod when only resources are missing.
-    fn check(&self, input: &Input<'_>, board: &Board<'_>) -> Result<Vec<PodKey>, Refusal> {
+    fn check(&self, input: &Input<'_>, board: &Board<'_>) -> Result<Victims, Refusal> {
         let (pod, node) = (&self.pod.pod, input.node);
         if !self.critical && !self.has_place {
             rules::pressure(pod, &input.pressure.conditions)?;
@@ -318,7 +332,7 @@ impl<'a> Candidate<'a> {
         board.ports_free(&occupant)?;
         rules::app_armor(pod, node)?;
         if shortages.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Victims::default());
         }
         board.victims(&shortages, |other| {
             !is_critical(other, node) || priority_of(other) < priority_of(pod)

@@ -9,7 +9,8 @@ use std::{fmt::Write as _, sync::Arc};
 
 /// How the status of a refused pod begins.
 const REJECTED: &str = "Pod was rejected: ";
-const PREEMPTING: &str = "Preempting";
+/// The reason of pods that make room for a critical one.
+pub const PREEMPTING: &str = "Preempting";
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// A pod's grace period, where it names none.
 const GRACE_SECONDS: i64 = 30;

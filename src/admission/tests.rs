@@ -118,7 +118,7 @@ impl Node {
 
     /// The decisions, each in a line, and the events.
     fn admits(&self) -> Vec<String> {
-        let (admissions, events) = admit(&self.input());
+        let Ruling { admissions, events, .. } = admit(&self.input());
         let decisions = admissions.iter().map(|(key, admission)| {
             let decision = match &admission.decision {
                 Decision::Admitted => "admitted".to_owned(),
@@ -139,7 +139,7 @@ impl Node {
     /// The same; the next call is told what was decided.
     fn again(&mut self) -> Vec<String> {
         let lines = self.admits();
-        self.before = admit(&self.input()).0;
+        self.before = admit(&self.input()).admissions;
         lines
     }
 

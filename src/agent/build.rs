@@ -308,10 +308,17 @@ struct Served {
 }
 
 fn stats_source(collector: Collector) -> StatsSource {
-    StatsSource(Arc::new(move |depth| {
-        let collector = collector.clone();
-        Box::pin(async move { collector.collect(depth).await })
-    }))
+    let of_logs = collector.clone();
+    StatsSource {
+        collect: Arc::new(move |depth| {
+            let collector = collector.clone();
+            Box::pin(async move { collector.collect(depth).await })
+        }),
+        measure_logs: Arc::new(move || {
+            let collector = of_logs.clone();
+            Box::pin(async move { collector.log_sizes().await })
+        }),
+    }
 }
 
 /// The graphs of the status page, for which samples are taken while somebody looks at it.

@@ -32,6 +32,7 @@ mod pods;
 mod reflect;
 mod reviews;
 mod secret;
+mod startup;
 mod tls;
 mod view;
 

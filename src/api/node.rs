@@ -11,11 +11,13 @@
 
 use super::{
     ApiError, Clients, Link, Pause, Trouble, Verb, WatchCache, Watched, answer, call, jitter,
+    startup::Startup,
 };
 use crate::{
     clock,
     echo::{Unechoed, Versioned},
     event::Recorder,
+    metrics::{StartupPart, metrics},
     model::{Event, Now, k8s},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
     patch,
@@ -98,6 +100,7 @@ struct NodeMemory {
     rival: Option<(String, Duration)>,
     /// What the last written status was made from, and when by boot time.
     reported: Option<(Arc<NodeReport>, Duration)>,
+    startup: Startup,
 }
 
 /// Fields that the server did not keep as they were written, and what it kept in their place.
@@ -143,6 +146,14 @@ impl NodeMemory {
             unkept: Unkept::default(),
             rival: None,
             reported: None,
+            startup: Startup::New { agent_started: clock::now().boot },
+        }
+    }
+
+    /// Notes that the API server has the status that was made from a report.
+    fn posted(&mut self, report: &NodeReport) {
+        if report.not_ready().is_empty() {
+            count_startup(self.startup.ready(clock::now().boot));
         }
     }
 }
@@ -188,6 +199,7 @@ impl NodeTask {
             }
             None => self.register(&clients, &report, memory).await,
             Some(node) => {
+                memory.startup.found();
                 self.know(&node, memory);
                 self.report(&clients, &report, &node, memory).await
             }
@@ -219,7 +231,10 @@ impl NodeTask {
     ) -> Result<(), ApiError> {
         let now = clock::now();
         let new = node::new_node(&self.registration, report, now);
+        memory.startup.try_at(now.boot);
         let made: k8s::Node = call(&clients.main, Verb::Create, NODES, Some(&new)).await?;
+        count_startup(memory.startup.registered(clock::now().boot));
+        memory.posted(report);
         tracing::info!(node = report.name, server = %clients.server, "the node is registered");
         self.tell(node::status(report, None, now).told);
         self.know(&made, memory);
@@ -280,6 +295,7 @@ impl NodeTask {
         }
         let path = format!("{NODES}/{}/status", report.name);
         let written: k8s::Node = call(&clients.main, Verb::Patch, &path, Some(&body)).await?;
+        memory.posted(report);
         self.tell(told);
         let sent = body["status"].as_object().into_iter().flatten().map(|(field, _)| field);
         memory.unkept = Unkept::of(sent, report, &written, now);
@@ -340,6 +356,12 @@ impl NodeTask {
             }
             changed
         });
+    }
+}
+
+fn count_startup(parts: Vec<(StartupPart, Duration)>) {
+    for (part, took) in parts {
+        metrics().node.node_started(part, took);
     }
 }
 

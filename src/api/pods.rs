@@ -15,6 +15,7 @@ mod requests;
 use super::{Link, Pause, Trouble, WatchCache, Watched, answer};
 use crate::{
     clock,
+    metrics::metrics,
     mirror::{Answer, MirrorMemory, MirrorStep, Next, SeenPod, Sight},
     model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView, PodViews},
     node::NodeRef,
@@ -72,6 +73,8 @@ pub struct PodsInputs {
 pub struct PodsReport {
     /// Static pods whose mirror and status are as they should be.
     pub mirrored: usize,
+    /// Mirror pods that the watch shows.
+    pub shown: usize,
     /// Pods for which something has to be written.
     pub waiting: usize,
     /// The last request had no answer, or one that says that the API server can't.
@@ -106,6 +109,8 @@ struct Pod {
     turn: Turn,
     /// Something is to be written.
     behind: bool,
+    /// When its status changed first, since the API server had it.
+    changed_at: Option<Instant>,
     pause: Pause,
     failures: u32,
     not_before: Option<Instant>,
@@ -195,6 +200,10 @@ impl PodsTask {
         for (key, view) in views.iter() {
             let pod = self.pods.entry(key.clone()).or_default();
             if pod.view.as_ref().is_none_or(|last| !Arc::ptr_eq(last, view)) {
+                let same = pod.view.as_ref().map(|last| Arc::ptr_eq(&last.status, &view.status));
+                if same != Some(true) {
+                    pod.changed_at.get_or_insert_with(Instant::now);
+                }
                 pod.view = Some(Arc::clone(view));
                 pod.hurry();
                 enqueue(&mut self.queue, key, pod);
@@ -351,6 +360,7 @@ impl PodsTask {
         pod.behind = false;
         match &step {
             MirrorStep::Nothing => {
+                pod.changed_at = None;
                 pod.calm();
                 if pod.view.is_none() && pod.shown.is_none() && pod.memory.is_settled(now) {
                     self.pods.remove(key);
@@ -381,6 +391,11 @@ impl PodsTask {
         self.server.hear(answer, now);
         let Some(pod) = self.pods.get_mut(key) else { return };
         pod.turn = Turn::Idle;
+        if let (MirrorStep::PatchStatus { .. }, Answer::Pod(_)) = (step, answer)
+            && let Some(changed_at) = pod.changed_at.take()
+        {
+            metrics().pods.status_synced(changed_at.elapsed());
+        }
         let before = pod.memory.trouble.clone();
         match (pod.memory.settle(step, answer, self.start.elapsed()), answer) {
             (Next::Now, _) => {}
@@ -398,6 +413,8 @@ impl PodsTask {
     fn publish(&self) {
         let mut report = PodsReport::default();
         for (key, pod) in &self.pods {
+            let mirror = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_some());
+            report.shown += usize::from(mirror);
             if pod.behind || pod.turn != Turn::Idle {
                 report.waiting += 1;
             } else if pod.view.is_some() {

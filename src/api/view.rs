@@ -120,6 +120,7 @@ impl ClusterViewTask {
             status_posted: node.posted,
             lease_renewed: lease.renewed,
             mirrors: mirrors.mirrored,
+            mirror_pods: mirrors.shown,
             pods_waiting: mirrors.waiting,
             events_waiting: *self.events_waiting.borrow_and_update(),
             troubles: troubles.into_iter().flatten().collect(),

@@ -8,7 +8,7 @@ use super::{
     core::parse_procs,
     files::write_file,
     names::{self, DRIVERS, PARENTS},
-    tree::{CgroupPlace, blocking},
+    tree::{CgroupPlace, blocking, timed},
 };
 use crate::beneath::{self, Removal, Slice};
 use nix::{
@@ -92,6 +92,10 @@ impl Cgroups {
         if !self.is_managed() {
             return Ok(());
         }
+        timed("destroy", self.kill_and_remove(name)).await
+    }
+
+    async fn kill_and_remove(&self, name: &[impl AsRef<str>]) -> Result<(), CgroupError> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
             let (this, places) = (self.clone(), self.places(name));

@@ -6,7 +6,7 @@
 use super::{
     CgroupDriver, CgroupError, CgroupVersion, Cgroups, Limits,
     core::Hierarchy,
-    tree::{CgroupPlace, blocking, check_name},
+    tree::{CgroupPlace, blocking, check_name, timed},
 };
 use crate::podspec::PodCgroup;
 use std::{fs, path::PathBuf};
@@ -25,7 +25,7 @@ impl Cgroups {
         let Some(place) = self.pod_place(name).await? else { return Ok(()) };
         let (this, at, target) = (self.clone(), place.clone(), exactly(values));
         let raised = blocking(move || Ok(this.raised(&at, &target))).await?;
-        self.apply(name, place, raised).await
+        timed("update", self.apply(name, place, raised)).await
     }
 
     /// Gives a pod's cgroup exactly the cpu and memory limits of `values`.
@@ -46,7 +46,7 @@ impl Cgroups {
                 return Err(CgroupError::BelowUse { limit, used });
             }
         }
-        self.apply(name, place, exactly(values)).await
+        timed("update", self.apply(name, place, exactly(values))).await
     }
 
     async fn pod_place(

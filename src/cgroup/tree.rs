@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     blocking::CGROUPS,
+    metrics::metrics,
     model::{CgroupDriver, NodeCapacity},
     podspec::PodCgroup,
 };
@@ -18,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// v1 hierarchies in which the pods' cgroups are made by us. The runtime makes its own in others.
 const V1_CONTROLLERS: [&str; 7] =
@@ -214,7 +215,7 @@ impl Cgroups {
         if runs {
             return Ok(false);
         }
-        let done = self.make_pod(name, &place, values).await;
+        let done = timed("create", self.make_pod(name, &place, values)).await;
         if let Err(err) = done {
             self.remove_place(&place).await?;
             return Err(err);
@@ -417,6 +418,15 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+/// Does work on the cgroup of a pod, and counts how long it takes.
+pub(super) async fn timed<T>(operation: &str, work: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = work.await;
+    let seconds = &metrics().node.cgroup_seconds;
+    seconds.with_label_values(&[operation]).observe(begun.elapsed().as_secs_f64());
+    done
 }
 
 /// Runs file operations off the event loop: the kernel may take its time with them under memory

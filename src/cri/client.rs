@@ -230,11 +230,18 @@ impl RuntimeClient {
         config: v1::PodSandboxConfig,
         runtime_handler: &str,
     ) -> Result<SandboxId, CriError> {
+        let handler = [runtime_handler];
         let runtime_handler = runtime_handler.to_owned();
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
         let mut runtime = self.runtime.clone();
-        let answer = self.change("RunPodSandbox", runtime.run_pod_sandbox(request)).await?;
-        Ok(SandboxId::from(answer.pod_sandbox_id))
+        let begun = Instant::now();
+        let answer = self.change("RunPodSandbox", runtime.run_pod_sandbox(request)).await;
+        let (pods, took) = (&metrics().pods, begun.elapsed().as_secs_f64());
+        pods.sandbox_seconds.with_label_values(&handler).observe(took);
+        if answer.is_err() {
+            pods.sandbox_errors.with_label_values(&handler).inc();
+        }
+        Ok(SandboxId::from(answer?.pod_sandbox_id))
     }
 
     /// Stops a sandbox and whatever runs in it. Stopping a stopped or unknown one succeeds.

@@ -13,6 +13,7 @@ use super::{
     },
     v1,
 };
+use jiff::Timestamp;
 use prost::Message as _;
 use tonic::Streaming;
 
@@ -47,6 +48,15 @@ pub enum RuntimeEvent {
         /// Id of the container or sandbox.
         id: String,
     },
+}
+
+/// An event, and when it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedEvent {
+    /// What happened.
+    pub event: RuntimeEvent,
+    /// Wall time; `None` when the runtime does not tell it.
+    pub at: Option<Timestamp>,
 }
 
 /// A subscription.
@@ -101,7 +111,7 @@ impl EventStream {
     ///
     /// # Cancel safety
     /// Cancel safe: no event is lost.
-    pub async fn next(&mut self) -> Result<Option<RuntimeEvent>, CriError> {
+    pub async fn next(&mut self) -> Result<Option<TimedEvent>, CriError> {
         let broken = |status: tonic::Status| CriError::from_status(&status, "events", "");
         loop {
             let event = match &mut self.0 {
@@ -123,7 +133,12 @@ impl EventStream {
 
 /// `None` for what is no news about a container: ends of exec'ed processes, other namespaces,
 /// payloads that don't decode.
-fn of_containerd(envelope: &Envelope) -> Option<RuntimeEvent> {
+fn of_containerd(envelope: &Envelope) -> Option<TimedEvent> {
+    let at = envelope.timestamp.as_ref().and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+    Some(TimedEvent { event: news_of(envelope)?, at })
+}
+
+fn news_of(envelope: &Envelope) -> Option<RuntimeEvent> {
     if envelope.namespace != NAMESPACE {
         return None;
     }
@@ -140,15 +155,18 @@ fn of_containerd(envelope: &Envelope) -> Option<RuntimeEvent> {
     }
 }
 
-fn of_cri(event: v1::ContainerEventResponse) -> RuntimeEvent {
+fn of_cri(event: v1::ContainerEventResponse) -> TimedEvent {
+    let at = event.created_at;
     let kind = event.container_event_type();
     let id = event.container_id;
-    match kind {
+    let event = match kind {
         v1::ContainerEventType::ContainerCreatedEvent
         | v1::ContainerEventType::ContainerStartedEvent => RuntimeEvent::Started { id },
         v1::ContainerEventType::ContainerStoppedEvent => RuntimeEvent::Exited { id },
         v1::ContainerEventType::ContainerDeletedEvent => RuntimeEvent::Removed { id },
-    }
+    };
+    let at = (at > 0).then(|| Timestamp::from_nanosecond(at.into()).ok()).flatten();
+    TimedEvent { event, at }
 }
 
 #[cfg(test)]
@@ -157,6 +175,7 @@ mod tests {
 
     fn envelope(topic: &str, payload: Vec<u8>) -> Envelope {
         Envelope {
+            timestamp: Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 5 }),
             namespace: NAMESPACE.to_owned(),
             topic: topic.to_owned(),
             event: Some(prost_types::Any { type_url: String::new(), value: payload }),
@@ -174,8 +193,19 @@ mod tests {
             };
             of_containerd(&envelope(EXIT, exit.encode_to_vec()))
         };
-        assert_eq!(exit("c"), Some(RuntimeEvent::Exited { id: "c".to_owned() }));
+        let at = Timestamp::new(1_700_000_000, 5).ok();
+        let ended = TimedEvent { event: RuntimeEvent::Exited { id: "c".to_owned() }, at };
+        assert_eq!(exit("c"), Some(ended));
         assert_eq!(exit("probe-1"), None);
+    }
+
+    #[test]
+    fn an_event_of_cri_may_have_no_time() {
+        for (created_at, at) in [(1_500_000_000, Timestamp::from_millisecond(1500).ok()), (0, None)]
+        {
+            let event = v1::ContainerEventResponse { created_at, ..Default::default() };
+            assert_eq!(of_cri(event).at, at);
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub mod to_cri;
 
 pub use client::{ListFilter, Readiness, RuntimeClient, RuntimeVersion};
 pub use error::CriError;
-pub use events::{EventStream, RuntimeEvent};
+pub use events::{EventStream, RuntimeEvent, TimedEvent};
 pub use exec::ExecOutput;
 pub use images::{ImageFilesystems, ImageFound};
 pub use layers::WritePlaces;

@@ -33,7 +33,7 @@ use crate::{
     },
     podspec::pod_cgroup_name,
     pressure::core::{
-        EXCEEDED_GRACE_PERIOD, EvictionRecord, EvictionSettings, Evictions, ImagesFreed,
+        Cause, EXCEEDED_GRACE_PERIOD, EvictionRecord, EvictionSettings, Evictions, ImagesFreed,
         MeasurePurpose, Outcome, ReclaimOutcome, Relief, ReliefAction, ReliefPlan, Seen,
         threshold_met_message,
     },
@@ -273,7 +273,7 @@ impl EvictionTask {
                 self.record_node_event(EventKind::Warning, "EvictionThresholdMet", message);
             }
             ReliefAction::ReportEviction { key, uid, cause, message, annotations } => {
-                metrics().evictions.with_label_values(&[&*cause.name()]).inc();
+                self.count_eviction(*cause);
                 let (key, uid) = (key.clone(), uid.clone());
                 let target = EventTarget::Pod { key, uid, field_path: None };
                 let (kind, message) = (EventKind::Warning, message.clone());
@@ -337,6 +337,18 @@ impl EvictionTask {
             }
         }
         None
+    }
+
+    fn count_eviction(&self, cause: Cause) {
+        let name = [&*cause.name()];
+        metrics().evictions.with_label_values(&name).inc();
+        // What exceeds a limit of its own was measured for that.
+        let Cause::Signal(signal) = cause else { return };
+        if let Some(reading) = self.readings.sample.readings.get(&signal) {
+            let age = clock::now().boot.saturating_sub(reading.at);
+            let ages = &metrics().node.eviction_stats_age_seconds;
+            ages.with_label_values(&name).observe(age.as_secs_f64());
+        }
     }
 
     /// Has the kernel reclaim page cache of pods. Returns the outcome when that is not possible.

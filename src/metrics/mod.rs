@@ -5,12 +5,19 @@
 //! here are events, which are counted when they happen.
 
 mod exposition;
+mod maker;
+mod node;
+mod pods;
 
 pub(crate) use exposition::{Family, Kind, Samples, TEXT, labels, number, unix};
 
+use maker::{Described, Maker};
+use node::NodeMetrics;
+pub(crate) use node::StartupPart;
+use pods::PodMetrics;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts,
-    Registry, TextEncoder, core::Collector, exponential_buckets,
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, TextEncoder,
+    exponential_buckets,
 };
 use std::{sync::LazyLock, time::Duration};
 
@@ -25,6 +32,8 @@ const PULLS: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
     1200.0, 1800.0, 2700.0, 3600.0,
 ];
+/// The labels of a request to the HTTPS API.
+const REQUEST: &[&str] = &["method", "path", "server_type", "long_running"];
 
 /// The kubelet's names of image sizes, and where they end.
 const SIZES: [(u64, &str); 11] = [
@@ -81,77 +90,10 @@ pub struct Metrics {
     health_checks: IntCounterVec,
     pub(crate) probe_attempts: IntCounterVec,
     pub(crate) probe_seconds: HistogramVec,
-}
-
-/// A family and its labels, for the documentation.
-type Described = (Family, &'static [&'static str]);
-
-/// Registers metrics and notes what they are.
-struct Maker<'a> {
-    registry: &'a Registry,
-    described: &'a mut Vec<Described>,
-}
-
-impl Maker<'_> {
-    fn register<T: Collector + Clone + 'static>(
-        &mut self,
-        made: prometheus::Result<T>,
-        family: Family,
-        labels: &'static [&'static str],
-    ) -> T {
-        let made = made.expect("its name and labels are valid");
-        self.registry.register(Box::new(made.clone())).expect("its name is used once");
-        self.described.push((family, labels));
-        made
-    }
-
-    fn counter(&mut self, name: &'static str, help: &'static str) -> IntCounter {
-        let family = Family { name, kind: Kind::Counter, help };
-        self.register(IntCounter::new(name, help), family, &[])
-    }
-
-    fn counters(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [&'static str],
-    ) -> IntCounterVec {
-        let family = Family { name, kind: Kind::Counter, help };
-        self.register(IntCounterVec::new(Opts::new(name, help), labels), family, labels)
-    }
-
-    fn gauges(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [&'static str],
-    ) -> GaugeVec {
-        let family = Family { name, kind: Kind::Gauge, help };
-        self.register(GaugeVec::new(Opts::new(name, help), labels), family, labels)
-    }
-
-    fn gauge(&mut self, name: &'static str, help: &'static str) -> Gauge {
-        let family = Family { name, kind: Kind::Gauge, help };
-        self.register(Gauge::new(name, help), family, &[])
-    }
-
-    fn histogram(&mut self, name: &'static str, help: &'static str, buckets: &[f64]) -> Histogram {
-        let family = Family { name, kind: Kind::Histogram, help };
-        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.register(Histogram::with_opts(options), family, &[])
-    }
-
-    fn histograms(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        buckets: &[f64],
-        labels: &'static [&'static str],
-    ) -> HistogramVec {
-        let family = Family { name, kind: Kind::Histogram, help };
-        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.register(HistogramVec::new(options, labels), family, labels)
-    }
+    /// Pods: their admission, their workers, the ends of their containers.
+    pub(crate) pods: PodMetrics,
+    /// The node: its start and its shutdown, cgroups, events of the runtime, what it serves.
+    pub(crate) node: NodeMetrics,
 }
 
 impl Metrics {
@@ -271,13 +213,13 @@ impl Metrics {
             requests: make.counters(
                 "kubelet_http_requests_total",
                 "Requests to the HTTPS API that were let in",
-                &["method", "path", "server_type", "long_running"],
+                REQUEST,
             ),
             request_seconds: make.histograms(
                 "kubelet_http_requests_duration_seconds",
                 "Time from a request to the HTTPS API to the head of its answer",
                 COMMON,
-                &["method", "path", "server_type", "long_running"],
+                REQUEST,
             ),
             api_requests: make.counters(
                 "rest_client_requests_total",
@@ -297,6 +239,8 @@ impl Metrics {
                 "nodelet_lease_renewed_seconds",
                 "When the lease of the node was renewed last, in seconds since 1970; 0: not yet",
             ),
+            pods: PodMetrics::make(&mut make),
+            node: NodeMetrics::make(&mut make),
             health_check,
             health_checks,
             probe_attempts,

@@ -32,8 +32,11 @@ pub struct ClusterView {
     pub status_posted: Option<Timestamp>,
     /// Wall time of the last renewal of the lease.
     pub lease_renewed: Option<Timestamp>,
-    /// Mirror pods that the API server has.
+    /// Static pods whose mirror and status the API server has as they should be.
     pub mirrors: usize,
+    /// Mirror pods that the API server has.
+    #[serde(default)]
+    pub mirror_pods: usize,
     /// Pods whose state there is not yet what it is here.
     pub pods_waiting: usize,
     /// Events that were not written yet.

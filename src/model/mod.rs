@@ -70,9 +70,9 @@ pub use shutdown::{
     priority_of,
 };
 pub use stats::{
-    CgroupStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, MeasuredSpace,
-    MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats, Throttling,
-    Traffic,
+    CgroupStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, LogSize,
+    MeasuredSpace, MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats,
+    Throttling, Traffic,
 };
 pub use system_logs::SystemLogs;
 pub use time::Now;
@@ -82,8 +82,8 @@ pub use usage::{
 };
 pub use view::{
     ContainerInstance, EvictedView, FileReport, FileVerdict, ForeignPod, HungPod, NodeView,
-    PlegView, PodUpdate, PodView, PodViews, PressureView, ReliefView, RuntimeView, SignalView,
-    SourceView,
+    PlegView, PodConfig, PodUpdate, PodView, PodViews, PressureView, ReliefView, RuntimeView,
+    SignalView, SourceView,
 };
 
 /// The version that the agent tells where Kubernetes expects the kubelet's: the release whose node

@@ -103,6 +103,19 @@ pub struct MeasuredSpace {
     pub at: Timestamp,
 }
 
+/// The logs of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSize {
+    /// Full name of the pod.
+    pub key: PodKey,
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// Name of the container.
+    pub container: Box<str>,
+    /// What they take on their file system, in bytes.
+    pub bytes: u64,
+}
+
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsStats {

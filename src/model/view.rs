@@ -33,6 +33,9 @@ pub struct PodView {
     pub containers: Vec<ContainerInstance>,
     /// Where it is written; `None` when its manifest is gone.
     pub origin: Option<Origin>,
+    /// What says that there is the pod.
+    #[serde(skip)]
+    pub config: PodConfig,
     /// Being stopped: its manifest was removed or replaced.
     pub terminating: bool,
     /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how
@@ -50,6 +53,27 @@ pub struct PodView {
     /// Its probes. They are filled in when a reader asks; the views that workers publish have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeView>,
+}
+
+impl PodView {
+    /// True when the pod is known only from the runtime and is being removed: neither a manifest nor
+    /// a record tells of it.
+    #[must_use]
+    pub fn is_orphan(&self) -> bool {
+        self.config == PodConfig::RuntimeOnly && self.terminating
+    }
+}
+
+/// What says that there is a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodConfig {
+    /// A manifest, or an earlier run of the agent while the sources are not read completely.
+    #[default]
+    Desired,
+    /// Only the agent's own record: the manifest was removed or replaced.
+    Orphan,
+    /// Only the runtime.
+    RuntimeOnly,
 }
 
 /// Why a pod does not run the revision that is written in its manifest.

@@ -55,6 +55,7 @@ pub use outcome::{Failure, Outcome, Step, Taken};
 pub use picture::Picture;
 pub use rollback::{FailedRevision, Rollout, Trial, TrialInput};
 pub(crate) use sandbox::serves;
+pub use shutdown::NODE_SHUTDOWN;
 pub use types::{
     Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
     Waiting,

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
 
+/// The reason of a pod that is refused because the machine goes down.
+pub const NODE_SHUTDOWN: &str = "NodeShutdown";
+
 /// Plans the wished pod's part in a shutdown. Returns false when the pod just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let Some(shutdown) = &cx.input.orders.shutdown else { return false };
@@ -21,7 +24,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if known.is_none() && cx.own.is_empty() {
         let message = "Pod was rejected as the node is shutting down.".to_owned();
         plan.block("the node is shutting down: no pod is started any more");
-        plan.notice("shutdown", cx.event(None, EventKind::Warning, "NodeShutdown", message));
+        plan.notice("shutdown", cx.event(None, EventKind::Warning, NODE_SHUTDOWN, message));
         return true;
     }
     let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };

@@ -1,7 +1,11 @@
 //! Follows the runtime's events, for ever: a broken stream is opened again, with growing pauses
 //! while there is no response.
 
-use crate::cri::{CriError, EventStream, RuntimeClient, RuntimeEvent};
+use crate::{
+    clock,
+    cri::{CriError, EventStream, RuntimeClient, RuntimeEvent, TimedEvent},
+    metrics::metrics,
+};
 use std::{future::Future, pin::pin, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -64,6 +68,8 @@ pub(super) async fn follow(client: RuntimeClient, hints: mpsc::Sender<Hint>) {
                 Kind::Containerd => (Kind::Cri, Duration::ZERO),
                 Kind::Cri => (Kind::Containerd, UNSUPPORTED_PAUSE),
             };
+        } else {
+            metrics().node.event_stream_errors.inc();
         }
         if begun.elapsed() >= GOOD_STREAM {
             pause = FIRST_PAUSE;
@@ -91,6 +97,7 @@ async fn stream(
     if let Ok(Err(error)) = early {
         return Ended::Refused(error);
     }
+    metrics().node.event_streams.inc();
     if hints.send(Hint::Connected).await.is_err() {
         return Ended::Receiver;
     }
@@ -104,7 +111,11 @@ async fn stream(
     };
     loop {
         match events.next().await {
-            Ok(Some(event)) => {
+            Ok(Some(TimedEvent { event, at })) => {
+                if let Some(at) = at {
+                    let took = clock::now().wall.duration_since(at);
+                    metrics().node.event_latency_seconds.observe(took.as_secs_f64().max(0.0));
+                }
                 if hints.send(Hint::Event(event)).await.is_err() {
                     return Ended::Receiver;
                 }

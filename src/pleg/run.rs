@@ -349,11 +349,14 @@ impl Loop {
             info!("listing what runs succeeds again");
             self.status.due = self.status.due.map(|_| now);
         }
-        if scope == Scope::All {
-            metrics().relist_seconds.observe(took.as_secs_f64());
-            metrics().relisted_at.set(unix((self.settings.clock)().wall));
-            self.health.last_relist = Some(listing.began);
-            self.listing.due = now + self.period();
+        match scope {
+            Scope::All => {
+                metrics().relist_seconds.observe(took.as_secs_f64());
+                metrics().relisted_at.set(unix((self.settings.clock)().wall));
+                self.health.last_relist = Some(listing.began);
+                self.listing.due = now + self.period();
+            }
+            Scope::Asked => metrics().node.pod_relist_seconds.observe(took.as_secs_f64()),
         }
         let inspections = self.picture.apply(listing, &scope, &asked);
         self.inspections.add(inspections, &scope);

@@ -37,6 +37,7 @@ use crate::{
 };
 use axum::Router;
 use connections::{ConnectionPolicy, Plain};
+use jiff::Timestamp;
 use socket::LocalSocket;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use thiserror::Error;
@@ -124,6 +125,8 @@ pub struct Server {
     healthz: Option<SocketAddr>,
     read_only: Option<SocketAddr>,
     kubelet: Option<KubeletApi>,
+    /// When the certificate of the HTTPS API expires.
+    serving_until: watch::Sender<Option<Timestamp>>,
 }
 
 impl Server {
@@ -145,8 +148,10 @@ impl Server {
         let pod_logs_dir = settings.pod_logs_dir;
         let machine = Arc::new(settings.machine);
         let configuration = settings.configuration.into();
+        let (serving_until, certificate_until) = watch::channel(None);
         let app = routes::App {
             views,
+            certificate_until,
             commands,
             health,
             pod_logs_dir,
@@ -157,7 +162,7 @@ impl Server {
         let (relays, sessions) = kubelet::sessions(settings.stream_idle);
         let api = kubelet::Api { local: app, runtime, relays };
         let (healthz, read_only) = (settings.healthz, settings.read_only);
-        Ok(Self { local, api, sessions, healthz, read_only, kubelet })
+        Ok(Self { local, api, sessions, healthz, read_only, kubelet, serving_until })
     }
 
     /// Serves until `shutdown`, then removes the socket. Whenever `looks` changes, the socket is
@@ -172,7 +177,7 @@ impl Server {
         let (api, stop) = (self.api, shutdown.clone());
         let kubelet = async move {
             if let Some(kubelet) = self.kubelet {
-                kubelet.serve(api, stop).await;
+                kubelet.serve(api, self.serving_until, stop).await;
             }
         };
         let local = serve_local(self.local, router, looks, shutdown);

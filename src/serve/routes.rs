@@ -23,10 +23,11 @@ use axum::{
     routing::{get, post},
 };
 use futures_util::stream::{StreamExt as _, once, try_unfold};
+use jiff::Timestamp;
 use serde::Serialize;
 use std::{future::ready, iter, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::yield_now,
     time::timeout,
 };
@@ -48,6 +49,8 @@ pub(super) struct App {
     pub(super) health: Health,
     pub(super) pod_logs_dir: PathBuf,
     pub(super) machine: Arc<MachineFacts>,
+    /// When the certificate of the HTTPS API expires; `None` while there is none.
+    pub(super) certificate_until: watch::Receiver<Option<Timestamp>>,
     pub(super) configuration: Arc<str>,
     /// The places of clients that follow.
     pub(super) followers: Arc<Semaphore>,

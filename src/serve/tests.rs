@@ -38,6 +38,7 @@ fn pod(name: &str) -> (PodKey, Arc<PodView>) {
         ended: false,
         containers: Vec::new(),
         origin: None,
+        config: crate::model::PodConfig::Desired,
         terminating: false,
         hung: None,
         waiting: None,
@@ -63,7 +64,10 @@ fn settings(dir: &Path, healthz: Option<SocketAddr>) -> ServeSettings {
 
 /// A source that never answers.
 fn no_stats() -> StatsSource {
-    StatsSource(Arc::new(|_| Box::pin(std::future::pending())))
+    StatsSource {
+        collect: Arc::new(|_| Box::pin(std::future::pending())),
+        measure_logs: Arc::new(|| Box::pin(std::future::pending())),
+    }
 }
 
 /// Graphs for which no samples are taken.

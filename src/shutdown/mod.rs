@@ -22,7 +22,9 @@ mod tests;
 
 use crate::{
     blocking::LOOKS,
+    clock,
     event::Recorder,
+    metrics::metrics,
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, Shutdown, ShutdownPeriods,
         format_duration,
@@ -290,6 +292,7 @@ impl Conductor {
         }
         self.tell("Shutdown manager detected shutdown event");
         self.stage.send_replace(Stage::Ending);
+        metrics().node.shutdown_began(clock::now().wall);
         self.take_turn(0);
     }
 
@@ -299,7 +302,9 @@ impl Conductor {
             return;
         }
         self.tell("Shutdown manager detected shutdown cancellation");
-        self.deadline = None;
+        if self.deadline.take().is_some() {
+            metrics().node.shutdown_ended(clock::now().wall);
+        }
         self.machine.send_replace(MachineState::Up);
         self.stage.send_replace(Stage::Up);
     }
@@ -345,6 +350,7 @@ impl Conductor {
             return;
         }
         self.deadline = None;
+        metrics().node.shutdown_ended(clock::now().wall);
         self.stage.send_replace(Stage::Over);
         tracing::info!("the time for pods is over; the machine may shut down");
         self.lock = None;

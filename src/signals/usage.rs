@@ -201,6 +201,21 @@ impl Measurer {
     }
 }
 
+impl Measurer {
+    /// The size of the logs of each container of a pod. `None` when they can't be measured
+    /// completely `within` this time from the pod's turn on.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost; a walk ends soon after.
+    pub async fn logs(&self, pod: &PodPlaces, within: Duration) -> Option<Vec<(Box<str>, Space)>> {
+        let turn = walk::turn(&self.turns, within).await.ok()?;
+        let tree = walk::walk(&turn, pod.logs.as_ref()?, &[], within).await.ok()?;
+        let containers = pod.containers.iter();
+        let sizes = containers.map(|one| (one.name.clone(), tree.branch(&one.name)));
+        tree.whole.then(|| sizes.collect())
+    }
+}
+
 /// Measures the parts of a pod one after the other. Each has an equal part of the time that is
 /// left.
 async fn walk_all(turns: &Turns, parts: Vec<Part>, within: Duration) -> Vec<Walked> {

@@ -21,10 +21,10 @@ use crate::{
     clock,
     cri::RuntimeClient,
     model::{
-        CgroupStats, ContainerStats, FsStats, MeasuredSpace, NodeStats, Now, PodStats, PodView,
-        PodViews, Signal, Space, Stats, StatsDepth, k8s,
+        CgroupStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now, PodStats,
+        PodView, PodViews, Signal, Space, Stats, StatsDepth, k8s,
     },
-    signals::{self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, PodPlaces},
+    signals::{self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces},
 };
 use jiff::Timestamp;
 use rates::Rates;
@@ -34,10 +34,17 @@ use std::{
     time::Duration,
 };
 use survey::{Survey, Surveys};
-use tokio::sync::{Mutex, watch};
+use tokio::{
+    sync::{Mutex, watch},
+    time::Instant,
+};
 
 /// A collection that is younger answers further requests.
 const FRESH: Duration = Duration::from_secs(1);
+/// The same for sizes of logs.
+const LOGS_FRESH: Duration = Duration::from_secs(10);
+/// How long the logs of all pods together are measured.
+const LOGS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The parts of the agent that statistics are collected from.
 pub struct StatsParts {
@@ -60,6 +67,16 @@ pub struct StatsParts {
 pub struct Collector {
     parts: Arc<StatsParts>,
     state: Arc<Mutex<State>>,
+    logs: Arc<Mutex<Logs>>,
+}
+
+/// The sizes of logs, as they were measured last.
+#[derive(Default)]
+struct Logs {
+    measurer: Measurer,
+    /// Boot time; `None`: not measured yet.
+    at: Option<Duration>,
+    sizes: Arc<[LogSize]>,
 }
 
 struct State {
@@ -82,7 +99,7 @@ impl Collector {
         let (latest, rates) = (None, Rates::default());
         let surveys = Surveys::new(parts.runtime.clone());
         let state = State { latest, rates, surveys };
-        Self { parts: Arc::new(parts), state: Arc::new(Mutex::new(state)) }
+        Self { parts: Arc::new(parts), state: Arc::new(Mutex::new(state)), logs: Arc::default() }
     }
 
     /// The use of the node and its pods, not older than a second. What is measured once a period is
@@ -126,6 +143,36 @@ impl Collector {
         let stats = Arc::new(stats);
         state.latest = Some(Collected { depth, at: now.boot, stats: Arc::clone(&stats) });
         stats
+    }
+
+    /// The sizes of the logs of containers that run, not older than ten seconds. Unlike a survey,
+    /// this looks at log files alone, which are few. It takes half a second at most, and a log that
+    /// is not measured by then is missing.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but the answer.
+    pub async fn log_sizes(&self) -> Arc<[LogSize]> {
+        let mut logs = self.logs.lock().await;
+        let now = clock::now().boot;
+        if logs.at.is_some_and(|at| now.saturating_sub(at) < LOGS_FRESH) {
+            return Arc::clone(&logs.sizes);
+        }
+        let everyone = Arc::clone(&self.parts.pods.borrow());
+        let until = Instant::now() + LOGS_PATIENCE;
+        let mut sizes = Vec::new();
+        for (view, places) in self.pods(&everyone) {
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(measured) = logs.measurer.logs(&places, left).await else { continue };
+            sizes.extend(measured.into_iter().map(|(container, Space { bytes, .. })| LogSize {
+                key: view.key.clone(),
+                uid: view.uid.clone(),
+                container,
+                bytes,
+            }));
+        }
+        logs.at = Some(now);
+        logs.sizes = sizes.into();
+        Arc::clone(&logs.sizes)
     }
 
     /// The pods of which a container runs, and where they are measured.

@@ -109,6 +109,7 @@ fn running_pod() -> PodView {
             started: true,
         }],
         origin: None,
+        config: crate::model::PodConfig::Desired,
         terminating: false,
         hung: None,
         waiting: None,

@@ -3,10 +3,14 @@
 use crate::{
     clock,
     metrics::metrics,
-    model::{ObservedPod, PodUid, k8s},
-    plan::{Action, ContainerKind, Failure, Outcome, Step},
+    model::{ContainerId, ContainerState, Event, ObservedContainer, ObservedPod, PodUid, k8s},
+    plan::{Action, ContainerKind, Failure, NODE_SHUTDOWN, Outcome, PodOrders, Step},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The start of the wished pod, from its first sight until all its containers run. A pod that an
 /// earlier run of the agent has begun with is not counted.
@@ -19,6 +23,8 @@ struct Starting {
     since: Duration,
     /// How much of it images took.
     images: Duration,
+    /// Work on it has begun.
+    begun: bool,
 }
 
 impl PodStart {
@@ -28,8 +34,17 @@ impl PodStart {
         let runs = observed.containers.iter().any(|container| container.uid == *wished);
         if !noted && !runs {
             let (uid, since) = (wished.clone(), clock::now().boot);
-            self.0 = Some(Starting { uid, since, images: Duration::ZERO });
+            self.0 = Some(Starting { uid, since, images: Duration::ZERO, begun: false });
         }
+    }
+
+    /// Counts how long the pod waited for its first action, which begins now.
+    pub(super) fn act(&mut self, uid: &PodUid) {
+        let starting = self.0.as_mut().filter(|starting| starting.uid == *uid && !starting.begun);
+        let Some(starting) = starting else { return };
+        starting.begun = true;
+        let waited = clock::now().boot.saturating_sub(starting.since);
+        metrics().pods.worker_start_seconds.observe(waited.as_secs_f64());
     }
 
     /// Notes how long the images of a container took.
@@ -55,6 +70,97 @@ impl PodStart {
         let without_images = took.saturating_sub(starting.images);
         metrics().pod_start_sli_seconds.observe(without_images.as_secs_f64());
         self.0 = None;
+    }
+}
+
+/// The containers of one pod name whose ends are to be counted.
+///
+/// An end is counted when a listing shows it, because an outcome has no exit code. A container that
+/// the agent stops together with its pod is mostly removed before any listing, so it is not counted
+/// at all; otherwise chance would decide.
+#[derive(Default)]
+pub(super) struct Ends(BTreeSet<ContainerId>);
+
+/// The end of a container.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct End<'a> {
+    container: &'a ObservedContainer,
+    exit_code: i32,
+    reason: &'a str,
+}
+
+impl End<'_> {
+    /// The incarnation of the container.
+    pub(super) fn uid(&self) -> &PodUid {
+        &self.container.uid
+    }
+}
+
+impl Ends {
+    /// Returns the containers that were alive in an earlier picture and that `listing` shows dead.
+    /// `picture` is the listing with the outcomes since it began.
+    pub(super) fn look<'a>(
+        &mut self,
+        picture: &ObservedPod,
+        listing: &'a ObservedPod,
+    ) -> Vec<End<'a>> {
+        let mut ends = Vec::new();
+        for container in &listing.containers {
+            if let ContainerState::Exited { exit_code, reason, .. } = &container.state
+                && self.0.remove(&container.id)
+            {
+                ends.push(End { container, exit_code: *exit_code, reason });
+            }
+        }
+        self.0.retain(|id| picture.containers.iter().any(|container| container.id == *id));
+        let alive = picture.containers.iter().filter(|container| is_alive(&container.state));
+        for container in alive {
+            if !self.0.contains(&container.id) {
+                self.0.insert(container.id.clone());
+            }
+        }
+        ends
+    }
+
+    /// Leaves out the containers that were stopped with their whole pod.
+    pub(super) fn take(&mut self, outcome: &Outcome) {
+        if let Outcome::PodKilled { containers, .. } = outcome {
+            self.0.retain(|id| !containers.contains(id));
+        }
+    }
+}
+
+fn is_alive(state: &ContainerState) -> bool {
+    match state {
+        ContainerState::Created | ContainerState::Running { .. } => true,
+        ContainerState::Exited { .. } | ContainerState::Unknown => false,
+    }
+}
+
+/// Counts the end of a container of `pod`.
+pub(super) fn count_end(end: &End<'_>, pod: &k8s::Pod) {
+    let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref());
+    let mut init = init.unwrap_or_default().iter();
+    let is_init = init.any(|container| *container.name == *end.container.name);
+    let container_type = if is_init { "init_container" } else { "container" };
+    metrics().pods.container_ended(container_type, end.exit_code, end.reason);
+}
+
+/// Counts a pod that is refused because the machine goes down. Its plan decides that; admission
+/// decides all other refusals.
+pub(super) fn count_notice(event: &Event) {
+    if event.reason == NODE_SHUTDOWN {
+        metrics().pods.rejected(event.reason);
+    }
+}
+
+/// Counts an incarnation that begins anew: it was removed and is wished again.
+pub(super) fn count_restart(outcome: &Outcome, orders: &PodOrders) {
+    let Outcome::CleanedUp { uid } = outcome else { return };
+    let wished = orders.wish.pod().is_some_and(|pod| pod.uid == *uid);
+    // A pod that comes back after it was held is another matter.
+    if wished && orders.hold_on(uid).is_none() {
+        metrics().pods.restarted();
     }
 }
 
@@ -99,4 +205,81 @@ pub(super) fn count(started: Option<ContainerKind>, outcome: &Outcome) {
 /// The kind of the container that an action starts.
 pub(super) fn started(action: &Action) -> Option<ContainerKind> {
     if let Action::StartContainer(start) = action { Some(start.kind) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    fn pod(containers: &[(&str, ContainerState)]) -> ObservedPod {
+        let containers = containers.iter().map(|(id, state)| ObservedContainer {
+            id: (*id).into(),
+            sandbox_id: "s".into(),
+            uid: "u".into(),
+            name: (*id).into(),
+            restart_count: 0,
+            hash: "".into(),
+            made_with: None,
+            state: state.clone(),
+            created_at: Timestamp::UNIX_EPOCH,
+            image: "".into(),
+            image_ref: "".into(),
+            termination_message_path: "".into(),
+            termination_message_policy: "".into(),
+            termination_log: None,
+            log_path: "".into(),
+            user: None,
+        });
+        ObservedPod { containers: containers.collect(), ..ObservedPod::default() }
+    }
+
+    fn running() -> ContainerState {
+        ContainerState::Running { started_at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn exited(exit_code: i32) -> ContainerState {
+        ContainerState::Exited {
+            started_at: None,
+            finished_at: Timestamp::UNIX_EPOCH,
+            exit_code,
+            reason: "Error".into(),
+            message: "".into(),
+        }
+    }
+
+    #[track_caller]
+    fn counts(ends: &[End<'_>], codes: &[i32]) {
+        assert_eq!(ends.iter().map(|end| end.exit_code).collect::<Vec<_>>(), codes);
+    }
+
+    #[test]
+    fn an_end_is_counted_once_with_the_exit_code_of_the_listing() {
+        let mut ends = Ends::default();
+        let (nothing, runs) = (pod(&[]), pod(&[("a", running())]));
+        // The start is known from its outcome before any listing shows it.
+        counts(&ends.look(&runs, &nothing), &[]);
+        // A killed container has no true exit code before it is listed.
+        counts(&ends.look(&pod(&[("a", exited(137))]), &runs), &[]);
+        let ended = pod(&[("a", exited(3))]);
+        counts(&ends.look(&ended, &ended), &[3]);
+        counts(&ends.look(&ended, &ended), &[]);
+    }
+
+    #[test]
+    fn ends_before_the_agent_and_with_the_whole_pod_are_not_counted() {
+        let mut ends = Ends::default();
+        let first = pod(&[("old", exited(1)), ("a", running())]);
+        counts(&ends.look(&first, &first), &[]);
+        ends.take(&Outcome::PodKilled {
+            uid: "u".into(),
+            containers: vec!["a".into()],
+            sandboxes: Vec::new(),
+        });
+        let ended = pod(&[("old", exited(1)), ("a", exited(0))]);
+        counts(&ends.look(&ended, &ended), &[]);
+        let gone = pod(&[]);
+        counts(&ends.look(&gone, &gone), &[]);
+        assert!(ends.0.is_empty());
+    }
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock,
-    model::{ObservedPod, Origin, PodKey, PodUid, PodUpdate, PodView, k8s},
+    model::{ObservedPod, Origin, PodConfig, PodKey, PodUid, PodUpdate, PodView, k8s},
     plan::{Occupancy, PodMemory, PodPlan, Rollout, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
@@ -243,6 +243,11 @@ impl Reporter {
                 .unwrap_or_default(),
             status,
             origin: subject.origin.clone(),
+            config: match (&subject.pod, input.orders.wish.is_without(&subject.uid)) {
+                (None, _) => PodConfig::RuntimeOnly,
+                (Some(_), false) => PodConfig::Desired,
+                (Some(_), true) => PodConfig::Orphan,
+            },
             terminating: subject.terminating,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
             waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
@@ -292,7 +297,7 @@ fn subject(input: &Input, records: &Records, occupancy: Occupancy<'_>) -> Option
 /// True when two views are equal.
 fn same(a: &PodView, b: &PodView) -> bool {
     a.uid == b.uid
-        && a.terminating == b.terminating
+        && (a.config, a.terminating) == (b.config, b.terminating)
         && a.hung == b.hung
         && a.waiting == b.waiting
         && a.update == b.update

@@ -24,9 +24,10 @@ use crate::{
     clock,
     desired::{SourceSnapshot, merge},
     machine::NodeIps,
+    metrics::metrics,
     model::{
-        Ending, MachineState, NodeObjects, NodeProbes, PodKey, PodProbes, PodUpdate, PodViews,
-        PressureOrders, from_json, priority_of,
+        Ending, MachineState, NodeObjects, NodeProbes, PodKey, PodProbes, PodUpdate, PodView,
+        PodViews, PressureOrders, from_json, priority_of,
     },
     plan::Rollout,
     pleg::{Health, PlegUpdate},
@@ -533,6 +534,7 @@ impl WorkerSet {
             self.state.asked.remove(&report.key);
         }
         let view = report.view.filter(|_| !idle);
+        self.count_orphan(&report.key, view.as_deref());
         self.views.send_if_modified(|views| {
             let views = Arc::make_mut(views);
             match view {
@@ -547,6 +549,16 @@ impl WorkerSet {
             (true, _) => Changed::Gone,
             (false, true) => Changed::Standing,
             (false, false) => Changed::View,
+        }
+    }
+
+    /// Counts a pod that only the runtime knows when it is reported for the first time.
+    fn count_orphan(&self, key: &PodKey, view: Option<&PodView>) {
+        let Some(orphan) = view.filter(|view| view.is_orphan()) else { return };
+        let views = self.views.borrow();
+        let known = |before: &Arc<PodView>| before.is_orphan() && before.uid == orphan.uid;
+        if !views.get(key).is_some_and(known) {
+            metrics().pods.orphaned.inc();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Input,
-    counted::{self, PodStart},
+    counted::{self, Ends, PodStart},
     execute::{Host, Progress, Request, execute},
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock,
     metrics::metrics,
-    model::{DesiredPod, PodKey, PodUid, k8s},
+    model::{DesiredPod, ObservedPod, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
@@ -95,6 +95,7 @@ pub(super) struct Worker {
     /// The number of the last request of a person that was taken over.
     asked: u64,
     pod_start: PodStart,
+    ends: Ends,
 }
 
 enum Pass {
@@ -132,6 +133,7 @@ impl Worker {
             trial_began: None,
             asked: 0,
             pod_start: PodStart::default(),
+            ends: Ends::default(),
         }
     }
 
@@ -160,8 +162,7 @@ impl Worker {
     /// One round: plans from the latest input, publishes, and executes the plan.
     async fn pass(&mut self, latest: &Input) -> Pass {
         self.kill_at_once(latest);
-        self.picture.observe(Arc::clone(&latest.observed));
-        let Some(observed) = self.picture.shared() else { return Pass::Settled(None) };
+        let Some(observed) = self.observe(latest) else { return Pass::Settled(None) };
         if latest.orders.wish != Wish::Undecided {
             self.memory.prepare_for(latest.orders.wish.pod().map(|pod| &**pod));
         }
@@ -217,6 +218,7 @@ impl Worker {
         );
         self.tell_update(input, &update, &mut plan);
         for event in self.memory.announce(&plan) {
+            counted::count_notice(&event);
             self.host.events.record(event);
         }
         // A worker must not end before a listing has shown that its pod is gone.
@@ -244,6 +246,19 @@ impl Worker {
         Pass::Again
     }
 
+    /// Takes over the latest listing and counts the ends of containers that it shows. Returns the
+    /// picture, once there is one.
+    fn observe(&mut self, latest: &Input) -> Option<Arc<ObservedPod>> {
+        self.picture.observe(Arc::clone(&latest.observed));
+        let picture = self.picture.shared()?;
+        for end in self.ends.look(&picture, &latest.observed) {
+            if let Some(pod) = self.records.pod_for(end.uid(), latest) {
+                counted::count_end(&end, &pod);
+            }
+        }
+        Some(picture)
+    }
+
     /// Executes the actions of a plan in order, until one fails or the orders change.
     async fn act(&mut self, input: &Input, mut plan: PodPlan) {
         let actions = std::mem::take(&mut plan.actions);
@@ -263,8 +278,11 @@ impl Worker {
             let pod = self.records.pod_for(action.uid(), input);
             let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
             let started = counted::started(&action);
+            self.pod_start.act(action.uid());
             let Some(outcome) = self.perform(input, plan, action).await else { return };
             counted::count(started, &outcome);
+            counted::count_restart(&outcome, &self.input.borrow().orders);
+            self.ends.take(&outcome);
             let now = clock::now();
             self.acted = true;
             self.records.take(&self.host.store, &outcome).await;

@@ -445,6 +445,19 @@ fn prometheus_scrapes_the_node() {
     is("kubelet_http_requests_total{path=\"metrics\"}", &|values| {
         values.len() == 1 && values[0] > 1.0
     });
+    is("kubelet_mirror_pods", &|values| *values == [1.0]);
+    is("kubelet_pod_status_sync_duration_seconds_count", &|values| {
+        values.len() == 1 && values[0] >= 1.0
+    });
+    is("kubelet_http_inflight_requests{path=\"metrics\"}", &|values| *values == [1.0]);
+    is("kubelet_certificate_manager_server_ttl_seconds", &|values| {
+        values.len() == 1 && values[0] > 0.0
+    });
+    // The parts of the start of this node add up to the whole.
+    let parts = ["pre_kubelet", "pre_registration", "registration", "post_registration"];
+    let parts = parts.map(|part| format!("kubelet_node_startup_{part}_duration_seconds"));
+    let rest = format!("kubelet_node_startup_duration_seconds - {}", parts.join(" - "));
+    is(&rest, &|values| values.len() == 1 && values[0].abs() < 0.1);
     let of_web = "{pod=\"web-node1\",container=\"main\"}";
     is(&format!("container_memory_working_set_bytes{of_web}"), &|values| {
         values.len() == 1 && values[0] > 4096.0

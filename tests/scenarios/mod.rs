@@ -158,6 +158,7 @@ macro_rules! shared_scenarios {
             asked::a_person_ends_the_back_offs_of_a_pod,
             stats::the_read_only_port_tells_and_changes_nothing,
             stats::the_status_page_is_printed,
+            stats::ends_refusals_and_preemptions_are_counted,
             chaos::whatever_happens_all_ends_as_written,
             pressure::more_pods_than_the_node_takes_wait_for_room,
             pressure::a_pod_that_requests_too_much_is_refused,

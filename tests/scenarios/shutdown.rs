@@ -1,5 +1,6 @@
 //! The machine goes down: pods end before it does, and it waits for them.
 
+use super::stats::counted;
 use crate::support::{
     agent::Settings,
     logind::FakeLogind,
@@ -100,6 +101,10 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("Shutdown:       the machine is shutting down"), "{shown}");
     assert_eq!(logind.fake().locks(), (1, 1), "the machine waits");
+    let began = counted(&world, "kubelet_graceful_shutdown_start_time_seconds", &[]);
+    assert!(began > 1.7e9, "{began}");
+    let ended = || counted(&world, "kubelet_graceful_shutdown_end_time_seconds", &[]);
+    assert!(ended() == 0.0, "it goes on");
     let locks = || logind.fake().locks();
     world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));
     for pod in pods {
@@ -115,6 +120,7 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
         assert_eq!(shown.message.as_deref(), Some(message), "{pod}");
     }
     assert!(status.has_event("Shutdown", "Shutdown manager detected shutdown event"));
+    assert!(ended() > began);
     let stopped = pods.map(|pod| told_to_stop(&world, pod));
     assert_eq!(
         stopped.map(|(_, grace)| grace),
@@ -131,6 +137,8 @@ pub fn pods_end_by_priority_and_come_back_when_the_machine_stays_up(kind: Kind) 
 
     world.drop_pod(&Pod::running("late"));
     world.wait("a new pod is told off", |status| status.has_event("NodeShutdown", "late"));
+    let refused = ["reason=\"NodeShutdown\""];
+    assert!(counted(&world, "kubelet_admission_rejections_total", &refused) == 1.0);
     let starts = || pods.map(|pod| world.proxy.count("StartContainer", pod)).iter().sum::<usize>();
     stays("nothing is started", Duration::from_secs(1), starts, |count| *count == 0);
 

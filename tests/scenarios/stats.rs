@@ -4,7 +4,7 @@ use crate::support::{
     agent::Settings,
     images::BUSYBOX,
     manifest::Pod,
-    status::get,
+    status::{Status, get},
     world::{Kind, World},
 };
 use serde_json::{Value, json};
@@ -253,6 +253,116 @@ fn short_is_short(world: &World) {
     assert!(user["containers"][0]["memory"]["workingSetBytes"].is_u64(), "{user}");
     assert!(user["network"].is_null() && user["volume"].is_null(), "{user}");
     assert!(short["node"]["fs"].is_null() && short["node"]["memory"].is_object());
+}
+
+/// The value of a series that the agent serves on `/metrics`; 0 where it has no such series.
+pub(super) fn counted(world: &World, name: &str, labels: &[&str]) -> f64 {
+    sample(&asked(world, "/metrics"), name, labels).unwrap_or_default()
+}
+
+#[track_caller]
+fn wait_counted(world: &World, name: &str, labels: &[&str], wanted: f64) {
+    let what = format!("{name} {labels:?} is {wanted}");
+    world.wait_until(&what, || counted(world, name, labels), |value| (value - wanted).abs() < 0.1);
+}
+
+/// A pod that completes, one that crashes, one whose init container fails, and one that is stopped.
+fn ends_are_counted(world: &World) {
+    const ENDS: &str = "kubelet_terminated_containers_total";
+    world.drop_pod(&Pod::with_main("job", "echo done").set("restartPolicy", "Never"));
+    world.drop_pod(&Pod::with_main("crash", "exit 3"));
+    let fails = Pod::running("fails").init("first", "exit 7").set("restartPolicy", "Never");
+    world.drop_pod(&fails);
+    world.drop_pod(&Pod::running("stops").init("first", "true"));
+    world.wait_running("stops");
+    world.wait("the init container has failed", |status| status.phase("fails") == "Failed");
+    world.wait("the job has ended", |status| status.phase("job") == "Succeeded");
+    let completed = ["container_type=\"container\"", "exit_code=\"0\"", "reason=\"Completed\""];
+    wait_counted(world, ENDS, &completed, 1.0);
+    let of_init = |code| ["container_type=\"init_container\"", code];
+    wait_counted(world, ENDS, &of_init("exit_code=\"7\""), 1.0);
+    wait_counted(world, ENDS, &of_init("exit_code=\"0\""), 1.0);
+    let crashed = ["container_type=\"container\"", "exit_code=\"3\"", "reason=\"Error\""];
+    let restarted = |status: &Status| status.restarts("crash", "main") >= 1;
+    world.wait("the crash has restarted", restarted);
+    world.remove("crash.yaml");
+    world.wait_gone("crash");
+    let crashes = counted(world, ENDS, &crashed);
+    assert!(crashes >= 1.0, "{crashes}");
+    world.remove("fails.yaml");
+    world.wait_gone("fails");
+    // The agent itself stops its container.
+    world.remove("stops.yaml");
+    world.wait_gone("stops");
+    let all = asked(world, "/metrics");
+    let of_containers = all.lines().filter(|line| line.starts_with(ENDS));
+    let labels =
+        |line: &str| line.contains("\"0\"") || line.contains("\"3\"") || line.contains("\"7\"");
+    assert!(of_containers.clone().all(labels), "{:?}", of_containers.collect::<Vec<_>>());
+}
+
+/// Containers that end, pods that are refused, preempted and removed, and what that takes.
+pub fn ends_refusals_and_preemptions_are_counted(kind: Kind) {
+    let world = World::start(kind);
+    ends_are_counted(&world);
+    let read = |name: &str, labels: &[&str]| counted(&world, name, labels);
+
+    let working = |lifecycle: &str, wanted| {
+        let labels =
+            ["config=\"desired\"", &format!("lifecycle=\"{lifecycle}\""), "static=\"true\""];
+        wait_counted(&world, "kubelet_working_pods", &labels, wanted);
+    };
+    working("terminated", 1.0);
+    working("sync", 0.0);
+    world.remove("job.yaml");
+    world.wait_gone("job");
+
+    let cpu = |name: &str, cpu: &str, priority: i64| {
+        Pod::running(name)
+            .set("priority", priority)
+            .set("containers/0/resources", json!({ "requests": { "cpu": cpu } }))
+    };
+    world.drop_pod(&cpu("greedy", "1000", 0));
+    wait_counted(&world, "kubelet_admission_rejections_total", &["reason=\"OutOfcpu\""], 1.0);
+    world.remove("greedy.yaml");
+    world.wait_gone("greedy");
+    let most = std::thread::available_parallelism().unwrap().get();
+    let most = format!("{}m", most * 1000 - 500);
+    world.drop_pod(&cpu("victim", &most, 0));
+    world.wait_running("victim");
+    working("sync", 1.0);
+    world.drop_pod(&cpu("critical", &most, 2_000_000_000));
+    world.wait_running("critical");
+    wait_counted(&world, "kubelet_preemptions", &["preemption_signal=\"cpu\""], 1.0);
+
+    let log = ["container=\"main\"", "namespace=\"default\"", "pod=\"critical-node1\"", "uid=\""];
+    world.wait_until(
+        "the log of a container is measured",
+        || sample(&asked(&world, "/metrics"), "kubelet_container_log_filesystem_used_bytes", &log),
+        Option::is_some,
+    );
+    assert!(
+        read("kubelet_run_podsandbox_duration_seconds_count", &["runtime_handler=\"\""]) >= 5.0
+    );
+    assert!(read("kubelet_pod_worker_start_duration_seconds_count", &[]) >= 5.0);
+    assert!(read("kubelet_pleg_pod_relist_duration_seconds_count", &[]) >= 1.0);
+    assert!(read("kubelet_evented_pleg_connection_success_count", &[]) >= 1.0);
+    assert!(read("kubelet_evented_pleg_connection_latency_seconds_count", &[]) >= 3.0);
+    let longest = read("kubelet_evented_pleg_connection_latency_seconds_sum", &[]);
+    assert!((0.0..600.0).contains(&longest), "{longest}");
+    let ttl = read("kubelet_certificate_manager_server_ttl_seconds", &[]);
+    assert!(ttl == 0.0 || ttl > 24.0 * 3600.0, "{ttl}");
+    // The machine does not go down, and there is no API server.
+    for absent in ["kubelet_graceful_shutdown", "kubelet_node_startup", "kubelet_mirror_pods"] {
+        assert!(!asked(&world, "/metrics").contains(absent), "{absent}");
+    }
+    if kind == Kind::Real {
+        for operation in ["create", "destroy"] {
+            let operation = format!("operation_type=\"{operation}\"");
+            assert!(read("kubelet_cgroup_manager_duration_seconds_count", &[&operation]) >= 3.0);
+        }
+    }
+    world.finish();
 }
 
 /// The status page for a browser, with graphs from the second look on.

@@ -60,7 +60,7 @@ fn a_hold_lasts_until_what_runs_is_gone() {
     let mut node = node().runs([asks("a", 0, "1", "1Gi")]);
     let subject = Arc::clone(&node.pods[0].pod);
     evicted(&mut node, &subject, "uid-a");
-    node.before = admit(&node.input()).0;
+    node.before = admit(&node.input()).admissions;
     node.pressure.evicted.clear();
     starts(&node.again(), &["a Evicted: The node was low"]);
     node.set("a", Standing::New { since: None });
@@ -72,7 +72,7 @@ fn a_pod_refused_for_pressure_after_its_eviction_is_told_so() {
     let mut node = node().wants([pod("a", json!({}))]);
     let subject = Arc::clone(&node.pods[0].pod);
     evicted(&mut node, &subject, "uid-a");
-    node.before = admit(&node.input()).0;
+    node.before = admit(&node.input()).admissions;
     node.pressure.evicted.clear();
     node = node.short_of(&[Pressure::Memory]);
     starts(&node.again(), &["a Evicted: Pod was rejected: ", "event a Evicted: The node had"]);
@@ -132,7 +132,7 @@ fn a_refused_pod_is_reported_once_and_admitted_with_room() {
 #[test]
 fn who_was_admitted_and_has_not_begun_keeps_the_place() {
     let mut node = node().wants([asks("a", 0, "3", "1Gi")]);
-    node.before = admit(&node.input()).0;
+    node.before = admit(&node.input()).admissions;
     node = node.short_of(&[Pressure::Disk]).wants([asks("b", 9, "2", "1Gi")]);
     starts(&node.admits(), &["a admitted", "b Evicted", "event b Evicted"]);
     node = node.short_of(&[]);
@@ -250,7 +250,7 @@ fn static_pods_are_critical_where_they_are_spared() {
 #[test]
 fn another_incarnation_has_nothing_of_what_was_decided() {
     let mut node = node().runs([asks("a", 0, "4", "1Gi")]).wants([asks("x", 0, "1", "1Gi")]);
-    node.before = admit(&node.input()).0;
+    node.before = admit(&node.input()).admissions;
     assert_eq!(node.admits().len(), 2, "no event again");
     let edited = DesiredPod { uid: "other".into(), ..(*asks("x", 0, "1", "1Gi")).clone() };
     node.remove("x");

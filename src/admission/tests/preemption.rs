@@ -36,7 +36,7 @@ fn a_critical_pod_waits_for_those_that_make_room() {
 #[test]
 fn a_victim_stops_with_its_own_grace_period() {
     let node = node().runs([asks("a", 0, "4", "1Gi")]).wants([asks("x", CRITICAL, "2", "1Gi")]);
-    let (admissions, _) = admit(&node.input());
+    let Ruling { admissions, .. } = admit(&node.input());
     let Some(Decision::Held(hold)) = admissions.get(&node.pods[0].pod.key, &"uid-a".into()) else {
         panic!("{admissions:?}");
     };
@@ -56,7 +56,7 @@ fn those_that_are_being_stopped_are_counted_on() {
     let gone: Vec<&String> = first.iter().filter(|line| line.ends_with(GONE)).collect();
     assert_eq!(gone.len(), 2, "{first:?}");
     assert_eq!(first[2], "c admitted");
-    node.before = admit(&node.input()).0;
+    node.before = admit(&node.input()).admissions;
     node.set("a", waiting(1));
     let then = node.admits();
     assert!(then[0].starts_with("a OutOfcpu"), "{then:?}");

@@ -104,7 +104,7 @@ fn sum<'a>(pods: impl Iterator<Item = &'a k8s::Pod>) -> Needs {
 
 impl Node {
     fn decide(&self) -> Admissions {
-        admit(&self.input()).0
+        admit(&self.input()).admissions
     }
 
     fn decision<'a>(admissions: &'a Admissions, subject: &Subject) -> &'a Decision {
@@ -153,10 +153,10 @@ proptest! {
         // the node.
         while {
             let events;
-            (node.before, events) = admit(&node.input());
+            Ruling { admissions: node.before, events, .. } = admit(&node.input());
             events.iter().any(|event| event.reason == "Preempting")
         } {}
-        let (second, events) = admit(&node.input());
+        let Ruling { admissions: second, events, .. } = admit(&node.input());
         prop_assert_eq!(&second, &node.before);
         prop_assert_eq!(events, vec![]);
     }

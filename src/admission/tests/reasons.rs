@@ -343,7 +343,7 @@ fn every_reason_is_an_event_of_its_own() {
 #[test]
 fn a_refused_pod_that_runs_has_its_own_grace_period() {
     let node = node().short_of(&[Pressure::Disk]).wants([pod("x", json!({}))]);
-    let (admissions, _) = admit(&node.input());
+    let Ruling { admissions, .. } = admit(&node.input());
     let Some(Decision::Held(hold)) = admissions.get(&node.pods[0].pod.key, &"uid-x".into()) else {
         panic!("{admissions:?}");
     };

@@ -9,7 +9,7 @@ fn resizes(node: &mut Node, before: &DesiredPod, after: Arc<DesiredPod>) {
 }
 
 fn wait(node: &Node, pod: &DesiredPod) -> Option<(&'static str, String)> {
-    let (admissions, _) = admit(&node.input());
+    let Ruling { admissions, .. } = admit(&node.input());
     assert_eq!(admissions.get(&pod.key, &pod.uid), Some(&Decision::Admitted));
     let wait = admissions.resize_wait(&pod.key, &pod.uid)?;
     Some((wait.reason, wait.message.clone()))
@@ -62,7 +62,7 @@ fn a_pod_that_grows_leaves_less_to_new_ones() {
     let after = asks("web", 0, "3", "1Gi");
     resizes(&mut node, &asks("web", 0, "1", "1Gi"), Arc::clone(&after));
     assert_eq!(wait(&node, &after), None);
-    let (admissions, _) = admit(&node.input());
+    let Ruling { admissions, .. } = admit(&node.input());
     let new = &node.pods[0].pod;
     assert!(matches!(admissions.get(&new.key, &new.uid), Some(Decision::Held(_))));
 }

@@ -150,6 +150,7 @@ fn view(name: &str) -> PodView {
         ended: false,
         containers: Vec::new(),
         origin: None,
+        config: crate::model::PodConfig::Desired,
         terminating: false,
         hung: None,
         waiting: None,
@@ -177,7 +178,8 @@ async fn a_mirror_lives_as_long_as_its_manifest() {
     bench.show(&pods);
     bench.known.send_replace(Arc::new(Known { complete: true, ..Known::default() }));
     bench.run(&[]);
-    bench.until(|report| *report == PodsReport::default()).await;
+    // The watch has not shown the end of the mirrors yet.
+    bench.until(|report| *report == PodsReport { shown: 20, ..PodsReport::default() }).await;
     assert!(bench.api.lock().unwrap().pods.is_empty());
     assert_eq!(bench.requests().len(), 60);
     bench.tasks.shutdown().await;

@@ -53,6 +53,7 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
         ended: false,
         containers: Vec::new(),
         origin: None,
+        config: crate::model::PodConfig::Desired,
         terminating: false,
         hung: None,
         waiting: None,

@@ -245,6 +245,7 @@ fn view(policy: &str, ended: bool, states: &[(&str, Value)]) -> PodView {
         ended,
         containers: instances.collect(),
         origin: None,
+        config: crate::model::PodConfig::Desired,
         terminating: false,
         hung: None,
         waiting: None,

@@ -100,6 +100,7 @@ impl Fake {
         let exit = TaskExit { container_id: id.clone(), id, pid: 1, exit_status: 0 };
         let event = prost_types::Any { type_url: String::new(), value: exit.encode_to_vec() };
         let envelope = Envelope {
+            timestamp: None,
             namespace: "k8s.io".to_owned(),
             topic: "/tasks/exit".to_owned(),
             event: Some(event),

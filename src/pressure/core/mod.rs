@@ -22,7 +22,7 @@ mod state;
 mod threshold;
 
 pub use amount::{Amount, measured};
-pub use comeback::{EvictionRecord, Evictions, Waiting};
+pub use comeback::{Cause, EvictionRecord, Evictions, Waiting};
 pub use message::{EXCEEDED_GRACE_PERIOD, threshold_met_message};
 pub use rank::Spare;
 pub use relief::{
@@ -34,7 +34,7 @@ pub use state::{Acting, PressureStep};
 pub use threshold::{DEFAULT_HARD, MistakeKind, Setting, Threshold, Written, parse};
 
 #[cfg(test)]
-pub use {comeback::Cause, state::PressureState};
+pub use state::PressureState;
 
 #[cfg(test)]
 mod tests;

@@ -34,8 +34,10 @@ use super::{
 };
 use crate::model::SystemLogs;
 use guard::Guard;
+use jiff::Timestamp;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tls::Keys;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -91,9 +93,14 @@ impl Open for Secured {
 }
 
 impl KubeletApi {
-    /// Serves until `shutdown`.
-    pub(super) async fn serve(self, api: Api, shutdown: CancellationToken) {
-        let keys = Arc::new(Keys::new(self.tls));
+    /// Serves until `shutdown`. `until` is told when the certificate in use expires.
+    pub(super) async fn serve(
+        self,
+        api: Api,
+        until: watch::Sender<Option<Timestamp>>,
+        shutdown: CancellationToken,
+    ) {
+        let keys = Arc::new(Keys::new(self.tls, until));
         let guard = Arc::new(Guard::new(self.guard, Arc::clone(&keys)));
         let flagz_statusz = flagz_statusz::router(api.local.clone(), self.flags.into());
         let router = routes::router(api, self.debugging_handlers, self.system_logs);

@@ -6,7 +6,7 @@
 //! client and runtime agree on works: SPDY/3.1 and WebSocket, with all subprotocols. The client's
 //! credentials stay here.
 
-use super::user;
+use super::{counted::InFlight, user};
 use crate::serve::health::plain;
 use axum::{
     body::Body,
@@ -128,8 +128,9 @@ impl Relays {
         let headers = std::mem::take(response.headers_mut());
         let (client, runtime) = (upgrade::on(&mut request), upgrade::on(response));
         let idle = self.idle;
+        let in_flight = request.extensions_mut().remove::<InFlight>();
         let session = async move {
-            let _place = place;
+            let _held = (place, in_flight);
             let (sides, ()) = tokio::join!(async { tokio::try_join!(client, runtime) }, connection);
             let carried = match sides {
                 Ok((client, runtime)) => {

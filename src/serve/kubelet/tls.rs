@@ -12,11 +12,14 @@
 use super::self_signed;
 use crate::{
     blocking::{Pool, SERVING},
+    certificate::Lifetime,
     clock,
     files::read_regular,
     model::error_chain,
+    publish::PublishIfChanged as _,
     serve::connections::Peer,
 };
+use jiff::Timestamp;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
     SupportedCipherSuite,
@@ -84,6 +87,8 @@ pub(super) enum TlsError {
 #[derive(Debug)]
 pub(super) struct Keys {
     settings: Option<TlsSettings>,
+    /// When the certificate in use expires.
+    until: watch::Sender<Option<Timestamp>>,
     current: Mutex<Current>,
     looks: tokio::sync::Mutex<Duration>,
 }
@@ -104,18 +109,26 @@ type Stamp = (u64, u64, i64, i64);
 struct Loaded {
     server: Arc<ServerConfig>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
+    /// When the certificate expires; `None`: it is damaged.
+    until: Option<Timestamp>,
 }
 
 impl Keys {
-    pub(super) fn new(settings: TlsSettings) -> Self {
+    /// `until` is told when the certificate in use expires.
+    pub(super) fn new(settings: TlsSettings, until: watch::Sender<Option<Timestamp>>) -> Self {
         let (current, looks) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { settings: Some(settings), current, looks }
+        Self { settings: Some(settings), until, current, looks }
     }
 
     /// Believes no certificate.
     #[cfg(test)]
     pub(super) fn without_authorities() -> Self {
-        Self { settings: None, current: Mutex::default(), looks: tokio::sync::Mutex::default() }
+        Self {
+            settings: None,
+            until: watch::Sender::default(),
+            current: Mutex::default(),
+            looks: tokio::sync::Mutex::default(),
+        }
     }
 
     /// What to shake hands with; `None` while there is no certificate.
@@ -160,6 +173,7 @@ impl Keys {
         current.seen = seen;
         match loaded {
             Ok(loaded) => {
+                self.until.publish_if_changed(loaded.until);
                 current.server = Some(loaded.server);
                 current.clients = loaded.clients;
                 if current.trouble.take().is_some() {
@@ -227,6 +241,8 @@ fn load(settings: &TlsSettings) -> Result<Loaded, TlsError> {
 fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     let (certificate_file, key_file) = pair(settings);
     let chain = certificates(&certificate_file)?;
+    let until = chain.first().and_then(Lifetime::of_der).map(|lifetime| lifetime.until);
+    let until = until.and_then(|until| Timestamp::from_second(until).ok());
     let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?)
         .map_err(|_| TlsError::NoKey(key_file.clone()))?;
     let provider = Arc::new(provider(&settings.tls12_suites));
@@ -258,7 +274,7 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
         .with_single_cert(chain, key)
         .map_err(|error| TlsError::Pair(certificate_file, key_file, error))?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Loaded { server: Arc::new(server), clients })
+    Ok(Loaded { server: Arc::new(server), clients, until })
 }
 
 /// The algorithms, without the cipher suites of TLS 1.2 that are not allowed.

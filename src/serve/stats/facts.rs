@@ -2,11 +2,12 @@
 
 use crate::{
     metrics::{Family, Kind, Samples, labels, number},
-    model::{FileVerdict, KUBELET_VERSION, NodeView, PodViews},
+    model::{FileVerdict, KUBELET_VERSION, LogSize, NodeView, PodConfig, PodView, PodViews},
     serve::routes::App,
     signals::{self, OwnProcess},
 };
 use Kind::{Counter, Gauge};
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// What the samples are made from.
@@ -14,6 +15,8 @@ pub(super) struct Facts {
     pods: Arc<PodViews>,
     node: Arc<NodeView>,
     cgroup_version: u8,
+    certificate_until: Option<Timestamp>,
+    logs: Arc<[LogSize]>,
     process: OwnProcess,
     started_at: Option<f64>,
 }
@@ -47,6 +50,28 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
         let active = facts.count(|pod| pod.origin.is_some() && !pod.ended);
         samples.put(&labels([("static", "true")]), active, None);
     }),
+    (
+        gauge(
+            "kubelet_working_pods",
+            "Pods, by `lifecycle` (`sync`: to run, `terminating`, `terminated`) and `config` (`desired`, `orphan`: the manifest is gone, `runtime_only`)",
+        ),
+        Facts::put_working,
+    ),
+    (
+        gauge(
+            "kubelet_container_log_filesystem_used_bytes",
+            "What the logs of a container that runs take, in bytes; measured every 10 seconds at most",
+        ),
+        Facts::put_logs,
+    ),
+    (
+        gauge("kubelet_mirror_pods", "Mirror pods in the API; absent without an API server"),
+        |facts, samples| {
+            if let Some(cluster) = &facts.node.cluster {
+                samples.put("", number(cluster.mirror_pods as u64), None);
+            }
+        },
+    ),
     (gauge("kubelet_cgroup_version", "Version of the cgroups, 1 or 2"), |facts, samples| {
         samples.put("", f64::from(facts.cgroup_version), None);
     }),
@@ -61,11 +86,15 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
         ),
         |facts, samples| {
             let until = facts.node.cluster.as_ref().and_then(|cluster| cluster.certificate_until);
-            if let Some(until) = until {
-                let left = until.duration_since(crate::clock::now().wall);
-                samples.put("", left.as_secs_f64(), None);
-            }
+            put_time_left(until, samples);
         },
+    ),
+    (
+        gauge(
+            "kubelet_certificate_manager_server_ttl_seconds",
+            "Time until the certificate of the HTTPS API expires, in seconds; absent without that API",
+        ),
+        |facts, samples| put_time_left(facts.certificate_until, samples),
     ),
     (
         gauge(
@@ -121,12 +150,14 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
 ];
 
 impl Facts {
-    pub(super) fn of(app: &App) -> Self {
+    pub(super) fn of(app: &App, logs: Arc<[LogSize]>) -> Self {
         let node = Arc::clone(&app.views.node.borrow());
         let started_at = node.started_at.parse().ok().map(crate::metrics::unix);
         Self {
             pods: Arc::clone(&app.views.pods.borrow()),
             cgroup_version: app.machine.cgroup_version,
+            certificate_until: *app.certificate_until.borrow(),
+            logs,
             process: signals::own_process(),
             started_at,
             node,
@@ -141,6 +172,33 @@ impl Facts {
         self.count(|pod| pod.containers.iter().any(|one| one.running_since.is_some()))
     }
 
+    /// Counts pods by [`working`]. All pods are static ones, but nothing says so of a pod that only
+    /// the runtime knows.
+    fn put_working(&self, samples: &mut Samples) {
+        for (config, is_static) in
+            [("desired", "true"), ("orphan", "true"), ("runtime_only", "unknown")]
+        {
+            for lifecycle in ["sync", "terminating", "terminated"] {
+                let is_it = |pod: &&Arc<PodView>| working(pod) == (lifecycle, config);
+                let count = number(self.pods.values().filter(is_it).count() as u64);
+                let names = [("config", config), ("lifecycle", lifecycle), ("static", is_static)];
+                samples.put(&labels(names), count, None);
+            }
+        }
+    }
+
+    fn put_logs(&self, samples: &mut Samples) {
+        for LogSize { key, uid, container, bytes } in self.logs.iter() {
+            let names = [
+                ("container", &**container),
+                ("namespace", &key.namespace),
+                ("pod", &key.name),
+                ("uid", uid.as_str()),
+            ];
+            samples.put(&labels(names), number(*bytes), None);
+        }
+    }
+
     fn containers(&self, runs: bool) -> f64 {
         let all = self.pods.values().flat_map(|pod| &pod.containers);
         number(all.filter(|one| one.running_since.is_some() == runs).count() as u64)
@@ -151,5 +209,51 @@ impl Facts {
         let verdicts = files.flat_map(|file| &file.verdicts);
         let rejected = verdicts.filter(|one| matches!(one, FileVerdict::Rejected { .. }));
         number(rejected.count() as u64)
+    }
+}
+
+fn put_time_left(until: Option<Timestamp>, samples: &mut Samples) {
+    if let Some(until) = until {
+        samples.put("", until.duration_since(crate::clock::now().wall).as_secs_f64(), None);
+    }
+}
+
+/// What the agent does with a pod, and what says that there is the pod, in the kubelet's words.
+fn working(pod: &PodView) -> (&'static str, &'static str) {
+    let lifecycle = match (pod.ended, pod.terminating) {
+        (true, _) => "terminated",
+        (false, true) => "terminating",
+        (false, false) => "sync",
+    };
+    let config = match pod.config {
+        PodConfig::Desired => "desired",
+        PodConfig::Orphan => "orphan",
+        PodConfig::RuntimeOnly => "runtime_only",
+    };
+    (lifecycle, config)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_are_told_apart_by_lifecycle_and_config() {
+        let view = json!({
+            "key": { "namespace": "default", "name": "a" }, "uid": "u", "pod": null, "status": {},
+            "origin": null, "terminating": false, "hung": null, "waiting": null,
+        });
+        let runs: PodView = serde_json::from_value(view).unwrap();
+        assert_eq!(working(&runs), ("sync", "desired"));
+        assert_eq!(working(&PodView { ended: true, ..runs.clone() }), ("terminated", "desired"));
+        for (config, label) in
+            [(PodConfig::Orphan, "orphan"), (PodConfig::RuntimeOnly, "runtime_only")]
+        {
+            let ends = PodView { terminating: true, config, ..runs.clone() };
+            assert_eq!(working(&ends), ("terminating", label));
+        }
     }
 }

@@ -9,7 +9,7 @@ mod summary;
 use super::routes::{self, App, JSON, Piece, json, listed, literal, streamed};
 use crate::{
     metrics::{TEXT, metrics},
-    model::{Stats, StatsDepth},
+    model::{LogSize, Stats, StatsDepth},
 };
 use axum::{
     Router,
@@ -21,14 +21,21 @@ use std::{fmt, pin::Pin, sync::Arc};
 
 /// Asks for statistics.
 #[derive(Clone)]
-pub struct StatsSource(pub CollectStats);
+pub struct StatsSource {
+    /// What containers, pods and the node have used.
+    pub collect: CollectStats,
+    /// The sizes of the logs of containers.
+    pub measure_logs: MeasureLogs,
+}
 
+type MeasureLogs = Arc<dyn Fn() -> Measuring + Send + Sync>;
+type Measuring = Pin<Box<dyn Future<Output = Arc<[LogSize]>> + Send>>;
 type CollectStats = Arc<dyn Fn(StatsDepth) -> Collecting + Send + Sync>;
 type Collecting = Pin<Box<dyn Future<Output = Arc<Stats>> + Send>>;
 
 impl StatsSource {
     pub(super) async fn collect(&self, depth: StatsDepth) -> Arc<Stats> {
-        (self.0)(depth).await
+        (self.collect)(depth).await
     }
 }
 
@@ -98,7 +105,8 @@ async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String
 
 /// What the agent counts of its own work, and what it knows now.
 async fn own(State(app): State<App>) -> Response {
-    let facts = facts::Facts::of(&app);
+    let logs = (app.views.stats.measure_logs)().await;
+    let facts = facts::Facts::of(&app, logs);
     let facts = facts::SERIES.iter().map(move |(family, tell)| family.text(|to| tell(&facts, to)));
     streamed(TEXT, [Ok(metrics().text().into())].into_iter().chain(facts.map(text)))
 }

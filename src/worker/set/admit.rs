@@ -3,8 +3,11 @@
 
 use super::{State, WorkerSet};
 use crate::{
-    admission::{Admissions, Decision, Input, Leaving, Standing, Subject, admit},
+    admission::{
+        Admissions, Decision, Input, Leaving, PREEMPTING, Ruling, Standing, Subject, admit,
+    },
     clock,
+    metrics::metrics,
     model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{HeldPod, PodOrders},
     podspec::has_same_amounts,
@@ -58,7 +61,7 @@ impl WorkerSet {
         });
         state.admitted.since = new.collect();
         let leaving = state.leaving();
-        let (decisions, events) = admit(&Input {
+        let Ruling { admissions, events, preempted_for } = admit(&Input {
             pods: &pods,
             leaving: &leaving,
             node: &self.node,
@@ -66,8 +69,12 @@ impl WorkerSet {
             pressure: &state.pressure,
             before: &state.admitted.decisions,
         });
-        state.admitted.decisions = decisions;
+        state.admitted.decisions = admissions;
+        preempted_for.iter().for_each(|resource| metrics().pods.preempted(resource));
         for event in events {
+            if event.reason != PREEMPTING {
+                metrics().pods.rejected(event.reason);
+            }
             self.host.events.record(event);
         }
     }

@@ -11,6 +11,11 @@ use std::{pin::Pin, sync::Arc};
 use tokio::sync::{broadcast, mpsc};
 use tonic::{Request, Response, Status};
 
+fn now() -> prost_types::Timestamp {
+    let now = jiff::Timestamp::now();
+    prost_types::Timestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond() }
+}
+
 /// A topic and what is said under it.
 #[derive(Clone)]
 pub(super) struct Event {
@@ -96,6 +101,7 @@ impl Subscription {
                 match events.recv().await {
                     Ok(Event { topic, content }) => {
                         let envelope = Envelope {
+                            timestamp: Some(now()),
                             namespace: "k8s.io".to_owned(),
                             topic: topic.to_owned(),
                             event: Some(content),

@@ -84,6 +84,7 @@ impl World {
             ended: false,
             containers: vec![container],
             origin: None,
+            config: crate::model::PodConfig::Desired,
             terminating: false,
             hung: None,
             waiting: None,
