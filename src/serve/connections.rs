@@ -118,13 +118,16 @@ impl Accept for TcpListener {
     }
 }
 
-/// As `TcpListener::bind`, which lets only 128 connections wait.
+/// As `TcpListener::bind`, which lets only 128 connections wait and has Nagle's algorithm on.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;
+    // Accepted connections inherit it. The small frames of exec and port-forward would otherwise wait
+    // for the acknowledgement of the frame before, which the other side delays by up to 40 ms.
+    socket.set_nodelay(true)?;
     socket.bind(address)?;
     socket.listen(WAITING)
 }
@@ -315,6 +318,7 @@ mod tests {
     use crate::model::{Event, EventKind, EventTarget, PodKey};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        net::TcpStream,
         sync::Semaphore,
         time::Instant,
     };
@@ -353,6 +357,14 @@ mod tests {
             let message = "m".repeat(1024);
             recorder.record(Event { target, kind: EventKind::Normal, reason: "Pulled", message });
         }
+    }
+
+    #[tokio::test]
+    async fn accepted_connections_send_small_frames_at_once() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (accepted, _client) = tokio::join!(listener.accept(), connecting);
+        assert!(accepted.unwrap().0.nodelay().unwrap());
     }
 
     #[tokio::test]
