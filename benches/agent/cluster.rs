@@ -29,14 +29,15 @@ const DISK_FILLED_MIB: u64 = 225;
 /// The programs that it needs.
 #[derive(Clone, Copy)]
 pub struct Programs<'a> {
-    /// A directory with etcd, kube-apiserver and so on.
-    pub plane: &'a Path,
+    /// A directory with etcd, kube-apiserver and so on, where one is needed and there is one.
+    pub plane: Option<&'a Path>,
     /// The upstream kubelet.
     pub kubelet: Option<&'a Path>,
 }
 
 /// One round of it.
 pub fn cluster(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figures: &mut Figures) {
+    let Some(programs_of_plane) = programs.plane else { return };
     // Without its address the kubelet warns of every pod now and then.
     let mut lines = format!(
         "evictionHard: {{ nodefs.available: {DISK_FREE_MIB}Mi }}\nevictionPressureTransitionPeriod: 1s\n\
@@ -48,7 +49,7 @@ pub fn cluster(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figure
     }
     let mut stage = Stage::with(candidate, programs.kubelet, &lines);
     let options = Options::default().controller_manager(&[]);
-    let plane = ControlPlane::start(stage.slot(), programs.plane, &options);
+    let plane = ControlPlane::start(stage.slot(), programs_of_plane, &options);
     let link = Link::start_in_namespace(stage.slot(), &plane);
     stage.join(&plane.node_kubeconfig(NODE_NAME, link.address()));
     let _disk = SmallDisk::over(stage.root_dir(), DISK);

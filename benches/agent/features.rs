@@ -1,7 +1,9 @@
 //! The act of features: what probes, ConfigMaps and the rotation of logs cost, and how soon they
-//! act. Each part has a stage of its own, so that it can be measured alone.
+//! act; the HTTPS API is in [`api`]. Each part has a stage of its own, so that it can be measured alone.
 
 use crate::{
+    api::api,
+    cluster::Programs,
     measure::{CALM, Plan},
     probed::{Client, Server},
     process::{Process, cpu_of},
@@ -17,8 +19,10 @@ use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, time::
 use tokio::time::Instant;
 
 /// The parts, as `BENCH_FEATURES` calls them.
-pub const PARTS: [&str; 8] =
-    ["http", "exec", "liveness", "config", "logs", "update", "scrape", "memory"];
+pub const PARTS: [&str; 9] =
+    ["http", "exec", "liveness", "config", "logs", "update", "scrape", "memory", API];
+/// The part that needs a control plane.
+pub const API: &str = "api";
 
 /// HTTP probes of each pod. A startup probe ends with its first success, and a container has one
 /// probe of each other kind, so they take two containers.
@@ -38,8 +42,8 @@ const SCRAPED: [&str; 4] =
 pub const READ_ONLY_PORT: u16 = 10_255;
 
 /// One round of the parts that are asked for.
-pub fn features(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figures: &mut Figures) {
-    let act = Act { candidate, plan, kubelet };
+pub fn features(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figures: &mut Figures) {
+    let act = Act { candidate, plan, kubelet: programs.kubelet };
     for part in &plan.features {
         match part.as_str() {
             "http" => act.http(figures),
@@ -50,6 +54,7 @@ pub fn features(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
             "update" => act.update(figures),
             "scrape" => act.scrape(figures),
             "memory" => act.memory(figures),
+            API => api(candidate, plan, programs, figures),
             other => panic!("BENCH_FEATURES: {other:?} is none of {PARTS:?}"),
         }
     }

@@ -122,6 +122,13 @@ impl Floor {
         begun
     }
 
+    /// Runs a command in a pod, which must succeed.
+    pub fn exec(&self, started: &Started, command: &[&str]) {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let ended = block_on(self.client.exec_to_end(&started.container, command)).unwrap();
+        assert_eq!(ended.exit_code, 0);
+    }
+
     /// Removes a stopped pod.
     pub fn remove(&self, started: &Started) {
         block_on(self.client.remove_sandbox(&started.sandbox)).unwrap();

@@ -12,7 +12,7 @@
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |
 //! | `BENCH_FEATURE_ROUNDS` | 1 | how often each candidate plays the act of features; 0 for never |
-//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,update,scrape,memory` |
+//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,update,scrape,memory,api` |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
@@ -33,6 +33,8 @@ mod support;
 #[path = "../../tests/upstream/mod.rs"]
 mod upstream;
 
+mod api;
+mod api_rows;
 mod cluster;
 mod facts;
 mod features;
@@ -83,7 +85,8 @@ fn main() {
         features: parts(),
         floor_at_a_time: number("BENCH_FLOOR", 4),
     };
-    let plane = if plan.cluster_rounds > 0 { upstream::control_plane() } else { None };
+    let plane = if needs_control_plane(&plan) { upstream::control_plane() } else { None };
+    let programs = cluster::Programs { plane: plane.as_deref(), kubelet: kubelet.as_deref() };
     let mut at_a_time = Vec::new();
     if wanted(&Candidate::Floor) && variable("BENCH_FLOOR").is_none() {
         at_a_time = measure_floor(&plan);
@@ -117,22 +120,23 @@ fn main() {
         for candidate in &candidates {
             if round < plan.feature_rounds {
                 progress(&format!("round {}, {}: features", round + 1, candidate.name()));
-                features::features(*candidate, &plan, kubelet.as_deref(), &mut figures);
+                features::features(*candidate, &plan, programs, &mut figures);
             }
         }
         for candidate in &candidates {
-            if let Some(plane) = &plane
-                && round < plan.cluster_rounds
-                && *candidate != Candidate::Floor
-            {
+            if plane.is_some() && round < plan.cluster_rounds && *candidate != Candidate::Floor {
                 progress(&format!("round {}, {}: cluster", round + 1, candidate.name()));
-                let programs = cluster::Programs { plane, kubelet: kubelet.as_deref() };
                 cluster::cluster(*candidate, &plan, programs, &mut figures);
             }
         }
         // After each round: a run that is cut short leaves what it has.
         report::write(&figures, &plan, &facts, &directory());
     }
+}
+
+fn needs_control_plane(plan: &Plan) -> bool {
+    let api = plan.features.iter().any(|part| part == features::API);
+    plan.cluster_rounds > 0 || (plan.feature_rounds > 0 && api)
 }
 
 fn parts() -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Figures, their medians, and what they are held to.
 
-use crate::stage::Candidate;
+use crate::{api_rows::ApiRow, stage::Candidate};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -85,6 +85,8 @@ pub enum Row {
     /// Resident memory of a full node with probes, a ConfigMap and rotation, in MiB more than
     /// without.
     FeaturesRss,
+    /// Of the HTTPS API.
+    Api(ApiRow),
     /// Seconds from the agent's start until the API server shows its node as Ready.
     Ready,
     /// Seconds from the crossing of a threshold of a disk until the API server shows the condition.
@@ -170,11 +172,9 @@ impl Row {
             Self::ScrapeCpu(1),
             Self::ScrapeRss,
             Self::FeaturesRss,
-            Self::Ready,
-            Self::ConditionShown,
-            Self::Shown,
-            Self::AllShown,
         ]);
+        rows.extend(ApiRow::ALL.map(Self::Api));
+        rows.extend([Self::Ready, Self::ConditionShown, Self::Shown, Self::AllShown]);
         rows.extend((0..FAULTS.len()).map(Self::Healed));
         rows.extend([Self::Requests, Self::KibCarried]);
         rows.extend(places.clone().map(Self::ClusterRss));
@@ -198,6 +198,7 @@ impl Row {
                 | Self::ScrapeCpu(_)
                 | Self::ScrapeRss
                 | Self::FeaturesRss
+                | Self::Api(_)
         )
     }
 
@@ -260,6 +261,7 @@ impl Row {
             Self::FeaturesRss => {
                 format!("RSS for probes, a ConfigMap and rotation, {pods} pods")
             }
+            Self::Api(row) => row.label(),
             Self::Ready => "cluster: agent start → node Ready".to_owned(),
             Self::ConditionShown => "cluster: disk crossed → DiskPressure shown".to_owned(),
             Self::Shown => "cluster: container started → pod shown as Ready".to_owned(),
@@ -317,6 +319,7 @@ impl Row {
             }
             Self::ScrapeRss => "scrape_rss_mib".to_owned(),
             Self::FeaturesRss => "features_rss_mib".to_owned(),
+            Self::Api(row) => row.id().to_owned(),
             Self::Ready => "cluster_ready_seconds".to_owned(),
             Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
             Self::Shown => "cluster_shown_seconds".to_owned(),
@@ -350,6 +353,7 @@ impl Row {
             Self::ProbeCpu | Self::ExecCpu | Self::ExecRuntimeCpu => format!("{value:.2} %"),
             Self::ProbeJitter => format!("{value:.1} ms"),
             Self::ScrapeCpu(_) => format!("{value:.2} %"),
+            Self::Api(row) => row.show(value),
             Self::LogPast | Self::ScrapeRss | Self::FeaturesRss => format!("{value:.1} MiB"),
             Self::Rss(_)
             | Self::RssAnon(_)
@@ -389,6 +393,7 @@ impl Row {
             Self::ScrapeCpu(_) => Goal::TenthOfKubelet,
             Self::ScrapeRss => Goal::AtMost(2.0),
             Self::FeaturesRss => Goal::AtMost(1.5),
+            Self::Api(row) => row.goal(),
             Self::ProbeJitter | Self::ExecCpu | Self::ExecRuntimeCpu | Self::LogPast => Goal::None,
             Self::Ready => Goal::AtMost(1.0),
             Self::Healed(_) => Goal::AtMost(1.0),

@@ -34,7 +34,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -212,6 +212,25 @@ impl Stage {
             }
             Actor::Kubelet(kubelet) => kubelet.join(kubeconfig),
         }
+    }
+
+    /// Gives the agent one more flag, for its next start.
+    pub fn add_flag(&mut self, flag: String) {
+        match &mut self.actor {
+            Actor::Floor(_) => unreachable!("the floor has no flags"),
+            Actor::Nodelet(agent) => agent.add_flag(flag),
+            Actor::Kubelet(kubelet) => kubelet.add_flag(flag),
+        }
+    }
+
+    /// Where the agent serves its HTTPS API, on loopback.
+    pub fn api_address(&self) -> SocketAddr {
+        let port = match &self.actor {
+            Actor::Floor(_) => unreachable!("the floor serves nothing"),
+            Actor::Nodelet(agent) => agent.api_port(),
+            Actor::Kubelet(kubelet) => kubelet.api_port(),
+        };
+        (Ipv4Addr::LOCALHOST, port).into()
     }
 
     /// Makes an image of so many MiB that shares nothing with another; gives its name. It is in the

@@ -64,6 +64,8 @@ pub struct Kubelet {
     binary: PathBuf,
     containerd: PathBuf,
     kubeconfig: Option<PathBuf>,
+    api_port: u16,
+    flags: Vec<String>,
     child: RefCell<Option<Child>>,
 }
 
@@ -91,6 +93,7 @@ impl Kubelet {
                  imagefs.available: 0% }\n"
             }
         };
+        let api_port = slot.port() + 1000;
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              staticPodPath: {at}/manifests\npodLogsDir: {at}/logs\nresolvConf: {at}/resolv.conf\n\
@@ -103,13 +106,31 @@ impl Kubelet {
              makeIPTablesUtilChains: false\n{lines}\n",
             at = dir.display(),
             endpoint = endpoint.display(),
-            port = slot.port() + 1000,
+            port = api_port,
             healthz = slot.port(),
             cgroup = slot.cgroup_root(),
         );
         fs::write(dir.join("config.yaml"), config).unwrap();
         let (binary, containerd) = (binary.to_owned(), containerd.to_owned());
-        Self { dir, binary, containerd, kubeconfig: None, child: RefCell::default() }
+        Self {
+            dir,
+            binary,
+            containerd,
+            kubeconfig: None,
+            api_port,
+            flags: Vec::new(),
+            child: RefCell::default(),
+        }
+    }
+
+    /// One more flag, from its next start on. Flags go before the configuration.
+    pub fn add_flag(&mut self, flag: String) {
+        self.flags.push(flag);
+    }
+
+    /// The port of its HTTPS API.
+    pub fn api_port(&self) -> u16 {
+        self.api_port
     }
 
     /// From its next start on it is a node of the cluster that this kubeconfig leads to.
@@ -134,6 +155,7 @@ impl Kubelet {
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
+        command.args(&self.flags);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child.replace(Some(command.spawn().unwrap()));
     }
