@@ -44,10 +44,10 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
         },
     ),
     (gauge("kubelet_desired_pods", "Pods that are to run"), |facts, samples| {
-        samples.put(&labels([("static", "true")]), facts.count(|pod| pod.origin.is_some()), None);
+        samples.put(&labels([("static", "true")]), facts.count(is_desired), None);
     }),
     (gauge("kubelet_active_pods", "Pods that are to run and have not ended"), |facts, samples| {
-        let active = facts.count(|pod| pod.origin.is_some() && !pod.ended);
+        let active = facts.count(|pod| is_desired(pod) && !pod.ended);
         samples.put(&labels([("static", "true")]), active, None);
     }),
     (
@@ -164,7 +164,7 @@ impl Facts {
         }
     }
 
-    fn count(&self, is: fn(&crate::model::PodView) -> bool) -> f64 {
+    fn count(&self, is: fn(&PodView) -> bool) -> f64 {
         number(self.pods.values().filter(|pod| is(pod)).count() as u64)
     }
 
@@ -212,6 +212,10 @@ impl Facts {
     }
 }
 
+fn is_desired(pod: &PodView) -> bool {
+    pod.config == PodConfig::Desired
+}
+
 fn put_time_left(until: Option<Timestamp>, samples: &mut Samples) {
     if let Some(until) = until {
         samples.put("", until.duration_since(crate::clock::now().wall).as_secs_f64(), None);
@@ -248,12 +252,14 @@ mod tests {
         });
         let runs: PodView = serde_json::from_value(view).unwrap();
         assert_eq!(working(&runs), ("sync", "desired"));
+        assert!(is_desired(&runs));
         assert_eq!(working(&PodView { ended: true, ..runs.clone() }), ("terminated", "desired"));
         for (config, label) in
             [(PodConfig::Orphan, "orphan"), (PodConfig::RuntimeOnly, "runtime_only")]
         {
             let ends = PodView { terminating: true, config, ..runs.clone() };
             assert_eq!(working(&ends), ("terminating", label));
+            assert!(!is_desired(&ends), "it is no longer to run");
         }
     }
 }
