@@ -97,6 +97,31 @@ pub struct ObservedContainer {
     pub user: Option<(i64, i64, Vec<i64>)>,
 }
 
+#[cfg(test)]
+impl ObservedContainer {
+    /// The container `main` of the pod with uid `u`, made in 1970.
+    pub(crate) fn example(id: &str, state: ContainerState) -> Self {
+        Self {
+            id: id.into(),
+            sandbox_id: "s".into(),
+            uid: "u".into(),
+            name: "main".into(),
+            restart_count: 0,
+            hash: "".into(),
+            made_with: None,
+            state,
+            created_at: Timestamp::UNIX_EPOCH,
+            image: "".into(),
+            image_ref: "".into(),
+            termination_message_path: "".into(),
+            termination_message_policy: "".into(),
+            termination_log: None,
+            log_path: "".into(),
+            user: None,
+        }
+    }
+}
+
 /// State of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerState {

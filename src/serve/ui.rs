@@ -37,12 +37,12 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
 });
 
-/// The graphs of the page, which go on while somebody looks.
+/// The samples that the graphs of the page are drawn from. They are taken while somebody looks.
 #[derive(Clone, Debug)]
 pub struct Graphs {
     /// Boot time of the last look.
     pub looks: watch::Sender<Duration>,
-    /// What was used since the first look.
+    /// The samples since the first look; empty while nobody looks.
     pub history: watch::Receiver<Arc<UseHistory>>,
 }
 
@@ -53,7 +53,7 @@ impl Graphs {
     }
 }
 
-/// The page that refreshes itself, and the page as it is now.
+/// `live`: the page refreshes itself. Otherwise it is made to be saved.
 pub(super) fn router(app: App, live: bool) -> Router {
     let page = move |state| page(state, live);
     Router::new()
@@ -94,7 +94,7 @@ fn pieces(facts: Facts) -> impl Iterator<Item = Piece> + Send {
     let (head, tail) = facts.around_pods();
     let last_good: BTreeSet<PodKey> = facts.node.last_good().into_iter().cloned().collect();
     let rows = (0..facts.pods.len()).map(move |nth| {
-        let Some(view) = facts.pods.get(nth) else { return Ok("".into()) };
+        let view = &facts.pods[nth];
         Ok(facts.pod_row(view, last_good.contains(&view.key)).into())
     });
     iter::once(Ok(head.into())).chain(rows).chain([Ok(tail.into())])

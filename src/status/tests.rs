@@ -56,22 +56,13 @@ fn exited(exit_code: i32) -> ContainerState {
 
 fn instance(name: &str, restart_count: u32, state: ContainerState) -> ObservedContainer {
     ObservedContainer {
-        made_with: None,
-        id: format!("{name}-{restart_count}").into(),
-        sandbox_id: "s".into(),
         uid: UID.into(),
         name: name.into(),
         restart_count,
-        hash: "".into(),
-        state,
         created_at: ago(60),
         image: format!("docker.io/library/{name}:1").into(),
         image_ref: format!("docker.io/library/{name}@sha256:0").into(),
-        termination_message_path: "".into(),
-        termination_message_policy: "".into(),
-        termination_log: None,
-        log_path: "".into(),
-        user: None,
+        ..ObservedContainer::example(&format!("{name}-{restart_count}"), state)
     }
 }
 

@@ -213,24 +213,9 @@ mod tests {
     use jiff::Timestamp;
 
     fn pod(containers: &[(&str, ContainerState)]) -> ObservedPod {
-        let containers = containers.iter().map(|(id, state)| ObservedContainer {
-            id: (*id).into(),
-            sandbox_id: "s".into(),
-            uid: "u".into(),
-            name: (*id).into(),
-            restart_count: 0,
-            hash: "".into(),
-            made_with: None,
-            state: state.clone(),
-            created_at: Timestamp::UNIX_EPOCH,
-            image: "".into(),
-            image_ref: "".into(),
-            termination_message_path: "".into(),
-            termination_message_policy: "".into(),
-            termination_log: None,
-            log_path: "".into(),
-            user: None,
-        });
+        let containers = containers.iter();
+        let containers =
+            containers.map(|(id, state)| ObservedContainer::example(id, state.clone()));
         ObservedPod { containers: containers.collect(), ..ObservedPod::default() }
     }
 

@@ -12,7 +12,7 @@ use super::{
         agent::{NODE_NAME, Settings},
         images::BUSYBOX,
         manifest::Pod,
-        poll_until, program, skip_without_containerd,
+        program, skip_without_containerd,
         skips::skip_without,
         status::exchange,
         wait_until,
@@ -23,17 +23,17 @@ use hyper::Method;
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-const SOON: Duration = Duration::from_secs(60);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 /// Every path, and one that does not exist.
-const PATHS: [(Method, &str); 24] = [
+pub(super) const PATHS: [(Method, &str); 24] = [
     (Method::GET, "/healthz"),
     (Method::GET, "/healthz/ping"),
     (Method::GET, "/pods"),
@@ -61,7 +61,7 @@ const PATHS: [(Method, &str); 24] = [
 ];
 
 /// Where the agent's API listens.
-fn api(world: &World) -> SocketAddr {
+pub(super) fn api(world: &World) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, world.agent.api_port()).into()
 }
 
@@ -71,7 +71,7 @@ fn file(world: &World, name: &str) -> PathBuf {
 }
 
 /// Replaces a file, as careful people do.
-fn put(world: &World, name: &str, content: &str) -> PathBuf {
+pub(super) fn put(world: &World, name: &str, content: &str) -> PathBuf {
     let path = file(world, name);
     let whole = path.with_extension("new");
     fs::write(&whole, content).unwrap();
@@ -80,7 +80,7 @@ fn put(world: &World, name: &str, content: &str) -> PathBuf {
 }
 
 /// The agent shows a certificate for 127.0.0.1 of this authority.
-fn shows(world: &World, authority: &Authority) {
+pub(super) fn shows(world: &World, authority: &Authority) {
     let identity = authority.server(&[Ipv4Addr::LOCALHOST.into()]);
     let key = put(world, "tls.key", &identity.key_pem);
     let certificate = put(world, "tls.crt", &identity.certificate_pem);
@@ -89,18 +89,18 @@ fn shows(world: &World, authority: &Authority) {
 }
 
 /// The agent believes client certificates of this authority.
-fn believes(world: &World, authority: &Authority) {
+pub(super) fn believes(world: &World, authority: &Authority) {
     let path = put(world, "clients.crt", authority.pem());
     world.agent.add_flag(format!("--client-ca-file={}", path.display()));
 }
 
 /// The status of an answer; 0 when there is none.
-fn status(client: &Client, method: &Method, path: &str) -> u16 {
+pub(super) fn status(client: &Client, method: &Method, path: &str) -> u16 {
     client.send(method.clone(), path, None).map_or(0, |answer| answer.status)
 }
 
 #[track_caller]
-fn wait_served(client: &Client) {
+pub(super) fn wait_served(client: &Client) {
     wait_until("the API answers", SOON, || status(client, &Method::GET, "/healthz"), |s| *s != 0);
 }
 
@@ -496,201 +496,4 @@ fn allow(plane: &ControlPlane, account: &str, name: &str, resources: &[&str], ve
         "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": "default" }],
     });
     plane.admin.create(&format!("{RBAC}/clusterrolebindings"), &binding).unwrap().ok();
-}
-
-/// An agent without an API server that lets clients of an authority in.
-fn alone(serving_authority: &Authority, clients: &Authority, kubelet: &str) -> World {
-    let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake).kubelet(kubelet));
-    shows(&world, serving_authority);
-    believes(&world, clients);
-    world.agent.add_flag("--authorization-mode=AlwaysAllow".to_owned());
-    world.agent.add_flag(format!("--port={}", world.agent.api_port()));
-    world.agent.start();
-    world
-}
-
-#[test]
-fn alone_a_client_certificate_is_required() {
-    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients, "");
-    let known = clients.client("jane", &[], Validity::Long);
-    let stranger = Authority::new("other").client("jane", &[], Validity::Long);
-    let client = |identity| Client::new(api(&world), &serving_authority, identity);
-    wait_served(&client(None));
-    for (method, path) in &PATHS {
-        assert_eq!(status(&client(None), method, path), 401, "{path}");
-        assert_eq!(status(&client(Some(&stranger)), method, path), 401, "{path}");
-        let token = client(None).with_token("any");
-        assert_eq!(status(&token, method, path), 401, "{path}");
-    }
-    assert_eq!(status(&client(Some(&known)), &Method::GET, "/pods"), 200);
-
-    // Files that are replaced count at once, and files that can't be used change nothing.
-    let renewed = Authority::new("renewed");
-    shows(&world, &renewed);
-    let served = |authority: &Authority| {
-        status(&Client::new(api(&world), authority, Some(&known)), &Method::GET, "/healthz")
-    };
-    wait_until("the new certificate is shown", SOON, || served(&renewed), |status| *status == 200);
-    put(&world, "tls.crt", "no certificate");
-    wait_until(
-        "the mistake is told",
-        SOON,
-        || {
-            served(&renewed);
-            world.agent.log()
-        },
-        |log| log.contains("no PEM block of a certificate"),
-    );
-    assert_eq!(served(&renewed), 200);
-    // Other clients are believed.
-    shows(&world, &renewed);
-    believes(&world, &Authority::new("others"));
-    wait_until("the client is a stranger now", SOON, || served(&renewed), |status| *status == 401);
-}
-
-/// A directory below /var/log, which goes with this.
-struct SystemLogDir(PathBuf);
-
-impl SystemLogDir {
-    fn make(name: &str) -> Self {
-        let dir = Path::new("/var/log").join(name);
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for SystemLogDir {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-#[test]
-fn logs_of_the_system_are_served_where_that_is_switched_on() {
-    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients, "enableSystemLogQuery: true\n");
-    let known = clients.client("jane", &[], Validity::Long);
-    let client = Client::new(api(&world), &serving_authority, Some(&known));
-    wait_served(&client);
-    let service = format!("of{}", world.slot.dir().display()).replace('/', "-");
-    let dir = SystemLogDir::make(&service);
-    let text = "a line\n".repeat(20_000);
-    fs::write(dir.0.join(format!("{service}.log")), &text).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", dir.0.join("outside")).unwrap();
-    std::os::unix::fs::symlink(&dir.0, dir.0.join("inside")).unwrap();
-    let get = |path: &str| client.send(Method::GET, path, None).unwrap();
-    let listed = get(&format!("/logs/{service}/"));
-    assert!(listed.text.contains(&format!("<a href=\"{service}.log\">")), "{}", listed.text);
-    for path in [
-        format!("/logs/{service}/{service}.log"),
-        format!("/logs/{service}/inside/{service}.log"),
-        format!("/logs/?query=/{service}/{service}.log"),
-        format!("/logs/?query={service}"),
-    ] {
-        let answer = get(&path);
-        assert!(answer.status == 200 && answer.text == text, "{path}: {}", answer.status);
-    }
-    assert_eq!(get(&format!("/logs/{service}")).status, 301);
-    assert_eq!(get(&format!("/logs/{service}/outside")).status, 404);
-    for (path, expected) in [
-        ("/logs/", 200),
-        ("/logs/../../etc/passwd", 404),
-        ("/logs/..%2f..%2fetc/passwd", 404),
-        ("/logs/./", 404),
-        ("/logs//etc/passwd", 404),
-        ("/logs/?query=no-such-service", 404),
-        ("/logs/?query=/no/such/file", 404),
-        ("/logs/?query=/../../etc/passwd", 404),
-        ("/logs/?query=--root%3Detc", 406),
-        ("/logs/?query=a&tailLines=many", 400),
-        ("/logs/?query=*", 406),
-    ] {
-        let answer = get(path);
-        assert_eq!(answer.status, expected, "{path}: {}", answer.text);
-    }
-    // What the process was started with, and how it is.
-    let flags = get("/flagz");
-    assert!(flags.text.contains("\nauthorization-mode=AlwaysAllow\n"), "{}", flags.text);
-    let status = get("/statusz");
-    assert!(status.text.contains("\nKubelet version: v1.36."), "{}", status.text);
-}
-
-#[test]
-fn the_end_of_a_huge_log_is_sent_without_reading_it() {
-    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients, "");
-    let known = clients.client("jane", &[], Validity::Long);
-    let client = Client::new(api(&world), &serving_authority, Some(&known));
-    world.drop_pod(&Pod::running("web"));
-    let uid = world.wait_running("web").pod("web").unwrap().uid.clone();
-    let dir = world.agent.pod_logs().join(format!("default_{}_{uid}/main", full_name("web")));
-    fs::create_dir_all(&dir).unwrap();
-    // 10 GiB, of which only the end takes room.
-    let mut log = fs::File::create(dir.join("0.log")).unwrap();
-    log.set_len(10 << 30).unwrap();
-    log.seek(SeekFrom::End(0)).unwrap();
-    let lines = (0..1000).map(|n| format!("2026-11-26T10:00:00.000000000Z stdout F line {n}\n"));
-    log.write_all(format!("\n{}", lines.collect::<String>()).as_bytes()).unwrap();
-    let read = || {
-        let io = fs::read_to_string(format!("/proc/{}/io", world.agent.pid())).unwrap();
-        let bytes = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
-        bytes.parse::<u64>().unwrap()
-    };
-    wait_served(&client);
-    let before = read();
-    let path = format!("/containerLogs/default/{}/main?tailLines=10", full_name("web"));
-    let answer = client.send(Method::GET, &path, None).unwrap();
-    let last: String = (990..1000).map(|n| format!("line {n}\n")).collect();
-    assert_eq!((answer.status, answer.text), (200, last.clone()));
-    let bytes = read() - before;
-    assert!(bytes < 4 << 20, "{bytes} bytes were read");
-    let printed = world.agent.cli(&["logs", "web", "--tail", "10"]);
-    assert_eq!(String::from_utf8_lossy(&printed.stdout), last);
-}
-
-#[test]
-fn alone_nothing_listens_by_default() {
-    for believes_clients in [false, true] {
-        let world = World::prepare(Kind::Fake, &Settings::for_kind(Kind::Fake));
-        world.agent.add_flag(format!("--port={}", world.agent.api_port()));
-        if believes_clients {
-            believes(&world, &Authority::new("clients"));
-        }
-        world.agent.start();
-        world.drop_pod(&Pod::running("web"));
-        let told = world.wait_running("web").node.notices.join("\n");
-        assert!(TcpStream::connect(api(&world)).is_err());
-        assert!(told.contains("the HTTPS API is not served: without --kubeconfig"), "{told}");
-    }
-}
-
-#[test]
-fn silent_clients_keep_nobody_out() {
-    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
-    let world = alone(&serving_authority, &clients, "");
-    let known = clients.client("jane", &[], Validity::Long);
-    let client = Client::new(api(&world), &serving_authority, Some(&known));
-    wait_served(&client);
-    let before = world.agent.usage();
-    // Some say nothing, some say half a TLS record, some say nonsense.
-    let words: [&[u8]; 3] = [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"];
-    let silent: Vec<TcpStream> = (0..1000)
-        .map(|n| {
-            let mut connection = TcpStream::connect(api(&world)).unwrap();
-            // It may be closed by now.
-            _ = connection.write_all(words[n % words.len()]);
-            connection
-        })
-        .collect();
-    for _ in 0..20 {
-        assert_eq!(status(&client, &Method::GET, "/healthz"), 200);
-    }
-    world.drop_pod(&Pod::running("web"));
-    world.wait_running("web");
-    let during = world.agent.usage();
-    assert!(during.fds < before.fds + 300, "{during:?} after {before:?}");
-    drop(silent);
-    let settled = poll_until(SOON, || world.agent.usage().fds, |fds| *fds < before.fds + 20);
-    assert!(settled.is_ok(), "{settled:?} after {before:?}");
 }

@@ -26,6 +26,7 @@ mod faults;
 mod identity;
 mod kubeadm;
 mod kubelet_api;
+mod kubelet_api_alone;
 mod links;
 mod load;
 mod metrics_server;

@@ -735,23 +735,18 @@ impl World {
             Some(id) => id.clone(),
             None => self.new_id("c").into(),
         };
+        let running = ContainerState::Running { started_at: self.now.wall };
         let started = ObservedContainer {
-            id: id.clone(),
             sandbox_id: start.sandbox_id.clone(),
             uid: start.uid.clone(),
             name,
             restart_count: start.restart_count.unwrap_or_default(),
             made_with: Some(Box::new(made_with)),
             hash: container_hash(&container).into(),
-            state: ContainerState::Running { started_at: self.now.wall },
             created_at: self.now.wall,
             image: image.clone(),
             image_ref: format!("sha256:{image}").into(),
-            termination_message_path: "".into(),
-            termination_message_policy: "".into(),
-            termination_log: None,
-            log_path: "".into(),
-            user: None,
+            ..ObservedContainer::example(id.as_str(), running)
         };
         self.truth.containers.retain(|c| c.id != id);
         self.truth.containers.push(started.clone());

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::{
-    ContainerId, ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, PodUid, SandboxId,
+    ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, PodUid, SandboxId,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -39,27 +39,6 @@ fn exited(code: i32) -> ContainerState {
     }
 }
 
-fn container(id: &str, state: ContainerState) -> ObservedContainer {
-    ObservedContainer {
-        made_with: None,
-        id: ContainerId::from(id),
-        sandbox_id: SandboxId::from("s"),
-        uid: PodUid::from("u"),
-        name: "main".into(),
-        restart_count: 0,
-        hash: "".into(),
-        state,
-        created_at: Timestamp::UNIX_EPOCH,
-        image: "".into(),
-        image_ref: "".into(),
-        termination_message_path: "".into(),
-        termination_message_policy: "".into(),
-        termination_log: None,
-        log_path: "".into(),
-        user: None,
-    }
-}
-
 /// A listing of pods that each have a ready sandbox `<name>-s` and a container `<name>-c`.
 fn listing(at: u64, pods: &[(&str, ContainerState)]) -> Listing {
     let mut listing = Listing { began: SECOND * u32::try_from(at).unwrap(), ..Default::default() };
@@ -67,7 +46,7 @@ fn listing(at: u64, pods: &[(&str, ContainerState)]) -> Listing {
         let id = format!("{name}-s");
         listing.sandboxes.push((key(name), sandbox(&id, SandboxState::Ready)));
         let id = format!("{name}-c");
-        listing.containers.push((key(name), container(&id, state.clone())));
+        listing.containers.push((key(name), ObservedContainer::example(&id, state.clone())));
     }
     listing
 }
@@ -338,7 +317,7 @@ fn the_newest_comes_first_whatever_the_clock_said() {
         one.attempt = attempt;
         one.created_at = Timestamp::from_second(created).unwrap();
         list.sandboxes.push((key("a"), one));
-        let mut one = container(id, exited(0));
+        let mut one = ObservedContainer::example(id, exited(0));
         one.restart_count = attempt;
         one.created_at = Timestamp::from_second(created).unwrap();
         list.containers.push((key("a"), one));

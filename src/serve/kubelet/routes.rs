@@ -38,7 +38,7 @@ pub(in crate::serve) struct Api {
 
 type Pairs = Vec<(String, String)>;
 
-/// The paths.
+/// All paths of the HTTPS API but `/flagz` and `/statusz`, without the guard.
 pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs) -> Router {
     let health = health::router(api.local.health.clone());
     let facts = local::facts_router(api.local.clone());
@@ -46,9 +46,11 @@ pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs
     let ui = ui::router(api.local.clone(), true);
     let mut router =
         Router::new().route("/checkpoint/{namespace}/{pod}/{container}", post(no_checkpoint));
-    let mut of_system = Router::new();
+    let system_logs = match debugging_handlers {
+        true => system_logs::router(system_logs, api.relays.clone()),
+        false => Router::new(),
+    };
     if debugging_handlers {
-        of_system = system_logs::router(system_logs, api.relays.clone());
         router = router
             .route("/runningpods/", get(running_pods))
             .route("/containerLogs/{namespace}/{pod}/{container}", get(logs))
@@ -66,7 +68,7 @@ pub(super) fn router(api: Api, debugging_handlers: bool, system_logs: SystemLogs
         .merge(facts)
         .merge(stats)
         .merge(ui)
-        .merge(of_system)
+        .merge(system_logs)
 }
 
 /// Puts the guard in front of all paths, unknown ones included.
