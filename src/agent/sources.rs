@@ -45,7 +45,7 @@ pub(super) fn spawn_sources(
     let mut options = |kind: SourceKind, check_every: Duration| SourceOptions {
         accepts: match kind {
             SourceKind::File => Accepts::All,
-            SourceKind::Http => Accepts::Pods,
+            SourceKind::Http | SourceKind::Api => Accepts::Pods,
         },
         credentials: match &config.source.credentials {
             Some(path) => CredentialsDirectory::At(path.clone()),

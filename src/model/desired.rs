@@ -27,6 +27,8 @@ pub enum SourceKind {
     File,
     /// `staticPodURL`
     Http,
+    /// The API server.
+    Api,
 }
 
 impl SourceKind {
@@ -36,6 +38,7 @@ impl SourceKind {
         match self {
             Self::File => "file",
             Self::Http => "http",
+            Self::Api => "api",
         }
     }
 }

@@ -76,11 +76,13 @@ pub(super) struct RolloutFile {
     pub rollout: Rollout,
 }
 
-/// Name of the file that a source's last good manifests are in.
-pub(super) fn source_file(kind: SourceKind) -> &'static str {
+/// Name of the file that a source's last good manifests are in. Pods of the API server are kept in
+/// their records alone.
+pub(super) fn source_file(kind: SourceKind) -> Option<&'static str> {
     match kind {
-        SourceKind::File => "sources.json",
-        SourceKind::Http => "sources-http.json",
+        SourceKind::File => Some("sources.json"),
+        SourceKind::Http => Some("sources-http.json"),
+        SourceKind::Api => None,
     }
 }
 
@@ -119,7 +121,8 @@ pub(super) fn all(
         }
     }
     for kind in [SourceKind::File, SourceKind::Http] {
-        let source = match files::read(&state_dir.join(source_file(kind)), Belief::All) {
+        let Some(file) = source_file(kind) else { continue };
+        let source = match files::read(&state_dir.join(file), Belief::All) {
             files::Read::Missing => LoadedSource::None,
             files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => {
                 found.push(sentence);

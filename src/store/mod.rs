@@ -252,7 +252,8 @@ impl Store {
         kind: SourceKind,
         state: &T,
     ) -> Result<(), NotSaved> {
-        let path = self.inner.state_dir.join(load::source_file(kind));
+        let Some(file) = load::source_file(kind) else { return Ok(()) };
+        let path = self.inner.state_dir.join(file);
         self.write(path, Some(files::encode(None, state)), Durability::Synced).await
     }
 
