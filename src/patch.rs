@@ -98,6 +98,7 @@ pub const POD_STATUS: Rules = Rules {
         ("hostIPs", Merge::List),
         ("initContainerStatuses", Merge::Whole),
         ("message", Merge::Whole),
+        ("observedGeneration", Merge::Whole),
         ("phase", Merge::Whole),
         ("podIP", Merge::Whole),
         ("podIPs", Merge::List),

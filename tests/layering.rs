@@ -48,7 +48,7 @@ const MODULES: &[(&str, Kind)] = &[
     ("node", Core(&["model", "admission"])),
     ("patch", Core(&["model"])),
     ("echo", Core(&[])),
-    ("mirror", Core(&["model", "node", "patch", "echo"])),
+    ("mirror", Core(&["model", "desired", "node", "patch", "echo"])),
     ("pressure", Core(&["model", "podspec"])),
     ("probe", Core(&["model", "podspec", "plan"])),
     ("log_rotation", Core(&["model"])),

@@ -27,9 +27,10 @@ use crate::{
     image::Images,
     log_rotator::{LogRotatorParts, LogRotatorTask},
     machine::{self, AddressTask, NodeIps},
+    mirror::recorded_pods,
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
-        PressureOrders, PressureView, error_chain,
+        PressureOrders, PressureView, SourceKind, error_chain,
     },
     node::{HostState, host_warnings},
     node_view::{NodeViewTask, restored_conditions, save_conditions},
@@ -40,7 +41,7 @@ use crate::{
     shutdown::{Places, ShutdownTask, Stage},
     signals::{DiskReadings, FindPlaces},
     stats::{Collector, GraphsTask, StatsParts},
-    store::{Loaded, Store},
+    store::{Loaded, PodRecord, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
     worker::{Host, Known, Leftovers, SetInputs, UserNamespaces, VolumeTurns, WorkerSet},
@@ -57,6 +58,8 @@ use tokio_util::sync::CancellationToken;
 const DISK_PERIOD: Duration = Duration::from_secs(10);
 /// The number of commands from the local socket that may wait.
 const COMMANDS: usize = 8;
+
+type Snapshots = watch::Receiver<Arc<SourceSnapshot>>;
 
 pub(super) type Tasks = JoinSet<Ended>;
 
@@ -112,8 +115,10 @@ pub(super) fn spawn_all(
     report_host(&host, facts.kernel);
 
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
-    let snapshots: Vec<watch::Receiver<Arc<SourceSnapshot>>> =
+    let mut snapshots: Vec<Snapshots> =
         sources.pods.iter().map(|source| source.snapshots.clone()).collect();
+    let (api_pods, from_api) = api_pods(config, &loaded).unzip();
+    snapshots.extend(from_api);
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
         sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();
@@ -237,6 +242,7 @@ pub(super) fn spawn_all(
             events: recorder,
             published: cluster_view,
             reload: reload.clone(),
+            api_pods,
         };
         let (parts, way) = cluster::parts(&Arc::new(config.clone()), kubeconfig, inputs, shutdown);
         link = Some(way);
@@ -268,6 +274,21 @@ pub(super) fn spawn_all(
     let settings = serve_settings(config, &capacity, host.cgroups.version());
     serve(config, settings, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
+}
+
+/// The channel of the pods of the API server, with those that an earlier run of the agent has
+/// admitted; `None` when they are not run.
+fn api_pods(
+    config: &Config,
+    loaded: &Loaded,
+) -> Option<(watch::Sender<Arc<SourceSnapshot>>, Snapshots)> {
+    if config.cluster.kubeconfig.is_none() || !config.source.api_pods {
+        return None;
+    }
+    let records = loaded.pods.values().flatten();
+    let recorded = records.filter_map(PodRecord::desired);
+    let recorded = recorded.filter(|pod| pod.origin.source == SourceKind::Api).map(Arc::new);
+    Some(watch::channel(Arc::new(recorded_pods(recorded.collect()))))
 }
 
 /// Emits the warnings about the host.
@@ -362,7 +383,7 @@ struct Watched {
     known: watch::Receiver<Arc<Known>>,
     dead: watch::Receiver<usize>,
     evictions: Evictions,
-    sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
+    sources: Vec<Snapshots>,
     /// What is known of images.
     images: Option<serde_json::Value>,
     places: FindPlaces,

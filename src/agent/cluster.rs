@@ -5,15 +5,17 @@ use crate::{
     admission::{Allocatable, Capacity},
     api::{
         self, ClusterViewTask, EventsTask, IdentitySettings, IdentityTask, LeaseState, LeaseTask,
-        Link, NodeState, NodeTask, PodsInputs, PodsTask, Reflector, Trouble, WatchCache,
+        Link, NodeState, NodeTask, PodSourceTask, PodsInputs, PodsTask, Reflector, Trouble,
+        WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
+    desired::SourceSnapshot,
     event::{EventLog, Recorder},
     machine::NodeIps,
     machine_report::{NodeReportSettings, NodeReportTask},
     model::{Bucket, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
-    node::{NodeRef, Registration, ReportPeriods},
+    node::{NodeRef, Registration, ReportPeriods, static_only_taint},
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 use tokio::sync::watch;
@@ -29,6 +31,8 @@ pub(super) struct ClusterInputs {
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
     /// Changes when credentials are to be read again.
     pub reload: watch::Receiver<u64>,
+    /// Where the pods of the API server are published, if they are run.
+    pub api_pods: Option<watch::Sender<Arc<SourceSnapshot>>>,
 }
 
 /// The machine that the node stands for.
@@ -54,14 +58,7 @@ pub(super) fn parts(
 ) -> (Vec<Part>, watch::Receiver<Link>) {
     let version = env!("CARGO_PKG_VERSION");
     warn_of_proxy();
-    let identity = IdentitySettings {
-        kubeconfig: kubeconfig.to_owned(),
-        bootstrap: config.cluster.identity.bootstrap.clone(),
-        rotate: config.cluster.identity.rotate,
-        directory: config.certificate_dir(),
-        node_name: inputs.machine.name.clone(),
-        version,
-    };
+    let identity = identity_settings(config, kubeconfig, &inputs.machine.name);
     let (connections, link, credentials) =
         api::link_channel(kubeconfig.to_owned(), identity.rotated(), version);
     let certificates = certificates(config, identity, &inputs.machine, &link);
@@ -93,9 +90,11 @@ pub(super) fn parts(
         known: inputs.known,
         node: registered_node.clone(),
         events: Box::new(move |event| recorder.record(event)),
+        runs_api_pods: config.source.api_pods,
         budget: bucket(config.cluster.api),
         report: pods_report,
     });
+    let seen_pods = pods.clone();
     let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered };
     let (report_task, node_task, node) =
         node_tasks(config, inputs.machine, inputs.events, own_node);
@@ -127,10 +126,25 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
+    if let Some(published) = inputs.api_pods {
+        let source = PodSourceTask { seen: seen_pods, published };
+        parts.push(("pods of the API server", Box::pin(source.run(stop()))));
+    }
     for (name, task) in certificates.tasks {
         parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));
     }
     (parts, of_reviews)
+}
+
+fn identity_settings(config: &Config, kubeconfig: &Path, node_name: &str) -> IdentitySettings {
+    IdentitySettings {
+        kubeconfig: kubeconfig.to_owned(),
+        bootstrap: config.cluster.identity.bootstrap.clone(),
+        rotate: config.cluster.identity.rotate,
+        directory: config.certificate_dir(),
+        node_name: node_name.to_owned(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
 }
 
 /// What looks after certificates, and what they wait for.
@@ -228,11 +242,12 @@ fn registration(config: &Config, labels: BTreeMap<String, String>) -> Registrati
         effect: taint.effect.clone(),
         time_added: None,
     });
+    let static_only = (!config.source.api_pods).then(static_only_taint);
     Registration {
         enabled: cluster.register,
         attach_detach: cluster.attach_detach,
         labels,
-        taints: taints.collect(),
+        taints: taints.chain(static_only).collect(),
         provider_id: cluster.provider_id.clone(),
         cloud_provider: cluster.cloud_provider,
         node_ips: config.node.ips.clone(),

@@ -340,12 +340,7 @@ impl NodeTask {
                 fields.join(", ")
             ));
         }
-        if node::lacks_taint(node) {
-            notes.push(format!(
-                "the node takes pods that it will not run: {}",
-                node::MISSING_TAINT.replace("NODE", &report.name)
-            ));
-        }
+        notes.extend(node::taint_note(&self.registration, node));
         self.published.send_if_modified(|state| {
             let changed = state.notes != notes;
             if changed {

@@ -44,7 +44,12 @@ impl Watched for SeenPod {
 
     fn weight(&self) -> usize {
         // Everything else that is kept of a pod is bounded by the API.
-        answer::weight(&self.status) + 2048
+        let desired = self.desired.as_ref().map(|desired| answer::weight(&*desired.pod));
+        answer::weight(&self.status) + desired.unwrap_or_default() + 2048
+    }
+
+    fn share(&mut self, previous: &Self) {
+        Self::share(self, previous);
     }
 }
 
@@ -62,6 +67,8 @@ pub struct PodsInputs {
     pub node: watch::Receiver<Option<NodeRef>>,
     /// Takes events; never waits.
     pub events: Box<dyn Fn(Event) + Send + Sync>,
+    /// Pods that the API server has bound to the node are run (`apiPods`).
+    pub runs_api_pods: bool,
     /// How often it may write (`kubeAPIQPS`, `kubeAPIBurst`); `None` for no limit.
     pub budget: Option<Bucket>,
     /// How far it is.
@@ -75,6 +82,10 @@ pub struct PodsReport {
     pub mirrored: usize,
     /// Mirror pods that the watch shows.
     pub shown: usize,
+    /// Pods that the API server has bound to the node and that are run.
+    pub bound: usize,
+    /// The pods among them whose status is as it should be.
+    pub shown_as_they_are: usize,
     /// Pods for which something has to be written.
     pub waiting: usize,
     /// The last request had no answer, or one that says that the API server can't.
@@ -349,6 +360,7 @@ impl PodsTask {
             shown: pod.shown.as_ref(),
             live: self.live,
             node: node.as_ref(),
+            runs_api_pods: self.inputs.runs_api_pods,
         };
         let (known, views) = (&self.inputs.known, &self.inputs.views);
         let gone = |uid: &PodUid| {
@@ -414,12 +426,16 @@ impl PodsTask {
         let mut report = PodsReport::default();
         for (key, pod) in &self.pods {
             let mirror = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_some());
+            let from_api = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_none());
             report.shown += usize::from(mirror);
+            report.bound += usize::from(from_api && self.inputs.runs_api_pods);
             if pod.behind || pod.turn != Turn::Idle {
                 report.waiting += 1;
+            } else if from_api && self.inputs.runs_api_pods {
+                report.shown_as_they_are += usize::from(pod.view.is_some());
             } else if pod.view.is_some() {
                 report.mirrored += 1;
-            } else if pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_none()) {
+            } else if from_api {
                 report.declined.push(key.clone());
             }
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));

@@ -40,6 +40,9 @@ pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
 
     /// What it takes in memory, roughly, in bytes.
     fn weight(&self) -> usize;
+
+    /// Shares what it has in common with the object as it was shown before.
+    fn share(&mut self, _previous: &Self) {}
 }
 
 /// What a watch has shown.
@@ -173,7 +176,10 @@ async fn follow<T: Watched>(
         let text = in_time(list(clients, path)).await?;
         let (items, version) = answer::page::<T>(&text)?;
         query = format!("{query}&resourceVersion={version}");
-        for item in items {
+        for mut item in items {
+            if let Some(previous) = published.borrow().objects.get(&item.key()) {
+                item.share(previous);
+            }
             seen.put(item)?;
         }
         seen.publish_all(published);
@@ -197,6 +203,10 @@ async fn follow<T: Watched>(
         match next? {
             None => return Ok(End::Over),
             Some(WatchEvent::Changed(object)) => {
+                let mut object = object;
+                if let Some(previous) = published.borrow().objects.get(&object.key()) {
+                    object.share(previous);
+                }
                 if let Some((key, object)) = seen.put(object)? {
                     published.send_modify(|picture| {
                         Arc::make_mut(picture).objects.insert(key, object);

@@ -281,6 +281,7 @@ impl Report {
             knowledge: Knowledge::Complete,
             pods: std::mem::take(&mut self.pods),
             unconfirmed: BTreeSet::new(),
+            ends: BTreeMap::new(),
             view: SourceView {
                 kind: SourceKind::File,
                 location: String::new(),

@@ -118,6 +118,7 @@ fn source(r: &mut Reader<'_>, nodelet: &mut Reader<'_>) -> SourceConfig {
         http_check: r
             .duration("httpCheckFrequency", Zero::Unset, POSITIVE)
             .unwrap_or(default.http_check),
+        api_pods: nodelet.bool("apiPods").unwrap_or(default.api_pods),
     }
 }
 

@@ -697,7 +697,7 @@ pub(super) const KUBELET: &[Field] = &[
         "registerWithTaints",
         List(&Object(TAINT)),
         &flag("register-with-taints", THE_AGENT_ITSELF),
-        "taints of the Node when the agent registers it, in addition to `nodelet.dev/static-only:NoSchedule`. That taint keeps away scheduled pods, which this version does not run",
+        "taints of the Node when the agent registers it. Without `apiPods`, the taint `nodelet.dev/static-only:NoSchedule` is added, which keeps scheduled pods away",
     ),
     yes_with(
         "registerNode",
@@ -916,6 +916,12 @@ pub(super) const NODELET: &[Field] = &[
         Bool,
         &default("true"),
         "when a manifest changes, pull its new images and wait for its ConfigMaps and Secrets before the running pod is stopped; `false`: stop it at once, as the kubelet does",
+    ),
+    yes_with(
+        "apiPods",
+        Bool,
+        &default("false"),
+        "run the pods that the API server binds to this node. `false`: only static pods run, and the agent registers the Node with the taint `nodelet.dev/static-only:NoSchedule`",
     ),
     yes_with(
         "memorySignal",

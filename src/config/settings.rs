@@ -219,6 +219,8 @@ pub struct SourceConfig {
     pub file_check: Duration,
     /// `httpCheckFrequency`: between two requests. Default 20 s.
     pub http_check: Duration,
+    /// `apiPods`: run the pods that an API server binds to the node. Default false.
+    pub api_pods: bool,
 }
 
 impl Default for SourceConfig {
@@ -231,6 +233,7 @@ impl Default for SourceConfig {
             headers: Vec::new(),
             file_check: Duration::from_secs(20),
             http_check: Duration::from_secs(20),
+            api_pods: false,
         }
     }
 }

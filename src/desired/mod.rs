@@ -4,7 +4,7 @@
 //! is the first by source kind, location and place in the file, so that the choice does not change
 //! by itself. The other one gets a verdict that names both places.
 
-use crate::model::{DesiredPod, Origin, PodKey, PodUid, SourceKind, SourceView};
+use crate::model::{DesiredPod, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -30,6 +30,9 @@ pub struct SourceSnapshot {
     /// source has not looked for them since, or their manifest is missing and may have been
     /// removed. What runs of them keeps running, and nothing is started.
     pub unconfirmed: BTreeSet<PodKey>,
+    /// The pods that are to end, or have ended, although their objects are still there: of the API
+    /// server.
+    pub ends: BTreeMap<PodKey, PodEnd>,
     /// For people.
     pub view: SourceView,
 }
@@ -46,6 +49,19 @@ pub struct Duplicate {
     pub message: String,
 }
 
+/// Which sources are complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completeness {
+    /// A source of static pods is not.
+    #[default]
+    None,
+    /// All sources of static pods: a static pod that none of them has is unwanted, whatever the API
+    /// server has.
+    Static,
+    /// Every source.
+    All,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// One pod per name.
@@ -56,8 +72,10 @@ pub struct Desired {
     pub duplicates: Vec<Duplicate>,
     /// True when every source has published its first look or the last good manifests.
     pub told: bool,
-    /// True when every source is complete. Only then is a name that is not in `pods` unwanted.
-    pub complete: bool,
+    /// The pods among them that are to end, or have ended.
+    pub ends: BTreeMap<PodKey, PodEnd>,
+    /// Which names that are not in `pods` are unwanted.
+    pub complete: Completeness,
 }
 
 /// Merges what the sources want. `running` returns the uid that runs, or is being started, under a
@@ -69,10 +87,9 @@ pub fn merge<'a>(
     sources: &'a [Arc<SourceSnapshot>],
     running: &dyn Fn(&PodKey) -> Option<PodUid>,
 ) -> Desired {
-    let of_source = |source: &'a Arc<SourceSnapshot>| {
-        source.pods.iter().map(move |pod| (pod, source.unconfirmed.contains(&pod.key)))
-    };
-    let mut candidates: Vec<(&Arc<DesiredPod>, bool)> =
+    let of_source =
+        |source: &'a Arc<SourceSnapshot>| source.pods.iter().map(move |pod| (pod, source));
+    let mut candidates: Vec<(&Arc<DesiredPod>, &Arc<SourceSnapshot>)> =
         sources.iter().flat_map(of_source).collect();
     candidates.sort_by(|(a, _), (b, _)| {
         let loses = |pod: &DesiredPod| running(&pod.key).as_ref() != Some(&pod.uid);
@@ -81,24 +98,33 @@ pub fn merge<'a>(
     let mut pods: BTreeMap<PodKey, Arc<DesiredPod>> = BTreeMap::new();
     let mut by_uid: BTreeMap<&PodUid, &Arc<DesiredPod>> = BTreeMap::new();
     let mut unconfirmed = BTreeSet::new();
+    let mut ends = BTreeMap::new();
     let mut duplicates = Vec::new();
-    for (pod, is_unconfirmed) in candidates {
+    for (pod, source) in candidates {
         let kept = pods.get(&pod.key).or_else(|| by_uid.get(&pod.uid).copied());
         match kept.cloned() {
             Some(kept) => duplicates.push(duplicate(&kept, pod)),
             None => {
                 by_uid.insert(&pod.uid, pod);
-                if is_unconfirmed {
+                if source.unconfirmed.contains(&pod.key) {
                     unconfirmed.insert(pod.key.clone());
+                }
+                if let Some(end) = source.ends.get(&pod.key) {
+                    ends.insert(pod.key.clone(), *end);
                 }
                 pods.insert(pod.key.clone(), Arc::clone(pod));
             }
         }
     }
     duplicates.sort_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
-    let complete = sources.iter().all(|source| source.knowledge == Knowledge::Complete);
+    let mut incomplete = sources.iter().filter(|one| one.knowledge != Knowledge::Complete);
+    let complete = match incomplete.clone().next() {
+        None => Completeness::All,
+        Some(_) if incomplete.all(|one| one.kind == SourceKind::Api) => Completeness::Static,
+        Some(_) => Completeness::None,
+    };
     let told = sources.iter().all(|source| source.knowledge != Knowledge::Unknown);
-    Desired { pods, unconfirmed, duplicates, told, complete }
+    Desired { pods, unconfirmed, ends, duplicates, told, complete }
 }
 
 fn duplicate(kept: &DesiredPod, dropped: &DesiredPod) -> Duplicate {

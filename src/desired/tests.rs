@@ -24,7 +24,8 @@ fn source(knowledge: Knowledge, pods: Vec<Arc<DesiredPod>>) -> Arc<SourceSnapsho
         files: Vec::new(),
     };
     let unconfirmed = BTreeSet::new();
-    Arc::new(SourceSnapshot { kind: SourceKind::File, knowledge, pods, unconfirmed, view })
+    let (kind, ends) = (SourceKind::File, BTreeMap::new());
+    Arc::new(SourceSnapshot { kind, knowledge, pods, unconfirmed, ends, view })
 }
 
 fn kept(desired: &Desired) -> Vec<(String, &str, &str)> {
@@ -98,9 +99,9 @@ fn a_pod_is_unconfirmed_when_its_source_says_so() {
 #[test]
 fn one_incomplete_source_makes_the_whole_incomplete() {
     for (second, told, complete) in [
-        (Knowledge::Complete, true, true),
-        (Knowledge::Checkpoint, true, false),
-        (Knowledge::Unknown, false, false),
+        (Knowledge::Complete, true, Completeness::All),
+        (Knowledge::Checkpoint, true, Completeness::None),
+        (Knowledge::Unknown, false, Completeness::None),
     ] {
         let sources = [
             source(Knowledge::Complete, vec![pod("web", "1", "/m/a.yaml")]),
@@ -111,5 +112,32 @@ fn one_incomplete_source_makes_the_whole_incomplete() {
         assert_eq!(desired.told, told, "{second:?}");
     }
     let nothing = merge(&[], &|_| None);
-    assert!(nothing.told && nothing.complete);
+    assert!(nothing.told && nothing.complete == Completeness::All);
+}
+
+#[test]
+fn static_pods_do_not_wait_for_the_api_server() {
+    for (files, api, complete) in [
+        (Knowledge::Complete, Knowledge::Complete, Completeness::All),
+        (Knowledge::Complete, Knowledge::Checkpoint, Completeness::Static),
+        (Knowledge::Checkpoint, Knowledge::Complete, Completeness::None),
+        (Knowledge::Checkpoint, Knowledge::Checkpoint, Completeness::None),
+    ] {
+        let of_api = SourceSnapshot { kind: SourceKind::Api, ..(*source(api, vec![])).clone() };
+        let desired = merge(&[source(files, vec![]), Arc::new(of_api)], &|_| None);
+        assert_eq!(desired.complete, complete, "{files:?} {api:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_pod_that_gives_way_is_not_taken_over() {
+    let mut of_api =
+        (*source(Knowledge::Complete, vec![pod("a", "1", "api"), pod("b", "2", "api")])).clone();
+    of_api.kind = SourceKind::Api;
+    let end = PodEnd { deleted: Some(3), phase: None };
+    of_api.ends = [("a", end), ("b", end)].map(|(n, e)| (PodKey::new("default", n), e)).into();
+    let files = source(Knowledge::Complete, vec![pod("a", "3", "/m/a.yaml")]);
+    let desired = merge(&[files, Arc::new(of_api)], &|_| None);
+    assert_eq!(desired.ends, [(PodKey::new("default", "b"), end)].into());
+    assert_eq!(desired.pods[&PodKey::new("default", "a")].uid.as_str(), "3");
 }

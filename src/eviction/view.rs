@@ -77,7 +77,7 @@ impl EvictionTask {
         let now = clock::now();
         {
             let views = self.channels.pods.borrow();
-            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.ended);
+            let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.has_ended());
             self.history.partly.retain(|pod, _| live(pod));
         }
         let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_PERIOD;

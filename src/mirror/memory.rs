@@ -65,6 +65,8 @@ pub struct Sight<'a> {
     /// Whether the watch goes on.
     pub live: bool,
     pub node: Option<&'a NodeRef>,
+    /// Pods that the API server has bound to the node are run (`apiPods`).
+    pub runs_api_pods: bool,
 }
 
 impl MirrorMemory {
@@ -96,6 +98,7 @@ impl MirrorMemory {
             gone: sight.view.is_none()
                 && seen.as_ref().and_then(|pod| pod.mirrors.as_ref()).is_some_and(gone),
             refusals: &self.refusals.1,
+            runs_api_pods: sight.runs_api_pods,
         });
         let step = self.without_repeats(step);
         let step = self.with_patience(step, sight, seen.as_deref(), now);

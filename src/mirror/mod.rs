@@ -15,6 +15,7 @@
 //! Invariant: an answer of the API server counts until the watch shows it or something newer, so
 //! that nothing is written twice because the watch is slow.
 
+mod bound;
 mod contest;
 mod memory;
 mod plan;
@@ -23,6 +24,7 @@ mod refusal;
 mod seen;
 mod status;
 
+pub use bound::{bound_pods, recorded_pods, wants_the_same};
 pub use memory::{Answer, MirrorMemory, Next, Sight};
 pub use plan::{Case, MirrorStep, plan};
 pub use pod::mirror_pod;

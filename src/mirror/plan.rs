@@ -2,7 +2,7 @@
 
 use super::{Refusals, SeenPod, mirror_pod, status};
 use crate::{
-    model::{PodKey, PodView, REVISION_ANNOTATION, k8s},
+    model::{PodKey, PodView, REVISION_ANNOTATION, SourceKind, k8s},
     node::NodeRef,
 };
 use serde_json::{Map, Value, json};
@@ -22,6 +22,8 @@ pub struct Case<'a> {
     pub gone: bool,
     /// What the API server refused of this revision.
     pub refusals: &'a Refusals,
+    /// Pods that the API server has bound to the node are run (`apiPods`).
+    pub runs_api_pods: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +89,13 @@ impl MirrorStep {
 pub fn plan(case: &Case<'_>) -> MirrorStep {
     let Some(seen) = case.seen else { return create(case) };
     if seen.mirrors.is_none() {
-        return not_ours(case, seen);
+        return match case.view {
+            Some(view) if case.runs_api_pods && view.uid.as_str() == seen.uid => of_api(seen, view),
+            // Its worker has not begun, or removes an earlier pod of this name first.
+            Some(view) if case.runs_api_pods && is_from_api(view) => MirrorStep::Nothing,
+            None if case.runs_api_pods => MirrorStep::Nothing,
+            Some(_) | None => not_ours(case, seen),
+        };
     }
     let delete = |why| MirrorStep::Delete { uid: seen.uid.clone(), why };
     if seen.held {
@@ -120,8 +128,30 @@ pub fn plan(case: &Case<'_>) -> MirrorStep {
     }
 }
 
+fn is_from_api(view: &PodView) -> bool {
+    view.origin.as_ref().is_none_or(|origin| origin.source == SourceKind::Api)
+}
+
+/// A pod that the API server has bound to the node and that runs here.
+fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
+    // Of a pod that had ended before this agent knew it, nothing is known that is worth writing.
+    let known = !status::is_final(&seen.status) || !view.containers.is_empty();
+    if known && let Some(status) = status::patch(&seen.status, &view.status) {
+        return MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status };
+    }
+    // The last deletion lets the object go: nothing of the pod is left that could do harm.
+    if seen.deleting && !seen.held && view.stopped {
+        return MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and has ended" };
+    }
+    MirrorStep::Nothing
+}
+
 fn create(case: &Case<'_>) -> MirrorStep {
     let Some(view) = case.view.filter(|view| !view.terminating) else { return MirrorStep::Nothing };
+    // One of the API server whose object is gone.
+    if view.origin.as_ref().is_some_and(|origin| origin.source == SourceKind::Api) {
+        return MirrorStep::Nothing;
+    }
     let Some(pod) = &view.pod else { return MirrorStep::Nothing };
     match case.node {
         None => MirrorStep::Wait("the node is not registered".to_owned()),

@@ -1,17 +1,19 @@
 //! What is kept of a pod that the API server has.
 
+use super::bound::desired_pod;
 use crate::{
     echo::Versioned,
-    model::{PodKey, PodUid, REVISION_ANNOTATION, k8s},
+    model::{DesiredPod, PodKey, PodUid, REVISION_ANNOTATION, k8s},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
+use std::sync::Arc;
 
 /// Annotation that makes a pod a mirror; its value is the uid of the static pod.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod that is bound to this node, as far as it is of interest here. The largest part of an
-/// object, its spec and the record of its writers, is not kept.
+/// A pod that is bound to this node, as far as it is of interest here. The spec of a mirror and the
+/// record of an object's writers are not kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SeenPod {
     pub key: Option<PodKey>,
@@ -30,8 +32,24 @@ pub struct SeenPod {
     /// It is deleted as far as the node is concerned, and there until others remove their
     /// finalizers.
     pub held: bool,
+    /// `metadata.deletionGracePeriodSeconds` of a pod that was deleted.
+    pub deletion_seconds: Option<u32>,
+    /// What is to run; `None` for a mirror.
+    pub desired: Option<Arc<DesiredPod>>,
     /// What the API server has for a status.
     pub status: k8s::PodStatus,
+}
+
+impl SeenPod {
+    /// Shares what both have the same of, so that an object that is sent again with another status
+    /// does not take twice the memory.
+    pub fn share(&mut self, previous: &Self) {
+        if let (Some(new), Some(old)) = (&mut self.desired, &previous.desired)
+            && (&new.uid, &new.revision) == (&old.uid, &old.revision)
+        {
+            *new = Arc::clone(old);
+        }
+    }
 }
 
 impl Versioned for SeenPod {
@@ -50,16 +68,28 @@ impl<'de> Deserialize<'de> for SeenPod {
         struct Object {
             metadata: ObjectMeta,
             #[serde(default)]
+            spec: Option<k8s::PodSpec>,
+            #[serde(default)]
             status: Option<k8s::PodStatus>,
         }
-        let Object { metadata, status } = Object::deserialize(deserializer)?;
+        let Object { metadata, spec, status } = Object::deserialize(deserializer)?;
         let annotation = |name: &str| metadata.annotations.as_ref()?.get(name).cloned();
         let owners = metadata.owner_references.iter().flatten();
         let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| owner.uid.clone());
         let deleting = metadata.deletion_timestamp.is_some();
         let finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+        let mirrors = annotation(MIRROR).map(PodUid::from);
+        let deletion_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
+        let deletion_seconds = u32::try_from(deletion_seconds.max(0)).unwrap_or(u32::MAX);
+        let status = status.unwrap_or_default();
+        let desired = spec
+            .filter(|_| mirrors.is_none())
+            .and_then(|spec| desired_pod(&metadata, spec, &status))
+            .map(Arc::new);
         Ok(Self {
-            mirrors: annotation(MIRROR).map(PodUid::from),
+            mirrors,
+            deletion_seconds: deleting.then_some(deletion_seconds),
+            desired,
             revision: annotation(REVISION_ANNOTATION),
             owner: nodes.next(),
             deleting,
@@ -67,7 +97,7 @@ impl<'de> Deserialize<'de> for SeenPod {
             version: metadata.resource_version.and_then(|v| v.parse().ok()).unwrap_or_default(),
             key: metadata.namespace.zip(metadata.name).map(|(ns, name)| PodKey::new(&ns, &name)),
             uid: metadata.uid.unwrap_or_default(),
-            status: status.unwrap_or_default(),
+            status,
         })
     }
 }
@@ -100,6 +130,8 @@ mod tests {
             owner: Some("node-1".to_owned()),
             deleting: true,
             held: true,
+            deletion_seconds: Some(0),
+            desired: None,
             status: k8s::PodStatus {
                 phase: Some("Running".to_owned()),
                 qos_class: Some("BestEffort".to_owned()),

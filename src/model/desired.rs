@@ -43,6 +43,42 @@ impl SourceKind {
     }
 }
 
+/// How a pod of the API server is to end, or has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodEnd {
+    /// It was deleted: `metadata.deletionGracePeriodSeconds`.
+    pub deleted: Option<u32>,
+    /// The final phase that the API server has for it.
+    pub phase: Option<TerminalPhase>,
+}
+
+/// A phase that is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TerminalPhase {
+    /// Every container has ended with exit code 0.
+    Succeeded,
+    /// A container has failed, or something else has ended the pod.
+    Failed,
+}
+
+impl TerminalPhase {
+    /// The phase as in `status.phase`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// The phase of a status, if it is final.
+    #[must_use]
+    pub fn of(status: &k8s::PodStatus) -> Option<Self> {
+        let phase = status.phase.as_deref();
+        [Self::Succeeded, Self::Failed].into_iter().find(|one| phase == Some(one.as_str()))
+    }
+}
+
 /// The place that a document was read from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {

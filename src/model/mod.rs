@@ -43,7 +43,7 @@ pub use capacity::NodeCapacity;
 pub use cgroup::{CgroupDriver, ToldDriver};
 pub use cluster::{CLIENT_CERTIFICATE, CloudProvider, ClusterTrouble, ClusterView};
 pub use conditions::{ConditionState, NodeConditions};
-pub use desired::{DesiredPod, Origin, SourceKind};
+pub use desired::{DesiredPod, Origin, PodEnd, SourceKind, TerminalPhase};
 pub use duration::{format_duration, parse_duration, rough_seconds};
 pub use error_chain::error_chain;
 pub use event::{Event, EventKind, EventTarget};

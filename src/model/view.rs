@@ -3,7 +3,7 @@
 
 use super::{
     CgroupDriver, ObjectKey, Origin, PodKey, PodUid, Position, ProbeView, Problem, Signal,
-    SourceKind, k8s,
+    SourceKind, TerminalPhase, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,6 @@ pub struct PodView {
     pub pod: Option<Arc<k8s::Pod>>,
     /// `PodStatus` as the kubelet would report it.
     pub status: Arc<k8s::PodStatus>,
-    /// Its containers have ended for good: phase `Succeeded` or `Failed`.
-    #[serde(skip)]
-    pub ended: bool,
     /// The newest instance of each container, init containers included, in the order of the spec.
     #[serde(skip)]
     pub containers: Vec<ContainerInstance>,
@@ -36,8 +33,11 @@ pub struct PodView {
     /// What says that there is the pod.
     #[serde(skip)]
     pub config: PodConfig,
-    /// Being stopped: its manifest was removed or replaced.
+    /// Being stopped: its manifest was removed or replaced, or its object was deleted.
     pub terminating: bool,
+    /// It has ended for good, nothing of it runs, and its volumes and cgroup are gone.
+    #[serde(skip)]
+    pub stopped: bool,
     /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how
     /// long.
     pub hung: Option<String>,
@@ -61,6 +61,12 @@ impl PodView {
     #[must_use]
     pub fn is_orphan(&self) -> bool {
         self.config == PodConfig::RuntimeOnly && self.terminating
+    }
+
+    /// True when its containers have ended for good: phase `Succeeded` or `Failed`.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        TerminalPhase::of(&self.status).is_some()
     }
 }
 

@@ -21,7 +21,7 @@ mod status;
 
 pub use host::{HostState, host_warnings};
 pub use lease::{lease, renewed};
-pub use object::{MISSING_TAINT, lacks_taint, new_node, reconciled};
+pub use object::{new_node, reconciled, static_only_taint, taint_note};
 pub use posting::{Posting, ReportPeriods};
 pub use report::{NodeRef, NodeReport, Registration, resources};
 pub use status::{Computed, schedulable, status};

@@ -31,24 +31,31 @@ const LABELS_KEPT: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// What a person runs where an existing Node lacks the taint: a node may not set its own.
-pub const MISSING_TAINT: &str = "kubectl taint nodes NODE nodelet.dev/static-only=:NoSchedule";
-
-/// The object to register with, status included.
+/// The taint of a node that runs static pods only.
 #[must_use]
-pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k8s::Node {
-    let taint = |key: &str, value: Option<&str>| k8s::Taint {
+pub fn static_only_taint() -> k8s::Taint {
+    no_schedule(STATIC_ONLY, None)
+}
+
+fn no_schedule(key: &str, value: Option<&str>) -> k8s::Taint {
+    k8s::Taint {
         key: key.to_owned(),
         value: value.map(str::to_owned),
         effect: "NoSchedule".to_owned(),
         time_added: None,
-    };
+    }
+}
+
+/// The object to register with, status included.
+#[must_use]
+pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k8s::Node {
     let external = registration.cloud_provider == CloudProvider::External;
-    let uninitialized = external.then(|| taint(UNINITIALIZED, Some("true")));
-    let mut taints = registration.taints.clone();
-    for own in uninitialized.into_iter().chain([taint(STATIC_ONLY, None)]) {
-        if !taints.iter().any(|taint| taint.key == own.key && taint.effect == own.effect) {
-            taints.push(own);
+    let uninitialized = external.then(|| no_schedule(UNINITIALIZED, Some("true")));
+    let mut taints: Vec<k8s::Taint> = Vec::new();
+    // The API server refuses a taint that is there twice.
+    for taint in registration.taints.iter().cloned().chain(uninitialized) {
+        if !taints.iter().any(|known| known.key == taint.key && known.effect == taint.effect) {
+            taints.push(taint);
         }
     }
     let annotations = annotations(registration).into_iter();
@@ -62,7 +69,7 @@ pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k
             ..ObjectMeta::default()
         },
         spec: Some(k8s::NodeSpec {
-            taints: Some(taints),
+            taints: (!taints.is_empty()).then_some(taints),
             provider_id: registration.provider_id.clone(),
             ..k8s::NodeSpec::default()
         }),
@@ -81,11 +88,22 @@ fn annotations(registration: &Registration) -> [(&'static str, Option<String>); 
     ]
 }
 
-/// Whether pods may be bound to a Node that this agent would not run.
+/// What a person should know, and can run, where the Node has the taint for static pods only and
+/// should not, or the other way round: a node may not change its own taints.
 #[must_use]
-pub fn lacks_taint(node: &k8s::Node) -> bool {
-    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    !taints.into_iter().any(|taint| taint.key == STATIC_ONLY)
+pub fn taint_note(registration: &Registration, node: &k8s::Node) -> Option<String> {
+    let has_it = |taints: &[k8s::Taint]| taints.iter().any(|taint| taint.key == STATIC_ONLY);
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    match (has_it(&registration.taints), has_it(taints.unwrap_or_default())) {
+        (true, false) => Some(format!(
+            "the node takes pods that it will not run: kubectl taint nodes {name} {STATIC_ONLY}=:NoSchedule"
+        )),
+        (false, true) => Some(format!(
+            "the node could run pods of the API server, and a taint keeps them away: kubectl taint nodes {name} {STATIC_ONLY}-"
+        )),
+        (true, true) | (false, false) => None,
+    }
 }
 
 /// What to write into the metadata of a Node that exists already: a strategic merge patch, `None`

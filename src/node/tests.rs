@@ -52,6 +52,7 @@ fn registration() -> Registration {
         labels: [("kubernetes.io/os", "linux"), ("kubernetes.io/hostname", "n1"), ("rack", "a")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into(),
+        taints: vec![static_only_taint()],
         ..Registration::default()
     }
 }
@@ -202,9 +203,24 @@ fn only_the_kubelets_labels_are_put_right() {
         .insert("kubernetes.io/os".to_owned(), "linux".to_owned());
     node.metadata.annotations = None;
     assert!(reconciled(&registration(), &node).is_some());
-    assert!(!lacks_taint(&node));
-    node.spec = None;
-    assert!(lacks_taint(&node));
+}
+
+#[test]
+fn a_taint_that_does_not_fit_the_configuration_is_told() {
+    let static_only = new_node(&registration(), &report(), at(0));
+    let all = Registration { taints: Vec::new(), ..registration() };
+    let bare = new_node(&all, &report(), at(0));
+    assert_eq!(bare.spec.as_ref().unwrap().taints, None);
+    assert_eq!(taint_note(&registration(), &static_only), None);
+    assert_eq!(taint_note(&all, &bare), None);
+    assert_eq!(
+        taint_note(&registration(), &bare).unwrap(),
+        "the node takes pods that it will not run: kubectl taint nodes n1 nodelet.dev/static-only=:NoSchedule"
+    );
+    assert_eq!(
+        taint_note(&all, &static_only).unwrap(),
+        "the node could run pods of the API server, and a taint keeps them away: kubectl taint nodes n1 nodelet.dev/static-only-"
+    );
 }
 
 #[test]
@@ -233,11 +249,11 @@ fn an_external_cloud_provider_initializes_the_node() {
                                "value": "true", "effect": "NoSchedule"});
     let own = json!({"key": "nodelet.dev/static-only", "effect": "NoSchedule"});
     let node = new_node(&external(&[]), &report(), at(0));
-    assert_eq!(json!(node.spec.as_ref().unwrap().taints), json!([uninitialized, own]));
+    assert_eq!(json!(node.spec.as_ref().unwrap().taints), json!([own, uninitialized]));
     // The API server refuses a taint that is there twice.
     let taints = node.spec.unwrap().taints.unwrap();
     let given = new_node(&Registration { taints, ..external(&[]) }, &report(), at(0));
-    assert_eq!(json!(given.spec.unwrap().taints), json!([uninitialized, own]));
+    assert_eq!(json!(given.spec.unwrap().taints), json!([own, uninitialized]));
     // A node may not change its taints after the registration.
     let plain = new_node(&registration(), &report(), at(0));
     assert_eq!(json!(plain.spec.as_ref().unwrap().taints), json!([own]));

@@ -88,7 +88,7 @@ fn has_ended(view: &PodView, spec: &k8s::PodSpec, container: &k8s::Container) ->
     let status = all.find(|status| status.name == container.name);
     let state = status.and_then(|status| status.state.as_ref());
     let Some(ended) = state.and_then(|state| state.terminated.as_ref()) else { return false };
-    if view.ended {
+    if view.has_ended() {
         return true;
     }
     let own = container.restart_policy.as_deref();

@@ -54,6 +54,9 @@ pub(crate) struct Recollection {
     pub(crate) leftovers: Vec<Leftover>,
     /// `Release` has succeeded.
     pub(crate) released: bool,
+    /// When a pod that has ended, or is to end, was first stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ending: Option<Moment>,
     /// A resize has begun and not finished: the pod's cgroup may have other limits than its
     /// specification.
     pub(crate) resizing: bool,
@@ -123,6 +126,7 @@ static NOTHING: Recollection = Recollection {
     sandbox_attempt: 0,
     leftovers: Vec::new(),
     released: false,
+    ending: None,
     resizing: false,
     readiness: Readiness::NotReady,
     first_start: FirstStart::Ahead,
@@ -287,9 +291,11 @@ impl PodMemory {
                         let ends = &mut self.container(&kill.uid, source).ends;
                         ends.count_restart(exited.as_str(), cap, now);
                     }
+                    KillPurpose::Terminal => {
+                        self.at(&kill.uid).ending.get_or_insert_with(|| Moment::just(now));
+                    }
                     KillPurpose::Restart
                     | KillPurpose::Retire { .. }
-                    | KillPurpose::Terminal
                     | KillPurpose::Surplus
                     | KillPurpose::Asked
                     | KillPurpose::Shutdown => {}

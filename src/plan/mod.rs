@@ -20,6 +20,7 @@
 mod action;
 mod asked;
 mod backoff;
+mod end;
 mod gc;
 mod init;
 mod kill;
@@ -57,8 +58,7 @@ pub use rollback::{FailedRevision, Rollout, Trial, TrialInput};
 pub(crate) use sandbox::serves;
 pub use shutdown::NODE_SHUTDOWN;
 pub use types::{
-    Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, TerminalPhase,
-    Waiting,
+    Incarnation, KillDeadline, NameInput, Notice, PlanSettings, PodPlan, Terminal, Waiting,
 };
 pub use update::{Fetch, Fetched, UpdateInput, UpdatePlan, UpdateWait, plan_update, replaces};
 

@@ -1,15 +1,16 @@
 //! Decides for one pod name which incarnations are removed, and when the wished one may start.
 
 use super::{
-    Incarnation, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
+    Action, Incarnation, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
     kill::{Stop, grace_seconds, plan_retire},
     memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
     pod::plan_pod,
+    sandbox,
     shutdown::plan_undecided,
 };
 use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s};
-use crate::podspec::pod_display;
+use crate::podspec::{is_from_api, pod_display};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Decides what to do now for one pod name. It is called again after the plan was executed or has
@@ -23,7 +24,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
     }
     plan_undecided(input, now, &mut plan);
     let (desired, keep) = match &input.orders.wish {
-        Wish::Run(desired) => (desired, None),
+        Wish::Run(desired) | Wish::End { pod: desired, .. } => (desired, None),
         Wish::Keep { pod, why } => (pod, Some(*why)),
         Wish::Gone | Wish::Undecided => return plan,
     };
@@ -41,12 +42,13 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         return plan;
     }
     let cx = Cx::new(input, desired, now);
-    match input.orders.waits.as_deref().filter(|_| cx.is_new()) {
+    let ends = matches!(input.orders.wish, Wish::End { .. });
+    match input.orders.waits.as_deref().filter(|_| cx.is_new() && !ends) {
         Some(why) => plan.blocked = Some(why.to_owned()),
         None => plan_pod(&cx, &mut plan),
     }
     if let (Some(why), None) = (keep, &plan.interrupted) {
-        plan.withhold(why);
+        plan.withhold(why, is_from_api(cx.pod) && sandbox::usable(&cx).is_some());
     }
     plan
 }
@@ -72,11 +74,16 @@ impl<'a> NameInput<'a> {
         self.known.iter().find(|known| known.uid == *uid)
     }
 
-    /// Why an incarnation must not run for now. An incarnation that has ended for good is not held.
+    /// Why a static pod must not run for now. An incarnation that has ended for good is not held,
+    /// and one of the API server ends for good ([`super::end`]).
     pub(crate) fn hold_of(&self, uid: &PodUid) -> Option<&'a Hold> {
         let hold = self.orders.hold_on(uid)?;
-        let ended = self.incarnation(uid).is_some_and(|known| known.terminal.is_some());
-        (!ended).then_some(hold)
+        let known = self.incarnation(uid);
+        let ended = known.is_some_and(|known| known.terminal.is_some());
+        let recorded = known.and_then(|known| known.pod.as_deref());
+        let wished = self.orders.wish.pod().filter(|pod| pod.uid == *uid).map(|pod| &*pod.pod);
+        let from_api = recorded.or(wished).is_some_and(is_from_api);
+        (!ended && !from_api).then_some(hold)
     }
 
     /// The sandboxes and containers of `uid` that belong to this agent.
@@ -130,6 +137,16 @@ impl<'a> Cx<'a> {
         Stop { key: self.input.key, pod, grace_seconds: grace_seconds(pod), restart }
     }
 
+    /// How much is left of a grace period that began when the pod was first stopped, in whole
+    /// seconds.
+    pub(crate) fn time_left(&self, seconds: u32) -> u32 {
+        let Some(begun) = self.memory.ending else { return seconds };
+        let due = begun.after(Duration::from_secs(seconds.into()), self.now);
+        let left = due.saturating_sub(self.now.boot);
+        let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        u32::try_from(whole).unwrap_or(u32::MAX).min(seconds)
+    }
+
     /// `<name>_<namespace>(<uid>)`, the pod's name in messages.
     pub(crate) fn display(&self) -> String {
         pod_display(self.input.key, self.uid)
@@ -158,13 +175,28 @@ impl<'a> Cx<'a> {
 }
 
 impl PodPlan {
-    /// Drops all actions for a pod that may only keep what runs.
-    fn withhold(&mut self, why: &str) {
-        if !self.actions.is_empty() {
+    /// Drops all actions for a pod that may only keep what runs. `restarts`: its containers start
+    /// again in their sandbox, with the volumes as they are.
+    fn withhold(&mut self, why: &str, restarts: bool) {
+        let before = self.actions.len();
+        self.actions.retain(|action| match action {
+            Action::StartContainer(_) | Action::KillContainer(_) | Action::RemoveContainer(_) => {
+                restarts
+            }
+            Action::PreparePod { .. }
+            | Action::CreateSandbox(_)
+            | Action::Resize(_)
+            | Action::KillPod(_)
+            | Action::RemoveSandbox(_)
+            | Action::Release { .. }
+            | Action::CleanUp { .. } => false,
+        });
+        if self.actions.len() < before {
             self.block(why);
         }
-        self.actions.clear();
-        self.notices.clear();
+        if !restarts {
+            self.notices.clear();
+        }
     }
 
     /// Asks for the next plan at this boot time or earlier.

@@ -4,7 +4,9 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
-use crate::model::{Asked, DesiredPod, Hold, HoldStop, PodUid, ResizeWait, Shutdown, priority_of};
+use crate::model::{
+    Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, priority_of,
+};
 use std::sync::Arc;
 
 /// Everything that the set of workers tells one worker.
@@ -41,6 +43,12 @@ pub enum Wish {
         /// What has to be known before more is done; the rest of a sentence.
         why: &'static str,
     },
+    /// This pod of the API server is to end, or has ended, and its object is still there: what runs
+    /// of it is stopped, and its containers stay for its status and logs.
+    End {
+        pod: Arc<DesiredPod>,
+        end: PodEnd,
+    },
     /// Nothing of this name may run, and every source has spoken.
     Gone,
     /// No source wants the name, and some source has not spoken yet. What runs keeps running, and
@@ -68,11 +76,26 @@ impl PodOrders {
         self.hold.as_ref().filter(|held| held.uid == *uid).map(|held| &*held.hold)
     }
 
-    /// True when the wished pod ends because the machine is shutting down.
+    /// The wished pod, if it is this incarnation and neither ends nor is held.
     #[must_use]
-    pub fn ends(&self, pod: &DesiredPod) -> bool {
+    pub fn goes_on(&self, uid: &PodUid) -> Option<&Arc<DesiredPod>> {
+        let pod = match &self.wish {
+            Wish::Run(pod) | Wish::Keep { pod, .. } => pod,
+            Wish::End { .. } | Wish::Gone | Wish::Undecided => return None,
+        };
         let priority = priority_of(&pod.pod);
-        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.seconds_for(priority).is_some())
+        let shutdown = self.shutdown.as_ref();
+        let shut_down = shutdown.is_some_and(|all| all.seconds_for(priority).is_some());
+        (pod.uid == *uid && !shut_down && self.hold_on(uid).is_none()).then_some(pod)
+    }
+
+    /// How long the wished pod has to stop since it was deleted, in seconds.
+    #[must_use]
+    pub fn deletion_seconds(&self) -> Option<u32> {
+        match &self.wish {
+            Wish::End { end, .. } => end.deleted,
+            Wish::Run(_) | Wish::Keep { .. } | Wish::Gone | Wish::Undecided => None,
+        }
     }
 }
 
@@ -81,17 +104,17 @@ impl Wish {
     #[must_use]
     pub fn is_without(&self, uid: &PodUid) -> bool {
         match self {
-            Self::Run(pod) => pod.uid != *uid,
+            Self::Run(pod) | Self::End { pod, .. } => pod.uid != *uid,
             Self::Gone => true,
             Self::Keep { .. } | Self::Undecided => false,
         }
     }
 
-    /// The pod that may run or keep running.
+    /// The pod that may run or keep running, or whose object is still there.
     #[must_use]
     pub fn pod(&self) -> Option<&Arc<DesiredPod>> {
         match self {
-            Self::Run(pod) | Self::Keep { pod, .. } => Some(pod),
+            Self::Run(pod) | Self::Keep { pod, .. } | Self::End { pod, .. } => Some(pod),
             Self::Gone | Self::Undecided => None,
         }
     }

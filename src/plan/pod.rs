@@ -3,8 +3,8 @@
 
 use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Restart, Terminal,
-    TerminalPhase,
     asked::plan_asked,
+    end::{OrderedEnd, plan_ended},
     gc::plan_gc,
     init::plan_init,
     memory::{Leftover, Stage},
@@ -16,7 +16,7 @@ use super::{
     sandbox::{self, current, plan_sandbox},
     shutdown::plan_shutdown,
 };
-use crate::model::{ContainerState, EventKind};
+use crate::model::{ContainerState, EventKind, TerminalPhase};
 use crate::plan::backoff::Moment;
 use std::time::Duration;
 
@@ -31,9 +31,8 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     if plan_shutdown(cx, plan) {
         return;
     }
-    if let Some(terminal) = plan_end(cx, plan) {
-        plan.terminal = Some(terminal);
-        plan_ended(cx, plan);
+    let ended = plan_end(cx, plan);
+    if plan_ended(cx, ended, &OrderedEnd::of(cx), plan) {
         return;
     }
     if wait_for_others(cx, plan) {
@@ -85,7 +84,6 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     if let Some(terminal) = plan_deadline(cx, plan) {
         return Some(terminal);
     }
-    let ended = |phase| Terminal { phase, reason: None, message: None };
     let init_failed = cx.init.iter().any(|container| {
         cx.own.newest(&container.name).is_some_and(|instance| {
             is_init_failure(container, instance)
@@ -93,7 +91,7 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
         })
     });
     if init_failed {
-        return Some(ended(TerminalPhase::Failed));
+        return Some(Terminal::of_phase(TerminalPhase::Failed));
     }
     let mut succeeded = true;
     let mut all_ended = !cx.regular.is_empty();
@@ -120,14 +118,14 @@ fn plan_end(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
     }
     if all_ended {
         let phase = if succeeded { TerminalPhase::Succeeded } else { TerminalPhase::Failed };
-        return Some(ended(phase));
+        return Some(Terminal::of_phase(phase));
     }
     // A pod that is never restarted does not outlive its sandbox once a regular container has
     // started. (The kubelet also gives up a pod whose init containers alone have run; here such a
     // pod starts again.)
     let never = restart_policy(cx) == "Never";
     let lost = never && any_started && !any_goes_on && sandbox::usable(cx).is_none();
-    lost.then(|| ended(TerminalPhase::Failed))
+    lost.then(|| Terminal::of_phase(TerminalPhase::Failed))
 }
 
 /// The pod's restart policy, or the default.
@@ -151,32 +149,8 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
         phase: TerminalPhase::Failed,
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
+        disruption: None,
     })
-}
-
-/// Stops what still runs of a pod that has ended, and releases its resources. Its dead containers
-/// stay for its status and logs.
-fn plan_ended(cx: &Cx<'_>, plan: &mut PodPlan) {
-    let alive = cx.own.is_alive();
-    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
-    if alive || !(cx.memory.released || in_foreign_use) {
-        if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
-            return;
-        }
-        if !cx.own.sandboxes.is_empty() || alive {
-            let stop = cx.stop(Restart::ByPolicy);
-            plan.actions.push(Action::KillPod(KillPod {
-                uid: cx.uid.clone(),
-                purpose: KillPurpose::Terminal,
-                groups: stop.groups(&cx.own.containers),
-                sandboxes: cx.own.sandboxes.iter().map(|s| s.id.clone()).collect(),
-            }));
-        }
-        if !in_foreign_use {
-            plan.actions.push(Action::Release { uid: cx.uid.clone() });
-        }
-    }
-    plan_gc(cx, plan);
 }
 
 /// Removes objects that an interrupted call left and that hold a name.

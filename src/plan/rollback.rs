@@ -13,10 +13,10 @@
 //! because a tag may name another image by now. It is not put on trial: if it fails too, it stays,
 //! with the usual back-offs.
 
-use super::{Own, PodMemory, Terminal, TerminalPhase, backoff::Moment};
+use super::{Own, PodMemory, Terminal, backoff::Moment};
 use crate::model::{
     DesiredPod, MIN_READY, MIN_READY_SECONDS, Now, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
-    PodUid, ROLLBACK, k8s,
+    PodUid, ROLLBACK, TerminalPhase, k8s,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -10,6 +10,7 @@ use super::{
     name::Cx,
 };
 use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
+use crate::podspec::is_from_api;
 
 /// The reason of a pod that is refused because the machine goes down.
 pub const NODE_SHUTDOWN: &str = "NodeShutdown";
@@ -27,6 +28,10 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
         plan.notice("shutdown", cx.event(None, EventKind::Warning, NODE_SHUTDOWN, message));
         return true;
     }
+    // One of the API server ends for good.
+    if is_from_api(cx.pod) {
+        return false;
+    }
     let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };
     plan.interrupted = Some(Terminal::by_shutdown());
     plan_stop(cx.input, cx.uid, Some(cx.pod), (seconds, cx.now), plan);
@@ -39,7 +44,7 @@ pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan
     let kept = match &input.orders.wish {
         Wish::Undecided => None,
         Wish::Keep { pod, .. } => Some(&pod.uid),
-        Wish::Run(_) | Wish::Gone => return,
+        Wish::Run(_) | Wish::End { .. } | Wish::Gone => return,
     };
     let staying = input.known.iter().filter(|known| known.kill.is_none());
     let staying = staying.filter(|known| Some(&known.uid) != kept);

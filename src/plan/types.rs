@@ -2,7 +2,8 @@
 
 use super::{Action, PodMemory, PodOrders};
 use crate::model::{
-    ContainerId, Event, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView, k8s,
+    ContainerId, Event, Hold, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView,
+    TerminalPhase, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,9 @@ pub struct PodPlan {
     pub interrupted: Option<Terminal>,
     /// Nothing of the held incarnation is left. Nothing of it starts until the hold ends.
     pub held: bool,
+    /// The wished incarnation has ended for good, nothing of it runs, and its volumes and cgroup
+    /// are gone.
+    pub stopped: bool,
     /// The number of dead containers of the wished incarnation that are kept only for people to
     /// read.
     pub dead: usize,
@@ -144,6 +148,9 @@ pub struct Terminal {
     pub reason: Option<String>,
     /// `status.message`.
     pub message: Option<String>,
+    /// Reason and message of the condition `DisruptionTarget`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disruption: Option<(String, String)>,
 }
 
 impl Terminal {
@@ -157,32 +164,24 @@ impl Terminal {
             phase: TerminalPhase::Failed,
             reason: Some(Self::SHUTDOWN.to_owned()),
             message: Some(message.to_owned()),
+            disruption: Some(("TerminationByKubelet".to_owned(), message.to_owned())),
         }
     }
 
-    /// True when the pod was ended because the machine shuts down.
+    /// The end of a pod of the API server that must not run on this node.
     #[must_use]
-    pub fn is_by_shutdown(&self) -> bool {
-        self.reason.as_deref() == Some(Self::SHUTDOWN)
-    }
-}
-
-/// A phase that is final.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TerminalPhase {
-    /// Every container has ended with exit code 0.
-    Succeeded,
-    /// A container has failed, or something else has ended the pod.
-    Failed,
-}
-
-impl TerminalPhase {
-    /// The phase as in `status.phase`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
+    pub fn by_hold(hold: &Hold) -> Self {
+        Self {
+            phase: TerminalPhase::Failed,
+            reason: Some(hold.reason.clone()),
+            message: Some(hold.message.clone()),
+            disruption: hold.disruption.clone(),
         }
+    }
+
+    /// The end of a pod whose containers have ended.
+    #[must_use]
+    pub fn of_phase(phase: TerminalPhase) -> Self {
+        Self { phase, reason: None, message: None, disruption: None }
     }
 }

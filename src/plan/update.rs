@@ -26,7 +26,8 @@ use crate::{
     model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
     podspec::{
         check_env_objects, check_image_volume, check_user_namespace, check_volume_objects,
-        image_volumes, is_made_from_objects, is_mounted, needed_images, runtime_handler,
+        image_volumes, is_from_api, is_made_from_objects, is_mounted, needed_images,
+        runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -213,7 +214,8 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
     let (Wish::Run(wished), Some(standing)) = (&input.orders.wish, input.standing) else {
         return go();
     };
-    let prepares = input.settings.prepare_updates;
+    // A pod of the API server changes in place, and makes way for another at once.
+    let prepares = input.settings.prepare_updates && !is_from_api(&wished.pod);
     if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
         return go();
     }

@@ -194,7 +194,7 @@ impl ProberTask {
 
 /// What is to be probed of a pod; `None` when it has no probes or has ended for good.
 fn probed(view: &PodView) -> Option<ProbedPod> {
-    let pod = view.pod.as_ref().filter(|pod| !view.ended && has_probes(pod))?;
+    let pod = view.pod.as_ref().filter(|pod| !view.has_ended() && has_probes(pod))?;
     let instances = view.containers.iter().filter_map(|instance| {
         Some(ProbedInstance {
             id: instance.id.clone(),

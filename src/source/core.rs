@@ -278,6 +278,7 @@ impl State {
             knowledge,
             pods: self.pods(),
             unconfirmed: self.unconfirmed(),
+            ends: BTreeMap::new(),
             view: SourceView {
                 kind: self.kind,
                 location: self.location.clone(),
@@ -369,7 +370,14 @@ impl State {
         let complete = self.complete && self.kept.values().all(|kept| kept.pod.is_ok());
         let knowledge = if complete { Knowledge::Complete } else { Knowledge::Checkpoint };
         let unconfirmed = self.unconfirmed();
-        SourceSnapshot { kind: self.kind, knowledge, pods: self.pods(), unconfirmed, view }
+        SourceSnapshot {
+            kind: self.kind,
+            knowledge,
+            pods: self.pods(),
+            unconfirmed,
+            ends: BTreeMap::new(),
+            view,
+        }
     }
 
     /// Whether [`Self::saved`] may take the place of what was saved before.

@@ -178,7 +178,7 @@ impl Collector {
     /// The pods of which a container runs, and where they are measured.
     fn pods(&self, views: &PodViews) -> Vec<(Arc<PodView>, PodPlaces)> {
         let running = |view: &&Arc<PodView>| {
-            !view.ended && view.containers.iter().any(|one| one.running_since.is_some())
+            !view.has_ended() && view.containers.iter().any(|one| one.running_since.is_some())
         };
         let place = |view: &Arc<PodView>| Some((Arc::clone(view), (self.parts.places)(view)?));
         views.values().filter(running).filter_map(place).collect()

@@ -100,7 +100,6 @@ fn running_pod() -> PodView {
         uid: "u1".into(),
         pod: Some(Arc::new(serde_json::from_value(spec).unwrap())),
         status: Arc::default(),
-        ended: false,
         containers: vec![ContainerInstance {
             name: "main".into(),
             id: "c1".into(),
@@ -111,6 +110,7 @@ fn running_pod() -> PodView {
         origin: None,
         config: crate::model::PodConfig::Desired,
         terminating: false,
+        stopped: false,
         hung: None,
         waiting: None,
         update: None,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     model::{ContainerState, Now, SandboxState, k8s},
-    plan::{Terminal, serves},
+    plan::serves,
     podspec::is_sidecar,
 };
 
@@ -24,18 +24,18 @@ const OURS: [&str; 9] = [
 ];
 
 /// A condition before it has times.
-struct Finding {
+struct Finding<'a> {
     status: bool,
-    reason: Option<&'static str>,
+    reason: Option<&'a str>,
     message: Option<String>,
 }
 
-impl Finding {
+impl<'a> Finding<'a> {
     fn yes() -> Self {
         Self { status: true, reason: None, message: None }
     }
 
-    fn no(reason: &'static str, message: Option<String>) -> Self {
+    fn no(reason: &'a str, message: Option<String>) -> Self {
         Self { status: false, reason: Some(reason), message }
     }
 }
@@ -68,8 +68,9 @@ pub(super) fn conditions(
         let reason = Some("RestartAllContainersStarted");
         findings.push(("AllContainersRestarting", Finding { status: true, reason, message: None }));
     }
-    if let Some(terminal) = input.terminal.filter(|terminal| Terminal::is_by_shutdown(terminal)) {
-        let (reason, message) = (Some("TerminationByKubelet"), terminal.message.clone());
+    let disruption = input.terminal.and_then(|terminal| terminal.disruption.as_ref());
+    if let Some((reason, message)) = disruption {
+        let (reason, message) = (Some(reason.as_str()), Some(message.clone()));
         findings.push(("DisruptionTarget", Finding { status: true, reason, message }));
     }
     if let (None, Some(wait)) = (input.terminal, input.resize_wait) {
@@ -93,7 +94,7 @@ pub(super) fn conditions(
 fn condition(
     input: &StatusInput<'_>,
     type_: &str,
-    finding: Finding,
+    finding: Finding<'_>,
     now: Now,
 ) -> k8s::PodCondition {
     let status = if finding.status { "True" } else { "False" };
@@ -113,6 +114,14 @@ fn previous_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8
     input.previous?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
 }
 
+/// The condition of a readiness gate, which somebody else writes: a pod of the API server brings
+/// it.
+fn gate_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8s::PodCondition> {
+    let written = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let written = written.into_iter().flatten().find(|condition| condition.type_ == type_);
+    written.or_else(|| previous_condition(input, type_))
+}
+
 fn has_sandbox(input: &StatusInput<'_>) -> bool {
     input.terminal.is_none()
         && input.observed.sandboxes.iter().any(|sandbox| {
@@ -122,7 +131,7 @@ fn has_sandbox(input: &StatusInput<'_>) -> bool {
         })
 }
 
-fn initialized(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -> Finding {
+fn initialized(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -> Finding<'static> {
     if phase == "Succeeded" {
         return Finding { status: true, reason: Some("PodCompleted"), message: None };
     }
@@ -148,7 +157,7 @@ fn initialized(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -> Fin
     }
 }
 
-fn containers_ready(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -> Finding {
+fn containers_ready(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -> Finding<'static> {
     match phase {
         "Succeeded" => return Finding::no("PodCompleted", None),
         "Failed" => return Finding::no("PodFailed", None),
@@ -169,7 +178,7 @@ fn containers_ready(input: &StatusInput<'_>, statuses: &Statuses, phase: &str) -
     }
 }
 
-fn pod_ready(input: &StatusInput<'_>, containers: &Finding) -> Finding {
+fn pod_ready(input: &StatusInput<'_>, containers: &Finding<'static>) -> Finding<'static> {
     if !containers.status {
         return Finding { message: containers.message.clone(), ..*containers };
     }
@@ -179,7 +188,7 @@ fn pod_ready(input: &StatusInput<'_>, containers: &Finding) -> Finding {
         .flatten()
         .filter_map(|gate| {
             let gate = &gate.condition_type;
-            match previous_condition(input, gate) {
+            match gate_condition(input, gate) {
                 None => Some(format!(
                     "corresponding condition of pod readiness gate \"{gate}\" does not exist."
                 )),

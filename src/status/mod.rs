@@ -15,7 +15,7 @@ pub use display::{display_status, ready_column, restarts};
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
-    podspec::{is_host_network, primary_ips, qos_class},
+    podspec::{is_from_api, is_host_network, primary_ips, qos_class},
 };
 use containers::Statuses;
 use jiff::Timestamp;
@@ -60,6 +60,9 @@ pub struct StatusContext {
 /// The status of one incarnation, as the kubelet would report it.
 #[must_use]
 pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s::PodStatus {
+    if let Some(terminal) = input.terminal.filter(|terminal| is_refusal(input, terminal)) {
+        return failed_status(input.pod, terminal, input.previous, now);
+    }
     let statuses = containers::statuses(input, cx);
     let phase = phase::phase(input, &statuses);
     let conditions = conditions::conditions(input, &statuses, phase, now);
@@ -94,8 +97,21 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
         qos_class: qos,
         start_time: Some(start_time),
+        observed_generation: input.pod.metadata.generation,
         ..Default::default()
     }
+}
+
+/// True when a pod of the API server has ended before any of its containers was made.
+fn is_refusal(input: &StatusInput<'_>, terminal: &Terminal) -> bool {
+    let observed = input.observed.containers.iter().any(|one| one.uid == *input.uid);
+    let previous = input.previous.into_iter();
+    let mut before = previous.flat_map(|previous| {
+        let init = previous.init_container_statuses.iter().flatten();
+        init.chain(previous.container_statuses.iter().flatten())
+    });
+    let had_container = before.any(|status| status.container_id.is_some());
+    is_from_api(input.pod) && terminal.reason.is_some() && !observed && !had_container
 }
 
 /// The status of a pod that is held, once nothing of it is left: it takes the place of the former
@@ -108,28 +124,39 @@ pub fn held_status(
     previous: Option<&k8s::PodStatus>,
     now: Now,
 ) -> k8s::PodStatus {
-    let disruption = hold.disruption.as_ref().map(|(reason, message)| {
-        let before = previous.and_then(|previous| previous.conditions.as_ref()?.first().cloned());
+    failed_status(pod, &Terminal::by_hold(hold), previous, now)
+}
+
+fn failed_status(
+    pod: &k8s::Pod,
+    terminal: &Terminal,
+    previous: Option<&k8s::PodStatus>,
+    now: Now,
+) -> k8s::PodStatus {
+    let disruption = terminal.disruption.as_ref().map(|(reason, message)| {
+        let mut before = previous.iter().flat_map(|status| status.conditions.iter().flatten());
+        let before = before.find(|condition| condition.type_ == "DisruptionTarget");
         vec![k8s::PodCondition {
             type_: "DisruptionTarget".to_owned(),
             status: "True".to_owned(),
             reason: Some(reason.clone()),
             message: Some(message.clone()),
             last_transition_time: before
-                .and_then(|condition| condition.last_transition_time)
+                .and_then(|condition| condition.last_transition_time.clone())
                 .or_else(|| Some(time(now.wall))),
             ..Default::default()
         }]
     });
     k8s::PodStatus {
-        phase: Some("Failed".to_owned()),
-        reason: Some(hold.reason.clone()),
-        message: Some(hold.message.clone()),
+        phase: Some(terminal.phase.as_str().to_owned()),
+        reason: terminal.reason.clone(),
+        message: terminal.message.clone(),
         conditions: disruption,
         qos_class: pod.spec.as_ref().map(|spec| qos_class(spec).as_str().to_owned()),
         start_time: previous
             .and_then(|previous| previous.start_time.clone())
             .or_else(|| Some(time(now.wall))),
+        observed_generation: pod.metadata.generation,
         ..Default::default()
     }
 }

@@ -3,8 +3,11 @@
 
 use super::*;
 use crate::{
-    model::{ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, SandboxState},
-    plan::{TerminalPhase, Waiting},
+    model::{
+        ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, SandboxState,
+        TerminalPhase,
+    },
+    plan::Waiting,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -124,7 +127,7 @@ impl Case {
     }
 
     fn ended(mut self, phase: TerminalPhase) -> Self {
-        self.terminal = Some(Terminal { phase, reason: None, message: None });
+        self.terminal = Some(Terminal::of_phase(phase));
         self
     }
 

@@ -1,7 +1,7 @@
 //! What is kept of an admitted pod.
 
 use crate::{
-    model::{ContainerId, Origin, PodKey, PodUid, k8s},
+    model::{ContainerId, DesiredPod, Origin, PodKey, PodUid, k8s},
     plan::Terminal,
 };
 use jiff::Timestamp;
@@ -54,6 +54,18 @@ impl PodRecord {
             interrupted: Vec::new(),
             status: None,
         }
+    }
+
+    /// What was admitted; `None` when the record does not say where it is written.
+    #[must_use]
+    pub fn desired(&self) -> Option<DesiredPod> {
+        Some(DesiredPod {
+            key: self.key.clone(),
+            uid: self.uid.clone(),
+            revision: self.revision.clone()?,
+            pod: Arc::clone(&self.pod),
+            origin: self.origin.clone()?,
+        })
     }
 
     /// Whether it has ended for good and stays so: one that is being removed may be wished again

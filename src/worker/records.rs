@@ -17,7 +17,7 @@ use crate::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal,
         Wish, replaces,
     },
-    podspec::with_amounts_of,
+    podspec::{is_from_api, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
@@ -120,11 +120,9 @@ impl Records {
             return None;
         }
         let record = self.records.iter().find(|record| record.kill.is_none())?;
-        let (revision, origin) = (record.revision.clone()?, record.origin.clone()?);
-        replaces(wished, &record.uid, &revision, &record.pod).then(|| {
-            let (key, uid, pod) = (self.key.clone(), record.uid.clone(), Arc::clone(&record.pod));
-            (Arc::new(DesiredPod { key, uid, revision, pod, origin }), record.has_ended())
-        })
+        let desired = record.desired()?;
+        replaces(wished, &desired.uid, &desired.revision, &desired.pod)
+            .then(|| (Arc::new(desired), record.has_ended()))
     }
 
     /// Makes a record and the wish for the same revision share one copy of the pod. After a restart
@@ -177,14 +175,18 @@ impl Records {
         }
     }
 
-    /// Saves that the incarnation has ended for good, with its status.
+    /// Saves that the incarnation has ended for good, with its status. One of the API server may
+    /// have ended without ever having run.
     pub(super) async fn end(
         &mut self,
         store: &Store,
+        wish: &Wish,
         uid: &PodUid,
-        terminal: &Terminal,
-        status: Option<Arc<k8s::PodStatus>>,
+        (terminal, status): (&Terminal, Option<Arc<k8s::PodStatus>>),
     ) {
+        if self.of(uid).is_none() && wish.pod().is_some_and(|pod| is_from_api(&pod.pod)) {
+            self.admit(uid, wish, false, clock::now());
+        }
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {
             return;
         };

@@ -235,7 +235,6 @@ impl Reporter {
             key: self.key.clone(),
             uid: subject.uid.clone(),
             pod: subject.pod.clone(),
-            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             containers: subject
                 .pod
                 .as_ref()
@@ -249,6 +248,7 @@ impl Reporter {
                 (Some(_), true) => PodConfig::Orphan,
             },
             terminating: subject.terminating,
+            stopped: subject.wished && plan.stopped,
             hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
             waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
             update: self.update.clone(),
@@ -282,7 +282,7 @@ fn subject(input: &Input, records: &Records, occupancy: Occupancy<'_>) -> Option
             pod: Some(Arc::clone(&pod.pod)),
             origin: Some(pod.origin.clone()),
             wished: true,
-            terminating: false,
+            terminating: input.orders.deletion_seconds().is_some(),
         });
     }
     Some(Subject {
@@ -297,7 +297,7 @@ fn subject(input: &Input, records: &Records, occupancy: Occupancy<'_>) -> Option
 /// True when two views are equal.
 fn same(a: &PodView, b: &PodView) -> bool {
     a.uid == b.uid
-        && (a.config, a.terminating) == (b.config, b.terminating)
+        && (a.config, a.terminating, a.stopped) == (b.config, b.terminating, b.stopped)
         && a.hung == b.hung
         && a.waiting == b.waiting
         && a.update == b.update

@@ -182,15 +182,7 @@ impl Worker {
         if self.losses.has_changed().unwrap_or_default() {
             self.save_again().await;
         }
-        let held = input.orders.hold.as_ref().map(|held| held.uid.clone());
-        if held != self.held
-            && let Some(uid) = std::mem::replace(&mut self.held, held)
-        {
-            // The pod starts with a new status, unless it had ended before it was held.
-            if self.records.of(&uid).is_none_or(|record| record.terminal.is_none()) {
-                self.reporter.forget(&uid);
-            }
-        }
+        self.take_hold(input);
         // Without a saved record, a container that has ended would run again.
         let clear_dead = input.orders.clear_dead;
         let records_saved = !clear_dead || self.records.are_saved(&self.host.store).await;
@@ -228,7 +220,8 @@ impl Worker {
         self.pod_start.look(self.reporter.statuses());
         if let (Some(terminal), Some(uid)) = (&plan.terminal, wished) {
             let status = self.reporter.status(uid).cloned();
-            self.records.end(&self.host.store, uid, terminal, status).await;
+            let (store, wish) = (&self.host.store, &input.orders.wish);
+            self.records.end(store, wish, uid, (terminal, status)).await;
         }
         let judged = self.judge(input, &plan, now).await;
         self.keep().await;
@@ -244,6 +237,17 @@ impl Worker {
         // to do.
         Box::pin(self.act(input, plan)).await;
         Pass::Again
+    }
+
+    /// When a hold ends, the pod starts with a new status, unless it had ended before it was held.
+    fn take_hold(&mut self, input: &Input) {
+        let held = input.orders.hold.as_ref().map(|held| held.uid.clone());
+        if held != self.held
+            && let Some(uid) = std::mem::replace(&mut self.held, held)
+            && self.records.of(&uid).is_none_or(|record| record.terminal.is_none())
+        {
+            self.reporter.forget(&uid);
+        }
     }
 
     /// Takes over the latest listing and counts the ends of containers that it shows. Returns the
@@ -356,12 +360,8 @@ impl Worker {
                         request.cancel_pull.cancel();
                     }
                     let latest = self.acted_on(&latest);
-                    let orders = &latest.orders;
-                    let wished = orders.wish.desired(&uid);
-                    let wished = wished
-                        .filter(|pod| !orders.ends(pod) && orders.hold_on(&uid).is_none());
                     // The same uid may be wished with another image: the manifest names the uid.
-                    let pod = wished.as_deref().map(|wished| &*wished.pod);
+                    let pod = latest.orders.goes_on(&uid).map(|wished| &*wished.pod);
                     if !listening || pod.is_none() || image_of(pod, &action) != image {
                         cancel.cancel();
                     }
@@ -413,12 +413,12 @@ impl Worker {
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
     /// which lasts as long as the pull of its image.
     fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
-        let pod = input.orders.wish.desired(uid)?;
+        let pod = input.orders.goes_on(uid)?;
         let objects = ObjectsRead::of(&pod.pod, &input.objects);
         if !input.objects.known || objects.is_empty() || self.objects.are_written(input) {
             return None;
         }
-        let request = self.request_beside(input, &pod);
+        let request = self.request_beside(input, pod);
         let host = Arc::clone(&self.host);
         Some(Box::pin(async move {
             let action = Action::PreparePod { uid: request.uid.clone() };

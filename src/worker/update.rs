@@ -9,11 +9,12 @@ use super::{
 };
 use crate::{
     clock,
-    model::{Event, EventKind, EventTarget, Now, ObservedPod, PodUpdate, k8s},
+    model::{Event, EventKind, EventTarget, Now, ObservedPod, PodUpdate, TerminalPhase, k8s},
     plan::{
-        Fetch, Fetched, Notice, Occupancy, PodPlan, Rollout, TerminalPhase, Trial, TrialInput,
-        UpdateInput, UpdatePlan, Wish, plan_update,
+        Fetch, Fetched, Notice, Occupancy, PodPlan, Rollout, Trial, TrialInput, UpdateInput,
+        UpdatePlan, Wish, plan_update,
     },
+    podspec::is_from_api,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -112,6 +113,8 @@ impl Worker {
         observed: &ObservedPod,
     ) {
         let rollout = match &input.orders.wish {
+            // A controller makes and rolls back its revisions itself.
+            Wish::Run(wished) if is_from_api(&wished.pod) => Rollout::default(),
             Wish::Run(wished) if update.waits.is_none() => match self.records.replaced_by(wished) {
                 Some((standing, _)) => {
                     let occupancy = Occupancy::new(observed, &self.host.settings.owner);
@@ -121,7 +124,7 @@ impl Worker {
                 None => self.rollout.begun_with(wished),
             },
             Wish::Gone => Rollout::default(),
-            Wish::Run(_) | Wish::Keep { .. } | Wish::Undecided => return,
+            Wish::Run(_) | Wish::Keep { .. } | Wish::End { .. } | Wish::Undecided => return,
         };
         if rollout != self.rollout {
             self.save_rollout(rollout).await;
@@ -137,6 +140,9 @@ impl Worker {
         now: Now,
     ) -> Option<Duration> {
         let Wish::Run(wished) = &input.orders.wish else { return None };
+        if is_from_api(&wished.pod) {
+            return None;
+        }
         let terminal = plan.terminal.as_ref();
         let ready = self.reporter.status(&wished.uid).and_then(|status| condition(status, "Ready"));
         let is_ready = ready.is_some_and(|ready| ready.status == "True");

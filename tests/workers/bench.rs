@@ -373,6 +373,7 @@ fn snapshot(pods: Vec<DesiredPod>) -> Arc<SourceSnapshot> {
         knowledge: Knowledge::Complete,
         pods: pods.into_iter().map(Arc::new).collect(),
         unconfirmed: std::collections::BTreeSet::new(),
+        ends: std::collections::BTreeMap::new(),
         view,
     })
 }

@@ -50,11 +50,11 @@ fn view(uid: &str, revision: &str, phase: &str) -> PodView {
             "phase": phase, "qosClass": "BestEffort",
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         }))),
-        ended: false,
         containers: Vec::new(),
         origin: None,
         config: crate::model::PodConfig::Desired,
         terminating: false,
+        stopped: false,
         hung: None,
         waiting: None,
         update: None,
@@ -75,6 +75,8 @@ fn mirror(phase: &str) -> SeenPod {
         owner: Some("node-1".to_owned()),
         deleting: false,
         held: false,
+        deletion_seconds: None,
+        desired: None,
         status: (*view.status).clone(),
     }
 }
@@ -88,8 +90,15 @@ fn decide(
 ) -> String {
     let node = node_uid.map(node);
     let refusals = Refusals::default();
-    let step =
-        plan(&Case { key: &key(), view, seen, node: node.as_ref(), gone, refusals: &refusals });
+    let step = plan(&Case {
+        key: &key(),
+        view,
+        seen,
+        node: node.as_ref(),
+        gone,
+        refusals: &refusals,
+        runs_api_pods: false,
+    });
     match step {
         MirrorStep::Nothing => "nothing".to_owned(),
         MirrorStep::Wait(why) => format!("wait: {why}"),
@@ -183,7 +192,14 @@ fn a_pod_of_the_api_is_declined_and_its_deletion_completed() {
     }
     let mut memory = MirrorMemory::default();
     let seen = Arc::new(own);
-    let sight = Sight { key: &key(), view: None, shown: Some(&seen), live: false, node: None };
+    let sight = Sight {
+        key: &key(),
+        view: None,
+        shown: Some(&seen),
+        live: false,
+        node: None,
+        runs_api_pods: false,
+    };
     let mut steps = || memory.plan(&sight, |_| true, std::time::Duration::ZERO);
     assert_eq!(steps(), MirrorStep::Decline { uid: "m1".to_owned() });
     assert_eq!(steps(), MirrorStep::Nothing);
@@ -369,7 +385,14 @@ fn another_revision_is_tried_in_full() {
         let pod = view.pod.as_mut().map(Arc::make_mut).unwrap();
         pod.spec.as_mut().unwrap().priority_class_name = Some("high".to_owned());
         let (key, node) = (key(), Some(&node));
-        let sight = Sight { key: &key, view: Some(&view), shown: None, live: false, node };
+        let sight = Sight {
+            key: &key,
+            view: Some(&view),
+            shown: None,
+            live: false,
+            node,
+            runs_api_pods: false,
+        };
         let step = memory.plan(&sight, |_: &PodUid| false, std::time::Duration::ZERO);
         let MirrorStep::Create(pod) = &step else { panic!("{step:?}") };
         (pod.spec.as_ref().unwrap().priority_class_name.clone(), step)

@@ -155,6 +155,7 @@ impl World {
             view: self.view.as_ref(),
             shown: self.shown.as_ref(),
             live: true,
+            runs_api_pods: false,
             node: self.node.as_ref(),
         };
         let known = &self.known;

@@ -229,7 +229,9 @@ fn view(policy: &str, ended: bool, states: &[(&str, Value)]) -> PodView {
                    "state": state(found)})
         })
         .collect();
-    let status = serde_json::from_value(json!({"containerStatuses": statuses})).unwrap();
+    let phase = if ended { "Succeeded" } else { "Running" };
+    let status = json!({"phase": phase, "containerStatuses": statuses});
+    let status = serde_json::from_value(status).unwrap();
     let instances = states.iter().map(|(name, _)| ContainerInstance {
         name: (*name).into(),
         id: format!("id of {name}").into(),
@@ -242,11 +244,11 @@ fn view(policy: &str, ended: bool, states: &[(&str, Value)]) -> PodView {
         uid: "a".into(),
         pod: Some(Arc::new(pod)),
         status: Arc::new(status),
-        ended,
         containers: instances.collect(),
         origin: None,
         config: crate::model::PodConfig::Desired,
         terminating: false,
+        stopped: false,
         hung: None,
         waiting: None,
         update: None,

@@ -2,8 +2,8 @@
 
 use super::world::{OWNER, World, container, desired};
 use crate::{
-    model::{DesiredPod, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLBACK},
-    plan::{Occupancy, Rollout, Terminal, TerminalPhase, Trial, TrialInput},
+    model::{DesiredPod, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLBACK, TerminalPhase},
+    plan::{Occupancy, Rollout, Terminal, Trial, TrialInput},
 };
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
@@ -35,7 +35,7 @@ fn taken_over(world: &World, before: &Rollout, wished: &DesiredPod) -> Rollout {
 }
 
 fn failed_end() -> Terminal {
-    Terminal { phase: TerminalPhase::Failed, reason: None, message: None }
+    Terminal::of_phase(TerminalPhase::Failed)
 }
 
 fn judge(world: &World, rollout: &Rollout, wished: &DesiredPod, end: Option<&Terminal>) -> Trial {

@@ -2,8 +2,8 @@
 
 use super::world::{Fault, Want, World, container, desired, long_ago};
 use crate::{
-    model::{ContainerState, NetworkMode, SandboxState},
-    plan::{Action, KillPurpose, PodMemory, TerminalPhase},
+    model::{ContainerState, NetworkMode, SandboxState, TerminalPhase},
+    plan::{Action, KillPurpose, PodMemory},
 };
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
         samples.put(&labels([("static", "true")]), facts.count(is_desired), None);
     }),
     (gauge("kubelet_active_pods", "Pods that are to run and have not ended"), |facts, samples| {
-        let active = facts.count(|pod| is_desired(pod) && !pod.ended);
+        let active = facts.count(|pod| is_desired(pod) && !pod.has_ended());
         samples.put(&labels([("static", "true")]), active, None);
     }),
     (
@@ -224,7 +224,7 @@ fn put_time_left(until: Option<Timestamp>, samples: &mut Samples) {
 
 /// What the agent does with a pod, and what says that there is the pod, in the kubelet's words.
 fn working(pod: &PodView) -> (&'static str, &'static str) {
-    let lifecycle = match (pod.ended, pod.terminating) {
+    let lifecycle = match (pod.has_ended(), pod.terminating) {
         (true, _) => "terminated",
         (false, true) => "terminating",
         (false, false) => "sync",
@@ -253,7 +253,9 @@ mod tests {
         let runs: PodView = serde_json::from_value(view).unwrap();
         assert_eq!(working(&runs), ("sync", "desired"));
         assert!(is_desired(&runs));
-        assert_eq!(working(&PodView { ended: true, ..runs.clone() }), ("terminated", "desired"));
+        let phase = Some("Failed".to_owned());
+        let status = Arc::new(crate::model::k8s::PodStatus { phase, ..Default::default() });
+        assert_eq!(working(&PodView { status, ..runs.clone() }), ("terminated", "desired"));
         for (config, label) in
             [(PodConfig::Orphan, "orphan"), (PodConfig::RuntimeOnly, "runtime_only")]
         {

@@ -39,6 +39,12 @@ impl WorkerSet {
         let mut pods = Vec::with_capacity(wished.len());
         for pod in wished.values() {
             let standing = match state.standing(&pod.key, &pod.uid) {
+                // It does not start any more, or runs only until it has stopped: `leaving`.
+                Standing::New { .. } | Standing::Running
+                    if state.desired.ends.contains_key(&pod.key) =>
+                {
+                    continue;
+                }
                 // The pod does not start yet, so it must not take room from other pods.
                 Standing::New { .. } if state.starts_nothing(&pod.key).is_some() => continue,
                 Standing::New { .. } if state.after.contains_key(&pod.key) => continue,
@@ -155,7 +161,8 @@ impl State {
             all.iter().filter(|recorded| !recorded.ended).map(move |recorded| (key, recorded))
         });
         let unwished = live.filter(|(key, recorded)| {
-            self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
+            self.desired.ends.contains_key(*key)
+                || self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
         });
         let leaving = unwished.map(|(key, recorded)| Leaving {
             key: key.clone(),

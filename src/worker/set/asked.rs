@@ -128,6 +128,7 @@ impl State {
         match self.wish(&view.key) {
             Wish::Run(_) => {}
             Wish::Keep { why, .. } => return Err(NotTaken::Kept(why)),
+            Wish::End { .. } => return Err(NotTaken::Terminating),
             Wish::Gone | Wish::Undecided => return Err(NotTaken::NotWished),
         }
         if view.terminating {

@@ -4,7 +4,7 @@
 use super::{State, WorkerSet};
 use crate::{
     admission::Cycle,
-    desired::Duplicate,
+    desired::{Completeness, Duplicate},
     model::{Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
     plan::Occupancy,
     podspec::burstable_shares,
@@ -41,7 +41,7 @@ impl WorkerSet {
         let inspected = state.listed && state.uninspected.is_empty();
         let known = Known {
             listed: inspected && state.desired.told,
-            complete: inspected && state.desired.complete,
+            complete: inspected && state.desired.complete == Completeness::All,
             uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect(),
             containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
             burstable_shares: burstable_shares(specs),

@@ -3,9 +3,10 @@
 use super::{admit::Admitted, asked::Pending};
 use crate::{
     admission::{Progress, StartOrder},
-    desired::Desired,
+    desired::{Completeness, Desired},
     model::{MachineState, NodeObjects, ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView},
     plan::{Occupancy, Rollout, Wish},
+    podspec::is_from_api,
     store::PodRecord,
     worker::{Input, records::Recorded},
 };
@@ -92,13 +93,33 @@ impl State {
     }
 
     pub(super) fn wish(&self, key: &PodKey) -> Wish {
-        match self.desired.pods.get(key) {
-            Some(pod) => match self.starts_nothing(key) {
-                Some(why) => Wish::Keep { pod: Arc::clone(pod), why },
-                None => Wish::Run(Arc::clone(pod)),
-            },
-            None if self.desired.complete => Wish::Gone,
-            None => Wish::Undecided,
+        let Some(pod) = self.desired.pods.get(key).map(Arc::clone) else {
+            return if self.is_unwanted(key) { Wish::Gone } else { Wish::Undecided };
+        };
+        if let Some(end) = self.desired.ends.get(key) {
+            return Wish::End { pod, end: *end };
+        }
+        match self.starts_nothing(key) {
+            Some(why) => Wish::Keep { pod, why },
+            None => Wish::Run(pod),
+        }
+    }
+
+    /// True when no source wants a name that is in none of them now. Static pods do not wait until
+    /// the API server has said which pods it has.
+    fn is_unwanted(&self, key: &PodKey) -> bool {
+        let is_static = || {
+            let recorded = self.recorded(key);
+            let in_runtime = self.occupancy(key).into_iter().flat_map(Occupancy::own_sandboxes);
+            let has_record = |uid: &PodUid| recorded.iter().any(|recorded| recorded.uid == *uid);
+            !recorded.is_empty()
+                && recorded.iter().all(|recorded| !is_from_api(&recorded.pod))
+                && in_runtime.map(|sandbox| &sandbox.uid).all(has_record)
+        };
+        match self.desired.complete {
+            Completeness::All => true,
+            Completeness::Static => is_static(),
+            Completeness::None => false,
         }
     }
 
@@ -111,7 +132,7 @@ impl State {
         // If the agent crashed right after a pod was removed, its saved memory is still there. A
         // worker removes it.
         let saved = || self.kept.contains_key(key) || self.rollouts.contains_key(key);
-        let kept = || self.desired.complete && saved();
+        let kept = || self.desired.complete == Completeness::All && saved();
         self.desired.pods.contains_key(key) || self.standing_uid(key).is_some() || kept()
     }
 

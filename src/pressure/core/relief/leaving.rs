@@ -112,7 +112,7 @@ impl Leaving {
     /// memory. Room on a disk is free when nothing of the pod is left.
     fn is_gone(&self, seen: &Seen<'_>) -> bool {
         let view = seen.pods.get(&self.key);
-        if view.is_none_or(|view| view.uid != self.uid || view.ended) {
+        if view.is_none_or(|view| view.uid != self.uid || view.has_ended()) {
             return true;
         }
         let disk = self.room.signal.condition() == Pressure::Disk;

@@ -381,7 +381,7 @@ impl Relief {
     ) -> bool {
         // A pod that still runs because the runtime hangs is not back.
         let ended = self.evictions.observe(|key, uid| match seen.pods.get(key) {
-            Some(view) => view.uid == *uid && !view.ended,
+            Some(view) => view.uid == *uid && !view.has_ended(),
             None => !complete,
         });
         if ended {
@@ -549,7 +549,7 @@ impl Relief {
 
     /// The pods that have not ended and were not evicted.
     fn candidates<'a>(&'a self, seen: &Seen<'a>) -> impl Iterator<Item = &'a Arc<PodView>> {
-        let live = seen.pods.values().filter(|view| view.pod.is_some() && !view.ended);
+        let live = seen.pods.values().filter(|view| view.pod.is_some() && !view.has_ended());
         live.filter(|view| self.evictions.stop_of(&view.key, &view.uid).is_none())
     }
 
@@ -600,7 +600,7 @@ fn held_conditions(
 
 /// True when this incarnation is still published and has not ended.
 fn is_live(view: &PodView, seen: &Seen<'_>) -> bool {
-    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.ended)
+    seen.pods.get(&view.key).is_some_and(|now| now.uid == view.uid && !now.has_ended())
 }
 
 /// True when a pod has a volume in memory, whose content outlives the processes.

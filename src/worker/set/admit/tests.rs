@@ -1,6 +1,7 @@
 use super::{super::Handle, *};
 use crate::{
     admission::Progress,
+    desired::Completeness,
     model::{
         MachineState, NetworkMode, ObservedPod, ObservedSandbox, Origin, SandboxState, Shutdown,
         ShutdownPeriods, SourceKind, k8s,
@@ -50,7 +51,7 @@ fn sandbox(uid: &str) -> ObservedSandbox {
 /// A set that was told of these records, and whose runtime runs these incarnations.
 fn state(records: &[Recorded], running: &[&str]) -> State {
     let mut state = State { owner: OWNER.into(), listed: true, ..State::default() };
-    state.desired.complete = true;
+    state.desired.complete = Completeness::All;
     if !records.is_empty() {
         state.recorded.insert(web(), records.to_vec());
     }
@@ -146,7 +147,7 @@ fn every_recorded_incarnation_that_is_not_wished_takes_room() {
         state.leaving().iter().map(|leaving| leaving.undecided).collect()
     };
     assert_eq!(leaving(&state), [false, false], "both of them, and not the one that has ended");
-    state.desired.complete = false;
+    state.desired.complete = Completeness::None;
     assert_eq!(leaving(&state), [true, true]);
     state.desired.pods.insert(web(), desired("b"));
     state.machine = MachineState::Up;

@@ -81,11 +81,11 @@ impl World {
             uid: pod.uid.clone(),
             pod: Some(Arc::clone(&pod.pod)),
             status: Arc::default(),
-            ended: false,
             containers: vec![container],
             origin: None,
             config: crate::model::PodConfig::Desired,
             terminating: false,
+            stopped: false,
             hung: None,
             waiting: None,
             update: None,
@@ -98,7 +98,9 @@ impl World {
     /// The pod has stopped.
     fn end(&mut self, name: &str) {
         let view = self.pods.get_mut(&PodKey::new("default", name)).unwrap();
-        *view = Arc::new(PodView { ended: true, ..PodView::clone(view) });
+        let phase = Some("Failed".to_owned());
+        let status = Arc::new(k8s::PodStatus { phase, ..k8s::PodStatus::default() });
+        *view = Arc::new(PodView { status, ..PodView::clone(view) });
     }
 
     fn read(&mut self, signal: Signal, available: u64) {

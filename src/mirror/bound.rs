@@ -1,0 +1,126 @@
+//! Pods that the API server has bound to this node, as a source of pods.
+
+use super::SeenPod;
+use crate::{
+    desired::{Knowledge, SourceSnapshot},
+    model::{DesiredPod, Origin, PodEnd, PodKey, SourceKind, SourceView, TerminalPhase, k8s},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+/// Annotation that tells static pods from those of the API server.
+const SOURCE: &str = "kubernetes.io/config.source";
+
+/// What is to run of an object. The API server has set all defaults; fields that this version does
+/// not know are left out. `None` when the object has no name.
+pub(super) fn desired_pod(
+    metadata: &ObjectMeta,
+    spec: k8s::PodSpec,
+    status: &k8s::PodStatus,
+) -> Option<DesiredPod> {
+    let key = PodKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?);
+    let uid = metadata.uid.as_deref()?.into();
+    let mut annotations = metadata.annotations.clone().unwrap_or_default();
+    annotations.insert(SOURCE.to_owned(), SourceKind::Api.as_str().to_owned());
+    let conditions = gate_conditions(&spec, status);
+    let pod = k8s::Pod {
+        metadata: ObjectMeta {
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: metadata.uid.clone(),
+            labels: metadata.labels.clone(),
+            annotations: Some(annotations),
+            generation: metadata.generation,
+            creation_timestamp: metadata.creation_timestamp.clone(),
+            owner_references: metadata.owner_references.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        status: conditions.map(|conditions| k8s::PodStatus {
+            conditions: Some(conditions),
+            ..k8s::PodStatus::default()
+        }),
+    };
+    let origin =
+        Origin { source: SourceKind::Api, location: LOCATION.into(), document: 0, line: 1 };
+    Some(DesiredPod { key, uid, revision: revision(&pod), pod: Arc::new(pod), origin })
+}
+
+/// Where people are told that the pod is written.
+const LOCATION: &str = "the API server";
+
+/// The conditions that the pod's readiness gates wait for; others write them.
+fn gate_conditions(spec: &k8s::PodSpec, status: &k8s::PodStatus) -> Option<Vec<k8s::PodCondition>> {
+    let gates = spec.readiness_gates.as_ref().filter(|gates| !gates.is_empty())?;
+    let is_gate = |condition: &&k8s::PodCondition| {
+        gates.iter().any(|gate| gate.condition_type == condition.type_)
+    };
+    Some(status.conditions.iter().flatten().filter(is_gate).cloned().collect())
+}
+
+/// Changes with everything that the pod's worker acts on.
+fn revision(pod: &k8s::Pod) -> Box<str> {
+    // A pod that was decoded from JSON has nothing that JSON has no words for.
+    let text = serde_json::to_vec(pod).unwrap_or_default();
+    let digest = Sha256::digest(&text);
+    let hex = digest[..16].iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a String can't fail.
+        write!(hex, "{byte:02x}").ok();
+        hex
+    });
+    hex.into_boxed_str()
+}
+
+/// What the API server wants, once it was seen as a whole.
+pub fn bound_pods<'a>(seen: impl Iterator<Item = &'a Arc<SeenPod>>) -> SourceSnapshot {
+    let (mut pods, mut ends) = (Vec::new(), BTreeMap::new());
+    for seen in seen {
+        let Some(desired) = &seen.desired else { continue };
+        let phase = TerminalPhase::of(&seen.status);
+        if seen.deletion_seconds.is_some() || phase.is_some() {
+            let end = PodEnd { deleted: seen.deletion_seconds, phase };
+            ends.insert(desired.key.clone(), end);
+        }
+        pods.push(Arc::clone(desired));
+    }
+    snapshot(Knowledge::Complete, pods, BTreeSet::new(), ends)
+}
+
+/// What an earlier run of the agent has admitted, until the API server was seen as a whole. What
+/// runs of it keeps running.
+#[must_use]
+pub fn recorded_pods(pods: Vec<Arc<DesiredPod>>) -> SourceSnapshot {
+    let unconfirmed = pods.iter().map(|pod| pod.key.clone()).collect();
+    snapshot(Knowledge::Checkpoint, pods, unconfirmed, BTreeMap::new())
+}
+
+fn snapshot(
+    knowledge: Knowledge,
+    pods: Vec<Arc<DesiredPod>>,
+    unconfirmed: BTreeSet<PodKey>,
+    ends: BTreeMap<PodKey, PodEnd>,
+) -> SourceSnapshot {
+    let view = SourceView {
+        kind: SourceKind::Api,
+        location: LOCATION.to_owned(),
+        error: None,
+        files: Vec::new(),
+    };
+    SourceSnapshot { kind: SourceKind::Api, knowledge, pods, unconfirmed, ends, view }
+}
+
+/// True when both want the same. Pods are compared by their addresses, because an object that was
+/// sent again keeps its copy ([`SeenPod::share`]).
+#[must_use]
+pub fn wants_the_same(a: &SourceSnapshot, b: &SourceSnapshot) -> bool {
+    a.knowledge == b.knowledge
+        && a.ends == b.ends
+        && a.unconfirmed == b.unconfirmed
+        && a.pods.len() == b.pods.len()
+        && a.pods.iter().zip(&b.pods).all(|(a, b)| Arc::ptr_eq(a, b))
+}

@@ -1,0 +1,135 @@
+//! Ends a pod of the API server for good: it was deleted, it must not run on this node, or the
+//! machine shuts down.
+//!
+//! ```text
+//!  deleted ───────────────────┐   stop within the shortest of   containers have      volumes and cgroup
+//!  evicted, refused, preempted┼─► the periods that were given ─► ended: the phase ─► are gone: `stopped`
+//!  its turn in a shutdown ────┘
+//! ```
+//!
+//! A static pod that is evicted or shut down begins anew later; a pod of the API server never does,
+//! because its controller makes another one. Its record says how it has ended until its object is
+//! gone.
+
+use super::{
+    Action, KillPod, KillPurpose, PodPlan, Restart, Terminal, Wish,
+    gc::plan_gc,
+    kill::{Stop, grace_seconds},
+    memory::Stage,
+    name::Cx,
+    restart::exit_code,
+};
+use crate::model::{ContainerState, HoldStop, TerminalPhase, priority_of};
+use crate::podspec::is_from_api;
+
+/// What makes a pod of the API server end before its containers do so by themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct OrderedEnd {
+    /// The shortest period that it was given to stop, in seconds.
+    grace_seconds: Option<u32>,
+    /// Its end, where that does not depend on its containers.
+    terminal: Option<Terminal>,
+    /// It is to end.
+    ordered: bool,
+}
+
+impl OrderedEnd {
+    pub(crate) fn of(cx: &Cx<'_>) -> Self {
+        let mut end = Self::default();
+        if !is_from_api(cx.pod) {
+            return end;
+        }
+        let orders = cx.input.orders;
+        if let Some(hold) = orders.hold_on(cx.uid) {
+            let seconds = match hold.stop {
+                HoldStop::AtOnce => 0,
+                HoldStop::Within(seconds) => seconds,
+            };
+            end.order(Some(seconds), Some(Terminal::by_hold(hold)));
+        }
+        let shutdown = orders.shutdown.as_ref();
+        if let Some(seconds) = shutdown.and_then(|all| all.seconds_for(priority_of(cx.pod)))
+            && (!cx.own.is_empty() || cx.input.incarnation(cx.uid).is_some())
+        {
+            end.order(Some(seconds), Some(Terminal::by_shutdown()));
+        }
+        if let Wish::End { end: told, .. } = &orders.wish {
+            end.order(told.deleted, told.phase.map(Terminal::of_phase));
+        }
+        end
+    }
+
+    fn order(&mut self, grace_seconds: Option<u32>, terminal: Option<Terminal>) {
+        self.ordered = true;
+        self.grace_seconds = self.grace_seconds.into_iter().chain(grace_seconds).min();
+        self.terminal = self.terminal.take().or(terminal);
+    }
+
+    /// How the containers are stopped: within the pod's own grace period at most.
+    fn stop<'a>(&self, cx: &'a Cx<'a>) -> Stop<'a> {
+        let own = grace_seconds(Some(cx.pod));
+        // A deletion may grant more time than the specification does.
+        let left = self.grace_seconds.map_or(own, |seconds| cx.time_left(seconds));
+        Stop { grace_seconds: left, ..cx.stop(Restart::ByPolicy) }
+    }
+}
+
+/// Plans the end of a pod that has ended, or is to end now. Returns false when the pod goes on.
+pub(crate) fn plan_ended(
+    cx: &Cx<'_>,
+    ended: Option<Terminal>,
+    ordered: &OrderedEnd,
+    plan: &mut PodPlan,
+) -> bool {
+    let ended = ended.or_else(|| ordered.terminal.clone());
+    let terminal = match ended {
+        None if !ordered.ordered => return false,
+        // The phase of a deleted pod is known when its containers have ended.
+        None => (!cx.own.is_alive()).then(|| Terminal::of_phase(phase_by_exit_codes(cx))),
+        Some(terminal) => Some(terminal),
+    };
+    plan.terminal = terminal;
+    stop_and_release(cx, ordered, plan);
+    plan_gc(cx, plan);
+    true
+}
+
+/// Stops what still runs of the pod, and releases its resources. Its dead containers stay for its
+/// status and logs.
+fn stop_and_release(cx: &Cx<'_>, ordered: &OrderedEnd, plan: &mut PodPlan) {
+    let alive = cx.own.is_alive();
+    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
+    if !alive && (cx.memory.released || in_foreign_use) {
+        plan.stopped = true;
+        return;
+    }
+    if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
+        return;
+    }
+    if !cx.own.sandboxes.is_empty() || alive {
+        plan.actions.push(Action::KillPod(KillPod {
+            uid: cx.uid.clone(),
+            purpose: KillPurpose::Terminal,
+            groups: ordered.stop(cx).groups(&cx.own.containers),
+            sandboxes: cx.own.sandboxes.iter().map(|s| s.id.clone()).collect(),
+        }));
+    }
+    // The containers of a deleted pod are stopped first: their exit codes are its phase.
+    if !in_foreign_use && plan.terminal.is_some() {
+        plan.actions.push(Action::Release { uid: cx.uid.clone() });
+    }
+}
+
+/// `Succeeded` when every regular container has ended with exit code 0.
+fn phase_by_exit_codes(cx: &Cx<'_>) -> TerminalPhase {
+    let succeeded = cx.regular.iter().all(|container| {
+        let newest = cx.own.newest(&container.name);
+        newest.is_some_and(|instance| match &instance.state {
+            ContainerState::Exited { .. } => exit_code(cx, instance) == Some(0),
+            ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => {
+                false
+            }
+        })
+    });
+    if succeeded { TerminalPhase::Succeeded } else { TerminalPhase::Failed }
+}
