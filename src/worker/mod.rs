@@ -18,6 +18,7 @@
 //! and a hook are dropped, when their pod is no longer wanted.
 
 mod counted;
+mod deadline;
 mod execute;
 mod objects;
 mod records;

@@ -3,6 +3,7 @@
 use super::{
     Input,
     counted::{self, Ends, PodStart},
+    deadline::Deadline,
     execute::{Host, Progress, Request, execute},
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
@@ -332,6 +333,7 @@ impl Worker {
         let request = self.request(input, &uid, self.records.pod_for(&uid, input), sender);
         let cancel = request.cancel.clone();
         let mut running = execute(&host, &request, &action);
+        let mut deadline = Deadline::of(&action);
         let mut listening = true;
         let mut refresh: Option<Refresh> = None;
         let mut input = input.clone();
@@ -366,6 +368,7 @@ impl Worker {
                         cancel.cancel();
                     }
                     if listening {
+                        deadline.look(&latest.orders);
                         input = latest;
                         if self.take_asked(&input).await {
                             request.cancel_pull.cancel();
@@ -376,6 +379,10 @@ impl Worker {
                             refresh = self.refresh(&input, &uid);
                         }
                     }
+                }
+                () = deadline.passed() => {
+                    let pod = self.records.pod_for(&uid, &input);
+                    pod.iter().for_each(|pod| self.host.kill_at_once(&self.key, pod));
                 }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);

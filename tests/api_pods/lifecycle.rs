@@ -1,14 +1,15 @@
 //! Pods from their binding to the end of their objects.
 
-use super::node::{Node, WAITS, shell};
+use super::{
+    node::{Node, PODS, WAITS, shell},
+    support::agent::NODE_NAME,
+};
 use serde_json::{Value, json};
 
 #[test]
 fn a_bound_pod_runs_and_its_deletion_ends_it() {
     let Some(node) = Node::start() else { return };
-    let mut web = shell("web", WAITS);
-    web["spec"]["automountServiceAccountToken"] = json!(false);
-    node.create(&web);
+    node.create(&plain("web", WAITS));
     let ready = node.wait_pod_ready("web");
     assert_eq!(ready["status"]["phase"], "Running");
     assert_eq!(ready["status"]["observedGeneration"], ready["metadata"]["generation"]);
@@ -25,9 +26,8 @@ fn pods_end_with_the_phase_of_their_exit_codes() {
     for (name, script, phase) in
         [("good", "exit 0", "Succeeded"), ("bad", "sleep 1; exit 3", "Failed")]
     {
-        let mut pod = shell(name, script);
+        let mut pod = plain(name, script);
         pod["spec"]["restartPolicy"] = json!("Never");
-        pod["spec"]["automountServiceAccountToken"] = json!(false);
         node.create(&pod);
         let ended = |pod: &Value| pod["status"]["phase"] == phase;
         let pod = node.wait_pod(name, "has ended", ended);
@@ -37,4 +37,169 @@ fn pods_end_with_the_phase_of_their_exit_codes() {
     // Logs stay as long as the object.
     node.plane.kubectl_text(&["logs", "bad"]);
     node.finish();
+}
+
+#[test]
+fn a_second_deletion_can_only_shorten_the_grace_period() {
+    let Some(node) = Node::start() else { return };
+    let mut stubborn = plain("stubborn", "trap '' TERM; while true; do sleep 1; done");
+    stubborn["spec"]["terminationGracePeriodSeconds"] = json!(600);
+    node.create(&stubborn);
+    node.wait_pod_ready("stubborn");
+    node.delete("stubborn");
+    node.wait_pod("stubborn", "is being deleted", |pod| {
+        pod["metadata"]["deletionGracePeriodSeconds"] == 600
+    });
+    node.wait("it is being stopped", || stops(&node, "stubborn"), |stops| *stops > 0);
+    node.plane.kubectl_text(&["delete", "pod", "stubborn", "--grace-period=1", "--wait=false"]);
+    node.wait_pod_gone("stubborn");
+    node.finish();
+}
+
+/// Calls that stop a container of a pod.
+fn stops(node: &Node, pod: &str) -> usize {
+    let calls = node.world.proxy.calls();
+    calls.iter().filter(|call| call.method == "StopContainer" && call.is_for(pod)).count()
+}
+
+#[test]
+fn a_deletion_goes_on_after_a_crash_of_the_agent() {
+    let Some(node) = Node::start() else { return };
+    let slow = "trap 'sleep 3; exit 0' TERM; while true; do sleep 1 & wait $!; done";
+    let mut pod = plain("slow", slow);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(30);
+    node.create(&pod);
+    node.wait_pod_ready("slow");
+    node.delete("slow");
+    node.wait("it is being stopped", || stops(&node, "slow"), |stops| *stops > 0);
+    node.world.agent.kill();
+    node.world.agent.start();
+    node.wait_pod_gone("slow");
+    node.finish();
+}
+
+#[test]
+fn pods_that_were_deleted_while_the_agent_was_away_end() {
+    let Some(node) = Node::start() else { return };
+    for name in ["gracefully", "forcibly", "new"] {
+        node.create(&plain(name, WAITS));
+        node.wait_pod_ready(name);
+    }
+    node.world.agent.kill();
+    node.delete("gracefully");
+    for name in ["forcibly", "new"] {
+        let force = ["delete", "pod", name, "--force", "--grace-period=0"];
+        node.plane.kubectl_text(&force);
+    }
+    // Another pod of the same name, on the same node.
+    let mut second = plain("new", WAITS);
+    second["spec"]["nodeName"] = json!(NODE_NAME);
+    let uid = node.create(&second)["metadata"]["uid"].clone();
+    node.world.agent.start();
+    for name in ["gracefully", "forcibly"] {
+        node.wait_pod_gone(name);
+    }
+    let ready = node.wait_pod_ready("new");
+    assert_eq!(ready["metadata"]["uid"], uid);
+    let sandboxes = node.world.cri.sandboxes();
+    assert_eq!(sandboxes.len(), 1, "{sandboxes:#?}");
+    node.finish();
+}
+
+#[test]
+fn a_pod_for_which_there_is_no_room_fails_for_good() {
+    let Some(node) = Node::start() else { return };
+    let mut large = plain("large", WAITS);
+    large["spec"]["nodeName"] = json!(NODE_NAME);
+    large["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1000" } });
+    node.create(&large);
+    let failed = node.wait_pod("large", "is refused", |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(failed["status"]["reason"], "OutOfcpu", "{failed:#}");
+    let message = failed["status"]["message"].as_str().unwrap();
+    assert!(message.contains("Node didn't have enough resource: cpu"), "{message}");
+    assert!(node.world.cri.sandboxes().is_empty());
+    // It stays so after a restart of the agent.
+    node.world.agent.kill();
+    node.world.agent.start();
+    node.wait_ready();
+    node.create(&plain("small", WAITS));
+    node.wait_pod_ready("small");
+    assert_eq!(node.pod("large").unwrap()["status"]["phase"], "Failed");
+    node.delete("large");
+    node.wait_pod_gone("large");
+    node.finish();
+}
+
+#[test]
+fn controllers_get_what_they_ask_for() {
+    let Some(node) = Node::start() else { return };
+    let template = |name: &str, script: &str| {
+        let mut pod = plain(name, script);
+        let spec = pod["spec"].take();
+        json!({ "metadata": { "labels": { "app": name } }, "spec": spec })
+    };
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web" },
+        "spec": {
+            "replicas": 3,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": template("web", WAITS),
+        },
+    });
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    node.admin().create(deployments, &deployment).unwrap().ok();
+    let ready = |number: i64| {
+        let web = || node.admin().get(&format!("{deployments}/web"))["status"].clone();
+        node.wait(&format!("{number} replicas are ready"), web, |status| {
+            status["readyReplicas"].as_i64().unwrap_or_default() == number
+                && status["replicas"].as_i64().unwrap_or_default() == number
+                && status["updatedReplicas"].as_i64().unwrap_or_default() == number
+        });
+    };
+    ready(3);
+    node.plane.kubectl_text(&["scale", "deployment", "web", "--replicas=5"]);
+    ready(5);
+    node.plane.kubectl_text(&["set", "env", "deployment", "web", "VERSION=2"]);
+    node.plane.kubectl_text(&["rollout", "status", "deployment", "web", "--timeout=60s"]);
+    ready(5);
+
+    let mut work = template("work", "sleep 0.5");
+    work["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": { "name": "work" },
+        "spec": { "completions": 6, "parallelism": 3, "template": work },
+    });
+    node.admin().create("/apis/batch/v1/namespaces/default/jobs", &job).unwrap().ok();
+    node.plane.kubectl_text(&["wait", "--for=condition=Complete", "job/work", "--timeout=60s"]);
+
+    let daemon = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": "agent" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "agent" } },
+            "template": template("agent", WAITS),
+        },
+    });
+    node.admin().create("/apis/apps/v1/namespaces/default/daemonsets", &daemon).unwrap().ok();
+    let set = || {
+        let path = "/apis/apps/v1/namespaces/default/daemonsets/agent";
+        node.admin().get(path)["status"]["numberReady"].clone()
+    };
+    node.wait("the daemon is ready", set, |ready| *ready == 1);
+
+    let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force", "--timeout=60s"];
+    node.plane.kubectl_text(&drain);
+    let pods = node.admin().get(PODS)["items"].as_array().unwrap().clone();
+    let bound: Vec<&Value> = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).collect();
+    assert!(bound.iter().all(|pod| pod["metadata"]["labels"]["app"] != "web"), "{bound:#?}");
+    node.finish();
+}
+
+/// As [`shell`], without a token.
+fn plain(name: &str, script: &str) -> Value {
+    let mut pod = shell(name, script);
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod
 }
