@@ -4,7 +4,8 @@
 //! wished pods ─┐
 //! leaving pods ┤            ┌─► Admitted
 //! node facts ──┼─► admit ───┼─► Waits: there is room for it once others have stopped
-//! pressure ────┤            └─► Held: refused, evicted, or preempted; and the events that tell so
+//! Node object ─┤            └─► Held: refused, evicted, or preempted; and the events that tell so
+//! pressure ────┤
 //! decisions ───┘                (refused ones are asked about again with every call)
 //! ```
 //!
@@ -32,6 +33,7 @@ mod preempt;
 mod refusal;
 mod resources;
 mod rules;
+mod taints;
 
 pub use after::{Cycle, Progress, StartOrder};
 pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, pod_capacity};
@@ -40,8 +42,8 @@ pub use refusal::PREEMPTING;
 
 use crate::{
     model::{
-        DesiredPod, Event, Hold, PodKey, PodUid, PressureOrders, ResizeWait, RuntimeView, k8s,
-        priority_of,
+        DesiredPod, Event, Hold, NodeScheduling, PodKey, PodUid, PressureOrders, ResizeWait,
+        RuntimeView, k8s, priority_of,
     },
     podspec::is_static,
 };
@@ -93,6 +95,9 @@ pub struct Input<'a> {
     /// What still runs besides them. In any order.
     pub leaving: &'a [Leaving],
     pub node: &'a NodeFacts,
+    /// The labels and taints of the Node object. `None`: there is no API server, or it has not shown
+    /// the Node yet. Pods of the API server wait for it.
+    pub scheduling: Option<&'a NodeScheduling>,
     /// What the runtime can do. It has no name until it has answered for the first time.
     pub runtime: &'a RuntimeView,
     /// The conditions that hold, and the evicted pods.
@@ -106,6 +111,15 @@ impl Input<'_> {
     fn evicted(&self, pod: &DesiredPod) -> Option<&Arc<Hold>> {
         let evicted = self.pressure.evicted.get(&pod.key)?;
         (evicted.uid == pod.uid).then_some(&evicted.hold)
+    }
+
+    /// The labels of the node. People change those of the Node object, so these come first.
+    fn labels(&self) -> &BTreeMap<String, String> {
+        self.scheduling.map_or(&self.node.labels, |scheduling| &scheduling.labels)
+    }
+
+    fn taints(&self) -> &[k8s::Taint] {
+        self.scheduling.map(|scheduling| scheduling.taints.as_slice()).unwrap_or_default()
     }
 }
 
@@ -305,6 +319,10 @@ impl<'a> Candidate<'a> {
                 "the runtime has not reported yet which supplementalGroupsPolicy it supports";
             return Ok(Decision::Waits(message.to_owned()));
         }
+        if input.scheduling.is_none() && !is_static(&self.pod.pod) {
+            let message = "the labels and taints of the node have not been read yet";
+            return Ok(Decision::Waits(message.to_owned()));
+        }
         let victims = self.check(input, board)?;
         board.preempt(&victims);
         let occupant = Occupant::new(&self.pod.key, &self.pod.pod);
@@ -328,8 +346,9 @@ impl<'a> Candidate<'a> {
         if let Some(first) = shortages.first().filter(|_| !self.critical) {
             return Err(Refusal::out_of(first));
         }
-        rules::placement(pod, node)?;
+        rules::placement(pod, &node.name, input.labels())?;
         board.ports_free(&occupant)?;
+        rules::taints(pod, input.taints())?;
         rules::app_armor(pod, node)?;
         if shortages.is_empty() {
             return Ok(Victims::default());

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub name: Box<str>,
-    /// Its labels: see [`node_labels`].
+    /// Its labels as the agent knows them: see [`node_labels`]. They count until the Node object is
+    /// known.
     pub labels: BTreeMap<String, String>,
     pub allocatable: Allocatable,
     /// `allowedUnsafeSysctls`: names, or prefixes with `*`.

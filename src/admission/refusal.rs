@@ -15,7 +15,7 @@ const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// A pod's grace period, where it names none.
 const GRACE_SECONDS: i64 = 30;
 
-const REASONS: [&str; 25] = [
+const REASONS: [&str; 26] = [
     "Evicted",
     PREEMPTING,
     "SysctlForbidden",
@@ -25,6 +25,7 @@ const REASONS: [&str; 25] = [
     "NodeAffinity",
     "NodeName",
     "NodePorts",
+    "TaintToleration",
     "AppArmor",
     "UnexpectedAdmissionError",
     "OutOfpods",

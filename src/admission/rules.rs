@@ -1,14 +1,14 @@
 //! The rules that concern one pod alone, each with the kubelet's reason and message.
 
-use super::{NodeFacts, affinity, refusal::Refusal};
+use super::{NodeFacts, affinity, refusal::Refusal, taints::is_tolerated};
 use crate::{
     model::{Pressure, RuntimeView, k8s},
     podspec::{
-        QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, qos_class, sysctl_name,
-        sysctl_namespace,
+        QosClass, SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, is_static, qos_class,
+        sysctl_name, sysctl_namespace,
     },
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const OS_LABEL: &str = "kubernetes.io/os";
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
@@ -29,19 +29,15 @@ pub(super) fn pressure(pod: &k8s::Pod, conditions: &BTreeSet<Pressure>) -> Resul
     Err(Refusal::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
-/// Whether the pod tolerates the taint (without a value, effect `NoSchedule`) of a node that is
-/// short of memory.
+/// Whether the pod tolerates the taint of a node that is short of memory.
 fn tolerates_memory_pressure(pod: &k8s::Pod) -> bool {
-    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    tolerations.any(|toleration| {
-        let exists = toleration.operator.as_deref() == Some("Exists");
-        let key = given(&toleration.key);
-        let effect = given(&toleration.effect);
-        key.map_or(exists, |key| key == MEMORY_TAINT)
-            && effect.is_none_or(|effect| effect == "NoSchedule")
-            && (exists || given(&toleration.value).is_none())
-    })
+    let taint = k8s::Taint {
+        key: MEMORY_TAINT.to_owned(),
+        value: None,
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    };
+    is_tolerated(pod, &taint)
 }
 
 /// A sysctl is one that can't hurt the neighbours or that the node's configuration allows, and one
@@ -104,19 +100,36 @@ pub(super) fn asks_for_strict_groups(pod: &k8s::Pod) -> bool {
 }
 
 /// This node is one that the pod asks for.
-pub(super) fn placement(pod: &k8s::Pod, node: &NodeFacts) -> Result<(), Refusal> {
+pub(super) fn placement(
+    pod: &k8s::Pod,
+    node_name: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), Refusal> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let failed = |rule: &str, why: &str| {
         Err(Refusal::new(rule, format!("Predicate {rule} failed: node(s) didn't match {why}")))
     };
-    if !affinity::matches(spec, &node.labels, &node.name) {
+    if !affinity::matches(spec, labels, node_name) {
         return failed("NodeAffinity", "Pod's node affinity/selector");
     }
     let named = spec.node_name.as_deref().filter(|name| !name.is_empty());
-    if named.is_some_and(|name| *name != *node.name) {
+    if named.is_some_and(|name| name != node_name) {
         return failed("NodeName", "the requested node name");
     }
     Ok(())
+}
+
+/// The pod tolerates the taints of the node. Static pods are not asked. As in the kubelet, only
+/// `NoExecute` counts: `NoSchedule` is for the scheduler, and a pod that was bound before the taint
+/// was added keeps its place.
+pub(super) fn taints(pod: &k8s::Pod, taints: &[k8s::Taint]) -> Result<(), Refusal> {
+    let mut binding = taints.iter().filter(|taint| taint.effect == "NoExecute");
+    if is_static(pod) || binding.all(|taint| is_tolerated(pod, taint)) {
+        return Ok(());
+    }
+    let message =
+        "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    Err(Refusal::new("TaintToleration", message))
 }
 
 /// Profiles are only asked for where the kernel enforces them.

@@ -17,6 +17,7 @@ const CRITICAL: i32 = crate::model::SYSTEM_CRITICAL_PRIORITY;
 /// A node with room for 4 CPUs, 8 GiB and 5 pods, on which nothing runs short.
 struct Node {
     facts: NodeFacts,
+    scheduling: Option<NodeScheduling>,
     runtime: RuntimeView,
     pressure: PressureOrders,
     before: Admissions,
@@ -25,10 +26,11 @@ struct Node {
 }
 
 fn node() -> Node {
+    let labels = node_labels("n1", "x86_64", &BTreeMap::new());
     Node {
         facts: NodeFacts {
             name: "n1".into(),
-            labels: node_labels("n1", "x86_64", &BTreeMap::new()),
+            labels: labels.clone(),
             allocatable: Allocatable {
                 cpu_milli: 4000,
                 memory_bytes: 8 * GI,
@@ -41,6 +43,7 @@ fn node() -> Node {
             app_armor: true,
             spares_static_pods: false,
         },
+        scheduling: Some(NodeScheduling { labels, taints: Vec::new() }),
         runtime: RuntimeView { name: "containerd".to_owned(), ..RuntimeView::default() },
         pressure: PressureOrders { known: true, ..PressureOrders::default() },
         before: Admissions::default(),
@@ -75,6 +78,7 @@ impl Node {
             pods: &self.pods,
             leaving: &self.leaving,
             node: &self.facts,
+            scheduling: self.scheduling.as_ref(),
             runtime: &self.runtime,
             pressure: &self.pressure,
             before: &self.before,
@@ -141,6 +145,30 @@ impl Node {
         let lines = self.admits();
         self.before = admit(&self.input()).admissions;
         lines
+    }
+
+    /// The Node object has this label besides its others.
+    fn labeled(mut self, key: &str, value: &str) -> Self {
+        let scheduling = self.scheduling.get_or_insert_default();
+        scheduling.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The Node object has these taints, as in `kubectl taint`: `key=value:effect`.
+    fn tainted(mut self, taints: &[&str]) -> Self {
+        let taint = |text: &&str| {
+            let (key, effect) = text.split_once(':').unwrap();
+            let (key, value) = key.split_once('=').unwrap_or((key, ""));
+            k8s::Taint {
+                key: key.to_owned(),
+                value: Some(value.to_owned()),
+                effect: effect.to_owned(),
+                time_added: None,
+            }
+        };
+        let scheduling = self.scheduling.get_or_insert_default();
+        scheduling.taints = taints.iter().map(taint).collect();
+        self
     }
 
     fn set(&mut self, name: &str, standing: Standing) {

@@ -129,12 +129,14 @@ pub(super) fn spawn_all(
     let (pressure_view, pressure) = watch::channel(Arc::default());
     let (probe_results, probes) = watch::channel(Arc::default());
     let (asking, requests) = mpsc::channel(COMMANDS);
+    let (scheduling, node_object) = watch::channel(None);
     let inputs = SetInputs {
         sources: snapshots.clone(),
         updates,
         health: health.clone(),
         machine: machine.subscribe(),
         node: facts,
+        scheduling: config.cluster.kubeconfig.is_some().then_some(node_object),
         probes,
         objects: sources.objects.clone(),
         pressure: orders.subscribe(),
@@ -240,6 +242,7 @@ pub(super) fn spawn_all(
             known: known_pods,
             log: event_log.clone(),
             events: recorder,
+            scheduling,
             published: cluster_view,
             reload: reload.clone(),
             api_pods,

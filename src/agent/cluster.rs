@@ -14,7 +14,7 @@ use crate::{
     event::{EventLog, Recorder},
     machine::NodeIps,
     machine_report::{NodeReportSettings, NodeReportTask},
-    model::{Bucket, ClusterView, Known, NodeConditions, NodeView, PodViews, k8s},
+    model::{Bucket, ClusterView, Known, NodeConditions, NodeScheduling, NodeView, PodViews, k8s},
     node::{NodeRef, Registration, ReportPeriods, static_only_taint},
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -28,6 +28,8 @@ pub(super) struct ClusterInputs {
     pub known: watch::Receiver<Arc<Known>>,
     pub log: watch::Receiver<Arc<EventLog>>,
     pub events: Recorder,
+    /// The labels and taints of the Node object.
+    pub scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
     /// Changes when credentials are to be read again.
     pub reload: watch::Receiver<u64>,
@@ -95,7 +97,8 @@ pub(super) fn parts(
         report: pods_report,
     });
     let seen_pods = pods.clone();
-    let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered };
+    let scheduling = inputs.scheduling;
+    let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, scheduling };
     let (report_task, node_task, node) =
         node_tasks(config, inputs.machine, inputs.events, own_node);
     let of_reviews = link.clone();
@@ -192,6 +195,7 @@ struct OwnNode {
     link: watch::Receiver<Link>,
     picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     registered: watch::Sender<Option<NodeRef>>,
+    scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
 }
 
 /// What finds out how the machine is, what says so to the API server, and how far that is.
@@ -211,6 +215,7 @@ fn node_tasks(
         link: own.link,
         picture: own.picture,
         registered: own.registered,
+        scheduling: own.scheduling,
         published: state,
         events,
     };

@@ -18,7 +18,7 @@ use crate::{
     echo::{Unechoed, Versioned},
     event::Recorder,
     metrics::{StartupPart, metrics},
-    model::{Event, Now, k8s},
+    model::{Event, NodeScheduling, Now, k8s},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
     patch,
     publish::PublishIfChanged as _,
@@ -69,6 +69,8 @@ pub struct NodeTask {
     pub picture: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
     /// The registered node, for the lease and the pods.
     pub registered: watch::Sender<Option<NodeRef>>,
+    /// The labels and taints of our Node, for the admission of pods; `None` until it was seen.
+    pub scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
     /// For people.
     pub published: watch::Sender<NodeState>,
     /// Events of the node.
@@ -186,6 +188,7 @@ impl NodeTask {
         let clients = self.link.borrow_and_update().clone();
         let report = self.report.borrow_and_update().clone();
         let picture = Arc::clone(&self.picture.borrow_and_update());
+        self.scheduling.publish_if_changed(scheduling(&picture));
         let (Some(clients), Some(report)) = (clients, report) else { return Duration::MAX };
         if !picture.whole {
             return self.periods.update;
@@ -352,6 +355,13 @@ impl NodeTask {
             changed
         });
     }
+}
+
+/// The labels and taints of our Node, the only one that the watch shows. While the watch is broken,
+/// it is what was seen last.
+fn scheduling(picture: &WatchCache<k8s::Node>) -> Option<Arc<NodeScheduling>> {
+    let node = picture.objects.values().next()?;
+    Some(Arc::new(NodeScheduling::from(&**node)))
 }
 
 fn count_startup(parts: Vec<(StartupPart, Duration)>) {

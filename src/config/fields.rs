@@ -903,7 +903,7 @@ pub(super) const NODELET: &[Field] = &[
         "nodeLabels",
         Map(&String),
         &flag("node-labels", NODE),
-        "labels of the node in addition to `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`; the nodeSelector and node affinity of a pod must match them",
+        "labels of the node in addition to `kubernetes.io/hostname`, `kubernetes.io/os` and `kubernetes.io/arch`; the nodeSelector and node affinity of a pod must match them. In a cluster, the labels of the Node object count instead",
     ),
     yes_with(
         "startConcurrency",

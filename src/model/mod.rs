@@ -28,6 +28,7 @@ mod printable;
 mod probe;
 mod problem;
 mod quantity;
+mod scheduling;
 mod shutdown;
 mod stats;
 mod system_logs;
@@ -65,6 +66,7 @@ pub use printable::{printable, printable_lines};
 pub use probe::{Finding, NodeProbes, PodProbes, ProbeKind, ProbeResults, ProbeView, ProbeViews};
 pub use problem::{Position, Problem};
 pub use quantity::{Quantity, QuantityError};
+pub use scheduling::NodeScheduling;
 pub use shutdown::{
     Ending, MachineState, SYSTEM_CRITICAL_PRIORITY, Shutdown, ShutdownPeriod, ShutdownPeriods,
     priority_of,

@@ -26,12 +26,12 @@ use crate::{
     machine::NodeIps,
     metrics::metrics,
     model::{
-        Ending, MachineState, NodeObjects, NodeProbes, PodKey, PodProbes, PodUpdate, PodView,
-        PodViews, PressureOrders, from_json, priority_of,
+        Ending, MachineState, NodeObjects, NodeProbes, NodeScheduling, PodKey, PodProbes,
+        PodUpdate, PodView, PodViews, PressureOrders, from_json, priority_of,
     },
     plan::Rollout,
     pleg::{Health, PlegUpdate},
-    publish::any_changed,
+    publish::{any_changed, changed_if_there},
     store::PodRecord,
 };
 use serde_json::value::RawValue;
@@ -55,6 +55,7 @@ const HEARTBEAT: Duration = Duration::from_secs(60);
 pub struct WorkerSet {
     host: Arc<Host>,
     node: NodeFacts,
+    scheduling: Option<watch::Receiver<Option<Arc<NodeScheduling>>>>,
     sources: Vec<watch::Receiver<Arc<SourceSnapshot>>>,
     updates: mpsc::Receiver<PlegUpdate>,
     health: watch::Receiver<Arc<Health>>,
@@ -97,6 +98,8 @@ pub struct SetInputs {
     pub machine: watch::Receiver<MachineState>,
     /// The facts about the node that admission needs.
     pub node: NodeFacts,
+    /// The labels and taints of the Node object, where the agent has an API server.
+    pub scheduling: Option<watch::Receiver<Option<Arc<NodeScheduling>>>>,
     /// What the probes of all containers have found.
     pub probes: watch::Receiver<Arc<NodeProbes>>,
     /// ConfigMaps and Secrets of each place, most important first.
@@ -132,6 +135,7 @@ impl WorkerSet {
             node_ips: host.node_ips.clone(),
             host,
             node: inputs.node,
+            scheduling: inputs.scheduling,
             probes: inputs.probes,
             objects: inputs.objects,
             sources: inputs.sources,
@@ -240,6 +244,10 @@ impl WorkerSet {
                 changed = self.pressure.changed() => {
                     changed?;
                     self.take_pressure();
+                }
+                changed = changed_if_there(&mut self.scheduling) => {
+                    changed?;
+                    self.hold();
                 }
                 changed = self.probes.changed() => {
                     changed?;

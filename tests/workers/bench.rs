@@ -27,7 +27,8 @@ use nodelet::{
     manifest::{self, Context},
     model::{
         CgroupDriver, DesiredPod, Evicted, Hold, HoldStop, Known, MachineState, NodeProbes,
-        OWNER_LABEL, PodKey, PodView, PodViews, PressureOrders, SourceKind, SourceView, ToldDriver,
+        NodeScheduling, OWNER_LABEL, PodKey, PodView, PodViews, PressureOrders, SourceKind,
+        SourceView, ToldDriver,
     },
     plan::PlanSettings,
     pleg::{Pleg, PlegSettings},
@@ -81,6 +82,7 @@ pub(super) struct Bench {
     _node_ips: watch::Sender<Arc<[IpAddr]>>,
     _probes: watch::Sender<Arc<NodeProbes>>,
     pressure: watch::Sender<Arc<PressureOrders>>,
+    scheduling: watch::Sender<Option<Arc<NodeScheduling>>>,
     views: watch::Receiver<Arc<PodViews>>,
     known: watch::Receiver<Arc<Known>>,
     set_view: watch::Receiver<Arc<SetView>>,
@@ -157,12 +159,14 @@ impl Bench {
         let source = watch::Sender::new(snapshot(Vec::new()));
         let (machine, probes) = (watch::Sender::new(MachineState::Up), watch::Sender::default());
         let pressure = no_pressure();
+        let scheduling = watch::Sender::default();
         let inputs = SetInputs {
             sources: vec![source.subscribe()],
             updates,
             health: host.pleg.health(),
             machine: machine.subscribe(),
             node: node(),
+            scheduling: Some(scheduling.subscribe()),
             probes: probes.subscribe(),
             objects: Vec::new(),
             pressure: pressure.subscribe(),
@@ -186,6 +190,7 @@ impl Bench {
             _node_ips: node_ips,
             _probes: probes,
             pressure,
+            scheduling,
             views,
             known,
             set_view,
@@ -196,6 +201,13 @@ impl Bench {
     /// The sources want these pods and no others.
     pub(super) fn wish(&self, pods: &[&Pod]) {
         self.source.send_replace(snapshot(pods.iter().map(|pod| desired(pod)).collect()));
+    }
+
+    /// The Node object has this label and no others.
+    pub(super) fn label(&self, key: &str, value: &str) {
+        let labels = [(key.to_owned(), value.to_owned())].into();
+        let scheduling = NodeScheduling { labels, ..NodeScheduling::default() };
+        self.scheduling.send_replace(Some(Arc::new(scheduling)));
     }
 
     /// The pressure loop has evicted these pods. The workers hear of it in the order of the pods'

@@ -112,6 +112,19 @@ fn is_evicted(view: Option<&PodView>) -> bool {
     view.is_some_and(|view| view.status.reason.as_deref() == Some("Evicted"))
 }
 
+#[test]
+fn a_refused_pod_starts_when_the_node_gets_its_label() {
+    let bench = Bench::start();
+    let pod = Pod::running("web").set("nodeSelector", json!({ "disk": "ssd" }));
+    bench.wish(&[&pod]);
+    let reason = |view: Option<&PodView>| view.and_then(|view| view.status.reason.clone());
+    bench.wait_view("the pod is refused", "web", |view| {
+        reason(view).as_deref() == Some("NodeAffinity")
+    });
+    bench.label("disk", "ssd");
+    bench.wait_running("web");
+}
+
 /// A process of the test's own, which ends with it.
 struct Sleeper(Child);
 

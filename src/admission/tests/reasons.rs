@@ -174,6 +174,79 @@ fn a_pod_says_which_nodes_it_is_for() {
     check(node(), json!({"nodeName": "n2"}), &refused("NodeName", message));
 }
 
+/// A pod that a file of this machine has brought.
+fn static_pod(mut spec: Value) -> Value {
+    spec["metadata"] = json!({"annotations": {"kubernetes.io/config.source": "file"}});
+    spec
+}
+
+#[test]
+fn labels_of_the_node_object_count_before_configured_ones() {
+    let message =
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    let refusal = refused("NodeAffinity", message);
+    let selector = || json!({"nodeSelector": {"disk": "ssd"}});
+    let configured = |mut node: Node| {
+        node.facts.labels.insert("disk".to_owned(), "ssd".to_owned());
+        node
+    };
+    for spec in [selector(), static_pod(selector())] {
+        check(node().labeled("disk", "ssd"), spec.clone(), &FINE);
+        check(configured(node()), spec.clone(), &refusal);
+        check(configured(node()).labeled("disk", "hdd"), spec, &refusal);
+    }
+    let mut unknown = configured(node());
+    unknown.scheduling = None;
+    check(unknown, static_pod(selector()), &FINE);
+}
+
+#[test]
+fn a_refused_pod_is_admitted_once_the_node_has_the_label() {
+    let mut node = node().wants([pod("x", json!({"nodeSelector": {"disk": "ssd"}}))]);
+    assert!(node.again()[0].starts_with("x NodeAffinity: "));
+    node = node.labeled("disk", "ssd");
+    assert_eq!(node.again(), FINE);
+}
+
+#[test]
+fn no_execute_taints_must_be_tolerated() {
+    let message =
+        "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    let refusal = refused("TaintToleration", message);
+    let tolerates = |tolerations: Value| json!({"tolerations": tolerations});
+    let gpu = json!({"key": "gpu", "operator": "Exists"});
+    let down = json!({"key": "down", "value": "soon", "tolerationSeconds": 300});
+    for (taints, spec, expected) in [
+        (&["gpu:NoExecute"][..], json!({}), Some(&refusal)),
+        (&["gpu:NoExecute"], tolerates(json!([gpu])), None),
+        (&["gpu:NoExecute", "down=soon:NoExecute"], tolerates(json!([gpu])), Some(&refusal)),
+        (&["gpu:NoExecute", "down=soon:NoExecute"], tolerates(json!([down, gpu])), None),
+        (&["gpu:NoSchedule", "down:PreferNoSchedule"], json!({}), None),
+        (&["gpu:NoExecute"], json!({"priority": CRITICAL}), Some(&refusal)),
+        (&["gpu:NoExecute"], static_pod(json!({})), None),
+    ] {
+        match expected {
+            Some(lines) => check(node().tainted(taints), spec, lines),
+            None => check(node().tainted(taints), spec, &FINE),
+        }
+    }
+}
+
+#[test]
+fn a_taint_throws_out_no_pod_that_runs() {
+    assert_eq!(node().tainted(&["gpu:NoExecute"]).runs([pod("x", json!({}))]).admits(), FINE);
+}
+
+#[test]
+fn a_pod_of_the_api_server_waits_for_the_node_object() {
+    let mut node = node();
+    node.scheduling = None;
+    let critical = json!({"priority": CRITICAL});
+    node = node.wants([pod("s", static_pod(json!({}))), pod("x", critical)]);
+    let waits = "x waits: the labels and taints of the node have not been read yet";
+    assert_eq!(node.admits(), ["s admitted", waits]);
+}
+
 #[test]
 fn a_port_of_the_node_is_had_once() {
     let mut node = node().runs([port("a", 0, 8080)]);
@@ -304,7 +377,7 @@ fn the_first_rule_in_the_kubelets_order_is_told() {
     });
     // Each rule in its turn, and what has to change so that it is met.
     type Mend = fn(&mut Node, &mut Value);
-    let turns: [(&str, Mend); 8] = [
+    let turns: [(&str, Mend); 9] = [
         ("Evicted", |node, _| node.pressure.conditions.clear()),
         ("SysctlForbidden", |_, spec| spec["securityContext"]["sysctls"] = json!([])),
         ("PodOSSelectorNodeLabelDoesNotMatch", |_, spec| spec["metadata"] = json!({})),
@@ -313,8 +386,10 @@ fn the_first_rule_in_the_kubelets_order_is_told() {
         ("NodeAffinity", |_, spec| spec["nodeSelector"] = json!({})),
         ("NodeName", |_, spec| spec["nodeName"] = json!("n1")),
         ("NodePorts", |_, spec| spec["containers"][0]["ports"][0]["hostPort"] = json!(81)),
+        ("TaintToleration", |node, _| node.scheduling = Some(NodeScheduling::default())),
     ];
     let mut node = node().runs([port("a", 0, 80)]).short_of(&[Pressure::Disk]);
+    node = node.tainted(&["a:NoExecute"]);
     node.facts.app_armor = false;
     for (reason, mend) in turns {
         node = node.wants([pod("x", spec.clone())]);

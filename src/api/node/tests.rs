@@ -47,6 +47,7 @@ async fn what_the_server_does_not_keep_is_not_written_again_and_again() {
         link: watch::channel(None).1,
         picture: watch::channel(Arc::default()).1,
         registered: watch::channel(None).0,
+        scheduling: watch::channel(None).0,
         published,
         events,
     };
@@ -89,6 +90,7 @@ async fn the_node_is_registered_only_once_its_watch_is_whole() {
         link: watch::channel(Some(Arc::new(clients))).1,
         picture: shown,
         registered: watch::Sender::default(),
+        scheduling: watch::Sender::default(),
         published: watch::Sender::default(),
         events,
     };
@@ -99,4 +101,51 @@ async fn the_node_is_registered_only_once_its_watch_is_whole() {
     task.pass(&mut memory).await;
     assert_eq!(*requests.lock().unwrap(), ["POST"]);
     assert_eq!(task.registered.borrow().as_ref().map(|node| node.name.as_str()), Some("n1"));
+}
+
+/// A watch that shows this Node.
+fn picture(node: &Value) -> Arc<WatchCache<k8s::Node>> {
+    let node: k8s::Node = serde_json::from_value(node.clone()).unwrap();
+    let objects = [(node.key(), Arc::new(node))].into();
+    Arc::new(WatchCache { objects, whole: true, live: true, ..WatchCache::default() })
+}
+
+#[tokio::test]
+async fn labels_and_taints_are_published_when_they_change() {
+    let (events, ..) = crate::event::channel();
+    let (sender, shown) = watch::channel(Arc::default());
+    let (published, mut scheduling) = watch::channel(None);
+    let periods =
+        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+    let mut task = NodeTask {
+        registration: Registration::default(),
+        periods,
+        report: watch::channel(None).1,
+        link: watch::channel(None).1,
+        picture: shown,
+        registered: watch::Sender::default(),
+        scheduling: published,
+        published: watch::Sender::default(),
+        events,
+    };
+    let mut memory = NodeMemory::new(periods);
+    task.pass(&mut memory).await;
+    assert!(!scheduling.has_changed().unwrap(), "the Node was not seen yet");
+    let mut node = json!({
+        "metadata": {"name": "n1", "labels": {"disk": "ssd"}},
+        "spec": {"taints": [{"key": "gpu", "effect": "NoExecute"}]},
+    });
+    sender.send_replace(picture(&node));
+    task.pass(&mut memory).await;
+    let seen = scheduling.borrow_and_update().clone().unwrap();
+    assert_eq!(seen.labels, [("disk".to_owned(), "ssd".to_owned())].into());
+    assert_eq!(seen.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(), ["gpu"]);
+    node["status"] = json!({"phase": "Running"});
+    sender.send_replace(picture(&node));
+    task.pass(&mut memory).await;
+    assert!(!scheduling.has_changed().unwrap(), "a new status changes nothing");
+    node["spec"] = json!({});
+    sender.send_replace(picture(&node));
+    task.pass(&mut memory).await;
+    assert!(scheduling.borrow_and_update().as_ref().unwrap().taints.is_empty());
 }

@@ -67,10 +67,13 @@ impl WorkerSet {
         });
         state.admitted.since = new.collect();
         let leaving = state.leaving();
+        let scheduling = self.scheduling.as_mut();
+        let scheduling = scheduling.and_then(|latest| latest.borrow_and_update().clone());
         let Ruling { admissions, events, preempted_for } = admit(&Input {
             pods: &pods,
             leaving: &leaving,
             node: &self.node,
+            scheduling: scheduling.as_deref(),
             runtime: &state.runtime,
             pressure: &state.pressure,
             before: &state.admitted.decisions,
