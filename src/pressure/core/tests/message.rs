@@ -147,6 +147,17 @@ fn how_fast_a_pod_goes_follows_the_threshold() {
 }
 
 #[test]
+fn a_soft_eviction_bounds_the_grace_period_of_api_pods_alike() {
+    let mut acting = acting(Signal::MemoryAvailable, 1);
+    acting.threshold.grace = Some(seconds(30));
+    for (own, max_pod_grace, seconds) in [(60, 0, 1), (60, 45, 45), (20, 45, 20), (0, 45, 1)] {
+        let pod = Pod::new("web", json!({"terminationGracePeriodSeconds": own})).api();
+        let hold = evicted(&pod, 1, &acting, max_pod_grace).hold;
+        assert_eq!(hold.stop, HoldStop::Within(seconds), "{own} s, at most {max_pod_grace} s");
+    }
+}
+
+#[test]
 fn the_nodes_conditions_and_events_have_the_fields_words() {
     let told = |condition: Pressure, holds| {
         let words = condition.words(holds);

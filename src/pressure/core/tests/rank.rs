@@ -77,6 +77,33 @@ fn static_pods_go_after_those_of_an_api_server() {
 }
 
 #[test]
+fn pods_of_an_api_server_go_by_request_then_priority_then_excess() {
+    let best_effort = |name: &str, used: u64| Pod::new(name, json!({})).memory(used).api();
+    let burstable = |name: &str, priority, used: u64| {
+        Pod::requesting(name, priority, "100Mi").memory(used).api()
+    };
+    let amounts = json!({"cpu": "1", "memory": "1Gi"});
+    let resources = json!({"requests": amounts, "limits": amounts});
+    let containers = json!([{"name": "c", "image": "i", "resources": resources}]);
+    let guaranteed = Pod::new("guaranteed", json!({"priority": -7, "containers": containers}));
+    let pods = [
+        guaranteed.memory(900 * MI).api(),
+        burstable("high", 1000, 800 * MI),
+        best_effort("best-effort", 200 * MI),
+        burstable("burstable", 0, 400 * MI),
+        burstable("low", -5, 150 * MI),
+        Pod::requesting("static", -9, "0").memory(GI),
+    ];
+    // The QoS class plays no role: without a priority, `burstable` is the further above its request.
+    let order = ["low", "burstable", "best-effort", "high", "guaranteed", "static"];
+    assert_eq!(memory_order(&pods), order);
+    let processes = pods.map(|pod| pod.processes(1_000));
+    let by_processes = ranked(&processes, &acting(Signal::PidAvailable, 1), DiskLayout::Single).0;
+    let order = ["guaranteed", "low", "best-effort", "burstable", "high", "static"];
+    assert_eq!(by_processes, order, "requests do not count for process ids");
+}
+
+#[test]
 fn exempt_pods_are_marked_when_their_end_would_help() {
     let pod = |name: &str, used| Pod::requesting(name, 2_000_000_000, "0").memory(used);
     let pods = [pod("hog", GI), pod("idle", MI)];
