@@ -8,7 +8,9 @@ use thiserror::Error;
 
 /// The pod's runtime class is not in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("failed to get sandbox runtime: RuntimeClass {0:?} not found")]
+#[error(
+    "failed to get sandbox runtime: RuntimeClass {0:?} not found in runtimeClasses of the configuration"
+)]
 pub struct NoRuntimeClass(String);
 
 /// Why a pod gets no user namespace.

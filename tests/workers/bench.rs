@@ -20,7 +20,7 @@ use nodelet::{
     clock,
     cri::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, RuntimeClient, v1},
     desired::{Knowledge, SourceSnapshot},
-    event,
+    event::{self, EventLog},
     handler::Handlers,
     hostfiles::{HostFilePaths, HostFiles},
     image::{CredentialPaths, ImageSettings, Images, PullRecords, VerificationPolicy},
@@ -56,6 +56,10 @@ use tokio_util::sync::CancellationToken;
 /// The owner id of these workers.
 pub(super) const OWNER: &str = "0123456789abcdef0123456789abcdef";
 
+/// A runtime class that manifests may name, and that the configuration of the workers lacks, as it
+/// lacks some classes of an API server.
+pub(super) const UNKNOWN_CLASS: &str = "unknown";
+
 /// A mutating call, and the state files of its pod at that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -77,6 +81,7 @@ pub(super) struct Bench {
     cri: Cri,
     _fake: Fake,
     journal: Arc<Mutex<Vec<Entry>>>,
+    log: watch::Receiver<Arc<EventLog>>,
     source: watch::Sender<Arc<SourceSnapshot>>,
     _machine: watch::Sender<MachineState>,
     _node_ips: watch::Sender<Arc<[IpAddr]>>,
@@ -128,7 +133,7 @@ impl Bench {
         let (root, run) = (slot.dir().join("root"), slot.dir().join("run"));
         let (store, writer, loaded) = Store::open(&root, &run, Some(OWNER)).unwrap();
         tasks.spawn(writer.run());
-        let (events, aggregation, _) = event::channel();
+        let (events, aggregation, log) = event::channel();
         tasks.spawn(aggregation.run(stop.clone()));
         let endpoint = format!("unix://{}", proxy.socket().display());
         let runtime = RuntimeClient::new(&endpoint, None, Duration::from_secs(120)).unwrap();
@@ -185,6 +190,7 @@ impl Bench {
             cri,
             _fake: fake,
             journal,
+            log,
             source,
             _machine: machine,
             _node_ips: node_ips,
@@ -231,6 +237,15 @@ impl Bench {
         let mut entries = self.journal.lock().unwrap().clone();
         entries.retain(|entry| entry.call.method == method && entry.call.is_for(pod));
         entries
+    }
+
+    /// How often an event with this reason and a message that contains `part` was recorded.
+    pub(super) fn events(&self, reason: &str, part: &str) -> u32 {
+        let log = Arc::clone(&self.log.borrow());
+        let entries = log.entries.iter().map(|entry| (&entry.event, entry.count));
+        let said =
+            entries.filter(|(event, _)| event.reason == reason && event.message.contains(part));
+        said.map(|(_, count)| count).sum()
     }
 
     /// Names of the methods called for a pod, in order.
@@ -361,7 +376,8 @@ fn witness(dir: &Path, journal: Arc<Mutex<Vec<Entry>>>) -> impl Fn(&Call) + Send
 
 /// The pod of a manifest.
 pub(super) fn desired(pod: &Pod) -> DesiredPod {
-    let settings = manifest::Settings::default();
+    let runtime_classes = [(UNKNOWN_CLASS.to_owned(), String::new())].into();
+    let settings = manifest::Settings { runtime_classes, ..manifest::Settings::default() };
     let context = Context {
         node_name: NODE_NAME,
         source: SourceKind::File,

@@ -9,7 +9,7 @@ use crate::support::{
     manifest::{FOREVER, Pod},
     proxy::Call,
 };
-use bench::{Bench, Entry, desired};
+use bench::{Bench, Entry, UNKNOWN_CLASS, desired};
 use nodelet::{
     cri::v1,
     model::{HoldStop, PodView},
@@ -123,6 +123,22 @@ fn a_refused_pod_starts_when_the_node_gets_its_label() {
     });
     bench.label("disk", "ssd");
     bench.wait_running("web");
+}
+
+#[test]
+fn a_pod_of_an_unknown_runtime_class_waits_and_is_tried_again() {
+    let bench = Bench::start();
+    bench.wish(&[&Pod::running("web").set("runtimeClassName", UNKNOWN_CLASS)]);
+    let why = "RuntimeClass \"unknown\" not found in runtimeClasses of the configuration";
+    let count = || bench.events("FailedCreatePodSandBox", why);
+    bench.wait("a second try", count, |count| *count > 1);
+    bench.wait_view("the pod waits", "web", |view| {
+        let phase = |view: &PodView| view.status.phase.as_deref() == Some("Pending");
+        view.is_some_and(|view| {
+            phase(view) && view.waiting.as_deref().is_some_and(|waits| waits.contains(why))
+        })
+    });
+    assert_eq!(bench.order("web"), Vec::<String>::new());
 }
 
 /// A process of the test's own, which ends with it.
