@@ -5,7 +5,7 @@ use super::{
     memory::Stage, name::Cx, objects::volumes_ready,
 };
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
-use crate::podspec::is_host_network;
+use crate::podspec::{Unsupported, is_host_network, is_static, unsupported};
 
 /// The ready sandbox in which the pod's containers run, or the newest one when none runs yet.
 pub(crate) fn current<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
@@ -50,7 +50,7 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan.notice(message, event);
         return;
     }
-    if !volumes_ready(cx, plan) {
+    if !is_supported(cx, plan) || !volumes_ready(cx, plan) {
         return;
     }
     if [Stage::Sandbox, Stage::Prepare].into_iter().any(|stage| cx.held_back(stage, plan)) {
@@ -75,6 +75,19 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         attempt,
         replaces,
     }));
+}
+
+/// True when the agent has every feature that the pod needs. A static pod without support was
+/// rejected with its manifest. A pod of the API server waits, and an event says for what.
+fn is_supported(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    if is_static(cx.pod) {
+        return true;
+    }
+    let Some(Unsupported { reason, message }) = unsupported(cx.pod) else { return true };
+    plan.block(&message);
+    let event = cx.event(None, EventKind::Warning, reason, message.clone());
+    plan.notice(message, event);
+    false
 }
 
 /// Stops the containers of the pod and the sandbox that is to be replaced. Returns false when the

@@ -12,5 +12,6 @@ mod rollback;
 mod scenarios;
 mod shutdown;
 mod tables;
+mod unsupported;
 mod update;
 mod world;

@@ -26,6 +26,7 @@ mod resources;
 mod runtime_class;
 mod swap;
 mod sysctl;
+mod unsupported;
 mod user_namespace;
 
 pub use after::{after, is_job};
@@ -67,6 +68,7 @@ pub use swap::swap_limit;
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };
+pub use unsupported::{Unsupported, unsupported};
 pub use user_namespace::{IDS_PER_POD, IdRange, IdSpace, IdSpaceError, has_user_namespace};
 
 #[cfg(test)]

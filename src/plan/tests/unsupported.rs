@@ -1,0 +1,44 @@
+//! Pods of the API server that use features which the agent lacks.
+
+use super::world::{World, container, desired};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MISSING: &str = "MountVolume.SetUp failed for volume \"data\" : persistentVolumeClaim volumes are not supported by this node";
+
+/// A pod that mounts a persistent volume claim.
+fn claims() -> Value {
+    let mut web = container("web");
+    web["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}});
+    json!({"restartPolicy": "Never", "containers": [web], "volumes": [volume]})
+}
+
+#[test]
+fn a_pod_with_an_unsupported_feature_stays_pending() {
+    let mut world = World::of(&claims());
+    world.run();
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+    assert_eq!(world.plan.blocked.as_deref(), Some(MISSING));
+    let trace = world.take_trace();
+    assert_eq!(trace.matches(&format!("event FailedMount {MISSING}")).count(), 1, "{trace}");
+    for _ in 0..3 {
+        world.advance(600);
+        world.run();
+    }
+    let trace = world.take_trace();
+    assert!(!trace.contains("event"), "the event is recorded once: {trace}");
+    assert!(world.truth.sandboxes.is_empty(), "nothing is made for the pod");
+    let phase = world.status.as_ref().and_then(|status| status.phase.as_deref());
+    assert_eq!(phase, Some("Pending"));
+}
+
+#[test]
+fn static_pods_are_not_checked_again() {
+    let mut pod = desired("a", &claims());
+    let source = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
+    Arc::make_mut(&mut pod.pod).metadata.annotations = Some(source.into());
+    let mut world = World::new(pod);
+    world.run();
+    assert!(!world.take_trace().contains("not supported by this node"));
+}
