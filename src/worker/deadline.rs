@@ -16,12 +16,12 @@ pub(super) struct Deadline {
 
 impl Deadline {
     pub(super) fn of(action: &Action) -> Self {
-        let granted = match action {
-            Action::KillPod(kill) if kill.purpose == KillPurpose::Terminal => {
-                kill.containers().map(|container| container.grace_seconds).max()
-            }
-            _ => None,
-        };
+        let mut granted = None;
+        if let Action::KillPod(kill) = action
+            && kill.purpose == KillPurpose::Terminal
+        {
+            granted = kill.containers().map(|container| container.grace_seconds).max();
+        }
         Self { granted, at: None }
     }
 

@@ -380,10 +380,7 @@ impl Worker {
                         }
                     }
                 }
-                () = deadline.passed() => {
-                    let pod = self.records.pod_for(&uid, &input);
-                    pod.iter().for_each(|pod| self.host.kill_at_once(&self.key, pod));
-                }
+                () = deadline.passed() => self.kill_processes(&uid, &input),
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
                 }
@@ -471,10 +468,14 @@ impl Worker {
         // All agents that run a uid share its cgroup. So a pod of another agent would be killed,
         // too; the runtime knows the owner of each container.
         let occupancy = Occupancy::new(&input.observed, &self.host.settings.owner);
-        if occupancy.foreign_use(&held.uid).is_some() {
-            return;
+        if occupancy.foreign_use(&held.uid).is_none() {
+            self.kill_processes(&held.uid, input);
         }
-        if let Some(pod) = self.records.pod_for(&held.uid, input) {
+    }
+
+    /// Kills every process of an incarnation, without the runtime.
+    fn kill_processes(&self, uid: &PodUid, input: &Input) {
+        if let Some(pod) = self.records.pod_for(uid, input) {
             self.host.kill_at_once(&self.key, &pod);
         }
     }

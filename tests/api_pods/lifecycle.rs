@@ -192,7 +192,8 @@ fn controllers_get_what_they_ask_for() {
     let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force", "--timeout=60s"];
     node.plane.kubectl_text(&drain);
     let pods = node.admin().get(PODS)["items"].as_array().unwrap().clone();
-    let bound: Vec<&Value> = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).collect();
+    let bound: Vec<&Value> =
+        pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).collect();
     assert!(bound.iter().all(|pod| pod["metadata"]["labels"]["app"] != "web"), "{bound:#?}");
     node.finish();
 }
