@@ -11,6 +11,7 @@ use super::{
     },
     upstream,
 };
+use hyper::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ impl Node {
     /// Deletes a pod with the grace period of its specification.
     #[track_caller]
     pub fn delete(&self, name: &str) {
-        self.admin().delete(&format!("{PODS}/{name}")).unwrap().ok();
+        self.admin().send(Method::DELETE, &format!("{PODS}/{name}"), None).unwrap().ok();
     }
 
     /// What a command prints in a container of a pod, through the API server.
