@@ -1,7 +1,7 @@
 //! Pods from their binding to the end of their objects.
 
 use super::{
-    node::{Node, PODS, WAITS, shell},
+    node::{Node, PODS, WAITS, plain},
     support::agent::NODE_NAME,
 };
 use serde_json::{Value, json};
@@ -196,11 +196,4 @@ fn controllers_get_what_they_ask_for() {
         pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).collect();
     assert!(bound.iter().all(|pod| pod["metadata"]["labels"]["app"] != "web"), "{bound:#?}");
     node.finish();
-}
-
-/// As [`shell`], without a token.
-fn plain(name: &str, script: &str) -> Value {
-    let mut pod = shell(name, script);
-    pod["spec"]["automountServiceAccountToken"] = json!(false);
-    pod
 }

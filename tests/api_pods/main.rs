@@ -16,5 +16,6 @@ mod support;
 #[path = "../upstream/mod.rs"]
 mod upstream;
 
+mod failures;
 mod lifecycle;
 mod node;

@@ -1,7 +1,7 @@
 //! A node that runs what the scheduler binds to it.
 
 use super::{
-    controlplane::{ControlPlane, Options, client::Client},
+    controlplane::{ControlPlane, Options, client::Client, link::Link},
     support::{
         agent::{NODE_NAME, Settings},
         images::BUSYBOX,
@@ -24,20 +24,28 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub struct Node {
     pub world: World,
     pub plane: ControlPlane,
+    /// The way from the agent to the API server.
+    pub link: Link,
 }
 
 impl Node {
     /// A node that runs, in a cluster with all its controllers; `None` when the test must be
     /// skipped.
     pub fn start() -> Option<Self> {
-        let node = Self::prepare("")?;
+        Self::start_with("", &[])
+    }
+
+    /// As [`Self::start`], with more lines of the KubeletConfiguration and more flags of
+    /// kube-controller-manager.
+    pub fn start_with(lines: &str, controllers: &[&str]) -> Option<Self> {
+        let node = Self::prepare(lines, controllers)?;
         node.world.agent.start();
         node.wait_ready();
         Some(node)
     }
 
-    /// As [`Self::start`], with more lines of the KubeletConfiguration, and not started yet.
-    pub fn prepare(lines: &str) -> Option<Self> {
+    /// As [`Self::start_with`], but the agent does not run yet.
+    pub fn prepare(lines: &str, controllers: &[&str]) -> Option<Self> {
         if skip_without_containerd() {
             return None;
         }
@@ -51,13 +59,14 @@ impl Node {
         let mut settings = Settings::for_kind(Kind::Real).kubelet(&lines);
         settings.nodelet.push_str("apiPods: true\n");
         let world = World::prepare(Kind::Real, &settings);
-        let options = Options::default().controller_manager(&[]).scheduler();
+        let options = Options::default().controller_manager(controllers).scheduler();
         let plane = ControlPlane::start(&world.slot, &programs, &options);
-        world.agent.join(&plane.node_kubeconfig(NODE_NAME, plane.address()));
+        let link = Link::start(&world.slot, &plane, 0);
+        world.agent.join(&plane.node_kubeconfig(NODE_NAME, link.address()));
         let clients = world.slot.dir().join("clients.crt");
         std::fs::write(&clients, plane.authority().pem()).unwrap();
         world.agent.add_flag(format!("--client-ca-file={}", clients.display()));
-        Some(Self { world, plane })
+        Some(Self { world, plane, link })
     }
 
     pub fn admin(&self) -> &Client {
@@ -171,6 +180,13 @@ pub fn condition<'a>(object: &'a Value, of: &str) -> Option<&'a Value> {
 
 pub fn is_ready(pod: &Value) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition["status"] == "True")
+}
+
+/// As [`shell`], without a token.
+pub fn plain(name: &str, script: &str) -> Value {
+    let mut pod = shell(name, script);
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod
 }
 
 /// A pod with one container that runs a shell command.

@@ -1,0 +1,158 @@
+//! What may fail in the life of a pod: the agent, the way to the API server, the runtime.
+
+use super::{
+    controlplane::link,
+    node::{Node, PODS, WAITS, condition, is_ready, plain},
+    support::{
+        agent::NODE_NAME,
+        proxy::{Call, Moment},
+    },
+};
+use serde_json::{Value, json};
+
+/// The whole life of a pod: it runs, its container crashes once, it is deleted.
+fn live(node: &Node, name: &str) {
+    let script = "trap 'exit 0' TERM; [ -e /data/crashed ] || { touch /data/crashed; exit 1; }; while true; do sleep 1 & wait $!; done";
+    let mut pod = plain(name, script);
+    pod["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "data", "mountPath": "/data" }]);
+    node.create(&pod);
+    node.wait_pod(name, "runs after its crash", |pod| {
+        is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"].as_i64() > Some(0)
+    });
+    node.delete(name);
+    node.wait_pod_gone(name);
+}
+
+#[test]
+fn killed_around_every_mutating_call_of_a_life() {
+    let Some(node) = Node::start() else { return };
+    live(&node, "recorded");
+    let calls = node.world.proxy.mutating_calls();
+    let of_pod: Vec<&Call> = calls.iter().filter(|call| call.is_for("recorded")).collect();
+    assert!(of_pod.len() >= 9, "{of_pod:#?}");
+    node.world.agent.revive_when_dead(true);
+    for n in 0..of_pod.len() {
+        let moment = if n % 2 == 0 { Moment::Before } else { Moment::After };
+        node.world.proxy.forget_calls();
+        node.world.proxy.at_mutating_call(n, moment, node.world.agent.killer());
+        live(&node, &format!("at{n}"));
+        node.world.proxy.lift_all();
+        node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+    }
+    node.world.agent.revive_when_dead(false);
+    node.finish();
+}
+
+#[test]
+fn killed_around_every_write_about_a_pod() {
+    let Some(node) = Node::start() else { return };
+    let http = &node.link.http;
+    live(&node, "recorded");
+    let path = format!("{PODS}/recorded");
+    let requests = http.requests();
+    let writes: Vec<&str> = requests
+        .iter()
+        .filter(|request| request.path.starts_with(&path) && request.verb != "WATCH")
+        .map(|request| request.verb.as_str())
+        .collect();
+    assert!(writes.contains(&"PATCH") && writes.last() == Some(&"DELETE"), "{writes:?}");
+    node.world.agent.revive_when_dead(true);
+    for (n, moment) in [link::Moment::Before, link::Moment::After].into_iter().enumerate() {
+        for verb in ["PATCH", "DELETE"] {
+            let name = format!("{}{n}", verb.to_lowercase());
+            let path = format!("{PODS}/{name}");
+            http.on(verb, &path).run(moment, node.world.agent.killer());
+            live(&node, &name);
+            http.lift_all();
+            node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+        }
+    }
+    node.world.agent.revive_when_dead(false);
+    node.finish();
+}
+
+#[test]
+fn pods_run_on_while_the_api_server_is_away() {
+    let Some(node) = Node::start() else { return };
+    node.create(&plain("web", WAITS));
+    node.create(&plain("goes", WAITS));
+    let before = node.wait_pod_ready("web");
+    node.wait_pod_ready("goes");
+    node.link.tcp.refuse(true);
+    node.link.tcp.cut();
+    let container = |name: &str| {
+        let all = node.world.cri.containers();
+        let running = all.into_iter().filter(|one| {
+            one.state() == nodelet::cri::v1::ContainerState::ContainerRunning
+                && one.labels.get("io.kubernetes.pod.name").is_some_and(|pod| pod == name)
+        });
+        running.map(|one| one.id).collect::<Vec<_>>()
+    };
+    let first = container("web");
+    node.world.kill_container(&first[0]);
+    let restarted = |before: &[String], now: &[String]| now.len() == 1 && now != before;
+    node.wait("it is restarted", || container("web"), |now| restarted(&first, now));
+    // The next agent knows the pod from its record alone.
+    node.world.agent.kill();
+    node.world.agent.start();
+    node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+    let second = container("web");
+    node.world.kill_container(&second[0]);
+    node.wait("it is restarted", || container("web"), |now| restarted(&second, now));
+    assert_eq!(node.world.cri.sandboxes().len(), 2);
+    node.delete("goes");
+    node.link.heal();
+    let after = node.wait_pod("web", "is shown with its restarts", |pod| {
+        is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 2
+    });
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
+    node.wait_pod_gone("goes");
+    node.finish();
+}
+
+/// The controllers give up on a node soon.
+const HASTY: [&str; 2] = ["--node-monitor-grace-period=6s", "--node-monitor-period=1s"];
+
+#[test]
+fn pods_outlive_an_agent_that_is_away_for_a_short_time() {
+    let Some(node) = Node::start_with("nodeStatusUpdateFrequency: 1s", &HASTY) else { return };
+    node.create(&plain("web", WAITS));
+    let before = node.wait_pod_ready("web");
+    node.world.agent.kill();
+    let gives_up = || node.admin().get(&format!("/api/v1/nodes/{NODE_NAME}"));
+    let unknown = |found: &Value| {
+        condition(found, "Ready").is_some_and(|condition| condition["status"] == "Unknown")
+    };
+    node.wait("the node is not Ready", gives_up, unknown);
+    node.wait_pod("web", "is not Ready", |pod| !is_ready(pod));
+    node.world.agent.start();
+    node.wait_ready();
+    let after = node.wait_pod_ready("web");
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    assert_eq!(id(&after), id(&before));
+    node.finish();
+}
+
+#[test]
+fn pods_that_were_evicted_while_the_agent_was_away_end() {
+    let Some(node) = Node::start() else { return };
+    let mut web = plain("web", WAITS);
+    web["spec"]["tolerations"] = json!([
+        {"key": "unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
+    ]);
+    node.create(&web);
+    node.wait_pod_ready("web");
+    node.world.agent.kill();
+    // Kubernetes taints no node of a cluster of which all nodes are away.
+    node.plane.kubectl_text(&["taint", "nodes", NODE_NAME, "unreachable=:NoExecute"]);
+    let deleted = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_string();
+    node.wait_pod("web", "is deleted", deleted);
+    assert_eq!(node.world.cri.sandboxes().len(), 1, "it runs on");
+    node.plane.kubectl_text(&["taint", "nodes", NODE_NAME, "unreachable-"]);
+    node.world.agent.start();
+    node.wait_pod_gone("web");
+    node.finish();
+}
