@@ -154,7 +154,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// A container of the specification by its name, init containers included.
+/// A regular or init container by its name. [`super::any_container_of`] also finds ephemeral ones.
 #[must_use]
 pub fn container_of<'a>(pod: &'a k8s::Pod, name: &str) -> Option<&'a k8s::Container> {
     let spec = pod.spec.as_ref()?;

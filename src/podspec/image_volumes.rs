@@ -102,8 +102,10 @@ pub fn needed_images<'a>(
 /// Every image that a pod names: those of its containers and those of its volumes.
 pub fn all_images(pod: &k8s::Pod) -> impl Iterator<Item = &str> {
     let of_containers = pod.spec.iter().flat_map(|spec| {
-        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-        containers.filter_map(|container| container.image.as_deref())
+        let declared = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let ephemeral = spec.ephemeral_containers.iter().flatten();
+        let images = declared.map(|container| &container.image);
+        images.chain(ephemeral.map(|container| &container.image)).flatten().map(String::as_str)
     });
     let of_volumes = pod.spec.iter().flat_map(|spec| {
         let volumes = spec.volumes.iter().flatten();
@@ -195,6 +197,7 @@ mod tests {
                         { "name": "disk", "mountPath": "/disk", "subPath": "x" },
                     ],
                 }],
+                "ephemeralContainers": [{ "name": "debug", "image": "r/debug:1" }],
             },
         }))
         .unwrap()
@@ -211,7 +214,7 @@ mod tests {
             needed_images(&pod, web).map(|n| (n.image, n.always_pulled())).collect();
         assert_eq!(needed, [("r/models:1", false), ("r/site", false), ("r/web:latest", true)]);
         let all: Vec<_> = all_images(&pod).collect();
-        assert_eq!(all, ["r/web:latest", "r/models:1", "r/unused:1", "r/site"]);
+        assert_eq!(all, ["r/web:latest", "r/debug:1", "r/models:1", "r/unused:1", "r/site"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod after;
 mod cgroup;
 mod env;
+mod ephemeral;
 mod expand;
 mod files;
 mod hash;
@@ -38,6 +39,9 @@ pub use cgroup::{
 pub use env::{
     EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,
     check_expansion, expand_command, expand_sub_path, probe_command,
+};
+pub use ephemeral::{
+    all_containers, any_container_of, as_container, ephemeral_containers, image_of,
 };
 pub use expand::{expand, expanded_len};
 pub use files::{

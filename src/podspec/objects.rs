@@ -1,6 +1,6 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
-use super::{EnvError, files::ObjectFiles};
+use super::{EnvError, as_container, files::ObjectFiles};
 use crate::model::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, k8s};
 use std::fmt;
 
@@ -44,6 +44,10 @@ pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
     }
     for (index, container) in spec.containers.iter().enumerate() {
         refs.of_container(container, format_args!("spec.containers[{index}]"));
+    }
+    for (index, ephemeral) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        let path = format_args!("spec.ephemeralContainers[{index}]");
+        refs.of_container(&as_container(ephemeral), path);
     }
     refs.found
 }

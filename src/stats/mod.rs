@@ -22,8 +22,9 @@ use crate::{
     cri::RuntimeClient,
     model::{
         CgroupStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now, PodStats,
-        PodView, PodViews, Signal, Space, Stats, StatsDepth, k8s,
+        PodView, PodViews, Signal, Space, Stats, StatsDepth,
     },
+    podspec::image_of,
     signals::{self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces},
 };
 use jiff::Timestamp;
@@ -275,11 +276,6 @@ fn pod_stats(
         volumes: Vec::new(),
         ephemeral_storage: None,
     }
-}
-
-fn image_of<'a>(spec: &'a k8s::PodSpec, container: &str) -> Option<&'a str> {
-    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-    all.find(|one| one.name == container)?.image.as_deref()
 }
 
 /// Fills in what a survey has found of a pod.

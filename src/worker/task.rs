@@ -18,6 +18,7 @@ use crate::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
     },
+    podspec,
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -553,9 +554,7 @@ fn as_json(memory: &PodMemory) -> Box<[u8]> {
 /// The image of the container that a start is about.
 fn image_of(pod: Option<&k8s::Pod>, action: &Action) -> Option<String> {
     let Action::StartContainer(start) = action else { return None };
-    let spec = pod?.spec.as_ref()?;
-    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-    all.find(|container| container.name == *start.name)?.image.clone()
+    podspec::image_of(pod?.spec.as_ref()?, &start.name).map(ToOwned::to_owned)
 }
 
 /// Whether both hold the same statuses; each is made once and shared.
