@@ -64,6 +64,9 @@ pub struct StartContainer {
     /// worker takes the highest number in the container's log directory plus 1, or 0.
     pub restart_count: Option<u32>,
     pub pull: Pull,
+    /// The running container whose process id namespace an ephemeral container shares. `None`: the
+    /// settings of the pod apply.
+    pub target: Option<ContainerId>,
     /// The dead instance that this start replaces. Its end counts for the back-off.
     pub restart_of: Option<ContainerId>,
 }
@@ -92,6 +95,8 @@ pub enum ContainerKind {
     Sidecar,
     /// In `containers`.
     Regular,
+    /// In `ephemeralContainers`; it is started once.
+    Ephemeral,
 }
 
 impl ContainerKind {
@@ -101,6 +106,7 @@ impl ContainerKind {
         match self {
             Self::Init | Self::Sidecar => format!("spec.initContainers{{{name}}}"),
             Self::Regular => format!("spec.containers{{{name}}}"),
+            Self::Ephemeral => format!("spec.ephemeralContainers{{{name}}}"),
         }
     }
 }
@@ -160,7 +166,7 @@ pub struct KillPod {
     /// Why the pod is stopped. It decides what is saved before the first call.
     pub purpose: KillPurpose,
     /// Containers of a group stop at the same time, and a group begins when the one before it has
-    /// ended. The first group holds the regular and init containers. Each sidecar is a group of its
+    /// ended. The first group holds the regular, init and ephemeral containers. Each sidecar is a group of its
     /// own, in reverse order of declaration. The time that earlier groups took is subtracted from
     /// the `grace_seconds` of later groups, down to [`MIN_STOP_SECONDS`].
     pub groups: Vec<Vec<KillContainer>>,
@@ -238,9 +244,9 @@ impl Action {
         }
     }
 
-    /// True when the rest of the plan is dropped if this action fails. When a regular container or
-    /// a sidecar does not start or can't be resized, the others are still started, as in the
-    /// kubelet.
+    /// True when the rest of the plan is dropped if this action fails. When a container other than
+    /// an init container does not start or can't be resized, the others are still started, as in
+    /// the kubelet.
     #[must_use]
     pub fn failure_ends_pass(&self) -> bool {
         match self {

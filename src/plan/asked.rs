@@ -32,6 +32,8 @@ pub enum NoRestart {
     NoSuchContainer { name: String, known: Vec<String> },
     #[error("{name} is an init container, and those run once before the other containers")]
     InitContainer { name: String },
+    #[error("{name} is an ephemeral container, and those are started only once")]
+    EphemeralContainer { name: String },
     /// The restart policy lets none of the containers start again.
     #[error(
         "{} has ended for good under its restart policy; to run it again, remove the manifest, \
@@ -57,6 +59,9 @@ pub fn select_restarts(view: &PodView, container: Option<&str>) -> Result<Restar
             Some(found) => vec![*found],
             None if spec.init_containers.iter().flatten().any(|one| one.name == name) => {
                 return Err(NoRestart::InitContainer { name: name.to_owned() });
+            }
+            None if spec.ephemeral_containers.iter().flatten().any(|one| one.name == name) => {
+                return Err(NoRestart::EphemeralContainer { name: name.to_owned() });
             }
             None => {
                 let known = all.iter().map(|one| one.name.clone()).collect();

@@ -9,7 +9,7 @@ use crate::model::{
     ContainerState, Event, EventKind, EventTarget, HoldStop, Now, ObservedContainer, PodKey,
     PodUid, k8s,
 };
-use crate::podspec::is_sidecar;
+use crate::podspec::{ephemeral_containers, is_sidecar};
 use std::time::Duration;
 
 /// The grace period, in seconds, of a pod whose spec is not known: the default of the API.
@@ -40,8 +40,13 @@ pub(crate) fn kind_of(pod: Option<&k8s::Pod>, name: &str) -> ContainerKind {
     match init.into_iter().flatten().find(|container| container.name == name) {
         Some(container) if is_sidecar(container) => ContainerKind::Sidecar,
         Some(_) => ContainerKind::Init,
+        None if is_ephemeral(pod, name) => ContainerKind::Ephemeral,
         None => ContainerKind::Regular,
     }
+}
+
+fn is_ephemeral(pod: Option<&k8s::Pod>, name: &str) -> bool {
+    pod.is_some_and(|pod| ephemeral_containers(pod).iter().any(|one| one.name == name))
 }
 
 /// How the containers of one incarnation are stopped.
@@ -90,8 +95,8 @@ impl Stop<'_> {
         }
     }
 
-    /// All containers that may run. Regular and init containers are the first group; the sidecars
-    /// follow in reverse order of declaration.
+    /// All containers that may run. Regular, init and ephemeral containers are the first group; the
+    /// sidecars follow in reverse order of declaration.
     pub(crate) fn groups(&self, containers: &[&ObservedContainer]) -> Vec<Vec<KillContainer>> {
         let alive = || containers.iter().filter(|container| is_alive(container));
         let first: Vec<_> = alive()

@@ -21,6 +21,7 @@ mod action;
 mod asked;
 mod backoff;
 mod end;
+mod ephemeral;
 mod gc;
 mod init;
 mod kill;

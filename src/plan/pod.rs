@@ -5,6 +5,7 @@ use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveContainer, RemoveSandbox, Restart, Terminal,
     asked::plan_asked,
     end::{OrderedEnd, plan_ended},
+    ephemeral::plan_ephemeral,
     gc::plan_gc,
     init::plan_init,
     memory::{Leftover, Stage},
@@ -53,6 +54,7 @@ pub(crate) fn plan_pod(cx: &Cx<'_>, plan: &mut PodPlan) {
     };
     if !plan_restart_all(cx, sandbox, plan) && !plan_asked(cx, plan) {
         plan_volumes(cx, plan);
+        plan_ephemeral(cx, sandbox, plan);
         plan_resize(cx, sandbox, plan);
         if plan_init(cx, sandbox, plan) {
             plan_regular(cx, sandbox, plan);

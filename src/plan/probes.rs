@@ -31,7 +31,7 @@ pub(crate) fn kill_unhealthy(
     let restarts = container_policy(cx, container) != "Never";
     let name = &container.name;
     let message = match kind_of(Some(cx.pod), name) {
-        ContainerKind::Regular => {
+        ContainerKind::Regular | ContainerKind::Ephemeral => {
             let then = if restarts { ", will be restarted" } else { "" };
             format!("Container {name} failed {} probe{then}", failed.name())
         }

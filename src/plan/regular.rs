@@ -10,6 +10,7 @@ use super::{
     restart::{Verdict, is_changed, plan_start, verdict},
 };
 use crate::model::{ContainerState, ObservedSandbox};
+use crate::podspec::ephemeral_containers;
 
 /// Starts, restarts and replaces the regular containers of an initialised pod.
 pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -52,7 +53,10 @@ pub(crate) fn plan_regular(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Po
 /// that it reported as failed.
 fn plan_unlisted(cx: &Cx<'_>, plan: &mut PodPlan) {
     let stop = cx.stop(Restart::ByPolicy);
-    let listed = |name: &str| cx.init.iter().chain(cx.regular).any(|c| c.name == name);
+    let listed = |name: &str| {
+        cx.init.iter().chain(cx.regular).any(|c| c.name == name)
+            || ephemeral_containers(cx.pod).iter().any(|c| c.name == name)
+    };
     for container in cx.own.containers.iter().filter(|c| is_alive(c)) {
         let name = &container.name;
         let message = match cx.own.newest(name) {

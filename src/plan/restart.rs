@@ -3,6 +3,7 @@
 use super::{
     Action, ContainerKind, KillPod, KillPurpose, PodPlan, Pull, Restart, StartContainer,
     backoff::{Crash, ImageBackOff, ImageTurn},
+    ephemeral::target_id,
     kill::{Stop, kind_of, remove},
     memory::Stage,
     name::Cx,
@@ -163,6 +164,7 @@ pub(crate) fn plan_start(
         created,
         restart_count,
         pull,
+        target: target_id(cx, &container.name, sandbox),
         restart_of: restart_of.cloned(),
     }));
 }
@@ -290,7 +292,8 @@ fn show_back_off(
 }
 
 /// Carries out `RestartAllContainers`: stops and removes all containers, the one whose end asked
-/// for it last. So an interrupted restart is found and finished. Returns true while it goes on.
+/// for it last. So an interrupted restart is found and finished. Ephemeral containers are stopped
+/// and not removed, because they do not start again. Returns true while it goes on.
 pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     let source = cx.init.iter().chain(cx.regular).find_map(|container| {
         let instance = cx.own.newest_in(&container.name, sandbox)?;
@@ -314,7 +317,10 @@ pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mu
         groups: stop.groups(&cx.own.containers),
         sandboxes: Vec::new(),
     }));
-    let others = cx.own.containers.iter().copied().filter(|c| c.id != source.id);
+    let is_ephemeral =
+        |c: &ObservedContainer| kind_of(Some(cx.pod), &c.name) == ContainerKind::Ephemeral;
+    let others =
+        cx.own.containers.iter().copied().filter(|c| c.id != source.id && !is_ephemeral(c));
     plan.actions.extend(others.chain([source]).map(|container| remove(container, true)));
     for container in cx.init.iter().chain(cx.regular) {
         let message = "A restart rule restarts all containers of the pod".to_owned();

@@ -1,5 +1,6 @@
 mod asked;
 mod dead;
+mod ephemeral;
 mod hold;
 mod objects;
 mod occupancy;

@@ -358,6 +358,8 @@ fn next_image(wished: &Arc<DesiredPod>, memory: &PodMemory, now: Now) -> Images 
     }
 }
 
+/// The containers of a revision. Ephemeral containers are left out: they are no part of the
+/// manifest, and one that is added to a pod starts beside the others.
 fn containers(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Container> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();

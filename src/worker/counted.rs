@@ -4,7 +4,7 @@ use crate::{
     clock,
     metrics::metrics,
     model::{ContainerId, ContainerState, Event, ObservedContainer, ObservedPod, PodUid, k8s},
-    plan::{Action, ContainerKind, Failure, NODE_SHUTDOWN, Outcome, PodOrders, Step},
+    plan::{Action, ContainerKind, Failure, NODE_SHUTDOWN, Outcome, PodOrders, Step, kind_of},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -139,10 +139,7 @@ fn is_alive(state: &ContainerState) -> bool {
 
 /// Counts the end of a container of `pod`.
 pub(super) fn count_end(end: &End<'_>, pod: &k8s::Pod) {
-    let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref());
-    let mut init = init.unwrap_or_default().iter();
-    let is_init = init.any(|container| *container.name == *end.container.name);
-    let container_type = if is_init { "init_container" } else { "container" };
+    let container_type = container_type(kind_of(Some(pod), &end.container.name));
     metrics().pods.container_ended(container_type, end.exit_code, end.reason);
 }
 
@@ -178,14 +175,20 @@ pub(super) fn operation_type(actions: &[Action]) -> &'static str {
     }
 }
 
+/// The kind of a container in the labels of the kubelet's metrics.
+fn container_type(kind: ContainerKind) -> &'static str {
+    match kind {
+        ContainerKind::Init | ContainerKind::Sidecar => "init_container",
+        ContainerKind::Regular => "container",
+        ContainerKind::Ephemeral => "ephemeral_container",
+    }
+}
+
 /// Counts an action that was executed.
 pub(super) fn count(started: Option<ContainerKind>, outcome: &Outcome) {
     let failure = if let Outcome::Failed(failure) = outcome { Some(failure) } else { None };
     if let Some(kind) = started {
-        let container_type = match kind {
-            ContainerKind::Init | ContainerKind::Sidecar => "init_container",
-            ContainerKind::Regular => "container",
-        };
+        let container_type = container_type(kind);
         metrics().started_containers.with_label_values(&[container_type]).inc();
         if let Some(Failure { reason, .. }) = failure {
             let labels = [reason.as_str(), container_type];

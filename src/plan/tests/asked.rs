@@ -216,6 +216,7 @@ fn view(policy: &str, ended: bool, states: &[(&str, Value)]) -> PodView {
         "restartPolicy": policy,
         "initContainers": [container("setup"), sidecar("proxy")],
         "containers": [container("web"), container("api")],
+        "ephemeralContainers": [container("debug")],
     });
     let pod: k8s::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
     let state = |state: &Value| match state.as_str() {
@@ -295,6 +296,7 @@ fn what_cannot_be_restarted_is_refused_with_its_reason() {
     for (container, part) in [
         (None, "none of its containers has started yet"),
         (Some("setup"), "is an init container"),
+        (Some("debug"), "is an ephemeral container"),
         (Some("wbe"), "has no container wbe; there are proxy, web, api"),
     ] {
         let error = select_restarts(&view, container).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! Whatever happens, the planner converges, and no invariant of the model world breaks (they are
 //! asserted there after each action: one live sandbox, no incarnation beside another, no container
-//! twice, no start before its back-off is over).
+//! twice, no ephemeral container again, no start before its back-off is over).
 
 use super::world::{Fault, Program, Want, World, container, desired};
 use crate::model::SandboxState;
@@ -25,7 +25,7 @@ enum Happening {
     NetworkComes,
 }
 
-const NAMES: [&str; 6] = ["i0", "i1", "i2", "c0", "c1", "c2"];
+const NAMES: [&str; 7] = ["i0", "i1", "i2", "c0", "c1", "c2", "e0"];
 const UIDS: [&str; 3] = ["a", "b", "c"];
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -65,7 +65,9 @@ fn spec() -> impl Strategy<Value = Value> {
     let policy = prop::sample::select(vec!["Always", "OnFailure", "Never"]);
     let init = prop::collection::vec(any::<bool>(), 0..=3);
     let rules = prop::option::of(prop::sample::select(vec!["Restart", "RestartAllContainers"]));
-    (policy, init, 1_usize..=3, rules).prop_map(|(policy, init, regular, rule)| {
+    let ephemeral = any::<bool>();
+    let all = (policy, init, 1_usize..=3, rules, ephemeral);
+    all.prop_map(|(policy, init, regular, rule, ephemeral)| {
         let init: Vec<Value> = init
             .into_iter()
             .zip(NAMES)
@@ -84,7 +86,12 @@ fn spec() -> impl Strategy<Value = Value> {
             containers[0]["restartPolicyRules"] =
                 json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
         }
-        json!({"restartPolicy": policy, "initContainers": init, "containers": containers})
+        let mut spec =
+            json!({"restartPolicy": policy, "initContainers": init, "containers": containers});
+        if ephemeral {
+            spec["ephemeralContainers"] = json!([container("e0")]);
+        }
+        spec
     })
 }
 

@@ -12,7 +12,7 @@ use crate::{
         Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Pull, Resize, Restart,
         StartContainer, Step, Taken, Wish, plan_name,
     },
-    podspec::{container_amounts, container_hash, needed_images},
+    podspec::{any_container_of, container_amounts, container_hash, needed_images},
     status::{
         StatusContext, StatusInput, display_status, held_status, pod_status, ready_column, restarts,
     },
@@ -117,6 +117,8 @@ pub(super) struct World {
     /// the next.
     loops: BTreeMap<(PodUid, Box<str>), (ContainerId, Duration, Duration)>,
     ends: BTreeMap<ContainerId, (Duration, i32)>,
+    /// The ephemeral containers that have run in an incarnation that is not removed.
+    ran_once: BTreeSet<(PodUid, Box<str>)>,
     next_id: u32,
     trace: Vec<String>,
 }
@@ -190,6 +192,7 @@ impl World {
             finished: BTreeMap::new(),
             loops: BTreeMap::new(),
             ends: BTreeMap::new(),
+            ran_once: BTreeSet::new(),
             next_id: 0,
             trace: Vec::new(),
         }
@@ -574,6 +577,9 @@ impl World {
                         self.truth.containers.iter().any(|c| c.id == id && c.state.is_running());
                     assert!(!alive, "{id} is removed while it runs:{}", self.take_trace());
                     self.truth.containers.retain(|c| c.id != id);
+                    if self.is_retiring(&uid) {
+                        self.ran_once.remove(&(uid.clone(), remove.name.clone()));
+                    }
                     Outcome::ContainerRemoved { uid, id }
                 }
             }
@@ -598,6 +604,12 @@ impl World {
         };
         self.check(action);
         outcome
+    }
+
+    /// True when the incarnation is removed: what runs under its uid later begins anew.
+    fn is_retiring(&self, uid: &PodUid) -> bool {
+        let wanted = matches!(&self.want, Want::Run(pod) if pod.uid == *uid);
+        !wanted || self.records.get(uid).is_some_and(|record| record.kill.is_some())
     }
 
     fn resize(&mut self, resize: &Resize) -> Outcome {
@@ -631,14 +643,15 @@ impl World {
         let Want::Run(pod) = &self.want else { panic!("prepares what nobody wants") };
         assert_eq!(pod.uid, *uid);
         let started_at = Some(self.now.wall);
-        self.records.entry(uid.clone()).or_insert_with(|| Incarnation {
+        let record = self.records.entry(uid.clone()).or_insert_with(|| Incarnation {
             uid: uid.clone(),
-            pod: Some(Arc::clone(&pod.pod)),
+            pod: None,
             started_at,
             kill: None,
             terminal: None,
             interrupted: Vec::new(),
         });
+        record.pod = Some(Arc::clone(&pod.pod));
         if self.fails(&[Fault::Prepare]).is_some() {
             return Self::failed(uid, Step::Prepare, "FailedMount", "no such device");
         }
@@ -718,9 +731,7 @@ impl World {
     fn start(&mut self, start: &StartContainer) -> Outcome {
         self.check_back_off(start);
         let Want::Run(pod) = &self.want else { panic!("starts what nobody wants") };
-        let spec = pod.pod.spec.as_ref().unwrap();
-        let all = spec.init_containers.iter().flatten().chain(&spec.containers);
-        let container = all.into_iter().find(|c| *c.name == *start.name).unwrap().clone();
+        let container = any_container_of(&pod.pod, &start.name).unwrap().into_owned();
         let made_with = container_amounts(&pod.pod, &container);
         let name: Box<str> = start.name.clone();
         let image: Box<str> = container.image.clone().unwrap_or_default().into();
@@ -748,6 +759,10 @@ impl World {
             image_ref: format!("sha256:{image}").into(),
             ..ObservedContainer::example(id.as_str(), running)
         };
+        if start.kind == ContainerKind::Ephemeral {
+            let fresh = self.ran_once.insert((start.uid.clone(), start.name.clone()));
+            assert!(fresh, "{} runs again:{}", start.name, self.trace.join("\n"));
+        }
         self.truth.containers.retain(|c| c.id != id);
         self.truth.containers.push(started.clone());
         if self.fails(&[Fault::Start]).is_some() {
@@ -778,7 +793,9 @@ impl World {
         };
         let default = match start.kind {
             ContainerKind::Init => Program::Ends(1, 0),
-            ContainerKind::Sidecar | ContainerKind::Regular => Program::Forever,
+            ContainerKind::Sidecar | ContainerKind::Regular | ContainerKind::Ephemeral => {
+                Program::Forever
+            }
         };
         if let Program::Ends(after, code) = program.unwrap_or(default) {
             self.ends.insert(id, (self.now.boot + Duration::from_secs(after), code));
