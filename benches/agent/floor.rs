@@ -175,6 +175,7 @@ impl Floor {
                 self.mount("etc-hosts", "/etc/hosts"),
                 self.mount("termination-log", "/dev/termination-log"),
             ],
+            target: None,
             ids: None,
             node: &node(),
         });

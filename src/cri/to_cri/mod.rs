@@ -14,7 +14,7 @@ pub use resources::resized;
 pub use sandbox::sandbox_config;
 pub use security::thermal_throttle_paths;
 
-use crate::model::k8s;
+use crate::model::{ContainerId, k8s};
 use crate::podspec::IdRange;
 use thiserror::Error;
 
@@ -100,7 +100,7 @@ pub struct DnsInputs {
 pub struct ContainerInputs<'a> {
     /// The pod.
     pub pod: &'a k8s::Pod,
-    /// One of its containers or init containers.
+    /// One of its containers of any kind, an ephemeral one in the form of a container.
     pub container: &'a k8s::Container,
     /// Restart count of the instance to make; 0 at first.
     pub restart_count: u32,
@@ -110,6 +110,9 @@ pub struct ContainerInputs<'a> {
     pub env: &'a [(String, String)],
     /// All mounts in order: volumes, then `/etc/hosts` and the termination log.
     pub mounts: &'a [MountInput],
+    /// The running container whose process id namespace an ephemeral container shares, if the
+    /// containers of the pod do not share one anyway.
+    pub target: Option<&'a ContainerId>,
     /// The ids of the pod's user namespace; `None`: those of the host.
     pub ids: Option<IdRange>,
     /// The node.

@@ -2,8 +2,8 @@
 
 use super::{ConfigError, ContainerInputs};
 use crate::cri::v1;
-use crate::model::{PodKey, k8s};
-use crate::podspec::{IdRange, pod_display, uid_of};
+use crate::model::{ContainerId, PodKey, k8s};
+use crate::podspec::{IdRange, all_containers, pod_display, uid_of};
 use std::path::Path;
 
 /// Kernel interfaces that containers don't see.
@@ -32,7 +32,6 @@ pub(super) fn sandbox(
     ids: Option<IdRange>,
 ) -> v1::LinuxSandboxSecurityContext {
     let pod = spec.security_context.as_ref();
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(spec, ids)),
         selinux_options: pod.and_then(|sc| sc.se_linux_options.as_ref()).map(selinux),
@@ -40,7 +39,7 @@ pub(super) fn sandbox(
         run_as_group: int64(pod.and_then(|sc| sc.run_as_group)),
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: groups_policy(pod).into(),
-        privileged: containers.any(is_privileged),
+        privileged: all_containers(spec).any(|container| is_privileged(&container)),
         // Independent of the containers: a sandbox runs no program of the user.
         seccomp: Some(profile(v1::security_profile::ProfileType::RuntimeDefault, "")),
         readonly_rootfs: false,
@@ -88,7 +87,7 @@ pub(super) fn container(
             add_ambient_capabilities: Vec::new(),
         }),
         privileged: is_privileged(inputs.container),
-        namespace_options: Some(namespaces(spec, inputs.ids)),
+        namespace_options: Some(with_target(namespaces(spec, inputs.ids), inputs.target)),
         selinux_options: se_linux.map(selinux),
         run_as_user: int64(run_as_user),
         run_as_group: int64(group),
@@ -187,6 +186,22 @@ fn namespaces(spec: &k8s::PodSpec, ids: Option<IdRange>) -> v1::NamespaceOption 
             uids: id_mappings(ids),
             gids: id_mappings(ids),
         }),
+    }
+}
+
+/// Replaces the container's own process id namespace by that of the target. A namespace that the pod
+/// or the host shares stays, as with the kubelet.
+fn with_target(
+    namespaces: v1::NamespaceOption,
+    target: Option<&ContainerId>,
+) -> v1::NamespaceOption {
+    match target {
+        Some(target) if namespaces.pid() == v1::NamespaceMode::Container => v1::NamespaceOption {
+            pid: v1::NamespaceMode::Target.into(),
+            target_id: target.to_string(),
+            ..namespaces
+        },
+        Some(_) | None => namespaces,
     }
 }
 

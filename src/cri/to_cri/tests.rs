@@ -1,5 +1,6 @@
 use super::{resources::page_size_name, *};
 use crate::cri::v1;
+use crate::podspec::any_container_of;
 use serde_json::{Value, json};
 
 fn node() -> NodeFacts {
@@ -86,6 +87,7 @@ fn container_with(
         image,
         env: &env,
         mounts: &mounts,
+        target: None,
         ids: ids_of(&serde_json::to_value(pod.spec.as_ref()).unwrap()),
         node,
     })
@@ -112,6 +114,7 @@ fn an_image_is_mounted_by_its_id_and_noted_for_the_collection() {
         image: IMAGE,
         env: &[],
         mounts: &[image("sha256:b", "a/b"), image("sha256:a", ""), image("sha256:b", "")],
+        target: None,
         ids: None,
         node: &node(),
     })
@@ -208,6 +211,65 @@ fn a_bare_container_on_cgroup_v1() {
     let node = NodeFacts { cgroup_v2: false, ..node() };
     let made = container_with(&spec, IMAGE, &node).unwrap();
     is_golden(&made, include_str!("golden/container-bare-v1.txt"));
+}
+
+/// Configuration of the ephemeral container of `spec`, with this target.
+fn ephemeral_with(spec: &Value, target: Option<&str>) -> v1::ContainerConfig {
+    let pod = pod(spec);
+    let target = target.map(ContainerId::from);
+    container_config(&ContainerInputs {
+        pod: &pod,
+        container: &any_container_of(&pod, "debug").unwrap(),
+        restart_count: 0,
+        image: IMAGE,
+        env: &[],
+        mounts: &[],
+        target: target.as_ref(),
+        ids: None,
+        node: &node(),
+    })
+    .unwrap()
+}
+
+fn debugged() -> Value {
+    let limits = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+    json!({
+        "containers": [{"name": "web", "image": "nginx", "resources": limits}],
+        "ephemeralContainers": [{
+            "name": "debug", "image": "busybox:1", "command": ["sh"], "stdin": true, "tty": true,
+            "targetContainerName": "web", "terminationMessagePath": "/dev/termination-log",
+            "securityContext": {"privileged": true, "runAsUser": 7},
+        }],
+    })
+}
+
+#[test]
+fn an_ephemeral_container_with_a_target() {
+    let made = ephemeral_with(&debugged(), Some("c1"));
+    is_golden(&made, include_str!("golden/container-ephemeral.txt"));
+}
+
+#[test]
+fn a_target_replaces_only_a_namespace_of_the_containers_own() {
+    let pid = |more: &Value, target| {
+        let mut spec = debugged();
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let context = ephemeral_with(&spec, target).linux.unwrap().security_context.unwrap();
+        let options = context.namespace_options.unwrap();
+        (options.pid(), options.target_id)
+    };
+    let none = String::new;
+    assert_eq!(pid(&json!({}), None), (v1::NamespaceMode::Container, none()));
+    assert_eq!(pid(&json!({}), Some("c1")), (v1::NamespaceMode::Target, "c1".to_owned()));
+    let shared = json!({"shareProcessNamespace": true});
+    assert_eq!(pid(&shared, Some("c1")), (v1::NamespaceMode::Pod, none()));
+    assert_eq!(pid(&json!({"hostPID": true}), Some("c1")), (v1::NamespaceMode::Node, none()));
+}
+
+#[test]
+fn a_privileged_ephemeral_container_makes_the_sandbox_privileged() {
+    let context = sandbox(&debugged(), &node()).linux.unwrap().security_context.unwrap();
+    assert!(context.privileged);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::{
     },
     plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
-        EnvContext, build_env, container_amounts, container_hash, container_of, expand_sub_path,
-        hostname, is_host_network, primary_ips,
+        EnvContext, any_container_of, build_env, container_amounts, container_hash,
+        expand_sub_path, hostname, is_host_network, primary_ips,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -69,8 +69,9 @@ async fn try_start(
     };
     let pod = request.pod.as_ref();
     let pod = pod.ok_or_else(|| unknown("the pod's specification is not known"))?;
-    let container = container_of(pod, &action.name);
+    let container = any_container_of(pod, &action.name);
     let container = container.ok_or_else(|| unknown("the pod has no such container"))?;
+    let container = &*container;
     let mut start = Start { host, request, action, pod, container, restart_count: 0 };
     start.restart_count = match action.restart_count {
         Some(count) => count,
@@ -300,6 +301,7 @@ impl Start<'_> {
             image: ImageInputs { reference: &image.id, uid: image.uid, username: &image.username },
             env: &inside.env,
             mounts: &inside.mounts,
+            target: self.action.target.as_ref(),
             ids: user_namespaces::ids(self.host, self.request, self.pod).await?,
             node: &self.host.settings.facts,
         })?;
