@@ -33,8 +33,14 @@ pub(super) fn patch(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> Option<Map<
 }
 
 fn may_run(status: &k8s::PodStatus) -> bool {
-    let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
-    statuses
+    let lists = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists
+        .into_iter()
+        .flatten()
         .flatten()
         .any(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))
 }

@@ -7,8 +7,8 @@ use crate::{
         ContainerInstance, ContainerState, ObservedContainer, ObservedPod, PodUid, SandboxState,
         k8s,
     },
-    plan::{PodMemory, Waiting},
-    podspec::{container_amounts, is_sidecar},
+    plan::{ContainerKind, PodMemory, Waiting},
+    podspec::{all_containers, as_container, container_amounts, ephemeral_containers, is_sidecar},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -20,10 +20,12 @@ const MESSAGES_LIMIT: usize = 12 * 1024;
 const UNKNOWN_EXIT: i32 = 137;
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 
-/// The statuses of a pod, each list in the order of the spec.
+/// The statuses of a pod, each list in the order of the spec. Nothing else in the status of the pod
+/// depends on those of ephemeral containers.
 pub(super) struct Statuses {
     pub(super) init: Vec<k8s::ContainerStatus>,
     pub(super) regular: Vec<k8s::ContainerStatus>,
+    pub(super) ephemeral: Vec<k8s::ContainerStatus>,
 }
 
 pub(super) fn init_of(pod: &k8s::Pod) -> &[k8s::Container] {
@@ -37,7 +39,8 @@ pub(super) fn regular_of(pod: &k8s::Pod) -> &[k8s::Container] {
 /// The statuses of all containers of the spec.
 pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses {
     let (init, regular) = (init_of(input.pod), regular_of(input.pod));
-    let count = (init.len() + regular.len()).max(1);
+    let ephemeral = ephemeral_containers(input.pod);
+    let count = (init.len() + regular.len() + ephemeral.len()).max(1);
     let view = View {
         input,
         runtime: runtime_name(input, cx),
@@ -45,9 +48,16 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
         message_limit: MESSAGES_LIMIT / count,
         sandbox: ready_sandbox(input),
     };
+    let of_init = |container| match is_sidecar(container) {
+        true => view.status(container, ContainerKind::Sidecar),
+        false => view.status(container, ContainerKind::Init),
+    };
+    let of_regular = |container| view.status(container, ContainerKind::Regular);
+    let of_ephemeral = |one| view.status(&as_container(one), ContainerKind::Ephemeral);
     Statuses {
-        init: init.iter().map(|container| view.status(container, true)).collect(),
-        regular: regular.iter().map(|container| view.status(container, false)).collect(),
+        init: init.iter().map(of_init).collect(),
+        regular: regular.iter().map(of_regular).collect(),
+        ephemeral: ephemeral.iter().map(of_ephemeral).collect(),
     }
 }
 
@@ -63,7 +73,8 @@ fn runtime_name<'a>(input: &StatusInput<'a>, cx: &'a StatusContext) -> Option<&'
     Some(cx.runtime_name.as_str()).filter(|name| !name.is_empty()).or_else(previous)
 }
 
-/// The newest instance of each container of the spec, init containers first.
+/// The newest instance of each container of the spec: init containers, then regular ones, then
+/// ephemeral ones.
 #[must_use]
 pub fn container_instances(
     pod: &k8s::Pod,
@@ -71,8 +82,11 @@ pub fn container_instances(
     observed: &ObservedPod,
     memory: &PodMemory,
 ) -> Vec<ContainerInstance> {
-    let all = init_of(pod).iter().chain(regular_of(pod));
-    let newest = all.filter_map(|one| Some((one, newest(observed, uid, &one.name)?)));
+    let all = pod.spec.iter().flat_map(all_containers);
+    let newest = all.filter_map(|one| {
+        let instance = newest(observed, uid, &one.name)?;
+        Some((one, instance))
+    });
     newest
         .map(|(container, instance)| ContainerInstance {
             name: instance.name.clone(),
@@ -84,7 +98,7 @@ pub fn container_instances(
                 | ContainerState::Exited { .. }
                 | ContainerState::Unknown => None,
             },
-            started: has_started(container, instance, memory),
+            started: has_started(&container, instance, memory),
         })
         .collect()
 }
@@ -137,15 +151,19 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn status(&self, container: &k8s::Container, init: bool) -> k8s::ContainerStatus {
+    fn status(&self, container: &k8s::Container, kind: ContainerKind) -> k8s::ContainerStatus {
         let newest = newest(self.input.observed, self.input.uid, &container.name);
-        let previous = self.previous(&container.name, init);
+        let previous = self.previous(&container.name, kind);
         let mut status = match newest {
             Some(instance) => self.of_instance(container, instance, previous),
-            None => self.without_instance(container, init, previous),
+            None => self.without_instance(container, kind, previous),
+        };
+        let runs_in_each_sandbox = match kind {
+            ContainerKind::Init | ContainerKind::Sidecar => true,
+            ContainerKind::Regular | ContainerKind::Ephemeral => false,
         };
         // In a new sandbox an init container runs again; until it does, its old end is history.
-        let outdated = init
+        let outdated = runs_in_each_sandbox
             && self.input.terminal.is_none()
             && newest.is_some_and(|c| self.sandbox.is_some_and(|id| id != c.sandbox_id.as_str()));
         let waiting = self.input.plan.and_then(|plan| plan.waiting.get(container.name.as_str()));
@@ -160,20 +178,29 @@ impl View<'_> {
         }
         let memory = self.input.memory;
         let started = newest.filter(|instance| has_started(container, instance, memory));
-        status.started = Some(started.is_some());
-        status.ready = if init && !is_sidecar(container) {
-            let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
-            ended.is_some_and(|ended| ended.exit_code == 0)
-        } else {
-            let probed = container.readiness_probe.is_some();
-            started.is_some_and(|instance| !probed || memory.is_ready(instance))
+        // An ephemeral container is never ready, and has no `started`, as with the kubelet.
+        status.started = (kind != ContainerKind::Ephemeral).then_some(started.is_some());
+        status.ready = match kind {
+            ContainerKind::Init => {
+                let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+                ended.is_some_and(|ended| ended.exit_code == 0)
+            }
+            ContainerKind::Sidecar | ContainerKind::Regular => {
+                let probed = container.readiness_probe.is_some();
+                started.is_some_and(|instance| !probed || memory.is_ready(instance))
+            }
+            ContainerKind::Ephemeral => false,
         };
         status
     }
 
-    fn previous(&self, name: &str, init: bool) -> Option<&k8s::ContainerStatus> {
+    fn previous(&self, name: &str, kind: ContainerKind) -> Option<&k8s::ContainerStatus> {
         let status = self.input.previous?;
-        let list = if init { &status.init_container_statuses } else { &status.container_statuses };
+        let list = match kind {
+            ContainerKind::Init | ContainerKind::Sidecar => &status.init_container_statuses,
+            ContainerKind::Regular => &status.container_statuses,
+            ContainerKind::Ephemeral => &status.ephemeral_container_statuses,
+        };
         list.iter().flatten().find(|status| status.name == name)
     }
 
@@ -227,11 +254,11 @@ impl View<'_> {
     fn without_instance(
         &self,
         container: &k8s::Container,
-        init: bool,
+        kind: ContainerKind,
         previous: Option<&k8s::ContainerStatus>,
     ) -> k8s::ContainerStatus {
         let mut status = self.blank(container);
-        if init && !is_sidecar(container) && has_regular(self.input) {
+        if kind == ContainerKind::Init && has_regular(self.input) {
             let message = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
             status.restart_count = previous.map_or(0, |previous| previous.restart_count);
             status.state = Some(terminated_state(k8s::ContainerStateTerminated {
@@ -249,9 +276,12 @@ impl View<'_> {
             if let Some(ended) = ended {
                 return ended.clone();
             }
-            let message = "The container could not be located when the pod was terminated";
-            status.state = Some(terminated_state(unknown_end(message)));
-            return status;
+            // An ephemeral container need not have run before the end of the pod.
+            if kind != ContainerKind::Ephemeral {
+                let message = "The container could not be located when the pod was terminated";
+                status.state = Some(terminated_state(unknown_end(message)));
+                return status;
+            }
         }
         status.state = Some(waiting_state(self.default_reason(), ""));
         let Some(previous) = previous else { return status };

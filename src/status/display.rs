@@ -23,6 +23,16 @@ fn init_of(pod: &k8s::Pod) -> &[k8s::Container] {
     pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
 }
 
+/// The statuses of all containers: init containers, regular containers, ephemeral containers.
+pub fn container_statuses(status: &k8s::PodStatus) -> impl Iterator<Item = &k8s::ContainerStatus> {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten()
+}
+
 fn is_sidecar_status(pod: &k8s::Pod, status: &k8s::ContainerStatus) -> bool {
     init_of(pod).iter().any(|container| container.name == status.name && is_sidecar(container))
 }

@@ -10,7 +10,7 @@ mod display;
 mod phase;
 
 pub use containers::container_instances;
-pub use display::{display_status, ready_column, restarts};
+pub use display::{container_statuses, display_status, ready_column, restarts};
 
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
@@ -82,7 +82,7 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         .map(time)
         .or_else(|| previous.and_then(|previous| previous.start_time.clone()))
         .unwrap_or_else(|| time(now.wall));
-    let Statuses { init, regular } = statuses;
+    let Statuses { init, regular, ephemeral } = statuses;
     k8s::PodStatus {
         phase: Some(phase.to_owned()),
         reason,
@@ -90,6 +90,7 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         conditions: Some(conditions),
         container_statuses: (!regular.is_empty()).then(|| sorted(regular)),
         init_container_statuses: (!init.is_empty()).then_some(init),
+        ephemeral_container_statuses: (!ephemeral.is_empty()).then(|| sorted(ephemeral)),
         host_ip: host_ips.first().cloned(),
         host_ips: (!host_ips.is_empty())
             .then(|| host_ips.into_iter().map(|ip| k8s::HostIP { ip }).collect()),

@@ -469,3 +469,60 @@ fn if_possible_is_shown_as_what_the_runtime_can_do() {
     assert_eq!(shown("Enabled", true), "Enabled");
     assert_eq!(shown("Disabled", true), "Disabled");
 }
+
+/// The pod with two ephemeral containers, `z-debug` before `debug`.
+fn debugged() -> k8s::Pod {
+    let mut pod = pod();
+    pod.spec.as_mut().unwrap().ephemeral_containers =
+        serde_json::from_value(json!([{"name": "z-debug"}, {"name": "debug"}])).unwrap();
+    pod
+}
+
+#[test]
+fn ephemeral_containers_have_statuses_of_their_own() {
+    let mut observed = up();
+    observed.containers.push(instance("debug", 0, running()));
+    let case = Case { pod: debugged(), ..Case::of(observed) }.waiting("z-debug", "ErrImagePull");
+    let status = to_json(case.status());
+    let debug = json!({
+        "name": "debug", "image": "docker.io/library/debug:1",
+        "imageID": "docker.io/library/debug@sha256:0", "containerID": "containerd://debug-0",
+        "ready": false, "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-11-20T09:59:00Z"}},
+    });
+    let waiting = json!({
+        "name": "z-debug", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "m"}},
+    });
+    assert_eq!(status["ephemeralContainerStatuses"], json!([debug, waiting]));
+    assert_eq!(status["containerStatuses"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn ephemeral_containers_change_nothing_else_in_the_status() {
+    for state in [running(), exited(1), ContainerState::Created, ContainerState::Unknown] {
+        let mut observed = up();
+        observed.containers.push(instance("debug", 0, state));
+        let case = Case { pod: debugged(), ..Case::of(observed) };
+        let plain = Case::of(up());
+        assert_eq!(case.line(), plain.line());
+        assert_eq!(conditions(&case.status()), conditions(&plain.status()));
+    }
+}
+
+#[test]
+fn an_ephemeral_container_that_never_ran_is_not_missing_at_the_end() {
+    let case = Case { pod: debugged(), ..Case::of(up()) }.ended(TerminalPhase::Succeeded);
+    let status = case.status();
+    let state = status.ephemeral_container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap();
+    assert_eq!(state.waiting.as_ref().unwrap().reason.as_deref(), Some("PodInitializing"));
+}
+
+#[test]
+fn instances_of_ephemeral_containers_are_listed_last() {
+    let mut observed = up();
+    observed.containers.insert(0, instance("debug", 0, running()));
+    let instances = container_instances(&debugged(), &UID.into(), &observed, &PodMemory::default());
+    let names: Vec<&str> = instances.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["setup", "proxy", "web", "api", "debug"]);
+}

@@ -249,7 +249,11 @@ fn a_pod_has_not_ended_while_a_container_may_run() {
     assert_eq!((&sent["phase"], &sent["reason"]), (&Value::Null, &Value::Null), "{sent}");
     assert_eq!(sent["conditions"], json!([{"$patch": "delete", "type": "Ready"}]), "{sent}");
 
-    ours["containerStatuses"] = Value::Null;
+    ours["ephemeralContainerStatuses"] = ours["containerStatuses"].take();
+    case.status = Arc::new(status(ours.clone()));
+    assert_eq!(patch(&case, &seen)["phase"], Value::Null);
+
+    ours["ephemeralContainerStatuses"] = Value::Null;
     case.status = Arc::new(status(ours));
     let sent = patch(&case, &seen);
     assert_eq!((&sent["phase"], &sent["reason"]), (&json!("Failed"), &json!("Terminated")));
