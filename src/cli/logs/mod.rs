@@ -16,6 +16,7 @@ use crate::{
     model::{PodKey, PodView, k8s},
     podspec::pod_log_directory_name,
     serve::{Client, ClientError, StatusDocument},
+    status::container_statuses,
 };
 use std::{
     collections::BTreeMap,
@@ -226,10 +227,14 @@ fn in_pod(
     };
     let regular = spec.map(|spec| names(&spec.containers)).unwrap_or_default();
     let init = spec.and_then(|spec| spec.init_containers.as_deref()).map(names).unwrap_or_default();
-    let known = described(&regular, &init, &logged);
-    let several = regular.len() + init.len() > 1;
+    let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_deref()).unwrap_or_default();
+    let ephemeral: Vec<String> = ephemeral.iter().map(|one| one.name.clone()).collect();
+    let known = described(&regular, &init, &ephemeral, &logged);
+    let several = regular.len() + init.len() + ephemeral.len() > 1;
     let (container, note) = match (&args.container, regular.first(), logged.as_slice()) {
-        (Some(name), _, _) if [&regular, &init, &logged].iter().any(|of| of.contains(name)) => {
+        (Some(name), _, _)
+            if [&regular, &init, &ephemeral, &logged].iter().any(|of| of.contains(name)) =>
+        {
             (name.clone(), None)
         }
         (Some(name), _, _) => {
@@ -263,10 +268,16 @@ fn in_pod(
     })
 }
 
-/// `web, side, setup (init)`
-fn described(regular: &[String], init: &[String], logged: &[String]) -> String {
+/// `web, side, setup (init), debug (ephemeral)`
+fn described(
+    regular: &[String],
+    init: &[String],
+    ephemeral: &[String],
+    logged: &[String],
+) -> String {
     let mut names: Vec<String> = regular.to_vec();
     names.extend(init.iter().map(|name| format!("{name} (init)")));
+    names.extend(ephemeral.iter().map(|name| format!("{name} (ephemeral)")));
     if names.is_empty() {
         names.extend_from_slice(logged);
     }
@@ -274,9 +285,7 @@ fn described(regular: &[String], init: &[String], logged: &[String]) -> String {
 }
 
 fn status_of<'a>(view: &'a PodView, container: &str) -> Option<&'a k8s::ContainerStatus> {
-    let init = view.status.init_container_statuses.iter().flatten();
-    let mut all = init.chain(view.status.container_statuses.iter().flatten());
-    all.find(|status| status.name == container)
+    container_statuses(&view.status).find(|status| status.name == container)
 }
 
 #[cfg(test)]

@@ -41,7 +41,8 @@ impl Logs {
             let containers: Vec<_> =
                 containers.iter().map(|name| json!({"name": name, "image": "i"})).collect();
             let spec = json!({"containers": containers,
-                              "initContainers": [{"name": "setup", "image": "i"}]});
+                              "initContainers": [{"name": "setup", "image": "i"}],
+                              "ephemeralContainers": [{"name": "debug", "image": "i"}]});
             serde_json::from_value(json!({
                 "key": {"namespace": "default", "name": name}, "uid": uid,
                 "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec},
@@ -133,6 +134,7 @@ async fn chooses_run_and_container() {
     logs.write("default_web-n1_u2/web/2.log", &line(2, "second"));
     logs.write("default_web-n1_u2/web/10.log", &line(3, "third"));
     logs.write("default_web-n1_u2/setup/0.log", &line(1, "setup"));
+    logs.write("default_web-n1_u2/debug/0.log", &line(1, "debug"));
     let say = async |arguments: LogsArgs| match logs.printed(&arguments, &agent).await {
         Ok(text) => text,
         Err(error) => error.to_string(),
@@ -141,13 +143,14 @@ async fn chooses_run_and_container() {
     assert_eq!(say(LogsArgs { previous: true, ..args("web") }).await, "second\n");
     let container = |name: &str| LogsArgs { container: Some(name.to_owned()), ..args("web") };
     assert_eq!(say(container("setup")).await, "setup\n");
+    assert_eq!(say(container("debug")).await, "debug\n");
     assert_eq!(
         say(container("side")).await,
         "container \"side\" in pod \"default/web-n1\" has written no log yet"
     );
     assert_eq!(
         say(container("db")).await,
-        "container \"db\" not found in pod \"default/web-n1\"; it has web, side, setup (init)"
+        "container \"db\" not found in pod \"default/web-n1\"; it has web, side, setup (init), debug (ephemeral)"
     );
     let previous = LogsArgs { previous: true, ..container("setup") };
     assert_eq!(
@@ -156,7 +159,7 @@ async fn chooses_run_and_container() {
     );
     assert_eq!(say(args("mail")).await, "no pod mail; there are default/web-n1");
     let target = locate(&args("web"), &agent).unwrap();
-    let note = "Container web is shown; the pod has web, side, setup (init).";
+    let note = "Container web is shown; the pod has web, side, setup (init), debug (ephemeral).";
     assert_eq!(target.note.as_deref(), Some(note));
 }
 

@@ -20,11 +20,13 @@ use super::{
 };
 use crate::{
     model::{PodKey, PodView, k8s},
+    podspec::as_container,
     serve::{Client, ClientError},
 };
 use carry::{Ends, InputEnd, OutputEnd};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::{
+    borrow::Cow,
     fmt::{self, Write as _},
     io,
     process::ExitCode,
@@ -137,21 +139,22 @@ impl Found {
     }
 }
 
-fn containers(view: &PodView) -> impl Iterator<Item = &k8s::Container> {
+/// All containers of the pod, regular ones first.
+fn containers(view: &PodView) -> impl Iterator<Item = Cow<'_, k8s::Container>> {
     let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
-    spec.into_iter()
-        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
+    spec.into_iter().flat_map(|spec| {
+        let declared = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let ephemeral = spec.ephemeral_containers.iter().flatten();
+        declared.map(Cow::Borrowed).chain(ephemeral.map(as_container).map(Cow::Owned))
+    })
 }
 
 /// The container that is meant: the named one, or the pod's first.
 fn container(view: &PodView, named: Option<&str>) -> Result<String, SessionError> {
-    let names: Vec<&str> = containers(view).map(|container| &*container.name).collect();
+    let names: Vec<String> = containers(view).map(|container| container.name.clone()).collect();
     match named {
-        None => {
-            let first = names.first().map(|name| (*name).to_owned());
-            first.ok_or_else(|| SessionError::NothingRuns(view.key.clone()))
-        }
-        Some(name) if names.contains(&name) => Ok(name.to_owned()),
+        None => names.into_iter().next().ok_or_else(|| SessionError::NothingRuns(view.key.clone())),
+        Some(name) if names.iter().any(|known| known == name) => Ok(name.to_owned()),
         Some(name) => Err(SessionError::NoContainer {
             container: name.to_owned(),
             pod: view.key.clone(),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     model::{PodView, ProbeKind, REVISION_ANNOTATION, k8s},
-    podspec::{is_made_of_files, is_sidecar},
+    podspec::{as_container, ephemeral_containers, is_made_of_files, is_sidecar},
     presentation,
     serve::StatusDocument,
     status::display_status,
@@ -36,6 +36,9 @@ pub(super) fn render(document: &StatusDocument, view: &PodView, now: Timestamp) 
     containers(&mut page, view, ("Init containers", &init, of_init), now);
     let of_regular = status.container_statuses.as_deref();
     containers(&mut page, view, ("Containers", &spec.containers, of_regular), now);
+    let ephemeral: Vec<_> = ephemeral_containers(pod).iter().map(as_container).collect();
+    let of_ephemeral = status.ephemeral_container_statuses.as_deref();
+    containers(&mut page, view, ("Ephemeral containers", &ephemeral, of_ephemeral), now);
     conditions(&mut page, status, now);
     volumes(&mut page, spec.volumes.as_deref().unwrap_or_default());
     events(&mut page, document, view, now);

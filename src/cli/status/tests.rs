@@ -47,6 +47,7 @@ fn web() -> Value {
                               {"name": "keys", "mountPath": "/keys"}]},
             {"name": "side", "image": "side:2"},
         ],
+        "ephemeralContainers": [{"name": "debug", "image": "busybox:1", "targetContainerName": "web"}],
         "volumes": [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
                     {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}},
                     {"name": "conf", "configMap": {"name": "web", "optional": true}},

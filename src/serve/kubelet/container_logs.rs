@@ -6,8 +6,9 @@ use crate::{
     clock,
     logs::{Hints, LogDir, LogError, LogQuery, Progress, QueryError, RunReader, hints},
     model::{PodView, PodViews, k8s},
-    podspec::pod_log_directory_name,
+    podspec::{all_containers, pod_log_directory_name},
     serve::follow::Pace,
+    status::container_statuses,
 };
 use axum::{
     body::{Body, Bytes},
@@ -170,10 +171,7 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
     let bad = |text: String| Refused::new(StatusCode::BAD_REQUEST, text);
     let pod = &view.key.name;
     let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
-    let known = spec.is_some_and(|spec| {
-        let init = spec.init_containers.iter().flatten();
-        init.chain(&spec.containers).any(|one| one.name == container)
-    });
+    let known = spec.is_some_and(|spec| all_containers(spec).any(|one| one.name == container));
     if !known {
         let text = format!("container {container:?} not found in pod {pod:?}");
         return Err(Refused::new(StatusCode::NOT_FOUND, text));
@@ -207,7 +205,5 @@ fn number(view: &PodView, container: &str, previous: bool) -> Result<u32, Refuse
 }
 
 fn status<'a>(view: &'a PodView, container: &str) -> Option<&'a k8s::ContainerStatus> {
-    let init = view.status.init_container_statuses.iter().flatten();
-    let mut all = init.chain(view.status.container_statuses.iter().flatten());
-    all.find(|status| status.name == container)
+    container_statuses(&view.status).find(|status| status.name == container)
 }

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     cri::{CriError, ExecOutput, RuntimeClient, Streams, from_cri},
-    model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, SystemLogs, k8s},
+    model::{ContainerInstance, PodKey, PodView, SandboxId, SandboxState, SystemLogs},
+    podspec::all_containers,
     serve::{health, routes as local, stats, ui},
 };
 use axum::{
@@ -142,7 +143,7 @@ async fn running_pods(State(api): State<Api>) -> Response {
         let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
         let containers: Vec<_> = spec
             .into_iter()
-            .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+            .flat_map(all_containers)
             .filter(|container| runs(&container.name))
             .map(|container| json!({ "name": container.name, "image": container.image, "resources": {} }))
             .collect();
@@ -344,11 +345,8 @@ fn instance<'a>(view: &'a PodView, container: &str) -> Option<&'a ContainerInsta
 
 fn has_terminal(view: &PodView, container: &str) -> bool {
     let spec = view.pod.as_ref().and_then(|pod| pod.spec.as_ref());
-    let mut all = spec
-        .into_iter()
-        .flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
-    let found: Option<&k8s::Container> = all.find(|one| one.name == container);
-    found.and_then(|one| one.tty) == Some(true)
+    let found = spec.and_then(|spec| all_containers(spec).find(|one| one.name == container));
+    found.is_some_and(|one| one.tty == Some(true))
 }
 
 /// The runtime's error with the kubelet's status.
