@@ -5,6 +5,7 @@
 //! there is no second Pod model.
 
 mod amounts;
+mod api_objects;
 mod asked;
 mod bucket;
 mod capacity;
@@ -38,6 +39,10 @@ mod usage;
 mod view;
 
 pub use amounts::{ContainerAmounts, CpuMemory, ResizeWait};
+pub use api_objects::{
+    ApiObjects, ClusterService, ClusterServicePort, ClusterServices, ObjectAnswer,
+    ServiceAccountToken, TokenAnswer, TokenKey,
+};
 pub use asked::{Ask, AskAnswer, Asked};
 pub use bucket::Bucket;
 pub use capacity::NodeCapacity;
@@ -55,7 +60,7 @@ pub use k8s_openapi::api::core::v1 as k8s;
 pub use known::Known;
 pub use log_name::{LogKind, LogName};
 pub use mountinfo::{MountEntry, parse_mountinfo};
-pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind};
+pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight};
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };

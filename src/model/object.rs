@@ -1,6 +1,6 @@
 //! ConfigMaps and Secrets: data that pods refer to by name.
 
-use super::Origin;
+use super::{ApiObjects, ObjectAnswer, Origin};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -48,25 +48,70 @@ pub enum Datum {
     Binary(Box<[u8]>),
 }
 
-/// The objects that pods of this node can refer to.
+/// The objects to which pods of this node can refer. Static pods use objects from files only, and
+/// pods of the API server use objects from there only. Otherwise a user of the API could read a
+/// Secret that an administrator has put into a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeObjects {
     /// Every place that may have objects was read. Before that, an object that is not found may be
     /// there.
     pub known: bool,
-    /// The objects by name.
+    /// The objects of static pods by name.
     pub found: BTreeMap<ObjectKey, Arc<DataObject>>,
+    /// The objects of pods of the API server.
+    pub api: Arc<ApiObjects>,
+}
+
+/// The objects to which a pod can refer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectScope {
+    /// Objects from manifest files, for a static pod.
+    Files,
+    /// Objects of the API server, for a pod from there.
+    Api,
+}
+
+/// What the agent knows about an object.
+#[derive(Clone, Copy, Debug)]
+pub enum ObjectSight<'a> {
+    /// It exists.
+    Found(&'a Arc<DataObject>),
+    /// It does not exist.
+    Missing,
+    /// The API server refuses to let this node read it, with this message.
+    Refused(&'a str),
+    /// The API server has not answered yet.
+    Unknown,
 }
 
 impl NodeObjects {
     /// The objects of several places. Of two with the same name, the one of the earlier place
-    /// counts.
+    /// counts. At most one place has objects of the API server.
     #[must_use]
     pub fn merge(places: &[Arc<Self>]) -> Self {
         let known = places.iter().all(|place| place.known);
         let all = places.iter().rev().flat_map(|place| &place.found);
         let found = all.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
-        Self { known, found }
+        let mut of_api = places.iter().map(|place| &place.api);
+        let api = of_api.find(|api| ***api != ApiObjects::default()).cloned().unwrap_or_default();
+        Self { known, found, api }
+    }
+
+    /// What the agent knows about an object.
+    #[must_use]
+    pub fn sight(&self, scope: ObjectScope, key: &ObjectKey) -> ObjectSight<'_> {
+        match scope {
+            // For files, `known` tells whether a missing object may still appear.
+            ObjectScope::Files => {
+                self.found.get(key).map_or(ObjectSight::Missing, ObjectSight::Found)
+            }
+            ObjectScope::Api => match self.api.objects.get(key) {
+                Some(ObjectAnswer::Found(object)) => ObjectSight::Found(object),
+                Some(ObjectAnswer::Missing) => ObjectSight::Missing,
+                Some(ObjectAnswer::Refused(why)) => ObjectSight::Refused(why),
+                None => ObjectSight::Unknown,
+            },
+        }
     }
 }
 
@@ -178,7 +223,7 @@ impl DataObject {
 impl FromIterator<DataObject> for NodeObjects {
     fn from_iter<I: IntoIterator<Item = DataObject>>(objects: I) -> Self {
         let found = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object)));
-        Self { known: true, found: found.collect() }
+        Self { known: true, found: found.collect(), api: Arc::default() }
     }
 }
 
@@ -202,6 +247,33 @@ mod tests {
         assert!(merged.known);
         assert!(NodeObjects::merge(&[]).known, "there is no place to wait for");
         assert!(!NodeObjects::merge(&[place(true, ""), place(false, "a=1")]).known);
+    }
+
+    #[test]
+    fn objects_of_files_and_of_the_api_server_do_not_mix() {
+        let api = |name: &str| {
+            let object = DataObject::sample(ObjectKind::Secret, name, &[("k", "api")]);
+            let answer = ObjectAnswer::Found(Arc::new(object.clone()));
+            let api =
+                ApiObjects { objects: [(object.key, answer)].into(), ..ApiObjects::default() };
+            Arc::new(NodeObjects { known: true, api: Arc::new(api), ..NodeObjects::default() })
+        };
+        let merged = NodeObjects::merge(&[place(true, "a=file b=file"), api("a")]);
+        let seen = |scope, name| {
+            let key = ObjectKey::new(ObjectKind::Secret, "default", name);
+            match merged.sight(scope, &key) {
+                ObjectSight::Found(object) => object.data["k"].as_text().unwrap_or_default(),
+                ObjectSight::Missing => "missing",
+                ObjectSight::Refused(why) => why,
+                ObjectSight::Unknown => "unknown",
+            }
+        };
+        use ObjectScope::{Api, Files};
+        assert_eq!(
+            [seen(Files, "a"), seen(Files, "b"), seen(Files, "c")],
+            ["file", "file", "missing"]
+        );
+        assert_eq!([seen(Api, "a"), seen(Api, "b")], ["api", "unknown"]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Objects {
     /// What pods may read.
     pub(super) fn found(&self) -> NodeObjects {
         let found = self.kept.iter().map(|(key, kept)| (key.clone(), Arc::clone(&kept.object)));
-        NodeObjects { known: self.known, found: found.collect() }
+        NodeObjects { known: self.known, found: found.collect(), ..NodeObjects::default() }
     }
 
     /// What a person is told about the documents of a file.
