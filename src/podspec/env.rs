@@ -1,9 +1,10 @@
-//! Environment of a container: literals, fields of the pod, amounts of resources, and the
-//! `$(VAR)` references in values, commands and sub-paths.
+//! Environment of a container: literals, fields of the pod, amounts of resources, addresses of
+//! Services, and the `$(VAR)` references in values, commands and sub-paths.
 
 use super::{
     Amounts, container_limits, container_requests, expand, expanded_len,
     objects::{Finder, KeyRef},
+    services::service_variables,
 };
 use crate::model::{NodeObjects, Quantity, k8s};
 use std::{
@@ -64,6 +65,20 @@ pub enum EnvError {
     /// An object that is not there.
     #[error("{kind} {name:?} not found")]
     NoObject {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// An object that this node may not read.
+    #[error("{why}")]
+    Refused {
+        /// The message of the API server.
+        why: String,
+    },
+    /// An object for which there is no answer of the API server yet.
+    #[error("{kind} {name:?} has not been read yet")]
+    NotKnown {
         /// `configmap` or `secret`.
         kind: &'static str,
         /// Its name.
@@ -154,8 +169,10 @@ pub struct Expanded {
     pub args: Vec<String>,
 }
 
-/// The environment of `container`, each name once, in the order written. A reference sees the
-/// variables before it; a later definition of a name wins and takes the earlier one's place.
+/// The environment of `container`, each name once, in the order written. The variables of Services
+/// follow, sorted by name. A reference is replaced by the variables before it, and otherwise by
+/// those of Services. A later definition of a name wins and takes the earlier one's place. A
+/// variable of a Service never replaces a variable of the container.
 ///
 /// # Errors
 /// When a source names what does not exist or can't be read, or when anything of the container is
@@ -170,7 +187,8 @@ pub fn build_env(
     for source in container.env_from.iter().flatten() {
         imported.extend(finder.variables(source)?);
     }
-    measure(container, &imported, |name, source| {
+    let services = service_variables(pod, cx.objects);
+    measure(container, &imported, &services, |name, source| {
         let value = sourced(pod, container, name, source, cx)?;
         Ok::<_, EnvError>(value.map(|value| value.len()))
     })?;
@@ -180,12 +198,19 @@ pub fn build_env(
     }
     for var in container.env.iter().flatten() {
         let value = match (written(var), &var.value_from) {
-            (Some(text), _) => Some(expand(text, |name| env.get(name))),
+            (Some(text), _) => Some(expand(text, |name| {
+                env.get(name).or_else(|| services.get(name).map(String::as_str))
+            })),
             (None, Some(source)) => sourced(pod, container, &var.name, source, cx)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
             env.set(&var.name, value);
+        }
+    }
+    for (name, value) in &services {
+        if env.get(name).is_none() {
+            env.set(name, value.clone());
         }
     }
     Ok(env.made)
@@ -220,7 +245,7 @@ impl<'a> Environment<'a> {
 /// # Errors
 /// The first field that is too long.
 pub fn check_expansion(container: &k8s::Container) -> Result<(), ExpansionError> {
-    measure(container, &[], |_, _| Ok(Some(0)))
+    measure(container, &[], &BTreeMap::new(), |_, _| Ok(Some(0)))
 }
 
 /// The text of a variable, unless its value comes from elsewhere.
@@ -231,11 +256,12 @@ fn written(var: &k8s::EnvVar) -> Option<&str> {
 /// Adds up what the kernel is given to execute, without making it.
 ///
 /// Every definition of a variable counts, also one that a later definition replaces: the sum is
-/// also the bound of the work. `imported` are the variables of `envFrom`. `sourced` returns `None`
-/// for a variable that is not set.
+/// also the bound of the work. `imported` are the variables of `envFrom`, `services` those of
+/// Services. `sourced` returns `None` for a variable that is not set.
 fn measure<E: From<ExpansionError>>(
     container: &k8s::Container,
     imported: &[(String, &str)],
+    services: &BTreeMap<String, String>,
     mut sourced: impl FnMut(&str, &k8s::EnvVarSource) -> Result<Option<usize>, E>,
 ) -> Result<(), E> {
     let mut lengths: HashMap<&str, usize> = HashMap::new();
@@ -257,7 +283,9 @@ fn measure<E: From<ExpansionError>>(
     }
     for (index, var) in container.env.iter().flatten().enumerate() {
         let length = match (written(var), &var.value_from) {
-            (Some(text), _) => expanded_len(text, |name| lengths.get(name).copied()),
+            (Some(text), _) => expanded_len(text, |name| {
+                lengths.get(name).copied().or_else(|| services.get(name).map(String::len))
+            }),
             (None, Some(source)) => match sourced(&var.name, source)? {
                 Some(length) => length,
                 None => continue,
@@ -267,6 +295,12 @@ fn measure<E: From<ExpansionError>>(
         let entry = length.saturating_add(var.name.len() + 1);
         add(entry, &|| format!("env[{index}].value"))?;
         lengths.insert(&var.name, length);
+    }
+    for (name, value) in services {
+        if !lengths.contains_key(name.as_str()) {
+            add(name.len() + 1 + value.len(), &|| format!("variables of Services ({name})"))?;
+            lengths.insert(name, value.len());
+        }
     }
     let length = |text: &str| expanded_len(text, |name| lengths.get(name).copied());
     for (list, words) in [("command", &container.command), ("args", &container.args)] {

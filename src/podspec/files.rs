@@ -4,8 +4,9 @@ use super::{
     EnvContext, EnvError, container_of,
     env::{field_value, resource_value},
     objects::Finder,
+    tokens::{token_access, token_key, token_sources},
 };
-use crate::model::{Datum, NodeObjects, ObjectKind, k8s};
+use crate::model::{Datum, NodeObjects, ObjectKind, ServiceAccountToken, TokenAnswer, k8s};
 use std::{collections::BTreeMap, fmt};
 use thiserror::Error;
 
@@ -19,6 +20,8 @@ pub struct VolumeFile {
     pub content: Vec<u8>,
     /// Permission bits.
     pub mode: u32,
+    /// The user that owns the file; `None` for the user of the agent.
+    pub owner: Option<u32>,
 }
 
 /// Files by their path below the volume, with `/` between the parts.
@@ -39,6 +42,21 @@ pub enum FilesError {
         what: &'static str,
         /// The key.
         key: String,
+    },
+    /// The API server refuses to issue a token.
+    #[error("failed to fetch token: {why}")]
+    TokenRefused {
+        /// The message of the API server.
+        why: String,
+    },
+    /// The API server has not issued a token yet.
+    #[error("the service account token has not been issued yet")]
+    TokenNotKnown,
+    /// A source of a projected volume that this agent does not support.
+    #[error("{source_kind} is not supported in projected volumes")]
+    Unsupported {
+        /// `clusterTrustBundle` or `podCertificate`.
+        source_kind: &'static str,
     },
 }
 
@@ -70,6 +88,10 @@ pub fn volume_files(
             if let Some(source) = &projection.downward_api {
                 made.downward(source.items.as_deref())?;
             }
+            if let Some(source) = &projection.service_account_token {
+                made.token(source)?;
+            }
+            check_supported(projection)?;
         }
     } else {
         return Ok(None);
@@ -77,7 +99,7 @@ pub fn volume_files(
     Ok(Some(made.files))
 }
 
-/// Whether the objects and keys that a volume needs are there.
+/// Whether the objects, keys and tokens that a volume needs are there.
 ///
 /// # Errors
 /// The first one that is missing.
@@ -87,7 +109,38 @@ pub fn check_volume_objects(
     objects: &NodeObjects,
 ) -> Result<(), FilesError> {
     let finder = Finder::new(pod, objects);
-    ObjectFiles::of_volume(volume).try_for_each(|objects| objects.resolve(finder).map(drop))
+    ObjectFiles::of_volume(volume).try_for_each(|objects| objects.resolve(finder).map(drop))?;
+    token_sources(volume).try_for_each(|source| token(pod, source, objects).map(drop))?;
+    projections(volume).try_for_each(check_supported)
+}
+
+/// The token that a source requests.
+fn token<'a>(
+    pod: &k8s::Pod,
+    source: &k8s::ServiceAccountTokenProjection,
+    objects: &'a NodeObjects,
+) -> Result<&'a ServiceAccountToken, FilesError> {
+    match objects.api.tokens.get(&token_key(pod, source)) {
+        Some(TokenAnswer::Issued(token)) => Ok(token),
+        Some(TokenAnswer::Refused(why)) => Err(FilesError::TokenRefused { why: why.to_string() }),
+        None => Err(FilesError::TokenNotKnown),
+    }
+}
+
+fn check_supported(source: &k8s::VolumeProjection) -> Result<(), FilesError> {
+    let unsupported = |source_kind| Err(FilesError::Unsupported { source_kind });
+    if source.cluster_trust_bundle.is_some() {
+        return unsupported("clusterTrustBundle");
+    }
+    if source.pod_certificate.is_some() {
+        return unsupported("podCertificate");
+    }
+    Ok(())
+}
+
+/// The sources of a projected volume.
+pub(super) fn projections(volume: &k8s::Volume) -> impl Iterator<Item = &k8s::VolumeProjection> {
+    volume.projected.iter().flat_map(|source| source.sources.iter().flatten())
 }
 
 /// Whether the agent writes the files of a volume. Containers can only read them.
@@ -97,10 +150,14 @@ pub fn is_made_of_files(volume: &k8s::Volume) -> bool {
     of_objects || volume.downward_api.is_some() || volume.projected.is_some()
 }
 
-/// Whether the files of a volume can change while the pod runs.
+/// True when the files of a volume come from objects or tokens. They can be missing, and they can
+/// change while the pod runs.
 #[must_use]
 pub fn is_made_from_objects(volume: &k8s::Volume) -> bool {
-    ObjectFiles::of_volume(volume).next().is_some()
+    let of_projection = |source: &k8s::VolumeProjection| {
+        source.service_account_token.is_some() || check_supported(source).is_err()
+    };
+    ObjectFiles::of_volume(volume).next().is_some() || projections(volume).any(of_projection)
 }
 
 /// Names of the volumes that some container of the pod mounts; others are not set up.
@@ -130,8 +187,8 @@ impl<'a> ObjectFiles<'a> {
     pub(super) fn of_volume(volume: &'a k8s::Volume) -> impl Iterator<Item = Self> {
         let config_map = volume.config_map.iter().map(Self::of_config_map);
         let secret = volume.secret.iter().map(Self::of_secret);
-        let projected = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
-        config_map.chain(secret).chain(projected.enumerate().flat_map(Self::of_projection))
+        let projected = projections(volume).enumerate().flat_map(Self::of_projection);
+        config_map.chain(secret).chain(projected)
     }
 
     fn of_config_map(source: &'a k8s::ConfigMapVolumeSource) -> Self {
@@ -212,7 +269,18 @@ impl Making<'_> {
     /// A later file of a path takes the place of an earlier one.
     fn add(&mut self, path: &str, content: &[u8], mode: Option<i32>) {
         let mode = u32::try_from(mode.unwrap_or(self.default_mode)).unwrap_or_default();
-        self.files.insert(path.into(), VolumeFile { content: content.to_vec(), mode });
+        let file = VolumeFile { content: content.to_vec(), mode, owner: None };
+        self.files.insert(path.into(), file);
+    }
+
+    fn token(&mut self, source: &k8s::ServiceAccountTokenProjection) -> Result<(), FilesError> {
+        let token = token(self.pod, source, self.cx.objects)?;
+        let access = token_access(self.pod);
+        self.add(&source.path, token.as_bytes(), access.mode);
+        if let Some(file) = self.files.get_mut(source.path.as_str()) {
+            file.owner = access.owner;
+        }
+        Ok(())
     }
 
     fn objects(&mut self, objects: &ObjectFiles<'_>) -> Result<(), FilesError> {

@@ -25,8 +25,10 @@ mod oom;
 mod priority;
 mod resources;
 mod runtime_class;
+mod services;
 mod swap;
 mod sysctl;
+mod tokens;
 mod unsupported;
 mod user_namespace;
 
@@ -60,7 +62,9 @@ pub use image_volumes::{
     image_volumes, needed_images, own_image,
 };
 pub use nfs::{NfsExportError, check_nfs_path, nfs_export, nfs_server};
-pub use objects::{ObjectRef, check_env_objects, object_refs};
+pub use objects::{
+    ObjectRef, are_objects_known, are_services_known, check_env_objects, object_refs, object_scope,
+};
 pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};
 pub use resources::{
@@ -68,10 +72,12 @@ pub use resources::{
     has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
 pub use runtime_class::{NoRuntimeClass, NoUserNamespace, check_user_namespace, runtime_handler};
+pub use services::is_linked;
 pub use swap::swap_limit;
 pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };
+pub use tokens::token_keys;
 pub use unsupported::{Unsupported, unsupported};
 pub use user_namespace::{IDS_PER_POD, IdRange, IdSpace, IdSpaceError, has_user_namespace};
 

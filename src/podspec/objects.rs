@@ -1,7 +1,9 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
-use super::{EnvError, as_container, files::ObjectFiles};
-use crate::model::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, k8s};
+use super::{EnvError, as_container, files::ObjectFiles, is_static, token_keys};
+use crate::model::{
+    DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, k8s,
+};
 use std::fmt;
 
 /// A place in a pod that names an object.
@@ -52,6 +54,37 @@ pub fn object_refs(pod: &k8s::Pod) -> Vec<ObjectRef> {
     refs.found
 }
 
+/// The objects to which the pod can refer.
+#[must_use]
+pub fn object_scope(pod: &k8s::Pod) -> ObjectScope {
+    if is_static(pod) { ObjectScope::Files } else { ObjectScope::Api }
+}
+
+/// True when the agent knows whether the objects and tokens of the pod exist. Until then, an error
+/// about one of them is not final.
+#[must_use]
+pub fn are_objects_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
+    match object_scope(pod) {
+        ObjectScope::Files => objects.known,
+        ObjectScope::Api => {
+            let api = &objects.api;
+            let has_answer = |object: &ObjectRef| api.objects.contains_key(&object.key);
+            object_refs(pod).iter().all(has_answer)
+                && token_keys(pod).iter().all(|token| api.tokens.contains_key(token))
+        }
+    }
+}
+
+/// True when the agent knows the Services for the environment of the pod's containers. A static pod
+/// needs none.
+#[must_use]
+pub fn are_services_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
+    match object_scope(pod) {
+        ObjectScope::Files => true,
+        ObjectScope::Api => objects.api.services.is_some(),
+    }
+}
+
 struct Refs<'a> {
     namespace: &'a str,
     found: Vec<ObjectRef>,
@@ -100,7 +133,8 @@ impl Refs<'_> {
     }
 }
 
-fn namespace(pod: &k8s::Pod) -> &str {
+/// `metadata.namespace`, or the default.
+pub(super) fn namespace(pod: &k8s::Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
 }
 
@@ -108,12 +142,13 @@ fn namespace(pod: &k8s::Pod) -> &str {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finder<'a> {
     pub(super) namespace: &'a str,
+    pub(super) scope: ObjectScope,
     pub(super) objects: &'a NodeObjects,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn new(pod: &'a k8s::Pod, objects: &'a NodeObjects) -> Self {
-        Self { namespace: namespace(pod), objects }
+        Self { namespace: namespace(pod), scope: object_scope(pod), objects }
     }
 
     /// The object; `None` when it is optional and not there.
@@ -124,10 +159,17 @@ impl<'a> Finder<'a> {
         optional: Option<bool>,
     ) -> Result<Option<&'a DataObject>, EnvError> {
         let key = ObjectKey::new(kind, self.namespace, name);
-        match self.objects.found.get(&key) {
-            Some(object) => Ok(Some(object)),
-            None if optional == Some(true) => Ok(None),
-            None => Err(EnvError::NoObject { kind: kind.lower(), name: name.to_owned() }),
+        match self.objects.sight(self.scope, &key) {
+            ObjectSight::Found(object) => Ok(Some(object)),
+            ObjectSight::Missing if optional == Some(true) => Ok(None),
+            ObjectSight::Missing => {
+                Err(EnvError::NoObject { kind: kind.lower(), name: name.to_owned() })
+            }
+            // As in the kubelet, `optional` allows a missing object, not a refused one.
+            ObjectSight::Refused(why) => Err(EnvError::Refused { why: why.to_owned() }),
+            ObjectSight::Unknown => {
+                Err(EnvError::NotKnown { kind: kind.lower(), name: name.to_owned() })
+            }
         }
     }
 

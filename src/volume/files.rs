@@ -16,7 +16,7 @@ use crate::{
     clock,
     podspec::{VolumeFile, VolumeFiles},
 };
-use nix::unistd::{Gid, chown};
+use nix::unistd::{Gid, Uid, chown};
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
@@ -108,6 +108,7 @@ impl Volume<'_> {
     fn is_same(&self, file: &VolumeFile, path: &Path, metadata: &fs::Metadata) -> bool {
         usize::try_from(metadata.len()).is_ok_and(|len| len == file.content.len())
             && metadata.permissions().mode() & 0o7777 == self.file_mode(file)
+            && file.owner.is_none_or(|owner| metadata.uid() == owner)
             && fs::read(path).is_ok_and(|content| content == file.content)
     }
 
@@ -150,7 +151,7 @@ impl Volume<'_> {
 
     fn make_directory(&self, path: &Path) -> Result<(), VolumeError> {
         fs::create_dir(path).map_err(|source| io_error("create", path, source))?;
-        self.own(path)?;
+        self.own(path, None)?;
         set_mode(path, self.directory_mode())
     }
 
@@ -160,14 +161,17 @@ impl Volume<'_> {
         let mut opened =
             options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
         io::Write::write_all(&mut opened, &file.content).map_err(failed)?;
-        self.own(path)?;
+        self.own(path, file.owner)?;
         set_mode(path, self.file_mode(file))
     }
 
-    fn own(&self, path: &Path) -> Result<(), VolumeError> {
-        let Some(group) = self.group else { return Ok(()) };
-        chown(path, None, Some(Gid::from_raw(group)))
-            .map_err(|errno| io_error("change the group of", path, errno.into()))
+    /// Gives a path to a user and to the group of the volume, where there are such.
+    fn own(&self, path: &Path, owner: Option<u32>) -> Result<(), VolumeError> {
+        if owner.is_none() && self.group.is_none() {
+            return Ok(());
+        }
+        chown(path, owner.map(Uid::from_raw), self.group.map(Gid::from_raw))
+            .map_err(|errno| io_error("change the owner of", path, errno.into()))
     }
 
     /// Links every first part of a path to where readers see the files.

@@ -128,7 +128,8 @@ pub(super) fn desired(uid: &str, spec: &serde_json::Value) -> DesiredPod {
     let pod: k8s::Pod = serde_json::from_value(json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "web-n1", "namespace": "default", "uid": uid},
+        "metadata": {"name": "web-n1", "namespace": "default", "uid": uid,
+                     "annotations": {"kubernetes.io/config.source": "file"}},
         "spec": spec,
     }))
     .unwrap();

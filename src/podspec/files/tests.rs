@@ -1,10 +1,16 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::{
-    super::objects::tests::{node_objects, pod_with_container, with_objects},
+    super::{
+        Amounts,
+        objects::tests::{node_objects, pod_with_container, with_objects},
+        token_keys,
+    },
     *,
 };
+use crate::model::ApiObjects;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// `path mode content` of each file, or the error.
 fn files_of(volume: &Value) -> Result<Vec<String>, String> {
@@ -54,14 +60,14 @@ fn volumes_hold_what_objects_and_the_pod_say() {
             json!({"name": "v", "downwardAPI": {"items": [
                 {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
                 {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o600},
-                {"path": "none", "fieldRef": {"fieldPath": "metadata.annotations"}},
+                {"path": "source", "fieldRef": {"fieldPath": "metadata.annotations"}},
                 {"path": "limit", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory", "divisor": "1Mi"}},
             ]}}),
             Ok(vec![
                 "labels 644 a=\"q\\\"\\n\"\nb=\"2\"",
                 "limit 644 64",
                 "name 600 web",
-                "none 644 ",
+                "source 644 kubernetes.io/config.source=\"file\"",
             ]),
         ),
         (
@@ -84,4 +90,122 @@ fn volumes_hold_what_objects_and_the_pod_say() {
             .map_err(str::to_owned);
         assert_eq!(made, expected, "{volume}");
     }
+}
+
+/// The files of a volume with these projected sources, for a pod of the API server. `answer` is the
+/// answer for every token.
+fn token_files(
+    spec: &Value,
+    sources: &Value,
+    answer: Option<&TokenAnswer>,
+) -> Result<Vec<String>, String> {
+    let mount = json!([{"name": "v", "mountPath": "/v"}]);
+    let mut spec = spec.clone();
+    for container in spec["containers"].as_array_mut().unwrap() {
+        container["volumeMounts"] = mount.clone();
+    }
+    spec["volumes"] = json!([{"name": "v", "projected": {"sources": sources}}]);
+    let pod: k8s::Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u"},
+        "spec": spec,
+    }))
+    .unwrap();
+    let keys = token_keys(&pod);
+    let tokens = keys.into_iter().filter_map(|key| Some((key, answer.cloned()?))).collect();
+    let api = ApiObjects { tokens, ..ApiObjects::default() };
+    let objects = NodeObjects { api: Arc::new(api), ..NodeObjects::default() };
+    let volume = &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0];
+    assert!(is_made_from_objects(volume) && is_made_of_files(volume));
+    let cx = EnvContext {
+        node_name: "n1",
+        host_ips: &[],
+        pod_ips: &[],
+        allocatable: &Amounts::default(),
+        objects: &objects,
+    };
+    let checked = check_volume_objects(&pod, volume, &objects).map_err(|error| error.to_string());
+    let made = volume_files(&pod, volume, &cx).map_err(|error| error.to_string());
+    assert_eq!(checked.err(), made.clone().err(), "the check says what the setup says");
+    let shown = made?.unwrap().into_iter().map(|(path, file)| {
+        let content = String::from_utf8_lossy(&file.content).into_owned();
+        format!("{path} {:o} {:?} {content}", file.mode, file.owner)
+    });
+    Ok(shown.collect())
+}
+
+fn issued() -> TokenAnswer {
+    TokenAnswer::Issued(ServiceAccountToken::new("jwt"))
+}
+
+#[test]
+fn a_token_is_private_when_all_containers_have_one_user() {
+    let user = |user: i64| json!({"name": "c", "securityContext": {"runAsUser": user}});
+    let plain = json!({"name": "c"});
+    for (spec, expected) in [
+        (json!({"containers": [plain]}), "t 644 None jwt"),
+        (json!({"containers": [user(7)]}), "t 600 Some(7) jwt"),
+        (json!({"containers": [user(7), user(7)]}), "t 600 Some(7) jwt"),
+        (json!({"containers": [user(7), user(8)]}), "t 644 None jwt"),
+        (json!({"containers": [user(7), plain]}), "t 644 None jwt"),
+        (json!({"containers": [user(7)], "initContainers": [user(8)]}), "t 644 None jwt"),
+        (
+            json!({"containers": [plain, user(7)], "securityContext": {"runAsUser": 7}}),
+            "t 600 Some(7) jwt",
+        ),
+        (json!({"containers": [plain], "securityContext": {"fsGroup": 9}}), "t 600 None jwt"),
+    ] {
+        let made =
+            token_files(&spec, &json!([{"serviceAccountToken": {"path": "t"}}]), Some(&issued()));
+        assert_eq!(made, Ok(vec![expected.to_owned()]), "{spec}");
+    }
+}
+
+#[test]
+fn a_token_that_is_not_there_is_an_error() {
+    let spec = json!({"containers": [{"name": "c"}]});
+    let token = json!([{"serviceAccountToken": {"path": "t"}}]);
+    let refused = TokenAnswer::Refused("serviceaccounts \"x\" not found".into());
+    let words = "failed to fetch token: serviceaccounts \"x\" not found";
+    assert_eq!(token_files(&spec, &token, Some(&refused)), Err(words.to_owned()));
+    let unknown = "the service account token has not been issued yet";
+    assert_eq!(token_files(&spec, &token, None), Err(unknown.to_owned()));
+}
+
+#[test]
+fn sources_that_are_not_supported_are_errors() {
+    let spec = json!({"containers": [{"name": "c"}]});
+    let bundle = json!([{"clusterTrustBundle": {"path": "ca", "name": "x"}}]);
+    let certificate = json!([{"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}}]);
+    for (sources, kind) in [(bundle, "clusterTrustBundle"), (certificate, "podCertificate")] {
+        let expected = format!("{kind} is not supported in projected volumes");
+        assert_eq!(token_files(&spec, &sources, None), Err(expected));
+    }
+}
+
+#[test]
+fn tokens_of_mounted_volumes_are_needed_once_each() {
+    let token =
+        |audience: &str| json!({"serviceAccountToken": {"path": "t", "audience": audience}});
+    let volume =
+        |name: &str, sources: Value| json!({"name": name, "projected": {"sources": sources}});
+    let pod: k8s::Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "uid": "u"},
+        "spec": {
+            "containers": [{"name": "c", "volumeMounts": [
+                {"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"},
+            ]}],
+            "volumes": [
+                volume("a", json!([token(""), token("x")])),
+                volume("b", json!([token("")])),
+                volume("unmounted", json!([token("y")])),
+            ],
+        },
+    }))
+    .unwrap();
+    let keys = token_keys(&pod);
+    let shown: Vec<String> = keys
+        .iter()
+        .map(|key| format!("{} {} {}", key.service_account, key.audience, key.expiration_seconds))
+        .collect();
+    assert_eq!(shown, ["default  3600", "default x 3600"]);
 }

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::{
-    model::{DataObject, Datum},
+    model::{ApiObjects, DataObject, Datum, ObjectAnswer},
     podspec::{Amounts, EnvContext, build_env},
 };
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// ConfigMaps `web` and `nul`, and Secrets `db` and `odd`.
 pub(in crate::podspec) fn node_objects() -> NodeObjects {
@@ -26,7 +27,9 @@ pub(in crate::podspec) fn node_objects() -> NodeObjects {
 pub(in crate::podspec) fn pod_with_container(mut container: Value, volumes: &Value) -> k8s::Pod {
     container["name"] = json!("main");
     let pod = json!({
-        "metadata": {"name": "web", "namespace": "default", "uid": "u", "labels": {"b": "2", "a": "q\"\n"}},
+        "metadata": {"name": "web", "namespace": "default", "uid": "u",
+                     "labels": {"b": "2", "a": "q\"\n"},
+                     "annotations": {"kubernetes.io/config.source": "file"}},
         "spec": {"containers": [container], "volumes": volumes},
     });
     serde_json::from_value(pod).unwrap()
@@ -164,4 +167,47 @@ fn every_reference_of_a_pod_is_found() {
             "spec.containers[0].env[1].valueFrom.secretKeyRef Secret default/d optional",
         ]
     );
+}
+
+#[test]
+fn a_pod_of_the_api_server_sees_what_the_server_has_answered() {
+    let env = |optional: bool| json!([{"configMapRef": {"name": "web", "optional": optional}}]);
+    let pod = |optional: bool, source: &str| -> k8s::Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web", "annotations": {"kubernetes.io/config.source": source}},
+            "spec": {
+                "containers": [{"name": "main", "envFrom": env(optional)}],
+                "imagePullSecrets": [{"name": "pull"}],
+            },
+        }))
+        .unwrap()
+    };
+    let key = ObjectKey::new(ObjectKind::ConfigMap, "default", "web");
+    let pull = ObjectKey::new(ObjectKind::Secret, "default", "pull");
+    let object = DataObject::sample(ObjectKind::ConfigMap, "web", &[("a", "api")]);
+    let unknown = "configmap \"web\" has not been read yet";
+    for (answer, optional, expected) in [
+        (None, false, Some(unknown)),
+        (None, true, Some(unknown)),
+        (Some(ObjectAnswer::Missing), false, Some("configmap \"web\" not found")),
+        (Some(ObjectAnswer::Missing), true, None),
+        (Some(ObjectAnswer::Refused("forbidden".into())), true, Some("forbidden")),
+        (Some(ObjectAnswer::Found(Arc::new(object))), false, None),
+    ] {
+        let pod = pod(optional, "api");
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let answers = answer.clone().map(|answer| (key.clone(), answer)).into_iter().collect();
+        let mut api = ApiObjects { objects: answers, ..ApiObjects::default() };
+        let objects = NodeObjects { api: Arc::new(api.clone()), ..node_objects() };
+        let error = check_env_objects(&pod, container, &objects).err().map(|e| e.to_string());
+        assert_eq!(error.as_deref(), expected, "{answer:?} {optional}");
+        assert!(!are_objects_known(&pod, &objects), "the Secret for pulls is not known");
+        api.objects.insert(pull.clone(), ObjectAnswer::Missing);
+        let objects = NodeObjects { api: Arc::new(api), ..NodeObjects::default() };
+        assert_eq!(are_objects_known(&pod, &objects), answer.is_some(), "{answer:?}");
+    }
+    let known = NodeObjects { known: true, ..NodeObjects::default() };
+    assert!(are_objects_known(&pod(false, "file"), &known), "static pods have their own rule");
+    assert!(are_services_known(&pod(false, "file"), &known));
+    assert!(!are_services_known(&pod(false, "api"), &known));
 }

@@ -4,7 +4,11 @@ use super::*;
 use crate::skips::{root, skip_without};
 
 fn files(list: &[(&str, &str, u32)]) -> VolumeFiles {
-    let file = |content: &str, mode| VolumeFile { content: content.as_bytes().to_vec(), mode };
+    let file = |content: &str, mode| VolumeFile {
+        content: content.as_bytes().to_vec(),
+        mode,
+        owner: None,
+    };
     list.iter().map(|(path, content, mode)| ((*path).into(), file(content, *mode))).collect()
 }
 
@@ -158,4 +162,20 @@ fn paths_out_of_the_volume_are_refused() {
         assert!(matches!(error, VolumeError::FilePath { .. }), "{path}: {error}");
         assert!(tree(volume.path()).is_empty(), "{path}");
     }
+}
+
+#[test]
+fn a_file_belongs_to_its_owner() {
+    if skip_without(&[root()]) {
+        return;
+    }
+    let volume = tempfile::tempdir().unwrap();
+    let mut wanted = files(&[("token", "one", 0o600)]);
+    assert!(write(volume.path(), &wanted, None).unwrap());
+    wanted.get_mut("token").unwrap().owner = Some(1234);
+    assert!(write(volume.path(), &wanted, Some(5678)).unwrap(), "the owner has changed");
+    let metadata = fs::metadata(volume.path().join("token")).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (1234, 5678));
+    assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
+    assert!(!write(volume.path(), &wanted, Some(5678)).unwrap());
 }
