@@ -3,15 +3,29 @@
 //! What is missing is not tried: the worker plans again as soon as an object comes or changes.
 
 use super::{Action, ContainerKind, PodPlan, init::kill, memory::Stage, name::Cx};
-use crate::model::{EventKind, ObservedContainer, k8s};
-use crate::podspec::{check_env_objects, check_volume_objects, is_made_from_objects, is_mounted};
+use crate::model::{EventKind, ObjectScope, ObservedContainer, k8s};
+use crate::podspec::{
+    are_objects_known, are_services_known, check_env_objects, check_volume_objects,
+    is_made_from_objects, is_mounted, object_scope,
+};
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
+const API_NOT_KNOWN: &str =
+    "waiting until ConfigMaps, Secrets and tokens have been read from the API server";
+const SERVICES_NOT_KNOWN: &str = "waiting until Services have been read from the API server";
 
 /// True when the objects of all volumes are there. It is asked before a sandbox is made; a pod that
 /// has one goes on with the files that its volumes have.
+///
+/// A pod of the API server also waits here for the Secrets of its pulls. Later starts do not wait
+/// for them: the images are usually present, and the API server may be away.
 pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let objects = cx.input.objects;
+    let known = are_objects_known(cx.pod, objects);
+    if !known && object_scope(cx.pod) == ObjectScope::Api {
+        plan.block(API_NOT_KNOWN);
+        return false;
+    }
     let missing: Vec<String> = volumes(cx)
         .filter_map(|volume| {
             let error = check_volume_objects(cx.pod, volume, objects).err()?;
@@ -21,7 +35,7 @@ pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if missing.is_empty() {
         return true;
     }
-    if !objects.known {
+    if !known {
         plan.block(NOT_KNOWN);
         return false;
     }
@@ -32,7 +46,7 @@ pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     false
 }
 
-/// True when the objects of the container's environment are there.
+/// True when the objects of the container's environment are there and its Services are known.
 pub(crate) fn environment_ready(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -40,8 +54,12 @@ pub(crate) fn environment_ready(
     plan: &mut PodPlan,
 ) -> bool {
     let objects = cx.input.objects;
+    if !are_services_known(cx.pod, objects) {
+        plan.block(SERVICES_NOT_KNOWN);
+        return false;
+    }
     let Err(error) = check_env_objects(cx.pod, container, objects) else { return true };
-    if !objects.known {
+    if !are_objects_known(cx.pod, objects) {
         plan.block(NOT_KNOWN);
         return false;
     }
@@ -56,8 +74,8 @@ pub(crate) fn environment_ready(
 /// Has the volumes written again when objects have changed since, or when an earlier run of the
 /// agent wrote them.
 pub(crate) fn plan_volumes(cx: &Cx<'_>, plan: &mut PodPlan) {
-    let objects = cx.input.objects;
-    if !objects.known || cx.input.volumes_current || volumes(cx).next().is_none() {
+    let known = || are_objects_known(cx.pod, cx.input.objects);
+    if cx.input.volumes_current || volumes(cx).next().is_none() || !known() {
         return;
     }
     if !cx.held_back(Stage::Prepare, plan) {
@@ -74,7 +92,10 @@ pub(crate) fn kill_outdated(
     plan: &mut PodPlan,
 ) -> bool {
     // One that could not start again goes on running.
-    let ready = || check_env_objects(cx.pod, container, cx.input.objects).is_ok();
+    let objects = cx.input.objects;
+    let ready = || {
+        are_services_known(cx.pod, objects) && check_env_objects(cx.pod, container, objects).is_ok()
+    };
     if !cx.input.outdated.contains(&instance.id) || !ready() {
         return false;
     }

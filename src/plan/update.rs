@@ -25,8 +25,9 @@ use super::{
 use crate::{
     model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
     podspec::{
-        check_env_objects, check_image_volume, check_user_namespace, check_volume_objects,
-        image_volumes, is_from_api, is_made_from_objects, is_mounted, needed_images,
+        are_objects_known, check_env_objects, check_image_volume, check_user_namespace,
+        check_volume_objects, image_volumes, is_from_api, is_made_from_objects, is_mounted,
+        needed_images,
         runtime_handler,
     },
 };
@@ -235,7 +236,7 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         return waits(why.to_owned(), false);
     }
     match missing_objects(&wished.pod, input.objects) {
-        Some(_) if !input.objects.known => {
+        Some(_) if !are_objects_known(&wished.pod, input.objects) => {
             return waits("ConfigMaps and Secrets have not been read yet".to_owned(), false);
         }
         Some(missing) => return waits(missing, true),

@@ -1,23 +1,27 @@
-//! Which ConfigMaps and Secrets the volumes and containers of a pod have got. It is known only while
-//! the agent runs, and nowhere saved: not even a hash of a Secret lies on disk.
+//! Which ConfigMaps, Secrets and tokens the volumes and containers of a pod have got. It is known
+//! only while the agent runs, and nowhere saved: not even a hash of a Secret lies on disk.
 
 use super::Input;
 use crate::{
     model::{
-        ContainerId, DataObject, DesiredPod, NodeObjects, ObjectKey, ObservedPod, PodUid,
-        RESTART_ON_CONFIG_CHANGE, k8s,
+        ContainerId, DataObject, DesiredPod, NodeObjects, ObjectKey, ObjectSight, ObservedPod,
+        PodUid, RESTART_ON_CONFIG_CHANGE, ServiceAccountToken, TokenAnswer, TokenKey, k8s,
     },
     plan::Outcome,
-    podspec::{ObjectRef, object_refs},
+    podspec::{ObjectRef, are_objects_known, object_refs, object_scope, token_keys},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-/// The objects that a pod reads, as they are at one time.
+/// The objects and tokens that a pod reads, as they are at one time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ObjectsRead(BTreeMap<ObjectKey, Read>);
+pub(super) struct ObjectsRead {
+    objects: BTreeMap<ObjectKey, Read>,
+    /// Only volumes have them. So a new token makes no container outdated.
+    tokens: BTreeMap<TokenKey, Option<ServiceAccountToken>>,
+}
 
 #[derive(Clone, Debug)]
 struct Read {
@@ -31,28 +35,40 @@ impl ObjectsRead {
     pub(super) fn of(pod: &k8s::Pod, objects: &NodeObjects) -> Self {
         let mut read = BTreeMap::new();
         for reference in object_refs(pod).into_iter().filter(ObjectRef::is_read) {
-            let object = objects.found.get(&reference.key).cloned();
+            let object = match objects.sight(object_scope(pod), &reference.key) {
+                ObjectSight::Found(object) => Some(Arc::clone(object)),
+                ObjectSight::Missing | ObjectSight::Refused(_) | ObjectSight::Unknown => None,
+            };
             let entry = read.entry(reference.key).or_insert(Read { object, optional: true });
             entry.optional &= reference.optional;
         }
-        Self(read)
+        let token = |key: TokenKey| {
+            let issued = match objects.api.tokens.get(&key) {
+                Some(TokenAnswer::Issued(token)) => Some(token.clone()),
+                Some(TokenAnswer::Refused(_)) | None => None,
+            };
+            (key, issued)
+        };
+        Self { objects: read, tokens: token_keys(pod).into_iter().map(token).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.objects.is_empty() && self.tokens.is_empty()
     }
 
     fn has_same_data(&self, other: &Self) -> bool {
-        let keys = self.0.keys().eq(other.0.keys());
-        keys && self.0.values().zip(other.0.values()).all(|(a, b)| a.has_same_data(b))
+        let (objects, others) = (&self.objects, &other.objects);
+        objects.keys().eq(others.keys())
+            && objects.values().zip(others.values()).all(|(a, b)| a.has_same_data(b))
+            && self.tokens == other.tokens
     }
 
     /// Whether there are other data now. An object that is gone is no other one. An object that
     /// was not there although the pod needs it was not known, so it is taken as it is now.
     fn is_outdated_by(&mut self, now: &Self) -> bool {
         let mut outdated = false;
-        for (key, now) in now.0.iter().filter(|(_, now)| now.object.is_some()) {
-            match self.0.get_mut(key) {
+        for (key, now) in now.objects.iter().filter(|(_, now)| now.object.is_some()) {
+            match self.objects.get_mut(key) {
                 Some(before) if before.object.is_none() && !before.optional => {
                     *before = now.clone();
                 }
@@ -116,7 +132,7 @@ impl ObjectsUsed {
             self.begun_with.clear();
             return BTreeSet::new();
         };
-        if !input.objects.known {
+        if !are_objects_known(&pod.pod, &input.objects) {
             return BTreeSet::new();
         }
         let now = ObjectsRead::of(&pod.pod, &input.objects);

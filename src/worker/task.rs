@@ -18,7 +18,7 @@ use crate::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
     },
-    podspec,
+    podspec::{self, are_objects_known},
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
@@ -420,7 +420,8 @@ impl Worker {
     fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
         let pod = input.orders.goes_on(uid)?;
         let objects = ObjectsRead::of(&pod.pod, &input.objects);
-        if !input.objects.known || objects.is_empty() || self.objects.are_written(input) {
+        let known = || are_objects_known(&pod.pod, &input.objects);
+        if objects.is_empty() || self.objects.are_written(input) || !known() {
             return None;
         }
         let request = self.request_beside(input, pod);

@@ -1,7 +1,13 @@
 //! Pods that read ConfigMaps and Secrets.
 
-use super::world::{World, container};
-use crate::model::{DataObject, ObjectKind};
+use super::world::{Want, World, container, desired};
+use crate::{
+    model::{
+        ApiObjects, DataObject, ObjectAnswer, ObjectKey, ObjectKind, ServiceAccountToken,
+        TokenAnswer, TokenKey,
+    },
+    podspec::token_keys,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -144,4 +150,106 @@ fn an_outdated_container_is_restarted_after_its_volumes_are_written() {
     assert!(at("kill web") < at("start web"), "{trace}");
     assert!(!trace.contains("BackOff"), "it did not crash: {trace}");
     assert_eq!(world.line(), "Running 1/1 1");
+}
+
+/// A world whose pod comes from the API server, and mounts a token beside its objects.
+fn api_world() -> World {
+    let mut spec = reader();
+    let sources = json!([{"configMap": {"name": "conf"}}, {"serviceAccountToken": {"path": "t"}}]);
+    spec["volumes"] = json!([{"name": "v", "projected": {"sources": sources}}]);
+    let mut pod = desired("a", &spec);
+    let mut of_api = (*pod.pod).clone();
+    of_api.metadata.annotations = None;
+    pod.pod = Arc::new(of_api);
+    World::new(pod)
+}
+
+fn answer(world: &mut World, change: impl FnOnce(&mut ApiObjects)) {
+    change(Arc::make_mut(&mut world.objects.api));
+    world.volumes_current = false;
+}
+
+/// An answer for an object of the pod; `found`: its key and value.
+fn object_answer(
+    kind: ObjectKind,
+    name: &str,
+    found: Option<(&str, &str)>,
+) -> (ObjectKey, ObjectAnswer) {
+    let answer = found.map(|found| Arc::new(DataObject::sample(kind, name, &[found])));
+    let answer = answer.map_or(ObjectAnswer::Missing, ObjectAnswer::Found);
+    (ObjectKey::new(kind, "default", name), answer)
+}
+
+fn token_answer(world: &World, answer: TokenAnswer) -> (TokenKey, TokenAnswer) {
+    let Want::Run(pod) = &world.want else { panic!("no pod is wanted") };
+    (token_keys(&pod.pod).remove(0), answer)
+}
+
+#[test]
+fn a_pod_of_the_api_server_waits_quietly_for_answers() {
+    use ObjectKind::{ConfigMap, Secret};
+    let mut world = api_world();
+    let quiet = "waiting until ConfigMaps, Secrets and tokens have been read from the API server";
+    world.run();
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet));
+    answer(&mut world, |api| {
+        api.objects.extend([
+            object_answer(ConfigMap, "conf", None),
+            object_answer(Secret, "pass", Some(("word", "1"))),
+        ]);
+    });
+    world.run();
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet), "the token has no answer");
+    assert!(!world.take_trace().contains("event"));
+
+    let refused = token_answer(&world, TokenAnswer::Refused("no".into()));
+    answer(&mut world, |api| api.tokens.extend([refused]));
+    world.run();
+    let missing = "MountVolume.SetUp failed for volume \"v\" : configmap \"conf\" not found";
+    assert!(world.take_trace().contains(&format!("event FailedMount {missing}")));
+
+    answer(&mut world, |api| {
+        api.objects.extend([object_answer(ConfigMap, "conf", Some(("a", "1")))]);
+    });
+    world.run();
+    let refused = "MountVolume.SetUp failed for volume \"v\" : failed to fetch token: no";
+    assert!(world.take_trace().contains(&format!("event FailedMount {refused}")));
+
+    let token = TokenAnswer::Issued(ServiceAccountToken::new("one"));
+    let issued = token_answer(&world, token);
+    answer(&mut world, |api| api.tokens.extend([issued]));
+    world.run();
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+    let quiet = "waiting until Services have been read from the API server";
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet));
+    assert!(!world.take_trace().contains("event Failed"));
+
+    answer(&mut world, |api| api.services = Some(Arc::default()));
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0");
+}
+
+#[test]
+fn a_running_pod_goes_on_while_nothing_is_known() {
+    let mut world = api_world();
+    let token = TokenAnswer::Issued(ServiceAccountToken::new("one"));
+    let token = token_answer(&world, token);
+    answer(&mut world, |api| {
+        api.tokens.extend([token]);
+        api.objects.extend([
+            object_answer(ObjectKind::ConfigMap, "conf", Some(("a", "1"))),
+            object_answer(ObjectKind::Secret, "pass", Some(("word", "1"))),
+        ]);
+        api.services = Some(Arc::default());
+    });
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0");
+    world.take_trace();
+    // The agent restarts while the API server is away.
+    world.restart_agent();
+    answer(&mut world, |api| *api = ApiObjects::default());
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0");
+    let trace = world.take_trace();
+    assert!(!trace.contains("prepare") && !trace.contains("event"), "{trace}");
 }

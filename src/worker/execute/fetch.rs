@@ -3,9 +3,9 @@
 use super::{Host, Request, sandbox};
 use crate::{
     image::{ImageEvent, PullPolicy, PullRequest},
-    model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, k8s},
+    model::{DataObject, Event, EventKind, ObjectKey, ObjectKind, ObjectSight, k8s},
     plan::{Fetch, Fetched},
-    podspec::{container_of, is_static, needed_images},
+    podspec::{container_of, is_static, needed_images, object_scope},
 };
 use std::sync::Arc;
 
@@ -53,9 +53,11 @@ pub(super) fn pull_secrets(host: &Host, request: &Request, pod: &k8s::Pod) -> Ve
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for secret in names {
         let key = ObjectKey::new(ObjectKind::Secret, &request.key.namespace, &secret.name);
-        match request.objects.found.get(&key) {
-            Some(object) => found.push(Arc::clone(object)),
-            None => missing.push(secret.name.as_str()),
+        match request.objects.sight(object_scope(pod), &key) {
+            ObjectSight::Found(object) => found.push(Arc::clone(object)),
+            ObjectSight::Missing | ObjectSight::Refused(_) | ObjectSight::Unknown => {
+                missing.push(secret.name.as_str());
+            }
         }
     }
     if !missing.is_empty() {

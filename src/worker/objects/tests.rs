@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::model::{ObjectKind, Origin};
+use crate::model::{ApiObjects, ClusterServices, ObjectKind, Origin};
 use serde_json::json;
 
 /// A pod that needs ConfigMap `a`, and reads `b` if it is there.
@@ -9,7 +9,8 @@ fn pod() -> k8s::Pod {
     let source =
         |name: &str, optional: bool| json!({"configMapRef": {"name": name, "optional": optional}});
     serde_json::from_value(json!({
-        "metadata": {"name": "web", "namespace": "default"},
+        "metadata": {"name": "web", "namespace": "default",
+                     "annotations": {"kubernetes.io/config.source": "file"}},
         "spec": {"containers": [{"name": "main", "envFrom": [source("a", false), source("b", true)]}]},
     }))
     .unwrap()
@@ -55,4 +56,35 @@ fn volumes_follow_the_data_and_not_their_place() {
     assert!(read("a=1", 1).has_same_data(&read("a=1", 9)));
     assert!(!read("a=1", 1).has_same_data(&read("a=2", 1)));
     assert!(!read("a=1", 1).has_same_data(&read("", 1)));
+}
+
+#[test]
+fn a_new_token_changes_volumes_and_outdates_no_container() {
+    let pod: k8s::Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u"},
+        "spec": {
+            "containers": [{"name": "main", "volumeMounts": [{"name": "t", "mountPath": "/t"}]}],
+            "volumes": [{"name": "t", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "t"}},
+            ]}}],
+        },
+    }))
+    .unwrap();
+    let with = |answer: TokenAnswer, services: Option<Arc<ClusterServices>>| {
+        let tokens = token_keys(&pod).into_iter().map(|key| (key, answer.clone())).collect();
+        let api = ApiObjects { tokens, services, ..ApiObjects::default() };
+        let objects = NodeObjects { api: Arc::new(api), ..NodeObjects::default() };
+        ObjectsRead::of(&pod, &objects)
+    };
+    let issued = |text: &str| TokenAnswer::Issued(ServiceAccountToken::new(text));
+    let (mut one, two) = (with(issued("one"), None), with(issued("two"), None));
+    assert!(!one.is_empty(), "the volume is written again by the worker");
+    assert!(!one.has_same_data(&two));
+    assert!(!one.is_outdated_by(&two));
+    assert!(
+        one.has_same_data(&with(issued("one"), Some(Arc::default()))),
+        "Services are in no volume"
+    );
+    let refused = |why: &str| with(TokenAnswer::Refused(why.into()), None);
+    assert!(refused("a").has_same_data(&refused("b")), "there is no token either way");
 }
