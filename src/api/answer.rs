@@ -168,6 +168,10 @@ impl Events {
             if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=self.searched + end).collect();
                 self.searched = 0;
+                if self.read.is_empty() {
+                    // An idle watch must not keep a buffer as large as its largest object.
+                    self.read = Vec::new();
+                }
                 if line.trim_ascii().is_empty() {
                     continue;
                 }

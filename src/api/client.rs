@@ -18,7 +18,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::sync::watch;
 use tower::BoxError;
 
@@ -29,6 +33,14 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// 45.
 const PING_AFTER: Duration = Duration::from_secs(5);
 const PING_ANSWER: Duration = Duration::from_secs(3);
+/// Watches of single objects on the connection of all other requests. kube-apiserver allows 100
+/// streams on a connection by default. The other streams are left for requests, so that no request
+/// waits until a watch ends.
+const WATCHES_ON_MAIN: usize = 40;
+/// Watches of single objects on each connection that is made for them.
+const WATCHES_PER_CONNECTION: usize = 80;
+/// Most connections for watches of single objects. A node with 110 pods needs one to three.
+const WATCH_CONNECTIONS: usize = 16;
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
 
@@ -83,14 +95,15 @@ impl ApiClient {
     }
 }
 
-/// The way to the API server, as one set of credentials opens it. Each of the two clients keeps one
-/// connection.
+/// The way to the API server, as one set of credentials opens it. Each client keeps one connection.
 #[derive(Clone)]
 pub struct Clients {
     /// For the lease alone, so that nothing is ever in its way.
     pub heartbeat: ApiClient,
     /// For all else.
     pub main: ApiClient,
+    /// For the watches of single objects for which `main` has no room.
+    more: More,
     /// The server's URL, for people.
     pub server: Arc<str>,
     /// When the client certificate expires, where there is one.
@@ -103,7 +116,21 @@ impl std::fmt::Debug for Clients {
     }
 }
 
+/// Clients that are made when they are used for the first time.
+#[derive(Clone)]
+struct More {
+    make: Arc<dyn Fn() -> ApiClient + Send + Sync>,
+    made: Arc<[OnceLock<ApiClient>; WATCH_CONNECTIONS]>,
+}
+
+impl More {
+    fn new(make: impl Fn() -> ApiClient + Send + Sync + 'static) -> Self {
+        Self { make: Arc::new(make), made: Arc::default() }
+    }
+}
+
 /// What connections are made with.
+#[derive(Clone)]
 pub struct Connector {
     https: HttpsConnector<HttpConnector>,
     /// `https://10.0.0.1:6443`, without a slash at its end.
@@ -157,7 +184,7 @@ impl Connector {
 }
 
 impl Clients {
-    /// Two clients. Nothing is connected before the first request; each request has the
+    /// All clients. Nothing is connected before the first request; each request has the
     /// `Authorization` that is published last.
     ///
     /// # Panics
@@ -167,12 +194,22 @@ impl Clients {
         connector: &Connector,
         authorization: &watch::Receiver<Option<HeaderValue>>,
     ) -> Self {
+        let (more, authorization_of_more) = (connector.clone(), authorization.clone());
         Self {
             heartbeat: client(connector, authorization.clone()),
             main: client(connector, authorization.clone()),
+            more: More::new(move || client(&more, authorization_of_more.clone())),
             server: Arc::clone(&connector.server),
             certificate_until: connector.certificate_until,
         }
+    }
+
+    /// The client for a watch of a single object. The watches have numbers from 0.
+    pub(super) fn of_watch(&self, number: usize) -> &ApiClient {
+        let Some(beyond) = number.checked_sub(WATCHES_ON_MAIN) else { return &self.main };
+        // With more watches than that, some wait for others. No other request waits.
+        let index = beyond / WATCHES_PER_CONNECTION % WATCH_CONNECTIONS;
+        self.more.made.get(index).map_or(&self.main, |one| one.get_or_init(|| (self.more.make)()))
     }
 }
 
@@ -279,8 +316,15 @@ impl Clients {
                 Ok(Response::builder().status(code).body(whole(answer.to_string()))?)
             }
         });
+        Self::of_client(&client)
+    }
+
+    /// The same client for everything.
+    pub(super) fn of_client(client: &ApiClient) -> Self {
+        let (heartbeat, main, more) = (client.clone(), client.clone(), client.clone());
+        let more = More::new(move || more.clone());
         let server = "https://here".into();
-        Self { heartbeat: client.clone(), main: client, server, certificate_until: None }
+        Self { heartbeat, main, more, server, certificate_until: None }
     }
 }
 
@@ -301,6 +345,26 @@ mod tests {
     };
 
     const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn watches_of_objects_are_spread_over_connections() {
+        let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let unused = || ApiClient::new(|_| std::future::pending());
+        let mut clients = Clients::of_client(&unused());
+        let count = Arc::clone(&made);
+        clients.more = More::new(move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            unused()
+        });
+        let connections = |watches: usize| {
+            for number in 0..watches {
+                clients.of_watch(number);
+            }
+            made.load(std::sync::atomic::Ordering::Relaxed)
+        };
+        assert_eq!([connections(40), connections(41), connections(120)], [0, 1, 1]);
+        assert_eq!([connections(121), connections(100_000)], [2, WATCH_CONNECTIONS]);
+    }
 
     #[test]
     fn a_dead_connection_is_noticed_within_8_s() {

@@ -76,6 +76,19 @@ impl ApiError {
         self.code().is_none_or(|code| code == 429 || code >= 500)
     }
 
+    /// True when the API server is there and refuses this request, or answers it with more than the
+    /// agent reads. Rejected credentials are no refusal, because they concern all requests.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(status) => {
+                (400..500).contains(&status.code) && !matches!(status.code, 401 | 408 | 410 | 429)
+            }
+            Self::TooLarge(_) | Self::TooMany(_) | Self::TooMuch => true,
+            Self::Failed(_) | Self::Late(_) => false,
+        }
+    }
+
     /// Whether the object is not there.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -15,7 +15,7 @@
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
     answer::{self, Events, WatchEvent},
-    client::{Body, Clients},
+    client::{ApiClient, Body, Clients},
     jitter,
 };
 use http::Request;
@@ -28,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 /// How long a watch is asked to last; the server ends it then. Spread, so that not every node of a
 /// cluster comes back at once.
 const WATCH_FOR: Duration = Duration::from_secs(300);
+/// The same for a watch of a single object, as in the kubelet. With 300 objects and 5 minutes, an
+/// idle node would begin a watch every second.
+const ONE_OF_MANY_FOR: Duration = Duration::from_secs(1800);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);
 /// How long the server may take to end a watch, and to send what there is at its beginning.
@@ -56,11 +59,15 @@ pub struct WatchCache<T> {
     pub live: bool,
     /// Why it does not.
     pub trouble: Option<String>,
+    /// The same, if the API server is there and refuses the watch or sends more than the agent
+    /// keeps.
+    pub refusal: Option<String>,
 }
 
 impl<T> Default for WatchCache<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), whole: false, live: false, trouble: None }
+        let objects = BTreeMap::new();
+        Self { objects, whole: false, live: false, trouble: None, refusal: None }
     }
 }
 
@@ -68,11 +75,42 @@ impl<T> Default for WatchCache<T> {
 #[derive(Debug)]
 pub struct Reflector<T> {
     /// `/api/v1/pods`
-    collection: &'static str,
+    collection: Box<str>,
     /// `spec.nodeName=node1`
     field_selector: String,
+    manner: Manner,
     link: watch::Receiver<Link>,
     published: watch::Sender<Arc<WatchCache<T>>>,
+}
+
+/// The connection, the duration and the log level of a watch.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// One of the few watches of collections.
+    Alone,
+    /// One of the watches of single objects. Hundreds of them fail at once when the API server goes
+    /// away. So they log at debug level, and people learn it from the watch of the node.
+    OneOfMany {
+        /// Selects the connection.
+        number: usize,
+    },
+}
+
+impl Manner {
+    fn client(self, clients: &Clients) -> &ApiClient {
+        match self {
+            Self::Alone => &clients.main,
+            Self::OneOfMany { number } => clients.of_watch(number),
+        }
+    }
+
+    fn duration(self) -> Duration {
+        let least = match self {
+            Self::Alone => WATCH_FOR,
+            Self::OneOfMany { .. } => ONE_OF_MANY_FOR,
+        };
+        least + jitter(least)
+    }
 }
 
 /// How a stream came to its end.
@@ -87,12 +125,21 @@ impl<T: Watched> Reflector<T> {
     /// The task, and what it publishes.
     #[must_use]
     pub fn new(
-        collection: &'static str,
+        collection: &str,
         field_selector: String,
         link: watch::Receiver<Link>,
     ) -> (Self, watch::Receiver<Arc<WatchCache<T>>>) {
         let (published, picture) = watch::channel(Arc::default());
-        (Self { collection, field_selector, link, published }, picture)
+        let (collection, manner) = (collection.into(), Manner::Alone);
+        (Self { collection, field_selector, manner, link, published }, picture)
+    }
+
+    /// Makes it one of many watches. Each has another `number`, from 0. Watches with low numbers
+    /// share the connection of all other requests.
+    #[must_use]
+    pub(super) fn one_of_many(mut self, number: usize) -> Self {
+        self.manner = Manner::OneOfMany { number };
+        self
     }
 
     /// Follows until `shutdown`.
@@ -110,7 +157,7 @@ impl<T: Watched> Reflector<T> {
                     Ok(()) => continue,
                     Err(_) => return,
                 },
-                outcome = follow(&link, &path, streams, &self.published) => outcome,
+                outcome = follow(&link, &path, (self.manner, streams), &self.published) => outcome,
             };
             match outcome {
                 Ok(End::Over) => {}
@@ -152,8 +199,15 @@ impl<T: Watched> Reflector<T> {
             if picture.trouble.as_ref() == Some(&told) {
                 return false;
             }
-            tracing::warn!(err = told, "cannot watch {}", self.collection);
-            Arc::make_mut(picture).trouble = Some(told);
+            match self.manner {
+                Manner::Alone => tracing::warn!(err = told, "cannot watch {}", self.collection),
+                Manner::OneOfMany { .. } => {
+                    tracing::debug!(err = told, "cannot watch {}", self.collection_path());
+                }
+            }
+            let picture = Arc::make_mut(picture);
+            picture.refusal = error.is_refusal().then(|| told.clone());
+            picture.trouble = Some(told);
             true
         });
     }
@@ -162,18 +216,19 @@ impl<T: Watched> Reflector<T> {
 async fn follow<T: Watched>(
     link: &Link,
     path: &str,
-    streams: bool,
+    (manner, streams): (Manner, bool),
     published: &watch::Sender<Arc<WatchCache<T>>>,
 ) -> Result<End, ApiError> {
     let Some(clients) = link else { return std::future::pending().await };
-    let timeout = WATCH_FOR + jitter(WATCH_FOR);
+    let client = manner.client(clients);
+    let timeout = manner.duration();
     let mut query =
         format!("{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}", timeout.as_secs());
     let mut seen = Seen::default();
     if streams {
         query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=";
     } else {
-        let text = in_time(list(clients, path)).await?;
+        let text = in_time(list(client, path)).await?;
         let (items, version) = answer::page::<T>(&text)?;
         query = format!("{query}&resourceVersion={version}");
         for mut item in items {
@@ -182,9 +237,9 @@ async fn follow<T: Watched>(
             }
             seen.put(item)?;
         }
-        seen.publish_all(published);
+        seen.publish_all(published, manner);
     }
-    let mut events = match in_time(begin(clients, &query)).await {
+    let mut events = match in_time(begin(client, &query)).await {
         Ok(body) => Events::new(body),
         // 400, 403 or 422, by the server's age: it knows no initial events.
         Err(error) => match error.code() {
@@ -223,7 +278,7 @@ async fn follow<T: Watched>(
             }
             Some(WatchEvent::Bookmark { initial_end }) => {
                 if initial_end {
-                    seen.publish_all(published);
+                    seen.publish_all(published, manner);
                 }
             }
             Some(WatchEvent::Error(status)) => match status.code {
@@ -280,9 +335,9 @@ impl<T: Watched> Seen<T> {
     }
 
     /// Publishes everything, the first time.
-    fn publish_all(&mut self, published: &watch::Sender<Arc<WatchCache<T>>>) {
+    fn publish_all(&mut self, published: &watch::Sender<Arc<WatchCache<T>>>, manner: Manner) {
         if let Some(all) = self.coming.take() {
-            publish(published, all);
+            publish(published, all, manner);
         }
     }
 }
@@ -292,27 +347,35 @@ async fn in_time<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T
     tokio::time::timeout(REQUEST_DEADLINE, work).await.unwrap_or(late)
 }
 
-async fn begin(clients: &Clients, query: &str) -> Result<Body, ApiError> {
+async fn begin(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
     let request = Request::get(query)
         .header(http::header::ACCEPT, "application/json")
         .body(Full::default())
         .map_err(|error| ApiError::Failed(error.to_string()))?;
-    answer::accepted(clients.main.send(request).await?).await
+    answer::accepted(client.send(request).await?).await
 }
 
-async fn list(clients: &Clients, path: &str) -> Result<Vec<u8>, ApiError> {
-    answer::text(begin(clients, path).await?, answer::MAX_LIST_BYTES).await
+async fn list(client: &ApiClient, path: &str) -> Result<Vec<u8>, ApiError> {
+    answer::text(begin(client, path).await?, answer::MAX_LIST_BYTES).await
 }
 
-fn publish<T>(published: &watch::Sender<Arc<WatchCache<T>>>, objects: BTreeMap<String, Arc<T>>) {
+fn publish<T>(
+    published: &watch::Sender<Arc<WatchCache<T>>>,
+    objects: BTreeMap<String, Arc<T>>,
+    manner: Manner,
+) {
     if published.borrow().trouble.is_some() {
-        tracing::info!("the API server is watched again");
+        match manner {
+            Manner::Alone => tracing::info!("the API server is watched again"),
+            Manner::OneOfMany { .. } => tracing::debug!("an object is watched again"),
+        }
     }
     published.send_replace(Arc::new(WatchCache {
         objects,
         whole: true,
         live: true,
         trouble: None,
+        refusal: None,
     }));
 }
 
@@ -350,14 +413,7 @@ mod tests {
                 Ok(answer)
             }
         });
-        let server = "https://here".into();
-        let certificate_until = None;
-        Some(Arc::new(Clients {
-            heartbeat: client.clone(),
-            main: client,
-            server,
-            certificate_until,
-        }))
+        Some(Arc::new(Clients::of_client(&client)))
     }
 
     #[tokio::test]

@@ -118,7 +118,7 @@ impl Bench {
     fn show(&self, pods: &[Value]) {
         let pods = pods.iter().map(|pod| serde_json::from_value::<SeenPod>(pod.clone()).unwrap());
         let objects = pods.map(|pod| (pod.key(), Arc::new(pod))).collect();
-        let picture = WatchCache { objects, whole: true, live: true, trouble: None };
+        let picture = WatchCache { objects, whole: true, live: true, ..WatchCache::default() };
         self.picture.send_replace(Arc::new(picture));
     }
 
