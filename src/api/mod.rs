@@ -1,19 +1,21 @@
 //! The Kubernetes API server, where the agent has one (`--kubeconfig`): reports the node and its
-//! pods, and nothing else.
+//! pods, and reads the objects that pods from there need.
 //!
 //! ```text
 //!  kubeconfig, certificates ─► connection ─► Link ─┬─► reflect ─► what the API server has: our Node, our pods
 //!                                                  ├─► node    ─► registration, status       (decided by crate::node)
 //!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
+//!                                                  ├─► objects ─► ConfigMaps, Secrets, tokens, Services: what pods from there read
 //!                                                  ├─► events
 //!                                                  ├─► reviews ─► users of the HTTPS API and what they may do
 //!                                                  ├─► identity ─► certificates: requested, renewed
 //!                                                  └─► view    ─► the view of the cluster, for people
 //! ```
 //!
-//! No pod waits for anything in here. Every task is level-triggered: it compares what the node is
-//! like with what the API server was last seen to have and writes the difference, so that an
+//! No static pod waits for anything in here. A pod of the API server waits for its objects before a
+//! start, and keeps running without them. Every task is level-triggered: it compares what the node
+//! is like with what the API server was last seen to have and writes the difference, so that an
 //! absence of any length ends in one write per object. Every request has a deadline, every pause is
 //! capped at [`MAX_PAUSE`].
 
@@ -27,6 +29,7 @@ mod identity;
 mod kubeconfig;
 mod lease;
 mod node;
+mod objects;
 mod plugin;
 mod pod_source;
 mod pods;
@@ -45,6 +48,7 @@ pub use events::EventsTask;
 pub use identity::{IdentitySettings, IdentityTask, serving_certificate};
 pub use lease::{LeaseState, LeaseTask};
 pub use node::{NodeState, NodeTask};
+pub use objects::ObjectsTask;
 pub use pod_source::PodSourceTask;
 pub use pods::{PodsInputs, PodsReport, PodsTask};
 pub use reflect::{Reflector, WatchCache, Watched};

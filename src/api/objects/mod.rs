@@ -1,0 +1,183 @@
+//! Reads what the pods of the API server need from there: ConfigMaps, Secrets, service account
+//! tokens and Services.
+//!
+//! ```text
+//!  pods ─┬─► object references ─► one watch for each object ──┐
+//!        ├─► token sources ─────► TokenRequest, renewals ─────┼─► NodeObjects (watch) ─► workers
+//!        └─► any pod at all ────► one watch of Services ──────┘
+//! ```
+//!
+//! The task owns the watches and the tokens. It opens a watch for the first pod that refers to an
+//! object, shares it between pods, and closes it with the last one. Tokens and data of Secrets are
+//! kept in memory only. While the API server is away, the last answers stay published, and an
+//! object without an answer stays unknown. The task does not decide whether a pod waits: `plan`
+//! does.
+
+mod seen;
+mod tokens;
+mod watches;
+
+use super::{Link, Verb, call};
+use crate::{
+    clock,
+    desired::SourceSnapshot,
+    model::{ApiObjects, DesiredPod, NodeObjects, ObjectKey, SourceKind, TokenKey},
+    podspec::{object_refs, token_keys},
+    publish::PublishIfChanged as _,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokens::{Bound, Issuing, Tokens};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use watches::Watches;
+
+/// Token requests at a time.
+const PARALLEL: usize = 4;
+/// The longest sleep. Renewals are due by boot time, which includes the time while the machine is
+/// suspended. The timer of a sleep does not.
+const LOOK: Duration = Duration::from_secs(60);
+/// The node authorizer may learn of a new pod later than the node. So a refusal counts as no answer
+/// for this long.
+const AUTHORIZER_LAG: Duration = Duration::from_secs(5);
+
+/// The task.
+pub struct ObjectsTask {
+    link: watch::Receiver<Link>,
+    pods: watch::Receiver<Arc<SourceSnapshot>>,
+    published: watch::Sender<Arc<NodeObjects>>,
+    watches: Watches,
+    tokens: Tokens,
+    /// The namespaces of the pods. Only their Services are published.
+    namespaces: BTreeSet<Box<str>>,
+    requests: JoinSet<(TokenKey, Issuing)>,
+}
+
+impl std::fmt::Debug for ObjectsTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectsTask").field("watches", &self.watches).finish_non_exhaustive()
+    }
+}
+
+impl ObjectsTask {
+    /// The task and its output. It sends no request before [`ObjectsTask::run`]. It ignores pods
+    /// that do not come from the API server.
+    #[must_use]
+    pub fn new(
+        link: watch::Receiver<Link>,
+        pods: watch::Receiver<Arc<SourceSnapshot>>,
+    ) -> (Self, watch::Receiver<Arc<NodeObjects>>) {
+        // Static pods must not wait for this place, which has no objects for them.
+        let nothing = NodeObjects { known: true, ..NodeObjects::default() };
+        let (published, objects) = watch::channel(Arc::new(nothing));
+        let task = Self {
+            watches: Watches::new(link.clone()),
+            link,
+            pods,
+            published,
+            tokens: Tokens::default(),
+            namespaces: BTreeSet::new(),
+            requests: JoinSet::new(),
+        };
+        (task, objects)
+    }
+
+    /// Follows until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        self.take_pods();
+        let changed = self.watches.changed();
+        loop {
+            self.request_tokens();
+            let wait = self.publish();
+            // Cancel-safe: every arm only waits. A finished request stays in its set until it is
+            // taken out, and a change of a watch stays noted until the task has looked.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                Ok(()) = self.pods.changed() => self.take_pods(),
+                Ok(()) = self.link.changed() => self.tokens.hurry(clock::now().boot),
+                () = changed.notified() => {}
+                Some(done) = self.requests.join_next() => match done {
+                    Ok((key, issuing)) => {
+                        self.tokens.settle(&key, issuing, clock::now().boot, super::jitter(tokens::SPREAD));
+                    }
+                    Err(error) => return tracing::error!(err = %error, "a request for a token has panicked"),
+                },
+                Some(Err(error)) = self.watches.ended() => {
+                    return tracing::error!(err = %error, "a watch of an object has panicked");
+                }
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Opens and closes watches, and begins and drops tokens, as the pods are now.
+    fn take_pods(&mut self) {
+        let pods = Arc::clone(&self.pods.borrow_and_update());
+        let of_api = pods.pods.iter().filter(|pod| pod.origin.source == SourceKind::Api);
+        let (mut objects, mut tokens) = (BTreeSet::<ObjectKey>::new(), BTreeMap::new());
+        self.namespaces.clear();
+        for pod in of_api {
+            objects.extend(object_refs(&pod.pod).into_iter().map(|reference| reference.key));
+            tokens.extend(token_keys(&pod.pod).into_iter().map(|key| (key, bound(pod))));
+            self.namespaces.insert(pod.key.namespace.clone());
+        }
+        self.watches.follow(&objects);
+        self.watches.follow_services(!self.namespaces.is_empty());
+        self.tokens.want(tokens, clock::now().boot);
+    }
+
+    /// Begins the requests that are due, a few at a time.
+    fn request_tokens(&mut self) {
+        let Some(clients) = self.link.borrow().clone() else { return };
+        let now = clock::now().boot;
+        while self.requests.len() < PARALLEL {
+            let Some((key, bound)) = self.tokens.next(now) else { return };
+            let client = clients.main.clone();
+            self.requests.spawn(async move {
+                let Some(path) = tokens::path(&key, &bound) else {
+                    return (key, Issuing::impossible());
+                };
+                let body = tokens::request(&key, &bound);
+                let answer = call(&client, Verb::Create, &path, Some(&body)).await;
+                let issuing = Issuing::of_answer(answer, &key);
+                (key, issuing)
+            });
+        }
+    }
+
+    /// Publishes all answers. Returns how long to wait if nothing changes.
+    fn publish(&mut self) -> Duration {
+        let now = clock::now().boot;
+        let (objects, answer_at) = self.watches.answers(now);
+        let services = self.watches.services(&self.namespaces);
+        let (tokens, due_at) = (self.tokens.answers(now), self.tokens.wake_at());
+        let api = Arc::new(ApiObjects { objects, tokens, services });
+        let all = NodeObjects { known: true, api, ..NodeObjects::default() };
+        self.published.publish_if_changed(Arc::new(all));
+        // Without a way to the API server, or with all requests under way, nothing can begin.
+        let can_begin = self.link.borrow().is_some() && self.requests.len() < PARALLEL;
+        let due_at = due_at.filter(|_| can_begin);
+        let waits = answer_at.into_iter().chain(due_at).map(|at| at.saturating_sub(now));
+        waits.fold(LOOK, Duration::min)
+    }
+}
+
+/// The pod to which its tokens are bound.
+fn bound(pod: &DesiredPod) -> Bound {
+    Bound { namespace: pod.key.namespace.clone(), pod: pod.key.name.clone() }
+}
+
+/// True when an object can have this name. No other name may become part of a path or a query.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed =
+        |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'-' | b'.');
+    // `..` is a step up in a path.
+    let is_only_dots = name.bytes().all(|c| c == b'.');
+    name.len() <= 253 && name.bytes().all(is_allowed) && !is_only_dots
+}
+
+#[cfg(test)]
+mod tests;

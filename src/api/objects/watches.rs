@@ -1,0 +1,241 @@
+//! The watches of objects that pods refer to, and the one of Services.
+//!
+//! ```text
+//!  first pod refers to it ─► Open ─┬─► read, immutable ─► Read
+//!                                  └─► last pod is gone ─► closed
+//! ```
+
+use super::{
+    super::{Link, Reflector, WatchCache, Watched},
+    AUTHORIZER_LAG, is_object_name,
+    seen::{SeenObject, SeenService},
+};
+use crate::{
+    model::{ClusterServices, DataObject, ObjectAnswer, ObjectKey, ObjectKind},
+    podspec::is_linked,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::{JoinError, JoinSet},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const SERVICES: &str = "/api/v1/services";
+/// Excludes headless Services, as the kubelet does.
+const WITH_ADDRESS: &str = "spec.clusterIP!=None";
+
+type Cache<T> = watch::Receiver<Arc<WatchCache<T>>>;
+
+/// All watches.
+pub(super) struct Watches {
+    link: watch::Receiver<Link>,
+    objects: BTreeMap<ObjectKey, ObjectWatch>,
+    services: Option<(Cache<SeenService>, DropGuard)>,
+    tasks: JoinSet<()>,
+    /// Notified when a watch has published something.
+    changed: Arc<Notify>,
+}
+
+/// The state of one object's watch.
+enum ObjectWatch {
+    /// There is no watch, because no object can have this name.
+    Impossible,
+    Open(OpenWatch),
+    /// The watch is closed, because the object is immutable.
+    Read(Arc<DataObject>),
+}
+
+struct OpenWatch {
+    /// For [`Reflector::one_of_many`].
+    number: usize,
+    cache: Cache<SeenObject>,
+    /// Boot time of the first refusal without a success or an absence since.
+    refused_since: Option<Duration>,
+    /// Ends the watch when it is dropped.
+    _stop: DropGuard,
+}
+
+impl std::fmt::Debug for Watches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watches").field("objects", &self.objects.len()).finish_non_exhaustive()
+    }
+}
+
+impl Watches {
+    pub(super) fn new(link: watch::Receiver<Link>) -> Self {
+        let (objects, services, tasks) = (BTreeMap::new(), None, JoinSet::new());
+        Self { link, objects, services, tasks, changed: Arc::default() }
+    }
+
+    /// Follows these objects and no others.
+    pub(super) fn follow(&mut self, wanted: &BTreeSet<ObjectKey>) {
+        self.objects.retain(|key, _| wanted.contains(key));
+        for key in wanted {
+            if !self.objects.contains_key(key) {
+                let watch = self.open(key);
+                self.objects.insert(key.clone(), watch);
+            }
+        }
+    }
+
+    fn open(&mut self, key: &ObjectKey) -> ObjectWatch {
+        if !is_object_name(&key.namespace) || !is_object_name(&key.name) {
+            return ObjectWatch::Impossible;
+        }
+        let kind = match key.kind {
+            ObjectKind::ConfigMap => "configmaps",
+            ObjectKind::Secret => "secrets",
+        };
+        let collection = format!("/api/v1/namespaces/{}/{kind}", key.namespace);
+        let own = format!("metadata.name={}", key.name);
+        let number = self.free_number();
+        let (reflector, cache) = Reflector::new(&collection, own, self.link.clone());
+        let stop = self.spawn(reflector.one_of_many(number), cache.clone());
+        ObjectWatch::Open(OpenWatch { number, cache, refused_since: None, _stop: stop })
+    }
+
+    /// The lowest number that no open watch has.
+    fn free_number(&self) -> usize {
+        let number = |watch: &ObjectWatch| match watch {
+            ObjectWatch::Open(open) => Some(open.number),
+            ObjectWatch::Impossible | ObjectWatch::Read(_) => None,
+        };
+        let taken: BTreeSet<usize> = self.objects.values().filter_map(number).collect();
+        (0..taken.len()).find(|number| !taken.contains(number)).unwrap_or(taken.len())
+    }
+
+    /// Opens or closes the watch of Services.
+    pub(super) fn follow_services(&mut self, wanted: bool) {
+        if !wanted {
+            self.services = None;
+        } else if self.services.is_none() {
+            let (reflector, cache) =
+                Reflector::new(SERVICES, WITH_ADDRESS.to_owned(), self.link.clone());
+            let stop = self.spawn(reflector, cache.clone());
+            self.services = Some((cache, stop));
+        }
+    }
+
+    fn spawn<T: Watched>(&mut self, reflector: Reflector<T>, mut cache: Cache<T>) -> DropGuard {
+        let stop = CancellationToken::new();
+        let (token, changed) = (stop.clone(), Arc::clone(&self.changed));
+        self.tasks.spawn(async move {
+            let note_changes = async {
+                while cache.changed().await.is_ok() {
+                    changed.notify_one();
+                }
+            };
+            tokio::join!(reflector.run(token), note_changes);
+        });
+        stop.drop_guard()
+    }
+
+    /// Notified when a watch has published something.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
+    /// Waits for the end of a watch's task; `None` when there are no tasks.
+    ///
+    /// # Cancel safety
+    /// A task that has ended stays in the set until it is returned.
+    pub(super) async fn ended(&mut self) -> Option<Result<(), JoinError>> {
+        self.tasks.join_next().await
+    }
+
+    /// The answers that are known, and the boot time at which the next refusal becomes one. Closes
+    /// the watches of immutable objects that were read.
+    pub(super) fn answers(
+        &mut self,
+        now: Duration,
+    ) -> (BTreeMap<ObjectKey, ObjectAnswer>, Option<Duration>) {
+        let (mut answers, mut wake_at) = (BTreeMap::new(), None);
+        for (key, watch) in &mut self.objects {
+            let answer = match watch {
+                ObjectWatch::Impossible => Some(ObjectAnswer::Missing),
+                ObjectWatch::Read(object) => Some(ObjectAnswer::Found(Arc::clone(object))),
+                ObjectWatch::Open(open) => {
+                    let answer = open.answer(key, now);
+                    let shown_at = open.refused_since.map(|since| since + AUTHORIZER_LAG);
+                    wake_at = wake_at.into_iter().chain(shown_at.filter(|at| *at > now)).min();
+                    answer
+                }
+            };
+            if let Some(ObjectAnswer::Found(object)) = &answer
+                && object.immutable
+            {
+                *watch = ObjectWatch::Read(Arc::clone(object));
+            }
+            answers.extend(answer.map(|answer| (key.clone(), answer)));
+        }
+        (answers, wake_at)
+    }
+
+    /// The Services to which pods of these namespaces are linked; `None` until they were read.
+    pub(super) fn services(&self, namespaces: &BTreeSet<Box<str>>) -> Option<Arc<ClusterServices>> {
+        let (cache, _) = self.services.as_ref()?;
+        let cache = Arc::clone(&cache.borrow());
+        let is_wanted = |seen: &SeenService| {
+            seen.has_address() && namespaces.iter().any(|of| is_linked(&seen.0, of))
+        };
+        let wanted = cache.objects.values().filter(|seen| is_wanted(seen));
+        cache.whole.then(|| Arc::new(wanted.map(|seen| Arc::clone(&seen.0)).collect()))
+    }
+}
+
+impl OpenWatch {
+    fn answer(&mut self, key: &ObjectKey, now: Duration) -> Option<ObjectAnswer> {
+        let cache = Arc::clone(&self.cache.borrow_and_update());
+        if cache.whole {
+            self.refused_since = None;
+            let found = cache.objects.values().find(|seen| seen.0.key == *key);
+            return Some(match found {
+                Some(seen) => ObjectAnswer::Found(Arc::clone(&seen.0)),
+                None => ObjectAnswer::Missing,
+            });
+        }
+        let Some(words) = cache.refusal.as_deref() else {
+            self.refused_since = None;
+            return None;
+        };
+        let since = *self.refused_since.get_or_insert(now);
+        (now >= since + AUTHORIZER_LAG).then(|| ObjectAnswer::Refused(words.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusing(why: &str) -> WatchCache<SeenObject> {
+        WatchCache { refusal: Some(why.to_owned()), ..WatchCache::default() }
+    }
+
+    #[test]
+    fn a_refusal_is_told_after_the_lag_of_the_authorizer() {
+        let (server, cache) = watch::channel(Arc::new(refusing("no relationship")));
+        let stop = CancellationToken::new().drop_guard();
+        let mut open = OpenWatch { number: 0, cache, refused_since: None, _stop: stop };
+        let key = ObjectKey::new(ObjectKind::Secret, "ns", "a");
+        let begin = Duration::from_secs(100);
+        let mut after = |seconds: u64| open.answer(&key, begin + Duration::from_secs(seconds));
+        assert_eq!([after(0), after(4)], [None, None]);
+        assert_eq!(after(5), Some(ObjectAnswer::Refused("no relationship".into())));
+
+        server.send_replace(Arc::default());
+        assert_eq!(after(6), None, "the API server is away");
+        server.send_replace(Arc::new(refusing("no relationship")));
+        assert_eq!(after(7), None, "it may have restarted");
+
+        let empty = WatchCache { whole: true, ..WatchCache::default() };
+        server.send_replace(Arc::new(empty));
+        assert_eq!(after(8), Some(ObjectAnswer::Missing));
+        server.send_replace(Arc::new(WatchCache { whole: true, ..refusing("no") }));
+        assert_eq!(after(99), Some(ObjectAnswer::Missing), "what was seen last counts");
+    }
+}
