@@ -2,7 +2,7 @@
 
 use super::{
     Ended,
-    cluster::{self, ClusterInputs, Machine},
+    cluster::{self, ApiPods, ClusterInputs, Machine},
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
     places::find_places,
@@ -27,10 +27,9 @@ use crate::{
     image::Images,
     log_rotator::{LogRotatorParts, LogRotatorTask},
     machine::{self, AddressTask, NodeIps},
-    mirror::recorded_pods,
     model::{
         Ending, Event, EventKind, EventTarget, MachineState, NodeCapacity, NodeView, PodViews,
-        PressureOrders, PressureView, SourceKind, error_chain,
+        PressureOrders, PressureView, error_chain,
     },
     node::{HostState, host_warnings},
     node_view::{NodeViewTask, restored_conditions, save_conditions},
@@ -41,7 +40,7 @@ use crate::{
     shutdown::{Places, ShutdownTask, Stage},
     signals::{DiskReadings, FindPlaces},
     stats::{Collector, GraphsTask, StatsParts},
-    store::{Loaded, PodRecord, Store},
+    store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
     worker::{Host, Known, Leftovers, SetInputs, UserNamespaces, VolumeTurns, WorkerSet},
@@ -117,8 +116,11 @@ pub(super) fn spawn_all(
     let sources = spawn_sources(config, &node_name, &mut loaded, &store, tasks, shutdown);
     let mut snapshots: Vec<Snapshots> =
         sources.pods.iter().map(|source| source.snapshots.clone()).collect();
-    let (api_pods, from_api) = api_pods(config, &loaded).unzip();
-    snapshots.extend(from_api);
+    let runs_api_pods = config.cluster.kubeconfig.is_some() && config.source.api_pods;
+    let api_pods = runs_api_pods.then(|| ApiPods::new(&loaded.pods));
+    snapshots.extend(api_pods.as_ref().map(|of_api| of_api.pods.subscribe()));
+    let mut objects = sources.objects.clone();
+    objects.extend(api_pods.as_ref().map(|of_api| of_api.objects.subscribe()));
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
         sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();
@@ -138,7 +140,7 @@ pub(super) fn spawn_all(
         node: facts,
         scheduling: config.cluster.kubeconfig.is_some().then_some(node_object),
         probes,
-        objects: sources.objects.clone(),
+        objects,
         pressure: orders.subscribe(),
         asking: requests,
         records: loaded.pods,
@@ -277,21 +279,6 @@ pub(super) fn spawn_all(
     let settings = serve_settings(config, &capacity, host.cgroups.version());
     serve(config, settings, served, (tasks, shutdown))?;
     Ok(Built { node_name, shutdown_stage })
-}
-
-/// The channel of the pods of the API server, with those that an earlier run of the agent has
-/// admitted; `None` when they are not run.
-fn api_pods(
-    config: &Config,
-    loaded: &Loaded,
-) -> Option<(watch::Sender<Arc<SourceSnapshot>>, Snapshots)> {
-    if config.cluster.kubeconfig.is_none() || !config.source.api_pods {
-        return None;
-    }
-    let records = loaded.pods.values().flatten();
-    let recorded = records.filter_map(PodRecord::desired);
-    let recorded = recorded.filter(|pod| pod.origin.source == SourceKind::Api).map(Arc::new);
-    Some(watch::channel(Arc::new(recorded_pods(recorded.collect()))))
 }
 
 /// Emits the warnings about the host.

@@ -5,8 +5,8 @@ use crate::{
     admission::{Allocatable, Capacity},
     api::{
         self, ClusterViewTask, EventsTask, IdentitySettings, IdentityTask, LeaseState, LeaseTask,
-        Link, NodeState, NodeTask, PodSourceTask, PodsInputs, PodsTask, Reflector, Trouble,
-        WatchCache,
+        Link, NodeState, NodeTask, ObjectsTask, PodSourceTask, PodsInputs, PodsTask, Reflector,
+        Trouble, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
@@ -14,8 +14,13 @@ use crate::{
     event::{EventLog, Recorder},
     machine::NodeIps,
     machine_report::{NodeReportSettings, NodeReportTask},
-    model::{Bucket, ClusterView, Known, NodeConditions, NodeScheduling, NodeView, PodViews, k8s},
+    mirror::{SeenPod, recorded_pods},
+    model::{
+        Bucket, ClusterView, Known, NodeConditions, NodeObjects, NodeScheduling, NodeView, PodKey,
+        PodViews, SourceKind, k8s,
+    },
     node::{NodeRef, Registration, ReportPeriods, static_only_taint},
+    store::PodRecord,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 use tokio::sync::watch;
@@ -33,8 +38,41 @@ pub(super) struct ClusterInputs {
     pub published: watch::Sender<Option<Arc<ClusterView>>>,
     /// Changes when credentials are to be read again.
     pub reload: watch::Receiver<u64>,
-    /// Where the pods of the API server are published, if they are run.
-    pub api_pods: Option<watch::Sender<Arc<SourceSnapshot>>>,
+    /// Where pods of the API server are published, if they are run.
+    pub api_pods: Option<ApiPods>,
+}
+
+/// Where the pods that the API server binds to the node are published, and what they read of it.
+pub(super) struct ApiPods {
+    pub pods: watch::Sender<Arc<SourceSnapshot>>,
+    pub objects: watch::Sender<Arc<NodeObjects>>,
+}
+
+impl ApiPods {
+    /// The pods that an earlier run of the agent has admitted are wanted until the API server was
+    /// seen.
+    pub(super) fn new(records: &BTreeMap<PodKey, Vec<PodRecord>>) -> Self {
+        let recorded = records.values().flatten().filter_map(PodRecord::desired);
+        let recorded = recorded.filter(|pod| pod.origin.source == SourceKind::Api).map(Arc::new);
+        Self {
+            pods: watch::Sender::new(Arc::new(recorded_pods(recorded.collect()))),
+            objects: watch::Sender::new(Arc::new(ObjectsTask::nothing())),
+        }
+    }
+
+    fn tasks(
+        self,
+        seen: watch::Receiver<Arc<WatchCache<SeenPod>>>,
+        link: &watch::Receiver<Link>,
+        stop: &CancellationToken,
+    ) -> [Part; 2] {
+        let objects = ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects);
+        let source = PodSourceTask { seen, published: self.pods };
+        [
+            ("pods of the API server", Box::pin(source.run(stop.clone()))),
+            ("objects of pods", Box::pin(objects.run(stop.clone()))),
+        ]
+    }
 }
 
 /// The machine that the node stands for.
@@ -129,10 +167,8 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
-    if let Some(published) = inputs.api_pods {
-        let source = PodSourceTask { seen: seen_pods, published };
-        parts.push(("pods of the API server", Box::pin(source.run(stop()))));
-    }
+    let of_api = inputs.api_pods.map(|api_pods| api_pods.tasks(seen_pods, &of_reviews, shutdown));
+    parts.extend(of_api.into_iter().flatten());
     for (name, task) in certificates.tasks {
         parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));
     }

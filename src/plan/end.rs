@@ -20,7 +20,7 @@ use super::{
     restart::exit_code,
 };
 use crate::model::{ContainerState, HoldStop, TerminalPhase, priority_of};
-use crate::podspec::is_from_api;
+use crate::podspec::is_static;
 
 /// What makes a pod of the API server end before its containers do so by themselves.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,7 +36,7 @@ pub(crate) struct OrderedEnd {
 impl OrderedEnd {
     pub(crate) fn of(cx: &Cx<'_>) -> Self {
         let mut end = Self::default();
-        if !is_from_api(cx.pod) {
+        if is_static(cx.pod) {
             return end;
         }
         let orders = cx.input.orders;

@@ -10,7 +10,7 @@ use super::{
     shutdown::plan_undecided,
 };
 use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s};
-use crate::podspec::{is_from_api, pod_display};
+use crate::podspec::{is_static, pod_display};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Decides what to do now for one pod name. It is called again after the plan was executed or has
@@ -48,7 +48,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         None => plan_pod(&cx, &mut plan),
     }
     if let (Some(why), None) = (keep, &plan.interrupted) {
-        plan.withhold(why, is_from_api(cx.pod) && sandbox::usable(&cx).is_some());
+        plan.withhold(why, !is_static(cx.pod) && sandbox::usable(&cx).is_some());
     }
     plan
 }
@@ -82,7 +82,7 @@ impl<'a> NameInput<'a> {
         let ended = known.is_some_and(|known| known.terminal.is_some());
         let recorded = known.and_then(|known| known.pod.as_deref());
         let wished = self.orders.wish.pod().filter(|pod| pod.uid == *uid).map(|pod| &*pod.pod);
-        let from_api = recorded.or(wished).is_some_and(is_from_api);
+        let from_api = recorded.or(wished).is_some_and(|pod| !is_static(pod));
         (!ended && !from_api).then_some(hold)
     }
 

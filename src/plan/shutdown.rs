@@ -10,7 +10,7 @@ use super::{
     name::Cx,
 };
 use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
-use crate::podspec::is_from_api;
+use crate::podspec::is_static;
 
 /// The reason of a pod that is refused because the machine goes down.
 pub const NODE_SHUTDOWN: &str = "NodeShutdown";
@@ -29,7 +29,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
         return true;
     }
     // One of the API server ends for good.
-    if is_from_api(cx.pod) {
+    if !is_static(cx.pod) {
         return false;
     }
     let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };

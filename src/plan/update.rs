@@ -26,9 +26,8 @@ use crate::{
     model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
     podspec::{
         are_objects_known, check_env_objects, check_image_volume, check_user_namespace,
-        check_volume_objects, image_volumes, is_from_api, is_made_from_objects, is_mounted,
-        needed_images,
-        runtime_handler,
+        check_volume_objects, image_volumes, is_made_from_objects, is_mounted, is_static,
+        needed_images, runtime_handler,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -216,7 +215,7 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         return go();
     };
     // A pod of the API server changes in place, and makes way for another at once.
-    let prepares = input.settings.prepare_updates && !is_from_api(&wished.pod);
+    let prepares = input.settings.prepare_updates && is_static(&wished.pod);
     if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
         return go();
     }

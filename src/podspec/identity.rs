@@ -91,15 +91,6 @@ pub fn is_static(pod: &k8s::Pod) -> bool {
         .is_some_and(|source| source != "api")
 }
 
-/// Whether the pod came from an API server.
-#[must_use]
-pub fn is_from_api(pod: &k8s::Pod) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations
-        .and_then(|all| all.get("kubernetes.io/config.source"))
-        .is_some_and(|one| one == "api")
-}
-
 /// The kubelet's critical pods: static ones, and those of the system's priorities.
 #[must_use]
 pub fn is_critical(pod: &k8s::Pod) -> bool {

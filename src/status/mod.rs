@@ -15,7 +15,7 @@ pub use display::{container_statuses, display_status, ready_column, restarts};
 use crate::{
     model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
-    podspec::{is_from_api, is_host_network, primary_ips, qos_class},
+    podspec::{is_host_network, is_static, primary_ips, qos_class},
 };
 use containers::Statuses;
 use jiff::Timestamp;
@@ -112,7 +112,7 @@ fn is_refusal(input: &StatusInput<'_>, terminal: &Terminal) -> bool {
         init.chain(previous.container_statuses.iter().flatten())
     });
     let had_container = before.any(|status| status.container_id.is_some());
-    is_from_api(input.pod) && terminal.reason.is_some() && !observed && !had_container
+    !is_static(input.pod) && terminal.reason.is_some() && !observed && !had_container
 }
 
 /// The status of a pod that is held, once nothing of it is left: it takes the place of the former

@@ -17,7 +17,7 @@ use crate::{
         Action, Incarnation, KillDeadline, KillPod, KillPurpose, Occupancy, Outcome, Terminal,
         Wish, replaces,
     },
-    podspec::{is_from_api, with_amounts_of},
+    podspec::{is_static, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
 use std::{sync::Arc, time::Duration};
@@ -184,7 +184,7 @@ impl Records {
         uid: &PodUid,
         (terminal, status): (&Terminal, Option<Arc<k8s::PodStatus>>),
     ) {
-        if self.of(uid).is_none() && wish.pod().is_some_and(|pod| is_from_api(&pod.pod)) {
+        if self.of(uid).is_none() && wish.pod().is_some_and(|pod| !is_static(&pod.pod)) {
             self.admit(uid, wish, false, clock::now());
         }
         let Some(record) = self.records.iter_mut().find(|record| record.uid == *uid) else {

@@ -14,7 +14,7 @@ use crate::{
         Fetch, Fetched, Notice, Occupancy, PodPlan, Rollout, Trial, TrialInput, UpdateInput,
         UpdatePlan, Wish, plan_update,
     },
-    podspec::is_from_api,
+    podspec::is_static,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -114,7 +114,7 @@ impl Worker {
     ) {
         let rollout = match &input.orders.wish {
             // A controller makes and rolls back its revisions itself.
-            Wish::Run(wished) if is_from_api(&wished.pod) => Rollout::default(),
+            Wish::Run(wished) if !is_static(&wished.pod) => Rollout::default(),
             Wish::Run(wished) if update.waits.is_none() => match self.records.replaced_by(wished) {
                 Some((standing, _)) => {
                     let occupancy = Occupancy::new(observed, &self.host.settings.owner);
@@ -140,7 +140,7 @@ impl Worker {
         now: Now,
     ) -> Option<Duration> {
         let Wish::Run(wished) = &input.orders.wish else { return None };
-        if is_from_api(&wished.pod) {
+        if !is_static(&wished.pod) {
             return None;
         }
         let terminal = plan.terminal.as_ref();

@@ -15,7 +15,8 @@ fn live(node: &Node, name: &str) {
     let script = "trap 'exit 0' TERM; [ -e /data/crashed ] || { touch /data/crashed; exit 1; }; while true; do sleep 1 & wait $!; done";
     let mut pod = plain(name, script);
     pod["spec"]["volumes"] = json!([{ "name": "data", "emptyDir": {} }]);
-    pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "data", "mountPath": "/data" }]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "data", "mountPath": "/data" }]);
     node.create(&pod);
     node.wait_pod(name, "runs after its crash", |pod| {
         is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"].as_i64() > Some(0)

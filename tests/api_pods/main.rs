@@ -19,3 +19,4 @@ mod upstream;
 mod failures;
 mod lifecycle;
 mod node;
+mod objects;

@@ -90,9 +90,13 @@ impl Node {
     pub fn wait<T: std::fmt::Debug>(
         &self,
         what: &str,
-        look: impl FnMut() -> T,
+        mut look: impl FnMut() -> T,
         accept: impl FnMut(&T) -> bool,
     ) -> T {
+        let look = || {
+            self.world.agent.revive();
+            look()
+        };
         match super::support::poll_until(SOON, look, accept) {
             Ok(value) => value,
             Err(last) => {

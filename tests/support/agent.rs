@@ -316,14 +316,19 @@ impl Agent {
         self.child.borrow_mut().as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
+    /// Starts it again if it has died and is to be revived.
+    pub fn revive(&self) {
+        if self.revived.get() && !self.is_running() {
+            self.start();
+        }
+    }
+
     /// Reads the status through the socket.
     ///
     /// # Errors
     /// In words, when there is no answer.
     pub fn status(&self) -> Result<status::Status, String> {
-        if self.revived.get() && !self.is_running() {
-            self.start();
-        }
+        self.revive();
         status::read(&self.socket())
     }
 

@@ -63,17 +63,22 @@ impl std::fmt::Debug for ObjectsTask {
 }
 
 impl ObjectsTask {
-    /// The task and its output. It sends no request before [`ObjectsTask::run`]. It ignores pods
-    /// that do not come from the API server.
+    /// What is published at first. Static pods must not wait for this place, which has no objects
+    /// for them.
+    #[must_use]
+    pub fn nothing() -> NodeObjects {
+        NodeObjects { known: true, ..NodeObjects::default() }
+    }
+
+    /// The task. It sends no request before [`ObjectsTask::run`]. It ignores pods that do not come
+    /// from the API server.
     #[must_use]
     pub fn new(
         link: watch::Receiver<Link>,
         pods: watch::Receiver<Arc<SourceSnapshot>>,
-    ) -> (Self, watch::Receiver<Arc<NodeObjects>>) {
-        // Static pods must not wait for this place, which has no objects for them.
-        let nothing = NodeObjects { known: true, ..NodeObjects::default() };
-        let (published, objects) = watch::channel(Arc::new(nothing));
-        let task = Self {
+        published: watch::Sender<Arc<NodeObjects>>,
+    ) -> Self {
+        Self {
             watches: Watches::new(link.clone()),
             link,
             pods,
@@ -81,8 +86,7 @@ impl ObjectsTask {
             tokens: Tokens::default(),
             namespaces: BTreeSet::new(),
             requests: JoinSet::new(),
-        };
-        (task, objects)
+        }
     }
 
     /// Follows until `shutdown`.
@@ -116,7 +120,9 @@ impl ObjectsTask {
     /// Opens and closes watches, and begins and drops tokens, as the pods are now.
     fn take_pods(&mut self) {
         let pods = Arc::clone(&self.pods.borrow_and_update());
+        let has_ended = |key| pods.ends.get(key).is_some_and(|end| end.phase.is_some());
         let of_api = pods.pods.iter().filter(|pod| pod.origin.source == SourceKind::Api);
+        let of_api = of_api.filter(|pod| !has_ended(&pod.key));
         let (mut objects, mut tokens) = (BTreeSet::<ObjectKey>::new(), BTreeMap::new());
         self.namespaces.clear();
         for pod in of_api {
@@ -155,7 +161,7 @@ impl ObjectsTask {
         let services = self.watches.services(&self.namespaces);
         let (tokens, due_at) = (self.tokens.answers(now), self.tokens.wake_at());
         let api = Arc::new(ApiObjects { objects, tokens, services });
-        let all = NodeObjects { known: true, api, ..NodeObjects::default() };
+        let all = NodeObjects { api, ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
         // Without a way to the API server, or with all requests under way, nothing can begin.
         let can_begin = self.link.borrow().is_some() && self.requests.len() < PARALLEL;

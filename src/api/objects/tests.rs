@@ -155,7 +155,8 @@ impl Bench {
         let server: Arc<Mutex<Server>> = Arc::default();
         let (link, of_link) = watch::channel(link_to(&server));
         let (pods, of_pods) = watch::channel(snapshot(&[]));
-        let (task, objects) = ObjectsTask::new(of_link, of_pods);
+        let (published, objects) = watch::channel(Arc::new(ObjectsTask::nothing()));
+        let task = ObjectsTask::new(of_link, of_pods, published);
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(CancellationToken::new()));
         Self { server, link, pods, objects, _tasks: tasks }
@@ -209,6 +210,7 @@ fn snapshot(pods: &[Arc<DesiredPod>]) -> Arc<SourceSnapshot> {
         knowledge: Knowledge::Complete,
         pods: pods.to_vec(),
         unconfirmed: BTreeSet::new(),
+        ends: BTreeMap::new(),
         view: SourceView { kind, location: String::new(), error: None, files: Vec::new() },
     })
 }

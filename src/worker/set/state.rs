@@ -6,7 +6,7 @@ use crate::{
     desired::{Completeness, Desired},
     model::{MachineState, NodeObjects, ObservedPod, PodKey, PodUid, PressureOrders, RuntimeView},
     plan::{Occupancy, Rollout, Wish},
-    podspec::is_from_api,
+    podspec::is_static,
     store::PodRecord,
     worker::{Input, records::Recorded},
 };
@@ -108,17 +108,17 @@ impl State {
     /// True when no source wants a name that is in none of them now. Static pods do not wait until
     /// the API server has said which pods it has.
     fn is_unwanted(&self, key: &PodKey) -> bool {
-        let is_static = || {
+        let all_static = || {
             let recorded = self.recorded(key);
             let in_runtime = self.occupancy(key).into_iter().flat_map(Occupancy::own_sandboxes);
             let has_record = |uid: &PodUid| recorded.iter().any(|recorded| recorded.uid == *uid);
             !recorded.is_empty()
-                && recorded.iter().all(|recorded| !is_from_api(&recorded.pod))
+                && recorded.iter().all(|recorded| is_static(&recorded.pod))
                 && in_runtime.map(|sandbox| &sandbox.uid).all(has_record)
         };
         match self.desired.complete {
             Completeness::All => true,
-            Completeness::Static => is_static(),
+            Completeness::Static => all_static(),
             Completeness::None => false,
         }
     }
