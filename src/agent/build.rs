@@ -6,6 +6,7 @@ use super::{
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
     places::find_places,
+    remembered::save_services,
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
         reserved, serve_settings, start_turns,
@@ -117,10 +118,14 @@ pub(super) fn spawn_all(
     let mut snapshots: Vec<Snapshots> =
         sources.pods.iter().map(|source| source.snapshots.clone()).collect();
     let runs_api_pods = config.cluster.kubeconfig.is_some() && config.source.api_pods;
-    let api_pods = runs_api_pods.then(|| ApiPods::new(&loaded.pods));
+    let api_pods = runs_api_pods.then(|| ApiPods::new(&mut loaded));
     snapshots.extend(api_pods.as_ref().map(|of_api| of_api.pods.subscribe()));
     let mut objects = sources.objects.clone();
-    objects.extend(api_pods.as_ref().map(|of_api| of_api.objects.subscribe()));
+    if let Some(of_api) = &api_pods {
+        objects.push(of_api.objects.subscribe());
+        let saving = save_services(of_api.objects.subscribe(), store.clone(), shutdown.clone());
+        spawn(tasks, "saved Services", saving);
+    }
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
         sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();

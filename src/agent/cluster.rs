@@ -1,6 +1,7 @@
 //! The agent's part in a cluster: makes the tasks that talk to an API server. Without a kubeconfig
 //! there are none.
 
+use super::remembered::remembered_services;
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
@@ -16,11 +17,11 @@ use crate::{
     machine_report::{NodeReportSettings, NodeReportTask},
     mirror::{SeenPod, recorded_pods},
     model::{
-        Bucket, ClusterView, Known, NodeConditions, NodeObjects, NodeScheduling, NodeView, PodKey,
-        PodViews, SourceKind, k8s,
+        Bucket, ClusterServices, ClusterView, Known, NodeConditions, NodeObjects, NodeScheduling,
+        NodeView, PodViews, SourceKind, k8s,
     },
     node::{NodeRef, Registration, ReportPeriods, static_only_taint},
-    store::PodRecord,
+    store::{Loaded, PodRecord},
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 use tokio::sync::watch;
@@ -46,17 +47,20 @@ pub(super) struct ClusterInputs {
 pub(super) struct ApiPods {
     pub pods: watch::Sender<Arc<SourceSnapshot>>,
     pub objects: watch::Sender<Arc<NodeObjects>>,
+    /// As an earlier run of the agent has read them.
+    services: Option<ClusterServices>,
 }
 
 impl ApiPods {
     /// The pods that an earlier run of the agent has admitted are wanted until the API server was
     /// seen.
-    pub(super) fn new(records: &BTreeMap<PodKey, Vec<PodRecord>>) -> Self {
-        let recorded = records.values().flatten().filter_map(PodRecord::desired);
+    pub(super) fn new(loaded: &mut Loaded) -> Self {
+        let recorded = loaded.pods.values().flatten().filter_map(PodRecord::desired);
         let recorded = recorded.filter(|pod| pod.origin.source == SourceKind::Api).map(Arc::new);
         Self {
             pods: watch::Sender::new(Arc::new(recorded_pods(recorded.collect()))),
             objects: watch::Sender::new(Arc::new(ObjectsTask::nothing())),
+            services: remembered_services(loaded),
         }
     }
 
@@ -66,7 +70,8 @@ impl ApiPods {
         link: &watch::Receiver<Link>,
         stop: &CancellationToken,
     ) -> [Part; 2] {
-        let objects = ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects);
+        let objects =
+            ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects, self.services);
         let source = PodSourceTask { seen, published: self.pods };
         [
             ("pods of the API server", Box::pin(source.run(stop.clone()))),

@@ -1,11 +1,12 @@
 //! What a source remembers, from and to the state files.
 
 use crate::{
-    model::{PodKey, SourceKind},
+    model::{ClusterServices, NodeObjects, PodKey, SourceKind},
     source::{SavedState, SourceHandle, core::Saved},
     store::{Loaded, LoadedSource, PodRecord, Store},
 };
 use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// What a source knows of its earlier life; it is taken out of what was loaded.
@@ -58,6 +59,43 @@ pub(super) async fn save(
         if let Err(error) = store.put_source(kind, &*saved).await {
             tracing::debug!(err = %error, "last good manifests are not on disk yet");
         }
+    }
+}
+
+/// The Services that an earlier run of the agent has read; they are taken out of what was loaded.
+pub(super) fn remembered_services(loaded: &mut Loaded) -> Option<ClusterServices> {
+    serde_json::from_value(loaded.services.take()?)
+        .inspect_err(|err| tracing::warn!(%err, "the saved Services can't be used"))
+        .ok()
+}
+
+/// Saves the Services of the API server whenever they change, and when their file may be lost: a
+/// container that starts while the API server is away has them in its environment.
+pub(super) async fn save_services(
+    mut objects: watch::Receiver<Arc<NodeObjects>>,
+    store: Store,
+    shutdown: CancellationToken,
+) {
+    let mut losses = store.losses();
+    let mut saved: Option<Arc<ClusterServices>> = None;
+    loop {
+        // Cancel-safe: every arm only waits.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = objects.changed() => if changed.is_err() {
+                shutdown.cancelled().await;
+                return;
+            },
+            Ok(()) = losses.changed() => saved = None,
+        }
+        let current = objects.borrow_and_update().api.services.clone();
+        let Some(services) = current.filter(|current| saved.as_ref() != Some(current)) else {
+            continue;
+        };
+        if let Err(err) = store.put_services(&*services).await {
+            tracing::debug!(%err, "the Services are not on disk yet");
+        }
+        saved = Some(services);
     }
 }
 

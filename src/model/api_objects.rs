@@ -5,6 +5,7 @@
 //! server may be away, or the agent may not have asked for the object of a new pod.
 
 use super::{DataObject, ObjectKey, PodUid};
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// The answers of the API server for its pods on this node.
@@ -76,7 +77,8 @@ impl fmt::Debug for ServiceAccountToken {
 }
 
 /// A Service with an address of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ClusterService {
     /// `metadata.namespace`
     pub namespace: Box<str>,
@@ -89,7 +91,8 @@ pub struct ClusterService {
 }
 
 /// A port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ClusterServicePort {
     /// Empty for one without a name.
     pub name: Box<str>,
@@ -100,7 +103,7 @@ pub struct ClusterServicePort {
 }
 
 /// Services by their namespace, and by their name there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterServices(BTreeMap<Box<str>, BTreeMap<Box<str>, Arc<ClusterService>>>);
 
 impl ClusterServices {

@@ -22,6 +22,8 @@ pub struct Loaded {
     pub sources: BTreeMap<SourceKind, LoadedSource>,
     /// What [`super::Store::put_evictions`] saved last.
     pub evictions: Option<serde_json::Value>,
+    /// What [`super::Store::put_services`] saved last.
+    pub services: Option<serde_json::Value>,
     /// What [`super::Store::put_conditions`] saved last, since the last reboot.
     pub conditions: Option<serde_json::Value>,
     /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a
@@ -45,6 +47,9 @@ pub fn parse_saved<T: DeserializeOwned + Default>(
 
 /// Name of both files with the pods that were evicted.
 pub(super) const EVICTIONS: &str = "evictions.json";
+
+/// Name of the file with the Services that pods of the API server have in their environment.
+pub(super) const SERVICES: &str = "services.json";
 
 /// Name of the file with the node's conditions.
 pub(super) const CONDITIONS: &str = "conditions.json";
@@ -149,6 +154,11 @@ pub(super) fn all(
         files::Read::Damaged(sentence) => found.push(sentence),
         files::Read::Foreign(sentence) => foreign.push(sentence),
         files::Read::Content(conditions) => loaded.conditions = Some(conditions),
+    }
+    match files::read(&state_dir.join(SERVICES), Belief::All) {
+        files::Read::Missing => {}
+        files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => found.push(sentence),
+        files::Read::Content(services) => loaded.services = Some(services),
     }
     match files::read(&state_dir.join(IMAGES_FILE), Belief::All) {
         files::Read::Missing => {}

@@ -100,9 +100,8 @@ impl Node {
         match super::support::poll_until(SOON, look, accept) {
             Ok(value) => value,
             Err(last) => {
-                let status = self.world.agent.cli_line(&["status"]);
                 panic!(
-                    "not within {SOON:?}: {what}\n--- last: {last:#?}\n--- status: {status}\n--- the agent's log: {}",
+                    "not within {SOON:?}: {what}\n--- last: {last:#?}\n--- the agent's log: {}",
                     self.world.agent.log_tail(60)
                 )
             }

@@ -77,16 +77,17 @@ fn config_maps_and_secrets_are_followed() {
         .patch(&format!("{CONFIG_MAPS}/config"), &json!({ "data": { "key": "three" } }))
         .unwrap()
         .ok();
-    assert_eq!(read_by_cli(&node), "two");
+    node.wait("the file is as it was", || read_by_cli(&node), |text| text == "two");
     node.link.heal();
     node.wait("the file follows", || read_by_cli(&node), |text| text == "three");
     node.finish();
 }
 
-/// Past the API server.
+/// Past the API server; with what the command has to say.
 fn read_by_cli(node: &Node) -> String {
-    let output = node.world.agent.cli(&["exec", "web", "--", "cat", "/config/key"]);
-    String::from_utf8(output.stdout).unwrap()
+    let command = ["exec", "web", "--", "cat", "/config/key"];
+    let output = node.world.agent.cli_with_input(&command, b"");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
 #[test]

@@ -21,7 +21,9 @@ use super::{Link, Verb, call};
 use crate::{
     clock,
     desired::SourceSnapshot,
-    model::{ApiObjects, DesiredPod, NodeObjects, ObjectKey, SourceKind, TokenKey},
+    model::{
+        ApiObjects, ClusterServices, DesiredPod, NodeObjects, ObjectKey, SourceKind, TokenKey,
+    },
     podspec::{object_refs, token_keys},
     publish::PublishIfChanged as _,
 };
@@ -51,6 +53,8 @@ pub struct ObjectsTask {
     published: watch::Sender<Arc<NodeObjects>>,
     watches: Watches,
     tokens: Tokens,
+    /// The Services that an earlier run of the agent has read, until they are read again.
+    remembered: Option<Arc<ClusterServices>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Box<str>>,
     requests: JoinSet<(TokenKey, Issuing)>,
@@ -71,14 +75,17 @@ impl ObjectsTask {
     }
 
     /// The task. It sends no request before [`ObjectsTask::run`]. It ignores pods that do not come
-    /// from the API server.
+    /// from the API server. `remembered` are the Services that an earlier run of the agent has
+    /// read: containers start again with them while the API server is away.
     #[must_use]
     pub fn new(
         link: watch::Receiver<Link>,
         pods: watch::Receiver<Arc<SourceSnapshot>>,
         published: watch::Sender<Arc<NodeObjects>>,
+        remembered: Option<ClusterServices>,
     ) -> Self {
         Self {
+            remembered: remembered.map(Arc::new),
             watches: Watches::new(link.clone()),
             link,
             pods,
@@ -159,6 +166,10 @@ impl ObjectsTask {
         let now = clock::now().boot;
         let (objects, answer_at) = self.watches.answers(now);
         let services = self.watches.services(&self.namespaces);
+        if services.is_some() {
+            self.remembered = None;
+        }
+        let services = services.or_else(|| self.remembered.clone());
         let (tokens, due_at) = (self.tokens.answers(now), self.tokens.wake_at());
         let api = Arc::new(ApiObjects { objects, tokens, services });
         let all = NodeObjects { api, ..Self::nothing() };

@@ -156,7 +156,7 @@ impl Bench {
         let (link, of_link) = watch::channel(link_to(&server));
         let (pods, of_pods) = watch::channel(snapshot(&[]));
         let (published, objects) = watch::channel(Arc::new(ObjectsTask::nothing()));
-        let task = ObjectsTask::new(of_link, of_pods, published);
+        let task = ObjectsTask::new(of_link, of_pods, published, None);
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(CancellationToken::new()));
         Self { server, link, pods, objects, _tasks: tasks }
