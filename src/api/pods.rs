@@ -82,10 +82,8 @@ pub struct PodsReport {
     pub mirrored: usize,
     /// Mirror pods that the watch shows.
     pub shown: usize,
-    /// Pods that the API server has bound to the node and that are run.
-    pub bound: usize,
-    /// The pods among them whose status is as it should be.
-    pub shown_as_they_are: usize,
+    /// Pods that the API server has bound to the node; `None` when they are not run.
+    pub bound: Option<usize>,
     /// Pods for which something has to be written.
     pub waiting: usize,
     /// The last request had no answer, or one that says that the API server can't.
@@ -423,19 +421,19 @@ impl PodsTask {
     }
 
     fn publish(&self) {
-        let mut report = PodsReport::default();
+        let bound = self.inputs.runs_api_pods.then_some(0);
+        let mut report = PodsReport { bound, ..PodsReport::default() };
         for (key, pod) in &self.pods {
             let mirror = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_some());
             let from_api = pod.shown.as_ref().is_some_and(|pod| pod.mirrors.is_none());
             report.shown += usize::from(mirror);
-            report.bound += usize::from(from_api && self.inputs.runs_api_pods);
+            report.bound = report.bound.map(|bound| bound + usize::from(from_api));
+            let runs_here = from_api && self.inputs.runs_api_pods;
             if pod.behind || pod.turn != Turn::Idle {
                 report.waiting += 1;
-            } else if from_api && self.inputs.runs_api_pods {
-                report.shown_as_they_are += usize::from(pod.view.is_some());
             } else if pod.view.is_some() {
-                report.mirrored += 1;
-            } else if from_api {
+                report.mirrored += usize::from(!runs_here);
+            } else if from_api && !runs_here {
                 report.declined.push(key.clone());
             }
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));
@@ -491,7 +489,7 @@ fn declined(key: &PodKey, uid: &str) -> Event {
         target: EventTarget::Pod { key: key.clone(), uid: uid.into(), field_path: None },
         kind: EventKind::Warning,
         reason: "StaticPodsOnly",
-        message: "this node runs static pods only: pods from the API server are not run by this version of nodelet".to_owned(),
+        message: "this node runs static pods only (apiPods: false)".to_owned(),
     }
 }
 

@@ -121,6 +121,7 @@ impl ClusterViewTask {
             lease_renewed: lease.renewed,
             mirrors: mirrors.mirrored,
             mirror_pods: mirrors.shown,
+            api_pods: mirrors.bound,
             pods_waiting: mirrors.waiting,
             events_waiting: *self.events_waiting.borrow_and_update(),
             troubles: troubles.into_iter().flatten().collect(),
@@ -132,10 +133,10 @@ impl ClusterViewTask {
 /// The API server's refusals of single pods, one sentence each.
 fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
     let refused =
-        pods.refused.iter().map(|(key, why)| format!("{key} has no up-to-date mirror pod: {why}"));
+        pods.refused.iter().map(|(key, why)| format!("{key} is not up to date in the API: {why}"));
     let declined = pods.declined.iter().map(|key| {
         format!(
-            "{key} was bound to this node by the API server and does not run: this version runs only static pods"
+            "{key} was bound to this node by the API server and does not run: this node runs static pods only (apiPods: false)"
         )
     });
     refused.chain(declined)

@@ -697,7 +697,7 @@ pub(super) const KUBELET: &[Field] = &[
         "registerWithTaints",
         List(&Object(TAINT)),
         &flag("register-with-taints", THE_AGENT_ITSELF),
-        "taints of the Node when the agent registers it. Without `apiPods`, the taint `nodelet.dev/static-only:NoSchedule` is added, which keeps scheduled pods away",
+        "taints of the Node when the agent registers it. With `apiPods: false`, the taint `nodelet.dev/static-only:NoSchedule` is added, which keeps scheduled pods away",
     ),
     yes_with(
         "registerNode",
@@ -920,7 +920,7 @@ pub(super) const NODELET: &[Field] = &[
     yes_with(
         "apiPods",
         Bool,
-        &default("false"),
+        &default("true"),
         "run the pods that the API server binds to this node. `false`: only static pods run, and the agent registers the Node with the taint `nodelet.dev/static-only:NoSchedule`",
     ),
     yes_with(

@@ -219,7 +219,7 @@ pub struct SourceConfig {
     pub file_check: Duration,
     /// `httpCheckFrequency`: between two requests. Default 20 s.
     pub http_check: Duration,
-    /// `apiPods`: run the pods that an API server binds to the node. Default false.
+    /// `apiPods`: run the pods that an API server binds to the node. Default true.
     pub api_pods: bool,
 }
 
@@ -233,7 +233,7 @@ impl Default for SourceConfig {
             headers: Vec::new(),
             file_check: Duration::from_secs(20),
             http_check: Duration::from_secs(20),
-            api_pods: false,
+            api_pods: true,
         }
     }
 }

@@ -37,6 +37,9 @@ pub struct ClusterView {
     /// Mirror pods that the API server has.
     #[serde(default)]
     pub mirror_pods: usize,
+    /// Pods that the API server has bound to the node; `None` when the agent does not run them.
+    #[serde(default)]
+    pub api_pods: Option<usize>,
     /// Pods whose state there is not yet what it is here.
     pub pods_waiting: usize,
     /// Events that were not written yet.

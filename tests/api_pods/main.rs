@@ -20,3 +20,4 @@ mod failures;
 mod lifecycle;
 mod node;
 mod objects;
+mod scale;

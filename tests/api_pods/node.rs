@@ -56,8 +56,7 @@ impl Node {
         let lines = format!(
             "crashLoopBackOff: {{ maxContainerRestartPeriod: 1s }}\nclusterDNS: [10.213.0.10]\nclusterDomain: cluster.local\n{lines}"
         );
-        let mut settings = Settings::for_kind(Kind::Real).kubelet(&lines);
-        settings.nodelet.push_str("apiPods: true\n");
+        let settings = Settings::for_kind(Kind::Real).kubelet(&lines);
         let world = World::prepare(Kind::Real, &settings);
         let options = Options::default().controller_manager(controllers).scheduler();
         let plane = ControlPlane::start(&world.slot, &programs, &options);

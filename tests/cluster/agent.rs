@@ -218,9 +218,10 @@ fn a_node_registers_and_shows_its_pods() {
     // A pod that began before the node was registered is noted until the next write of pods.
     member.wait("all that was written is kept", || member.notes(), String::is_empty);
     let described = member.plane.kubectl_text(&["describe", "node", NODE_NAME]);
-    for expected in ["NodeHasSufficientMemory", "nodelet.dev/static-only:NoSchedule", "web-node1"] {
+    for expected in ["NodeHasSufficientMemory", "web-node1"] {
         assert!(described.contains(expected), "{expected} in {described}");
     }
+    assert!(!described.contains("nodelet.dev/static-only"), "{described}");
 
     // A person deletes the mirror: it is made again, and nothing else happens.
     let running = world.running_id("web", "main");
@@ -313,8 +314,13 @@ fn an_external_cloud_provider_keeps_its_addresses() {
 }
 
 #[test]
-fn a_pod_from_the_api_is_not_run_and_can_be_deleted() {
-    let Some(member) = Member::start(&Options::default()) else { return };
+fn with_static_pods_only_a_pod_from_the_api_is_not_run_and_can_be_deleted() {
+    let mut settings = hasty();
+    settings.nodelet.push_str("apiPods: false\n");
+    let Some(member) = Member::prepare(&Options::default(), &settings) else { return };
+    let member = member.started();
+    let taints = member.node()["spec"]["taints"].as_array().unwrap().clone();
+    assert!(taints.iter().any(|taint| taint["key"] == "nodelet.dev/static-only"), "{taints:?}");
     member.plane.kubectl_text(&["create", "serviceaccount", "default", "-n", "default"]);
     let pod = objects::pod("stray", NODE_NAME);
     member.plane.admin.create(PODS, &pod).unwrap().ok();

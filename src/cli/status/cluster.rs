@@ -39,6 +39,9 @@ pub(super) fn render(page: &mut Page, view: &ClusterView, node: &str, now: Times
         (0, 0) => String::new(),
         (pods, events) => format!("; {pods} pods and {events} events wait to be written"),
     };
+    if let Some(pods) = view.api_pods {
+        page.field(INDENT, "API pods", &pods.to_string());
+    }
     page.field(INDENT, "Mirror pods", &format!("{}{waiting}", view.mirrors));
     for trouble in &view.troubles {
         let since = trouble.since.map(|at| format!(", for {}", text::age_at(at, now)));
