@@ -55,7 +55,9 @@ impl ApiPods {
     /// The pods that an earlier run of the agent has admitted are wanted until the API server was
     /// seen.
     pub(super) fn new(loaded: &mut Loaded) -> Self {
-        let recorded = loaded.pods.values().flatten().filter_map(PodRecord::desired);
+        // One whose removal has begun never starts again.
+        let records = loaded.pods.values().flatten().filter(|record| record.kill.is_none());
+        let recorded = records.filter_map(PodRecord::desired);
         let recorded = recorded.filter(|pod| pod.origin.source == SourceKind::Api).map(Arc::new);
         Self {
             pods: watch::Sender::new(Arc::new(recorded_pods(recorded.collect()))),

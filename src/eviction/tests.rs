@@ -101,6 +101,7 @@ fn record() -> EvictionRecord {
         at: clock::now().wall,
         count: 1,
         pause_seconds: 30,
+        for_good: false,
         back: None,
     }
 }

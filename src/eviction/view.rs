@@ -134,11 +134,16 @@ impl EvictionTask {
         let evictions = self.relief.evictions();
         let away = evictions.records().filter(|record| record.back.is_none());
         away.filter_map(|record| {
+            let (key, at, message) = (record.key.clone(), record.at, record.hold.message.clone());
+            if record.for_good {
+                let waits_for = "does not run again; it is listed until it is deleted".to_owned();
+                return Some(EvictedView { key, at, message, back_at: None, waits_for });
+            }
             let waiting = evictions.waiting(&record.key, &step.conditions, step.known, now)?;
             Some(EvictedView {
-                key: record.key.clone(),
-                at: record.at,
-                message: record.hold.message.clone(),
+                key,
+                at,
+                message,
                 back_at: now.wall.checked_add(waiting.pause).ok(),
                 waits_for: waits_for(&waiting),
             })

@@ -63,10 +63,16 @@ impl PodView {
         self.config == PodConfig::RuntimeOnly && self.terminating
     }
 
-    /// True when its containers have ended for good: phase `Succeeded` or `Failed`.
+    /// True when its phase is final: `Succeeded` or `Failed`. Containers of it may still be stopping.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         TerminalPhase::of(&self.status).is_some()
+    }
+
+    /// True when its phase is final and none of its containers runs.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.has_ended() && self.containers.iter().all(|one| one.running_since.is_none())
     }
 }
 

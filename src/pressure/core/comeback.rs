@@ -6,12 +6,16 @@
 //!             └───────────────────────────── evicted again: twice the pause ───────────────────┘
 //! ```
 //!
-//! The kubelet never evicts a static pod, so it has no rule for this. Records outlive restarts and
+//! The kubelet never evicts a static pod, so it has no rule for this. A pod of the API server is
+//! evicted for good, and its record is dropped with its object. Records outlive restarts and
 //! reboots, so they hold wall times. A wall time in the future counts as now. While the agent runs,
 //! delays are measured in boot time.
 
 use super::{limits::LocalLimit, rank::Candidate};
-use crate::model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal};
+use crate::{
+    model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal},
+    podspec::is_from_api,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -96,6 +100,9 @@ pub struct EvictionRecord {
     pub count: u32,
     /// The shortest time for which the pod stays away.
     pub pause_seconds: u64,
+    /// It is a pod of the API server, which never comes back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_good: bool,
     /// Wall time from which on it may start again; `None` while it is away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub back: Option<Timestamp>,
@@ -184,6 +191,7 @@ impl Evictions {
                     at: now.wall,
                     count,
                     pause_seconds: pause.as_secs(),
+                    for_good: is_from_api(candidate.pod),
                     back: None,
                 };
                 let until = now.boot.saturating_add(pause);
@@ -254,7 +262,8 @@ impl Evictions {
         let before = self.0.len();
         self.0.retain(|_, entry| entry.record.back.is_none() || now.boot < entry.until);
         looked.changed = self.0.len() != before;
-        for (key, entry) in &mut self.0 {
+        let may_come_back = |(_, entry): &(&PodKey, &mut Entry)| !entry.record.for_good;
+        for (key, entry) in self.0.iter_mut().filter(may_come_back) {
             if let Some(waiting) = entry.waiting(conditions, known, now) {
                 if !waiting.pause.is_zero() {
                     let next = looked.next_look.map_or(waiting.pause, |n| n.min(waiting.pause));
@@ -268,6 +277,14 @@ impl Evictions {
             }
         }
         looked
+    }
+
+    /// The records of evictions for which a condition may still hold: of pods that are away, or were
+    /// evicted for good less than their pause ago.
+    pub(super) fn recent(&self, boot: Duration) -> impl Iterator<Item = &EvictionRecord> {
+        let recent = move |entry: &&Entry| !entry.record.for_good || boot < entry.until;
+        let away = self.0.values().filter(|entry| entry.record.back.is_none());
+        away.filter(recent).map(|entry| &entry.record)
     }
 
     /// What an evicted pod waits for; `None` when it is not away.

@@ -3,6 +3,7 @@
 use super::{Effects, ReliefAction, Seen, has_memory_volume};
 use crate::{
     model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
+    podspec::is_from_api,
     pressure::core::{comeback::patience, rank::Victim, state::Acting},
 };
 use std::{sync::Arc, time::Duration};
@@ -111,11 +112,16 @@ impl Leaving {
     /// Memory and process ids are free when the cgroup has no tasks, unless the pod has a volume in
     /// memory. Room on a disk is free when nothing of the pod is left.
     fn is_gone(&self, seen: &Seen<'_>) -> bool {
-        let view = seen.pods.get(&self.key);
-        if view.is_none_or(|view| view.uid != self.uid || view.has_ended()) {
-            return true;
-        }
+        let view = seen.pods.get(&self.key).filter(|view| view.uid == self.uid);
+        let Some(view) = view else { return true };
         let disk = self.room.signal.condition() == Pressure::Disk;
-        !disk && !has_memory_volume(&self.pod) && seen.without_tasks.contains(&self.uid)
+        let in_memory = has_memory_volume(&self.pod);
+        // The view of a pod of the API server stays as long as its object.
+        let gone = match (is_from_api(&self.pod), disk) {
+            (false, _) => view.has_stopped(),
+            (true, false) => view.has_stopped() && (view.stopped || !in_memory),
+            (true, true) => view.stopped && view.containers.is_empty(),
+        };
+        gone || !disk && !in_memory && seen.without_tasks.contains(&self.uid)
     }
 }

@@ -274,7 +274,7 @@ impl Relief {
     /// held as if they had just been seen; a condition without a threshold is dropped.
     #[must_use]
     pub fn restored(evictions: Evictions, settings: &EvictionSettings, boot: Duration) -> Self {
-        let held = held_conditions(&evictions, settings);
+        let held = held_conditions(&evictions, settings, boot);
         Self {
             state: PressureState::restored(held, boot),
             evictions,
@@ -293,8 +293,12 @@ impl Relief {
 
     /// The orders for the workers before the first round.
     #[must_use]
-    pub fn first_orders(evictions: &Evictions, settings: &EvictionSettings) -> PressureOrders {
-        let conditions = held_conditions(evictions, settings).collect();
+    pub fn first_orders(
+        evictions: &Evictions,
+        settings: &EvictionSettings,
+        boot: Duration,
+    ) -> PressureOrders {
+        let conditions = held_conditions(evictions, settings, boot).collect();
         PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
     }
 
@@ -381,7 +385,7 @@ impl Relief {
     ) -> bool {
         // A pod that still runs because the runtime hangs is not back.
         let ended = self.evictions.observe(|key, uid| match seen.pods.get(key) {
-            Some(view) => view.uid == *uid && !view.has_ended(),
+            Some(view) => view.uid == *uid && !view.has_stopped(),
             None => !complete,
         });
         if ended {
@@ -591,9 +595,10 @@ impl Relief {
 fn held_conditions(
     evictions: &Evictions,
     settings: &EvictionSettings,
+    boot: Duration,
 ) -> impl Iterator<Item = Pressure> {
-    let away = evictions.records().filter(|record| record.back.is_none());
-    away.filter_map(|record| record.cause.condition()).filter(|condition| {
+    let recent = evictions.recent(boot);
+    recent.filter_map(|record| record.cause.condition()).filter(|condition| {
         settings.thresholds.iter().any(|threshold| threshold.signal.condition() == *condition)
     })
 }

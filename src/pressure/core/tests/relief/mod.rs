@@ -100,7 +100,7 @@ impl World {
         let view = self.pods.get_mut(&PodKey::new("default", name)).unwrap();
         let phase = Some("Failed".to_owned());
         let status = Arc::new(k8s::PodStatus { phase, ..k8s::PodStatus::default() });
-        *view = Arc::new(PodView { status, ..PodView::clone(view) });
+        *view = Arc::new(PodView { status, containers: Vec::new(), ..PodView::clone(view) });
     }
 
     fn read(&mut self, signal: Signal, available: u64) {

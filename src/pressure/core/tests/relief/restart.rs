@@ -59,7 +59,7 @@ fn an_evicted_pod_stays_away_and_is_waited_for_after_a_restart() {
     assert_eq!(world.decide(), ["measure cgroups of hog", "evict hog"]);
 
     let evictions = Evictions::restored([record(&world)], world.now);
-    let first = Relief::first_orders(&evictions, &world.settings);
+    let first = Relief::first_orders(&evictions, &world.settings, world.now.boot);
     assert!(first.evicted.contains_key(&PodKey::new("default", "hog")));
     assert!(first.conditions.contains(&Pressure::Memory) && !first.known);
     let mut next = World::resumed(evictions, soft_memory());
@@ -89,7 +89,7 @@ fn a_condition_without_a_threshold_is_not_restored() {
         Evictions::restored([record(&world)], world.now)
     };
     let disk = settings(thresholds("nodefs.available=100Mi", "", "", ""));
-    let orders = Relief::first_orders(&evictions, &disk);
+    let orders = Relief::first_orders(&evictions, &disk, now(100, 1_000_000).boot);
     assert!(orders.conditions.is_empty() && !orders.evicted.is_empty());
 }
 
