@@ -270,6 +270,12 @@ impl KillPod {
     pub fn containers(&self) -> impl Iterator<Item = &KillContainer> {
         self.groups.iter().flatten()
     }
+
+    /// True when the exit codes of its containers are the phase of the pod.
+    #[must_use]
+    pub fn exit_matters(&self) -> bool {
+        self.purpose == KillPurpose::Terminal && !self.groups.is_empty()
+    }
 }
 
 /// One line for logs and traces, for example `start web (restart 2)`.

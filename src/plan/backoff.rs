@@ -51,7 +51,11 @@ impl Moment {
 
     /// True when it happened at least `limit` ago.
     pub(crate) fn is_older_than(self, limit: Duration, now: Now) -> bool {
-        self.age + now.boot.saturating_sub(self.seen) >= limit
+        self.elapsed(now) >= limit
+    }
+
+    pub(crate) fn elapsed(self, now: Now) -> Duration {
+        self.age + now.boot.saturating_sub(self.seen)
     }
 
     /// The time from boot time `earlier` to this moment; zero when the moment lies before.

@@ -12,11 +12,12 @@
 //! gone.
 
 use super::{
-    Action, KillPod, KillPurpose, PodPlan, Restart, Terminal, Wish,
+    Action, KillPod, KillPurpose, PodPlan, RemoveSandbox, Restart, Terminal, Wish,
     gc::plan_gc,
-    kill::{Stop, grace_seconds},
+    kill::{Stop, grace_seconds, remove},
     memory::Stage,
     name::Cx,
+    pod::plan_leftovers,
     restart::exit_code,
 };
 use crate::model::{ContainerState, HoldStop, TerminalPhase, priority_of};
@@ -39,22 +40,34 @@ impl OrderedEnd {
         if is_static(cx.pod) {
             return end;
         }
-        let orders = cx.input.orders;
+        let (orders, own) = (cx.input.orders, grace_seconds(Some(cx.pod)));
+        let known = cx.input.incarnation(cx.uid);
+        // A phase that the API server has is final, so it comes first.
+        let told = match &orders.wish {
+            Wish::End { end, .. } => Some(end),
+            Wish::Run(_) | Wish::Keep { .. } | Wish::Gone | Wish::Undecided => None,
+        };
+        if let Some(told) = told {
+            end.order(told.deleted, told.phase.map(Terminal::of_phase));
+        }
+        if cx.memory.ending.is_some() || known.is_some_and(|known| known.deleted) {
+            end.order(None, None);
+        }
         if let Some(hold) = orders.hold_on(cx.uid) {
             let seconds = match hold.stop {
                 HoldStop::AtOnce => 0,
-                HoldStop::Within(seconds) => seconds,
+                HoldStop::Within(seconds) => seconds.min(own),
             };
             end.order(Some(seconds), Some(Terminal::by_hold(hold)));
         }
-        let shutdown = orders.shutdown.as_ref();
-        if let Some(seconds) = shutdown.and_then(|all| all.seconds_for(priority_of(cx.pod)))
-            && (!cx.own.is_empty() || cx.input.incarnation(cx.uid).is_some())
-        {
-            end.order(Some(seconds), Some(Terminal::by_shutdown()));
-        }
-        if let Wish::End { end: told, .. } = &orders.wish {
-            end.order(told.deleted, told.phase.map(Terminal::of_phase));
+        if let Some(shutdown) = &orders.shutdown {
+            if !cx.own.is_empty() || known.is_some() {
+                if let Some(seconds) = shutdown.seconds_for(priority_of(cx.pod)) {
+                    end.order(Some(seconds.min(own)), Some(Terminal::by_shutdown()));
+                }
+            } else if told.is_none() {
+                end.order(None, Some(Terminal::refused_by_shutdown()));
+            }
         }
         end
     }
@@ -65,12 +78,10 @@ impl OrderedEnd {
         self.terminal = self.terminal.take().or(terminal);
     }
 
-    /// How the containers are stopped: within the pod's own grace period at most.
+    /// How the containers are stopped. A deletion may grant more time than the specification does.
     fn stop<'a>(&self, cx: &'a Cx<'a>) -> Stop<'a> {
-        let own = grace_seconds(Some(cx.pod));
-        // A deletion may grant more time than the specification does.
-        let left = self.grace_seconds.map_or(own, |seconds| cx.time_left(seconds));
-        Stop { grace_seconds: left, ..cx.stop(Restart::ByPolicy) }
+        let seconds = self.grace_seconds.unwrap_or_else(|| grace_seconds(Some(cx.pod)));
+        Stop { grace_seconds: cx.time_left(seconds), ..cx.stop(Restart::ByPolicy) }
     }
 }
 
@@ -90,7 +101,9 @@ pub(crate) fn plan_ended(
     };
     plan.terminal = terminal;
     stop_and_release(cx, ordered, plan);
-    plan_gc(cx, plan);
+    if !plan_evicted(cx, plan) {
+        plan_gc(cx, plan);
+    }
     true
 }
 
@@ -98,14 +111,23 @@ pub(crate) fn plan_ended(
 /// status and logs.
 fn stop_and_release(cx: &Cx<'_>, ordered: &OrderedEnd, plan: &mut PodPlan) {
     let alive = cx.own.is_alive();
-    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
-    if !alive && (cx.memory.released || in_foreign_use) {
+    if !alive && let Some(foreign) = cx.input.occupancy().foreign_use(cx.uid) {
+        let owner = foreign.owner.as_deref().unwrap_or("nobody");
+        plan.block(&format!(
+            "its uid runs in sandbox {}, whose owner is {owner}: its volumes and cgroup stay",
+            foreign.id
+        ));
+        return;
+    }
+    let complete = cx.memory.leftovers.is_empty();
+    if !alive && complete && cx.memory.released {
         plan.stopped = true;
         return;
     }
     if cx.held_back(Stage::Kill, plan) || cx.held_back(Stage::Release, plan) {
         return;
     }
+    plan_leftovers(cx, plan);
     if !cx.own.sandboxes.is_empty() || alive {
         plan.actions.push(Action::KillPod(KillPod {
             uid: cx.uid.clone(),
@@ -115,9 +137,29 @@ fn stop_and_release(cx: &Cx<'_>, ordered: &OrderedEnd, plan: &mut PodPlan) {
         }));
     }
     // The containers of a deleted pod are stopped first: their exit codes are its phase.
+    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
     if !in_foreign_use && plan.terminal.is_some() {
         plan.actions.push(Action::Release { uid: cx.uid.clone() });
     }
+}
+
+/// Removes the dead containers of an evicted pod, as the kubelet does: they take room on a disk. Its
+/// status has their ends. Returns false for another pod, or while it is being stopped.
+fn plan_evicted(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    let known = cx.input.incarnation(cx.uid).and_then(|known| known.terminal.as_ref());
+    if !plan.stopped || !cx.input.records_saved || !known.is_some_and(Terminal::is_eviction) {
+        return false;
+    }
+    if let Some((_, due)) = cx.memory.held_back(Stage::Remove, cx.now) {
+        plan.wake(due);
+        return true;
+    }
+    plan.actions.extend(cx.own.containers.iter().map(|container| remove(container, false)));
+    for sandbox in &cx.own.sandboxes {
+        let (uid, id) = (cx.uid.clone(), sandbox.id.clone());
+        plan.actions.push(Action::RemoveSandbox(RemoveSandbox { uid, id }));
+    }
+    true
 }
 
 /// `Succeeded` when every regular container has ended with exit code 0.

@@ -2,7 +2,9 @@
 
 use super::{
     Action, KillContainer, KillDeadline, KillPod, KillPurpose, MIN_STOP_SECONDS, NameInput,
-    PodPlan, RemoveContainer, RemoveSandbox, Restart, action::ContainerKind, memory::Stage,
+    PodPlan, RemoveContainer, RemoveSandbox, Restart,
+    action::ContainerKind,
+    memory::{Ending, Stage, whole_seconds},
     occupancy::Own,
 };
 use crate::model::{
@@ -134,6 +136,7 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
         uid,
         pod,
         begun: known.and_then(|known| known.kill),
+        ending: memory.ending,
         hold: input.orders.hold_on(uid).map(|hold| hold.stop),
     };
     plan.actions.extend(kill.kill(&own, now).map(Action::KillPod));
@@ -162,6 +165,9 @@ struct Retirement<'a> {
     pod: Option<&'a k8s::Pod>,
     /// The deadline in its record, if the removal has begun.
     begun: Option<KillDeadline>,
+    /// The stop that it has begun before: a pod of the API server was deleted, and its object is
+    /// gone.
+    ending: Option<Ending>,
     /// How the hold wants the pod to stop, if the incarnation is held.
     hold: Option<HoldStop>,
 }
@@ -174,8 +180,7 @@ impl Retirement<'_> {
         }
         let deadline = self.deadline(now);
         let left = deadline.at.saturating_sub(now.boot);
-        let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        let left = u32::try_from(whole).unwrap_or(u32::MAX).min(deadline.grace_seconds);
+        let left = whole_seconds(left).min(deadline.grace_seconds);
         let stop =
             Stop { key: self.key, pod: self.pod, grace_seconds: left, restart: Restart::ByPolicy };
         Some(KillPod {
@@ -192,7 +197,10 @@ impl Retirement<'_> {
             grace_seconds,
             at: now.boot + Duration::from_secs(u64::from(grace_seconds)),
         };
-        let own = self.begun.unwrap_or_else(|| of(grace_seconds(self.pod)));
+        let own = self.begun.unwrap_or_else(|| {
+            let seconds = grace_seconds(self.pod);
+            of(self.ending.map_or(seconds, |ending| ending.time_left(seconds, now)))
+        });
         match self.hold {
             None => own,
             Some(HoldStop::AtOnce) => of(0),

@@ -54,9 +54,9 @@ pub(crate) struct Recollection {
     pub(crate) leftovers: Vec<Leftover>,
     /// `Release` has succeeded.
     pub(crate) released: bool,
-    /// When a pod that has ended, or is to end, was first stopped.
+    /// The stop of a pod that has ended, or is to end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ending: Option<Moment>,
+    pub(crate) ending: Option<Ending>,
     /// A resize has begun and not finished: the pod's cgroup may have other limits than its
     /// specification.
     pub(crate) resizing: bool,
@@ -75,6 +75,36 @@ pub(crate) enum FirstStart {
     Ahead,
     /// A sandbox ran, or the making of one has begun.
     Begun,
+}
+
+/// The stop of a pod that has ended, or is to end. It is begun again when it has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ending {
+    /// When it began.
+    since: Moment,
+    /// The shortest grace period so far, in seconds from the beginning.
+    grace_seconds: u32,
+}
+
+impl Ending {
+    /// What is left of a grace period of `seconds`, in whole seconds. A grace period only shrinks.
+    pub(crate) fn time_left(self, seconds: u32, now: Now) -> u32 {
+        let seconds = seconds.min(self.grace_seconds);
+        let due = self.since.after(Duration::from_secs(seconds.into()), now);
+        whole_seconds(due.saturating_sub(now.boot)).min(seconds)
+    }
+
+    /// A stop with this grace period, in seconds, begins now.
+    fn shrink(&mut self, seconds: u32, now: Now) {
+        let until = whole_seconds(self.since.elapsed(now)).saturating_add(seconds);
+        self.grace_seconds = self.grace_seconds.min(until);
+    }
+}
+
+/// Whole seconds, rounded up.
+pub(crate) fn whole_seconds(time: Duration) -> u32 {
+    let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    u32::try_from(whole).unwrap_or(u32::MAX)
 }
 
 /// The memory of one container of a pod.
@@ -292,7 +322,10 @@ impl PodMemory {
                         ends.count_restart(exited.as_str(), cap, now);
                     }
                     KillPurpose::Terminal => {
-                        self.at(&kill.uid).ending.get_or_insert_with(|| Moment::just(now));
+                        let seconds = kill.containers().map(|one| one.grace_seconds).max();
+                        let ending = Ending { since: Moment::just(now), grace_seconds: u32::MAX };
+                        let ending = self.at(&kill.uid).ending.get_or_insert(ending);
+                        ending.shrink(seconds.unwrap_or(u32::MAX), now);
                     }
                     KillPurpose::Restart
                     | KillPurpose::Retire { .. }

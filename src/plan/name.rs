@@ -1,7 +1,7 @@
 //! Decides for one pod name which incarnations are removed, and when the wished one may start.
 
 use super::{
-    Action, Incarnation, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
+    Action, Incarnation, KillPurpose, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
     kill::{Stop, grace_seconds, plan_retire},
     memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
@@ -48,7 +48,9 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         None => plan_pod(&cx, &mut plan),
     }
     if let (Some(why), None) = (keep, &plan.interrupted) {
-        plan.withhold(why, !is_static(cx.pod) && sandbox::usable(&cx).is_some());
+        let from_api = is_from_api(cx.pod);
+        let restarts = from_api && sandbox::usable(&cx).is_some();
+        plan.withhold(why, KeptPod { ends: from_api, restarts });
     }
     plan
 }
@@ -140,11 +142,7 @@ impl<'a> Cx<'a> {
     /// How much is left of a grace period that began when the pod was first stopped, in whole
     /// seconds.
     pub(crate) fn time_left(&self, seconds: u32) -> u32 {
-        let Some(begun) = self.memory.ending else { return seconds };
-        let due = begun.after(Duration::from_secs(seconds.into()), self.now);
-        let left = due.saturating_sub(self.now.boot);
-        let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        u32::try_from(whole).unwrap_or(u32::MAX).min(seconds)
+        self.memory.ending.map_or(seconds, |ending| ending.time_left(seconds, self.now))
     }
 
     /// `<name>_<namespace>(<uid>)`, the pod's name in messages.
@@ -174,27 +172,48 @@ impl<'a> Cx<'a> {
     }
 }
 
-impl PodPlan {
-    /// Drops all actions for a pod that may only keep what runs. `restarts`: its containers start
-    /// again in their sandbox, with the volumes as they are.
-    fn withhold(&mut self, why: &str, restarts: bool) {
-        let before = self.actions.len();
-        self.actions.retain(|action| match action {
+/// What is done for a pod that may only keep what runs.
+#[derive(Clone, Copy, Debug)]
+struct KeptPod {
+    /// It is stopped when it has ended, is evicted, or the machine shuts down.
+    ends: bool,
+    /// Its containers start again in their sandbox, with the volumes as they are.
+    restarts: bool,
+}
+
+impl KeptPod {
+    fn allows(self, action: &Action) -> bool {
+        match action {
             Action::StartContainer(_) | Action::KillContainer(_) | Action::RemoveContainer(_) => {
-                restarts
+                self.restarts
             }
+            Action::KillPod(kill) => match kill.purpose {
+                KillPurpose::Terminal => self.ends,
+                KillPurpose::RestartAll { .. } | KillPurpose::Asked => self.restarts,
+                KillPurpose::Restart
+                | KillPurpose::Retire { .. }
+                | KillPurpose::Surplus
+                | KillPurpose::Shutdown => false,
+            },
+            Action::Release { .. } => self.ends,
             Action::PreparePod { .. }
             | Action::CreateSandbox(_)
             | Action::Resize(_)
-            | Action::KillPod(_)
             | Action::RemoveSandbox(_)
-            | Action::Release { .. }
             | Action::CleanUp { .. } => false,
-        });
+        }
+    }
+}
+
+impl PodPlan {
+    /// Drops the actions that a pod that only keeps what runs has to wait for.
+    fn withhold(&mut self, why: &str, kept: KeptPod) {
+        let before = self.actions.len();
+        self.actions.retain(|action| kept.allows(action));
         if self.actions.len() < before {
             self.block(why);
         }
-        if !restarts {
+        if !kept.restarts && !(kept.ends && self.terminal.is_some()) {
             self.notices.clear();
         }
     }

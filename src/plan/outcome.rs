@@ -38,6 +38,8 @@ pub enum Outcome {
         uid: PodUid,
         containers: Vec<ContainerId>,
         sandboxes: Vec<SandboxId>,
+        /// As in [`Self::ContainerKilled`]: the exit codes are the phase of the pod.
+        exit_matters: bool,
     },
     /// `RemoveContainer` has succeeded, or the container did not exist.
     ContainerRemoved {

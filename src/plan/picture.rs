@@ -70,11 +70,15 @@ impl Picture {
 
     /// True when an action has failed since the listing began. The call may have succeeded all the
     /// same, for example when the runtime was killed before it answered. So nothing more is done
-    /// before the next listing. The same holds when the exit code of a killed container matters.
+    /// before the next listing. The same holds when the exit codes of killed containers matter.
     #[must_use]
     pub fn awaits_listing(&self) -> bool {
         self.outcomes.iter().any(|(_, outcome)| {
-            let open = matches!(outcome, Outcome::ContainerKilled { exit_matters: true, .. });
+            let open = matches!(
+                outcome,
+                Outcome::ContainerKilled { exit_matters: true, .. }
+                    | Outcome::PodKilled { exit_matters: true, .. }
+            );
             open || !outcome.is_success()
         })
     }
@@ -124,8 +128,8 @@ pub fn fold(pod: &mut ObservedPod, outcome: &Outcome, at: Timestamp) {
         Outcome::ContainerStarted(container) => put_container(pod, container),
         Outcome::ContainerKilled { exit_matters: true, .. } => {}
         Outcome::ContainerKilled { id, .. } => end_container(pod, id, at),
-        Outcome::PodKilled { containers, sandboxes, .. } => {
-            for id in containers {
+        Outcome::PodKilled { containers, sandboxes, exit_matters, .. } => {
+            for id in containers.iter().filter(|_| !exit_matters) {
                 end_container(pod, id, at);
             }
             for id in sandboxes {

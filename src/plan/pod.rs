@@ -156,7 +156,7 @@ fn plan_deadline(cx: &Cx<'_>, plan: &mut PodPlan) -> Option<Terminal> {
 }
 
 /// Removes objects that an interrupted call left and that hold a name.
-fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
+pub(crate) fn plan_leftovers(cx: &Cx<'_>, plan: &mut PodPlan) {
     for leftover in &cx.memory.leftovers {
         let uid = cx.uid.clone();
         plan.actions.push(match leftover {

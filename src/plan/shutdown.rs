@@ -14,6 +14,8 @@ use crate::podspec::is_static;
 
 /// The reason of a pod that is refused because the machine goes down.
 pub const NODE_SHUTDOWN: &str = "NodeShutdown";
+/// The message of its event.
+pub(super) const REFUSED: &str = "Pod was rejected as the node is shutting down.";
 
 /// Plans the wished pod's part in a shutdown. Returns false when the pod just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
@@ -22,14 +24,15 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if known.is_some_and(|known| known.terminal.is_some()) {
         return false;
     }
-    if known.is_none() && cx.own.is_empty() {
-        let message = "Pod was rejected as the node is shutting down.".to_owned();
-        plan.block("the node is shutting down: no pod is started any more");
-        plan.notice("shutdown", cx.event(None, EventKind::Warning, NODE_SHUTDOWN, message));
-        return true;
-    }
     // One of the API server ends for good.
-    if !is_static(cx.pod) {
+    let from_api = is_from_api(cx.pod);
+    if known.is_none() && cx.own.is_empty() && !matches!(cx.input.orders.wish, Wish::End { .. }) {
+        plan.block("the node is shutting down: no pod is started any more");
+        let message = REFUSED.to_owned();
+        plan.notice("shutdown", cx.event(None, EventKind::Warning, NODE_SHUTDOWN, message));
+        return !from_api;
+    }
+    if from_api {
         return false;
     }
     let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };

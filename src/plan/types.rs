@@ -40,7 +40,7 @@ pub struct NameInput<'a> {
     /// published it last.
     pub runtime: &'a RuntimeView,
     /// The end of each ended pod is on disk, so that the pod does not run again when its containers
-    /// are removed. [`PodOrders::clear_dead`] waits for that.
+    /// are removed. [`PodOrders::clear_dead`] and evicted pods wait for that.
     pub records_saved: bool,
 }
 
@@ -59,6 +59,9 @@ pub struct Incarnation {
     pub kill: Option<KillDeadline>,
     /// How it has ended, from an earlier [`PodPlan::terminal`].
     pub terminal: Option<Terminal>,
+    /// Its object in the API server was deleted, and an action with
+    /// [`super::KillPurpose::Terminal`] has begun.
+    pub deleted: bool,
     /// Its containers that a shutdown of the machine has ended. They have not succeeded, whatever
     /// their exit codes are.
     pub interrupted: Vec<ContainerId>,
@@ -168,6 +171,17 @@ impl Terminal {
         }
     }
 
+    /// The end of a pod of the API server that comes while the machine shuts down.
+    #[must_use]
+    pub fn refused_by_shutdown() -> Self {
+        let message = format!("Pod was rejected: {}", super::shutdown::REFUSED);
+        Self {
+            reason: Some(super::shutdown::NODE_SHUTDOWN.to_owned()),
+            message: Some(message),
+            ..Self::of_phase(TerminalPhase::Failed)
+        }
+    }
+
     /// The end of a pod of the API server that must not run on this node.
     #[must_use]
     pub fn by_hold(hold: &Hold) -> Self {
@@ -177,6 +191,12 @@ impl Terminal {
             message: Some(hold.message.clone()),
             disruption: hold.disruption.clone(),
         }
+    }
+
+    /// True for a pod of the API server that was evicted.
+    #[must_use]
+    pub fn is_eviction(&self) -> bool {
+        self.reason.as_deref() == Some("Evicted")
     }
 
     /// The end of a pod whose containers have ended.

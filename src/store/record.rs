@@ -30,6 +30,10 @@ pub struct PodRecord {
     /// How it ended for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
+    /// Its object in the API server was deleted, and its containers were told to stop. So nothing of
+    /// it starts, also while the API server is away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
     /// Its containers that a shutdown of the machine ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupted: Vec<ContainerId>,
@@ -51,6 +55,7 @@ impl PodRecord {
             started_at: None,
             kill: None,
             terminal: None,
+            deleted: false,
             interrupted: Vec::new(),
             status: None,
         }

@@ -263,6 +263,7 @@ mod tests {
             uid: "u".into(),
             containers: vec!["a".into()],
             sandboxes: Vec::new(),
+            exit_matters: false,
         });
         let ended = pod(&[("old", exited(1)), ("a", exited(0))]);
         counts(&ends.look(&ended, &ended), &[]);

@@ -104,6 +104,12 @@ impl Records {
         self.records.is_empty()
     }
 
+    /// True when a pod of the API server among them was evicted.
+    pub(super) fn have_evicted(&self) -> bool {
+        let mut ends = self.records.iter().filter_map(|record| record.terminal.as_ref());
+        ends.any(Terminal::is_eviction)
+    }
+
     /// The pod as it runs, or as it is wished if it has no record yet.
     pub(super) fn pod_for(&self, uid: &PodUid, input: &Input) -> Option<Arc<k8s::Pod>> {
         let recorded = self.of(uid).map(|record| Arc::clone(&record.pod));
@@ -151,9 +157,9 @@ impl Records {
             Action::KillPod(kill) => match &kill.purpose {
                 KillPurpose::Retire { deadline } => self.retire(uid, *deadline, now),
                 KillPurpose::Shutdown => self.interrupt(uid, kill),
+                KillPurpose::Terminal => self.note_deleted(uid),
                 KillPurpose::Restart
                 | KillPurpose::RestartAll { .. }
-                | KillPurpose::Terminal
                 | KillPurpose::Surplus
                 | KillPurpose::Asked => false,
             },
@@ -284,6 +290,13 @@ impl Records {
         record.interrupted.len() > known
     }
 
+    /// A pod that is stopped and has not ended was deleted: its phase is known when it has stopped.
+    fn note_deleted(&mut self, uid: &PodUid) -> bool {
+        let record = self.records.iter_mut().find(|record| record.uid == *uid);
+        let Some(record) = record.filter(|record| record.terminal.is_none()) else { return false };
+        !std::mem::replace(&mut record.deleted, true)
+    }
+
     /// An incarnation without a record is known only from the runtime, and its deadline is not
     /// saved.
     fn retire(&mut self, uid: &PodUid, deadline: KillDeadline, now: Now) -> bool {
@@ -328,6 +341,7 @@ fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
                     .min(Duration::from_secs(kill.grace_seconds.into())),
         }),
         terminal: record.terminal.clone(),
+        deleted: record.deleted,
         interrupted: record.interrupted.clone(),
     }
 }

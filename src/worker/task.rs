@@ -186,8 +186,8 @@ impl Worker {
         }
         self.take_hold(input);
         // Without a saved record, a container that has ended would run again.
-        let clear_dead = input.orders.clear_dead;
-        let records_saved = !clear_dead || self.records.are_saved(&self.host.store).await;
+        let removes = input.orders.clear_dead || self.records.have_evicted();
+        let records_saved = !removes || self.records.are_saved(&self.host.store).await;
         let now = clock::now();
         let wished = input.orders.wish.pod().map(|pod| &pod.uid);
         self.memory.look(wished, self.records.incarnations(), &observed, now);

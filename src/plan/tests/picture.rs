@@ -106,6 +106,7 @@ fn a_removed_sandbox_takes_its_containers_along() {
         uid: uid.clone(),
         containers: vec![pod.containers[0].id.clone()],
         sandboxes: vec![sandbox.clone()],
+        exit_matters: false,
     };
     picture.record(killed, later(now, 1));
     assert!(picture.current().unwrap().is_stopped(&uid));

@@ -317,7 +317,11 @@ impl World {
                 }
                 let failed = !outcome.is_success();
                 self.memory.record(&outcome, self.now);
-                let open = matches!(outcome, Outcome::ContainerKilled { exit_matters: true, .. });
+                let open = matches!(
+                    outcome,
+                    Outcome::ContainerKilled { exit_matters: true, .. }
+                        | Outcome::PodKilled { exit_matters: true, .. }
+                );
                 self.picture.record(outcome, self.now);
                 if open {
                     self.list();
@@ -522,6 +526,7 @@ impl World {
                 started_at: None,
                 kill: None,
                 terminal: None,
+                deleted: false,
                 interrupted: Vec::new(),
             });
             record.kill = Some(*deadline);
@@ -541,7 +546,8 @@ impl World {
                 }
             }
             let containers = kill.containers().map(|c| c.id.clone()).collect();
-            Outcome::PodKilled { uid, containers, sandboxes: kill.sandboxes.clone() }
+            let (sandboxes, exit_matters) = (kill.sandboxes.clone(), kill.exit_matters());
+            Outcome::PodKilled { uid, containers, sandboxes, exit_matters }
         }
     }
 
@@ -650,6 +656,7 @@ impl World {
             started_at,
             kill: None,
             terminal: None,
+            deleted: false,
             interrupted: Vec::new(),
         });
         record.pod = Some(Arc::clone(&pod.pod));

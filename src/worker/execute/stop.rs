@@ -35,6 +35,7 @@ pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> 
             uid: kill.uid.clone(),
             containers: kill.containers().map(|c| c.id.clone()).collect(),
             sandboxes: kill.sandboxes.clone(),
+            exit_matters: kill.exit_matters(),
         },
         Err(error) => {
             let message = format!("error killing pod: {error}");
