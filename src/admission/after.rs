@@ -8,10 +8,12 @@
 //! A pod waits for pods that are ready, and for jobs that have succeeded. It is asked once, before
 //! the pod begins: what becomes of the others later does not matter. A pod that waits takes no
 //! room from other pods, and room is looked for when its turn has come.
+//!
+//! Pods of the API server have no part in it.
 
 use crate::{
     model::{AFTER, DesiredPod, Origin, PodKey},
-    podspec::{after, is_job},
+    podspec::{after, is_from_api, is_job},
 };
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
@@ -68,11 +70,12 @@ impl StartOrder {
     #[must_use]
     pub fn new(wished: &BTreeMap<PodKey, Arc<DesiredPod>>, node_name: &str) -> Self {
         let mut order = Self::default();
-        for (key, pod) in wished {
+        let is_in_manifest = |pod: &&Arc<DesiredPod>| !is_from_api(&pod.pod);
+        for (key, pod) in wished.iter().filter(|(_, pod)| is_in_manifest(pod)) {
             let predecessors: Vec<_> = after(&pod.pod)
                 .map(|name| {
                     let full = PodKey::new(&key.namespace, &format!("{name}-{node_name}"));
-                    let pod = wished.get(&full).cloned();
+                    let pod = wished.get(&full).filter(is_in_manifest).cloned();
                     (name.to_owned(), pod.map_or(Predecessor::Unknown, Predecessor::Pod))
                 })
                 .collect();

@@ -215,7 +215,8 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         return go();
     };
     // A pod of the API server changes in place, and makes way for another at once.
-    let prepares = input.settings.prepare_updates && is_static(&wished.pod);
+    let from_api = is_from_api(&wished.pod) || is_from_api(&standing.pod);
+    let prepares = input.settings.prepare_updates && !from_api;
     if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
         return go();
     }
