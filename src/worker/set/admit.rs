@@ -9,8 +9,8 @@ use crate::{
     clock,
     metrics::metrics,
     model::{DesiredPod, PodKey, PodUid, k8s},
-    plan::{HeldPod, PodOrders},
-    podspec::has_same_amounts,
+    plan::{HeldPod, Occupancy, PodOrders, Wish},
+    podspec::{has_same_amounts, is_from_api},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -158,21 +158,34 @@ impl State {
         })
     }
 
-    /// The recorded incarnations that have not ended and are not wished.
+    /// The recorded incarnations that still take room and are not to run.
     fn leaving(&self) -> Vec<Leaving> {
-        let live = self.recorded.iter().flat_map(|(key, all)| {
-            all.iter().filter(|recorded| !recorded.ended).map(move |recorded| (key, recorded))
-        });
-        let unwished = live.filter(|(key, recorded)| {
+        let all = self.recorded.iter();
+        let all = all.flat_map(|(key, all)| all.iter().map(move |recorded| (key, recorded)));
+        let leaving = all.filter(|(key, recorded)| {
+            if recorded.ended {
+                // The end of a pod of the API server is recorded before its containers have stopped.
+                return is_from_api(&recorded.pod) && self.is_alive(key);
+            }
             self.desired.ends.contains_key(*key)
                 || self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
         });
-        let leaving = unwished.map(|(key, recorded)| Leaving {
-            key: key.clone(),
-            pod: Arc::clone(&recorded.pod),
-            undecided: !self.wish(key).is_without(&recorded.uid) || self.update_waits(key),
+        let leaving = leaving.map(|(key, recorded)| {
+            let wish = self.wish(key);
+            let ends = recorded.ended || matches!(wish, Wish::End { .. });
+            Leaving {
+                key: key.clone(),
+                pod: Arc::clone(&recorded.pod),
+                undecided: !ends && !wish.is_without(&recorded.uid) || self.update_waits(key),
+            }
         });
         leaving.collect()
+    }
+
+    /// True when anything of this agent runs under a name.
+    fn is_alive(&self, key: &PodKey) -> bool {
+        self.workers.get(key).is_some_and(|handle| handle.alive)
+            || self.occupancy(key).is_some_and(Occupancy::is_alive)
     }
 
     /// True when the old revision of a pod runs on until the new one can take over.
@@ -185,16 +198,19 @@ impl State {
     pub(super) fn orders(&self, key: &PodKey) -> PodOrders {
         let wished = self.desired.pods.get(key);
         let decision = wished.and_then(|pod| self.admitted.decisions.get(key, &pod.uid));
-        let old = self.pressure.evicted.get(key);
-        let old = old.filter(|evicted| wished.is_none_or(|pod| pod.uid != evicted.uid));
+        let evicted = self.pressure.evicted.get(key);
+        let old = evicted.filter(|evicted| wished.is_none_or(|pod| pod.uid != evicted.uid));
+        // Admission does not decide about a pod of the API server that was deleted or has ended.
+        let stopping = evicted
+            .filter(|_| wished.is_some_and(|pod| is_from_api(&pod.pod)) && self.is_alive(key));
         let waits: Option<Arc<str>> = match decision {
             Some(Decision::Waits(why)) => Some(why.as_str().into()),
             Some(Decision::Held(hold)) if old.is_some() => Some(hold.message.as_str().into()),
             Some(Decision::Admitted | Decision::Held(_)) | None => None,
         };
-        let hold = match (old, wished, decision) {
-            (Some(old), _, _) => {
-                Some(HeldPod { uid: old.uid.clone(), hold: Arc::clone(&old.hold) })
+        let hold = match (old.or(stopping), wished, decision) {
+            (Some(evicted), _, _) => {
+                Some(HeldPod { uid: evicted.uid.clone(), hold: Arc::clone(&evicted.hold) })
             }
             (None, Some(pod), Some(Decision::Held(hold))) => {
                 Some(HeldPod { uid: pod.uid.clone(), hold: Arc::clone(hold) })

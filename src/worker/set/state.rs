@@ -86,7 +86,13 @@ impl State {
         if self.machine == MachineState::Unknown {
             Some("waiting for logind to say whether the machine goes down")
         } else if self.desired.unconfirmed.contains(key) {
-            Some("waiting until its manifest has been looked for")
+            let pod = self.desired.pods.get(key);
+            Some(match pod.is_some_and(|pod| is_from_api(&pod.pod)) {
+                true => {
+                    "waiting until the API server has been asked whether there still is the pod"
+                }
+                false => "waiting until its manifest has been looked for",
+            })
         } else {
             None
         }
