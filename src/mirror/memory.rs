@@ -5,6 +5,7 @@ use super::{
     Case, Denial, MirrorRefusal, MirrorStep, Refusals, SeenPod,
     contest::Contest,
     plan,
+    plan::last_deletion,
     refusal::{minds_a_restart, refused},
 };
 use crate::{
@@ -100,7 +101,12 @@ impl MirrorMemory {
             refusals: &self.refusals.1,
             runs_api_pods: sight.runs_api_pods,
         });
-        let step = self.without_repeats(step);
+        let mut step = self.without_repeats(step);
+        // A status that the API server does not keep must not keep the object either.
+        let own = seen.as_deref().filter(|pod| sight.runs_api_pods && pod.mirrors.is_none());
+        if let (MirrorStep::Wait(_), Some((pod, view))) = (&step, own.zip(sight.view)) {
+            step = last_deletion(pod, view).unwrap_or(step);
+        }
         let step = self.with_patience(step, sight, seen.as_deref(), now);
         match &step {
             MirrorStep::Nothing => self.trouble = None,

@@ -136,14 +136,17 @@ fn is_from_api(view: &PodView) -> bool {
 fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
     // Of a pod that had ended before this agent knew it, nothing is known that is worth writing.
     let known = !status::is_final(&seen.status) || !view.containers.is_empty();
-    if known && let Some(status) = status::patch(&seen.status, &view.status) {
+    if known && let Some(status) = status::patch_of_api(&seen.status, &view.status) {
         return MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status };
     }
-    // The last deletion lets the object go: nothing of the pod is left that could do harm.
-    if seen.deleting && !seen.held && view.stopped {
-        return MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and has ended" };
-    }
-    MirrorStep::Nothing
+    last_deletion(seen, view).unwrap_or(MirrorStep::Nothing)
+}
+
+/// The last deletion of a pod of the API server, which lets the object go: nothing of the pod is
+/// left that could do harm.
+pub(super) fn last_deletion(seen: &SeenPod, view: &PodView) -> Option<MirrorStep> {
+    let due = seen.deleting && !seen.held && view.stopped && view.uid.as_str() == seen.uid;
+    due.then(|| MirrorStep::Delete { uid: seen.uid.clone(), why: "it was deleted and has ended" })
 }
 
 fn create(case: &Case<'_>) -> MirrorStep {

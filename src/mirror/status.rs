@@ -32,6 +32,56 @@ pub(super) fn patch(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> Option<Map<
     status_patch(&value(seen), &value(&ours), &POD_STATUS)
 }
 
+/// What is to be written of a pod of the API server. A final phase that the API server has stays,
+/// with its reason and message, and so does the end of each container.
+pub(super) fn patch_of_api(
+    seen: &k8s::PodStatus,
+    ours: &k8s::PodStatus,
+) -> Option<Map<String, Value>> {
+    if !is_final(seen) {
+        return patch(seen, ours);
+    }
+    let mut ours = ours.clone();
+    ours.phase.clone_from(&seen.phase);
+    ours.reason.clone_from(&seen.reason);
+    ours.message.clone_from(&seen.message);
+    keep_ends(&seen.init_container_statuses, &mut ours.init_container_statuses);
+    keep_ends(&seen.container_statuses, &mut ours.container_statuses);
+    // What is not known here any more is no news.
+    ours.ephemeral_container_statuses.clone_from(&seen.ephemeral_container_statuses);
+    keep(&seen.conditions, &mut ours.conditions);
+    keep(&seen.start_time, &mut ours.start_time);
+    keep(&seen.pod_ip, &mut ours.pod_ip);
+    keep(&seen.pod_ips, &mut ours.pod_ips);
+    keep(&seen.host_ip, &mut ours.host_ip);
+    keep(&seen.host_ips, &mut ours.host_ips);
+    patch(seen, &ours)
+}
+
+/// Takes a value over that we lack.
+fn keep<T: Clone>(seen: &Option<T>, ours: &mut Option<T>) {
+    if ours.is_none() {
+        ours.clone_from(seen);
+    }
+}
+
+/// Takes the containers over that have ended by the status that the API server has.
+fn keep_ends(
+    seen: &Option<Vec<k8s::ContainerStatus>>,
+    ours: &mut Option<Vec<k8s::ContainerStatus>>,
+) {
+    keep(seen, ours);
+    let has_ended = |status: &&k8s::ContainerStatus| {
+        status.state.as_ref().is_some_and(|state| state.terminated.is_some())
+    };
+    for ours in ours.iter_mut().flatten() {
+        let mut ended = seen.iter().flatten().filter(has_ended);
+        if let Some(ended) = ended.find(|ended| ended.name == ours.name) {
+            *ours = ended.clone();
+        }
+    }
+}
+
 fn may_run(status: &k8s::PodStatus) -> bool {
     let lists = [
         &status.container_statuses,

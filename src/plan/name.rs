@@ -213,7 +213,8 @@ impl PodPlan {
         if self.actions.len() < before {
             self.block(why);
         }
-        if !kept.restarts && !(kept.ends && self.terminal.is_some()) {
+        let ends = kept.ends && self.terminal.is_some();
+        if !kept.restarts && !ends {
             self.notices.clear();
         }
     }
