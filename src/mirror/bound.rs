@@ -3,7 +3,10 @@
 use super::SeenPod;
 use crate::{
     desired::{Knowledge, SourceSnapshot},
-    model::{DesiredPod, Origin, PodEnd, PodKey, SourceKind, SourceView, TerminalPhase, k8s},
+    model::{
+        DesiredPod, Origin, PodEnd, PodKey, RUN_FROM_CHECKPOINT, SourceKind, SourceView,
+        TerminalPhase, k8s,
+    },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
@@ -28,7 +31,7 @@ pub(super) fn desired_pod(
     let mut annotations = metadata.annotations.clone().unwrap_or_default();
     annotations.insert(SOURCE.to_owned(), SourceKind::Api.as_str().to_owned());
     let conditions = gate_conditions(&spec, status);
-    let pod = k8s::Pod {
+    let mut pod = k8s::Pod {
         metadata: ObjectMeta {
             name: metadata.name.clone(),
             namespace: metadata.namespace.clone(),
@@ -46,9 +49,15 @@ pub(super) fn desired_pod(
             ..k8s::PodStatus::default()
         }),
     };
+    let revision = revision(&pod);
+    // Where the record of the pod is lost, this is when it was accepted. It is written once, and
+    // changes nothing that the worker acts on.
+    if let Some(start_time) = &status.start_time {
+        pod.status.get_or_insert_default().start_time = Some(start_time.clone());
+    }
     let origin =
         Origin { source: SourceKind::Api, location: LOCATION.into(), document: 0, line: 1 };
-    Some(DesiredPod { key, uid, revision: revision(&pod), pod: Arc::new(pod), origin })
+    Some(DesiredPod { key, uid, revision, pod: Arc::new(pod), origin })
 }
 
 /// Where people are told that the pod is written.
@@ -92,11 +101,17 @@ pub fn bound_pods<'a>(seen: impl Iterator<Item = &'a Arc<SeenPod>>) -> SourceSna
 }
 
 /// What an earlier run of the agent has admitted, until the API server was seen as a whole. What
-/// runs of it keeps running.
+/// runs of it keeps running. Pods with the annotation [`RUN_FROM_CHECKPOINT`] start as well.
 #[must_use]
 pub fn recorded_pods(pods: Vec<Arc<DesiredPod>>) -> SourceSnapshot {
-    let unconfirmed = pods.iter().map(|pod| pod.key.clone()).collect();
+    let unconfirmed = pods.iter().filter(|pod| !runs_from_checkpoint(&pod.pod));
+    let unconfirmed = unconfirmed.map(|pod| pod.key.clone()).collect();
     snapshot(Knowledge::Checkpoint, pods, unconfirmed, BTreeMap::new())
+}
+
+fn runs_from_checkpoint(pod: &k8s::Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(RUN_FROM_CHECKPOINT)).is_some_and(|text| text == "true")
 }
 
 fn snapshot(

@@ -118,6 +118,9 @@ pub const PROGRESS_DEADLINE: u32 = 300;
 /// Annotation of a pod: the names of pods of its namespace, separated by commas, that must be ready
 /// (jobs: have succeeded) before it begins. It is not part of the pod's identity.
 pub const AFTER: &str = "nodelet.dev/after";
+/// Annotation of a pod of the API server, `"true"`: after a restart of the agent or the machine it
+/// also starts while the API server is away, as its record has it.
+pub const RUN_FROM_CHECKPOINT: &str = "nodelet.dev/run-from-checkpoint";
 /// Annotation of a Secret in a file: keys whose values are credentials that systemd has given the
 /// agent, `KEY=CREDENTIAL`, separated by commas.
 pub const CREDENTIALS: &str = "nodelet.dev/credentials";

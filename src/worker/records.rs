@@ -20,6 +20,7 @@ use crate::{
     podspec::{is_static, with_amounts_of},
     store::{KillRecord, PodRecord, Store},
 };
+use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
 /// An incarnation that the agent has a record of, with the fields that the set of workers needs.
@@ -268,7 +269,7 @@ impl Records {
                 self.records.push(PodRecord {
                     revision: Some(desired.revision.clone()),
                     origin: Some(desired.origin.clone()),
-                    started_at: Some(now.wall),
+                    started_at: Some(started_before(&desired.pod).unwrap_or(now.wall)),
                     ..PodRecord::new(self.key.clone(), uid.clone(), pod)
                 });
                 true
@@ -325,6 +326,12 @@ impl Records {
     fn refresh(&mut self, now: Now) {
         self.incarnations = self.records.iter().map(|record| incarnation(record, now)).collect();
     }
+}
+
+/// When a pod of the API server was accepted, if its status says so: its record was lost.
+fn started_before(pod: &k8s::Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref().filter(|_| is_from_api(pod))?;
+    Some(status.start_time.as_ref()?.0)
 }
 
 fn incarnation(record: &PodRecord, now: Now) -> Incarnation {
