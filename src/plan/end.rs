@@ -14,7 +14,7 @@
 use super::{
     Action, KillPod, KillPurpose, PodPlan, RemoveSandbox, Restart, Terminal, Wish,
     gc::plan_gc,
-    kill::{Stop, grace_seconds, remove},
+    kill::{Stop, grace_seconds, is_alive, remove},
     memory::Stage,
     name::Cx,
     pod::plan_leftovers,
@@ -96,7 +96,10 @@ pub(crate) fn plan_ended(
     let terminal = match ended {
         None if !ordered.ordered => return false,
         // The phase of a deleted pod is known when its containers have ended.
-        None => (!cx.own.is_alive()).then(|| Terminal::of_phase(phase_by_exit_codes(cx))),
+        None => {
+            let runs = cx.own.containers.iter().any(|container| is_alive(container));
+            (!runs).then(|| Terminal::of_phase(phase_by_exit_codes(cx)))
+        }
         Some(terminal) => Some(terminal),
     };
     plan.terminal = terminal;

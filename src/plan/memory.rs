@@ -96,7 +96,8 @@ impl Ending {
 
     /// A stop with this grace period, in seconds, begins now.
     fn shrink(&mut self, seconds: u32, now: Now) {
-        let until = whole_seconds(self.since.elapsed(now)).saturating_add(seconds);
+        let elapsed = u32::try_from(self.since.elapsed(now).as_secs()).unwrap_or(u32::MAX);
+        let until = elapsed.saturating_add(seconds);
         self.grace_seconds = self.grace_seconds.min(until);
     }
 }

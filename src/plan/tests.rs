@@ -1,3 +1,4 @@
+mod api_pods;
 mod asked;
 mod dead;
 mod ephemeral;

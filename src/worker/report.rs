@@ -155,7 +155,11 @@ impl Reporter {
         if subject.is_none() {
             self.statuses.retain(|uid, _| records.of(uid).is_some());
         }
-        let view = subject.map(|subject| self.view(&subject, input, observed, known, plan));
+        let mut view = subject.map(|subject| self.view(&subject, input, observed, known, plan));
+        if let Some(view) = &mut view {
+            // The object of the pod goes when this is true, so a listing has to confirm it.
+            view.stopped &= answers.is_some();
+        }
         let report = Report {
             key: self.key.clone(),
             view: view.map(Arc::new),

@@ -4,15 +4,15 @@
 use crate::{
     model::{
         ContainerAmounts, ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects,
-        Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodKey, PodProbes, PodUid,
-        ResizeWait, RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
+        Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodEnd, PodKey, PodProbes,
+        PodUid, ResizeWait, RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
         Outcome, Picture, PlanSettings, PodMemory, PodOrders, PodPlan, Pull, Resize, Restart,
         StartContainer, Step, Taken, Wish, plan_name,
     },
-    podspec::{any_container_of, container_amounts, container_hash, needed_images},
+    podspec::{any_container_of, container_amounts, container_hash, is_static, needed_images},
     status::{
         StatusContext, StatusInput, display_status, held_status, pod_status, ready_column, restarts,
     },
@@ -56,6 +56,7 @@ pub(super) enum Fault {
     Start,
     Kill,
     Remove,
+    Release,
     CleanUp,
     /// The first container is resized, and then the runtime refuses.
     Resize,
@@ -74,6 +75,8 @@ pub(super) struct World {
     pub(super) want: Want,
     /// What runs of the wanted pod may go on, and nothing is started.
     pub(super) keep: bool,
+    /// The wanted pod was deleted, or has ended by the API server.
+    pub(super) end: Option<PodEnd>,
     pub(super) now: Now,
     /// What really is in the runtime.
     pub(super) truth: ObservedPod,
@@ -96,6 +99,8 @@ pub(super) struct World {
     /// ConfigMaps and Secrets. A test that changes them also clears `volumes_current`.
     pub(super) objects: NodeObjects,
     pub(super) volumes_current: bool,
+    /// The incarnations that have volumes and cgroups.
+    pub(super) prepared: BTreeSet<PodUid>,
     pub(super) outdated: BTreeSet<ContainerId>,
     /// What containers have that were resized.
     pub(super) resized: BTreeMap<ContainerId, ContainerAmounts>,
@@ -147,6 +152,14 @@ pub(super) fn desired(uid: &str, spec: &serde_json::Value) -> DesiredPod {
     }
 }
 
+/// The same pod from an API server.
+pub(super) fn from_api(mut pod: DesiredPod) -> DesiredPod {
+    let source = ("kubernetes.io/config.source".to_owned(), "api".to_owned());
+    Arc::make_mut(&mut pod.pod).metadata.annotations = Some([source].into());
+    pod.origin.source = SourceKind::Api;
+    pod
+}
+
 pub(super) fn container(name: &str) -> serde_json::Value {
     json!({"name": name, "image": format!("registry/{name}:1")})
 }
@@ -157,6 +170,7 @@ impl World {
             key: pod.key.clone(),
             want: Want::Run(Box::new(pod)),
             keep: false,
+            end: None,
             now: Now { boot: START, wall: "2026-11-20T10:00:00Z".parse().unwrap() },
             truth: ObservedPod::default(),
             runtime: RuntimeView::default(),
@@ -175,6 +189,7 @@ impl World {
             probes: PodProbes::new(),
             objects: NodeObjects { known: true, ..NodeObjects::default() },
             volumes_current: false,
+            prepared: BTreeSet::new(),
             outdated: BTreeSet::new(),
             resized: BTreeMap::new(),
             picture: Picture::default(),
@@ -250,11 +265,12 @@ impl World {
         self.memory.take_probes(&self.probes, &observed);
         let shared = |pod: &DesiredPod| Arc::new(pod.clone());
         let orders = PodOrders {
-            wish: match &self.want {
-                Want::Run(pod) if self.keep => Wish::Keep { pod: shared(pod), why: "kept" },
-                Want::Run(pod) => Wish::Run(shared(pod)),
-                Want::Gone => Wish::Gone,
-                Want::Undecided => Wish::Undecided,
+            wish: match (&self.want, self.end) {
+                (Want::Run(pod), Some(end)) => Wish::End { pod: shared(pod), end },
+                (Want::Run(pod), None) if self.keep => Wish::Keep { pod: shared(pod), why: "kept" },
+                (Want::Run(pod), None) => Wish::Run(shared(pod)),
+                (Want::Gone, _) => Wish::Gone,
+                (Want::Undecided, _) => Wish::Undecided,
             },
             shutdown: self.shutdown.clone(),
             hold: self.hold.clone().map(|(uid, hold)| HeldPod { uid, hold: Arc::new(hold) }),
@@ -279,10 +295,15 @@ impl World {
             records_saved: self.records_saved,
         };
         let plan = plan_name(&input, self.now);
-        if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, &self.want)
-            && let Some(record) = self.records.get_mut(&pod.uid)
-        {
-            record.terminal = Some(terminal.clone());
+        let (want, wall) = (&self.want, self.now.wall);
+        if let (Some(terminal), Want::Run(pod)) = (&plan.terminal, want) {
+            if !is_static(&pod.pod) {
+                // It may have ended without ever having run.
+                self.records.entry(pod.uid.clone()).or_insert_with(|| admitted(pod, wall));
+            }
+            if let Some(record) = self.records.get_mut(&pod.uid) {
+                record.terminal = Some(terminal.clone());
+            }
         }
         plan
     }
@@ -297,6 +318,9 @@ impl World {
                 self.note(&format!("event {} {}", event.reason, event.message));
             }
             let idle = plan.actions.is_empty();
+            if plan.stopped && self.picture.unconfirmed_since().is_none() {
+                self.check_stopped();
+            }
             self.plan = plan.clone();
             self.publish();
             for action in &plan.actions {
@@ -481,7 +505,7 @@ impl World {
             resize_wait: self.resize_wait.as_deref(),
             terminal: self.plan.terminal.as_ref().or(self.plan.interrupted.as_ref()),
             started_at: self.records.get(&pod.uid).and_then(|record| record.started_at),
-            terminating: false,
+            terminating: self.end.is_some_and(|end| end.deleted.is_some()),
             previous: self.status.as_ref(),
         };
         let cx =
@@ -530,6 +554,9 @@ impl World {
                 interrupted: Vec::new(),
             });
             record.kill = Some(*deadline);
+        }
+        if let (KillPurpose::Terminal, Some(record)) = (&kill.purpose, self.records.get_mut(&uid)) {
+            record.deleted |= record.terminal.is_none();
         }
         if let (KillPurpose::Shutdown, Some(record)) = (&kill.purpose, self.records.get_mut(&uid)) {
             record.interrupted.extend(kill.containers().map(|c| c.id.clone()));
@@ -597,12 +624,20 @@ impl World {
                 self.truth.containers.retain(|c| c.sandbox_id != id);
                 Outcome::SandboxRemoved { uid, id }
             }
-            Action::Release { .. } => Outcome::Released { uid },
+            Action::Release { .. } => {
+                if self.fails(&[Fault::Release]).is_some() {
+                    Self::failed(&uid, Step::Release, "FailedCleanUp", "volume is busy")
+                } else {
+                    self.prepared.remove(&uid);
+                    Outcome::Released { uid }
+                }
+            }
             Action::CleanUp { .. } => {
                 if self.fails(&[Fault::CleanUp]).is_some() {
                     Self::failed(&uid, Step::CleanUp, "", "volume is busy")
                 } else {
                     self.records.remove(&uid);
+                    self.prepared.remove(&uid);
                     self.loops.retain(|(of, _), _| *of != uid);
                     self.status = None;
                     Outcome::CleanedUp { uid }
@@ -649,17 +684,12 @@ impl World {
     fn prepare(&mut self, uid: &PodUid) -> Outcome {
         let Want::Run(pod) = &self.want else { panic!("prepares what nobody wants") };
         assert_eq!(pod.uid, *uid);
-        let started_at = Some(self.now.wall);
-        let record = self.records.entry(uid.clone()).or_insert_with(|| Incarnation {
-            uid: uid.clone(),
-            pod: None,
-            started_at,
-            kill: None,
-            terminal: None,
-            deleted: false,
-            interrupted: Vec::new(),
-        });
+        assert!(self.end.is_none(), "prepares what has ended:{}", self.trace.join("
+"));
+        let wall = self.now.wall;
+        let record = self.records.entry(uid.clone()).or_insert_with(|| admitted(pod, wall));
         record.pod = Some(Arc::clone(&pod.pod));
+        self.prepared.insert(uid.clone());
         if self.fails(&[Fault::Prepare]).is_some() {
             return Self::failed(uid, Step::Prepare, "FailedMount", "no such device");
         }
@@ -667,6 +697,7 @@ impl World {
     }
 
     fn create_sandbox(&mut self, uid: &PodUid, attempt: u32) -> Outcome {
+        assert!(self.end.is_none(), "starts what has ended:{}", self.trace.join("\n"));
         let step = Step::Sandbox { attempt };
         let all = self.truth.sandboxes.iter().chain(&self.hidden);
         let taken = all.into_iter().find(|s| s.uid == *uid && s.attempt == attempt);
@@ -738,6 +769,7 @@ impl World {
 
     fn start(&mut self, start: &StartContainer) -> Outcome {
         self.check_back_off(start);
+        assert!(self.end.is_none(), "starts what has ended:{}", self.trace.join("\n"));
         let Want::Run(pod) = &self.want else { panic!("starts what nobody wants") };
         let container = any_container_of(&pod.pod, &start.name).unwrap().into_owned();
         let made_with = container_amounts(&pod.pod, &container);
@@ -867,6 +899,17 @@ impl World {
         }
     }
 
+    /// The object of a pod that is shown as stopped may go.
+    fn check_stopped(&self) {
+        let Want::Run(pod) = &self.want else { panic!("what nobody wants is stopped") };
+        let sandboxes = self.truth.sandboxes.iter().filter(|s| s.uid == pod.uid);
+        let containers = self.truth.containers.iter().filter(|c| c.uid == pod.uid);
+        let runs = sandboxes.map(|s| s.state == SandboxState::Ready);
+        let mut runs = runs.chain(containers.map(|c| c.state.is_running()));
+        assert!(!runs.any(|runs| runs), "it runs:{}", self.trace.join("\n"));
+        assert!(!self.prepared.contains(&pod.uid), "volumes are left:{}", self.trace.join("\n"));
+    }
+
     pub(super) fn running(&self, name: &str) -> Option<&ObservedContainer> {
         self.truth.containers.iter().find(|c| &*c.name == name && c.state.is_running())
     }
@@ -875,6 +918,19 @@ impl World {
         self.want = Want::Run(Box::new(desired(uid, spec)));
         self.status = None;
         self.note(&format!("-- manifest changed, uid {uid}"));
+    }
+}
+
+/// The record of a pod that is admitted at this time.
+fn admitted(pod: &DesiredPod, at: Timestamp) -> Incarnation {
+    Incarnation {
+        uid: pod.uid.clone(),
+        pod: Some(Arc::clone(&pod.pod)),
+        started_at: Some(at),
+        kill: None,
+        terminal: None,
+        deleted: false,
+        interrupted: Vec::new(),
     }
 }
 
