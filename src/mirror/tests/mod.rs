@@ -1,5 +1,7 @@
 //! Tables of single decisions here; whole lives against a model of an API server in `scenarios`.
 
+mod api_pods;
+mod bound;
 mod scenarios;
 
 use super::{
@@ -90,7 +92,7 @@ fn decide(
 ) -> String {
     let node = node_uid.map(node);
     let refusals = Refusals::default();
-    let step = plan(&Case {
+    in_words(plan(&Case {
         key: &key(),
         view,
         seen,
@@ -98,7 +100,10 @@ fn decide(
         gone,
         refusals: &refusals,
         runs_api_pods: false,
-    });
+    }))
+}
+
+fn in_words(step: MirrorStep) -> String {
     match step {
         MirrorStep::Nothing => "nothing".to_owned(),
         MirrorStep::Wait(why) => format!("wait: {why}"),

@@ -1,0 +1,171 @@
+//! Pods of the API server that run here: their status and their last deletion.
+
+use super::*;
+use crate::model::{ContainerInstance, Origin, SourceKind};
+use std::time::Duration;
+
+/// A pod of the API server as it runs.
+fn running(uid: &str, phase: &str) -> PodView {
+    let origin = Origin { source: SourceKind::Api, location: "api".into(), document: 0, line: 1 };
+    let container = ContainerInstance {
+        name: "web".into(),
+        id: "c1".into(),
+        restart_count: 0,
+        running_since: None,
+        started: false,
+    };
+    PodView { origin: Some(origin), containers: vec![container], ..view(uid, "r1", phase) }
+}
+
+/// Its object, which has the status of `running(uid, phase)`.
+fn object(uid: &str, phase: &str) -> SeenPod {
+    SeenPod { uid: uid.to_owned(), mirrors: None, revision: None, owner: None, ..mirror(phase) }
+}
+
+fn deleted(seen: SeenPod) -> SeenPod {
+    SeenPod { deleting: true, deletion_seconds: Some(30), ..seen }
+}
+
+fn decide_api(view: Option<&PodView>, seen: Option<&SeenPod>) -> String {
+    let (node, refusals) = (node("node-1"), Refusals::default());
+    in_words(plan(&Case {
+        key: &key(),
+        view,
+        seen,
+        node: Some(&node),
+        gone: true,
+        refusals: &refusals,
+        runs_api_pods: true,
+    }))
+}
+
+fn terminated(exit_code: i32, reason: &str) -> Value {
+    json!({"name": "web", "image": "web:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": exit_code, "reason": reason}}})
+}
+
+#[test]
+fn the_status_of_a_pod_is_written_where_it_differs() {
+    let run = running("u1", "Running");
+    assert_eq!(decide_api(Some(&run), Some(&object("u1", "Running"))), "nothing");
+    let step = decide_api(Some(&run), Some(&object("u1", "Pending")));
+    assert!(step.starts_with("patch u1@7"), "{step}");
+    assert!(step.contains("\"phase\":\"Running\""), "{step}");
+}
+
+#[test]
+fn the_last_deletion_waits_for_the_status_and_the_end_of_the_pod() {
+    const LAST: &str = "delete u1: it was deleted and has ended";
+    for (phase, seen, stopped, deleting, expected) in [
+        ("Running", "Running", false, true, "nothing"),
+        ("Failed", "Failed", false, true, "nothing"),
+        ("Failed", "Running", true, true, "patch u1@7"),
+        ("Failed", "Failed", true, true, LAST),
+        ("Succeeded", "Succeeded", true, true, LAST),
+        ("Succeeded", "Succeeded", true, false, "nothing"),
+    ] {
+        let view = PodView { stopped, terminating: deleting, ..running("u1", phase) };
+        let seen = object("u1", seen);
+        let seen = if deleting { deleted(seen) } else { seen };
+        let step = decide_api(Some(&view), Some(&seen));
+        assert!(step.starts_with(expected), "{phase} {stopped} {deleting}: {step}");
+    }
+    let delete = MirrorStep::Delete { uid: "u1".to_owned(), why: "" }.body().unwrap();
+    assert_eq!(delete["gracePeriodSeconds"], 0);
+    assert_eq!(delete["preconditions"], json!({"uid": "u1"}));
+}
+
+#[test]
+fn a_pod_that_waits_for_finalizers_is_not_deleted_again() {
+    let view = PodView { stopped: true, ..running("u1", "Failed") };
+    let held = SeenPod { held: true, deletion_seconds: Some(0), ..deleted(object("u1", "Failed")) };
+    assert_eq!(decide_api(Some(&view), Some(&held)), "nothing");
+    let status = status(json!({"phase": "Running"}));
+    let step = decide_api(Some(&view), Some(&SeenPod { status, ..held }));
+    assert!(step.starts_with("patch u1@7"), "its status is still written: {step}");
+}
+
+#[test]
+fn nothing_is_written_for_an_incarnation_that_is_not_shown() {
+    let stopped = PodView { stopped: true, ..running("old", "Failed") };
+    for seen in [object("u1", "Pending"), deleted(object("u1", "Pending"))] {
+        assert_eq!(decide_api(Some(&stopped), Some(&seen)), "nothing");
+        assert_eq!(decide_api(None, Some(&seen)), "nothing");
+    }
+    // The object was force-deleted: its pod has no mirror.
+    let leaving = PodView { terminating: true, ..running("u1", "Running") };
+    for view in [running("u1", "Running"), leaving] {
+        assert_eq!(decide_api(Some(&view), None), "nothing");
+    }
+}
+
+#[test]
+fn a_static_pod_keeps_a_name_from_a_pod_of_the_api_server() {
+    let file = Origin { source: SourceKind::File, location: "a".into(), document: 0, line: 1 };
+    let view = PodView { origin: Some(file), ..view("a", "r1", "Running") };
+    let seen = object("u1", "Pending");
+    let expected = "wait: the API has a pod default/web-n1 that is not its mirror";
+    assert_eq!(decide_api(Some(&view), Some(&seen)), expected);
+    let expected = "delete u1: it was deleted and does not run here";
+    assert_eq!(decide_api(Some(&view), Some(&deleted(seen))), expected);
+}
+
+#[test]
+fn a_final_status_of_the_api_server_stays_as_it_is() {
+    let told = json!({
+        "phase": "Failed", "reason": "Evicted", "message": "no room", "podIP": "10.0.0.7",
+        "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [terminated(3, "Error")],
+        "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    let seen = SeenPod { status: status(told), ..object("u1", "Failed") };
+    // The record is lost, and so are the containers.
+    let mut lost = running("u1", "Succeeded");
+    let mut ours = serde_json::to_value(&*lost.status).unwrap();
+    ours["containerStatuses"] = json!([terminated(137, "ContainerStatusUnknown")]);
+    lost.status = Arc::new(status(ours));
+    assert_eq!(decide_api(Some(&lost), Some(&seen)), "nothing");
+    lost.containers.clear();
+    assert_eq!(decide_api(Some(&lost), Some(&seen)), "nothing");
+    let last = PodView { stopped: true, ..lost };
+    let expected = "delete u1: it was deleted and has ended";
+    assert_eq!(decide_api(Some(&last), Some(&deleted(seen))), expected);
+}
+
+#[test]
+fn the_end_of_a_container_is_written_into_a_final_status_that_lacks_it() {
+    // The pod garbage collector has ended the pod while the node was away.
+    let waiting = json!({"name": "web", "image": "web:1", "imageID": "", "ready": true,
+        "restartCount": 0, "state": {"running": {}}});
+    let told = json!({"phase": "Failed", "reason": "NodeLost", "containerStatuses": [waiting]});
+    let seen = SeenPod { status: status(told), ..object("u1", "Failed") };
+    let mut view = running("u1", "Succeeded");
+    let mut ours = serde_json::to_value(&*view.status).unwrap();
+    ours["containerStatuses"] = json!([terminated(0, "Completed")]);
+    view.status = Arc::new(status(ours));
+    let step = decide_api(Some(&view), Some(&seen));
+    assert!(step.starts_with("patch u1@7"), "{step}");
+    assert!(step.contains("\"exitCode\":0") && !step.contains("phase"), "{step}");
+    assert!(!step.contains("\"reason\":null"), "{step}");
+}
+
+#[test]
+fn a_status_that_does_not_stay_keeps_no_object() {
+    let view = PodView { stopped: true, ..running("u1", "Failed") };
+    let seen = Arc::new(deleted(object("u1", "Running")));
+    let (key, node) = (key(), node("node-1"));
+    let sight = Sight {
+        key: &key,
+        view: Some(&view),
+        shown: Some(&seen),
+        live: true,
+        node: Some(&node),
+        runs_api_pods: true,
+    };
+    let mut memory = MirrorMemory::default();
+    let step = memory.plan(&sight, |_: &PodUid| false, Duration::ZERO);
+    assert!(matches!(step, MirrorStep::PatchStatus { .. }), "{step:?}");
+    // The API server answers with the object as it was.
+    memory.settle(&step, &Answer::Pod(Arc::clone(&seen)), Duration::ZERO);
+    let step = memory.plan(&sight, |_: &PodUid| false, Duration::ZERO);
+    assert_eq!(in_words(step), "delete u1: it was deleted and has ended");
+}
