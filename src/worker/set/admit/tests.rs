@@ -1,3 +1,5 @@
+mod api_pods;
+
 use super::{super::Handle, *};
 use crate::{
     admission::Progress,
