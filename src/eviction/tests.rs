@@ -133,3 +133,20 @@ async fn an_action_that_is_not_possible_is_planned_again_at_once() {
     assert!(!rig.task.execute(&plan).await);
     assert!(rig.task.execute(&plan).await, "an earlier request still waits");
 }
+
+#[tokio::test]
+async fn a_pod_that_is_evicted_for_good_is_not_shown_as_coming_back() {
+    for (for_good, expected) in [
+        (false, "comes back when every signal was read and its back-off is over (about 30s more)"),
+        (true, "does not run again; it is listed until it is deleted"),
+    ] {
+        let mut rig = Rig::start();
+        let record = EvictionRecord { for_good, ..record() };
+        let evictions = Evictions::restored([record], clock::now());
+        rig.task.relief = Relief::restored(evictions, &rig.task.settings, clock::now().boot);
+        let step = rig.plan().step;
+        let shown = rig.task.evicted(&step, clock::now());
+        assert_eq!(shown[0].waits_for, expected);
+        assert_eq!(shown[0].back_at.is_none(), for_good);
+    }
+}

@@ -130,7 +130,7 @@ impl EvictionTask {
         views
     }
 
-    fn evicted(&self, step: &PressureStep, now: Now) -> Vec<EvictedView> {
+    pub(super) fn evicted(&self, step: &PressureStep, now: Now) -> Vec<EvictedView> {
         let evictions = self.relief.evictions();
         let away = evictions.records().filter(|record| record.back.is_none());
         away.filter_map(|record| {

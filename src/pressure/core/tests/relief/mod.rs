@@ -1,5 +1,6 @@
 //! Scripted worlds: what is read and which pods run, round by round, and the actions of each round.
 
+mod api_pods;
 mod disk;
 mod memory;
 mod restart;

@@ -1,0 +1,117 @@
+//! Pods of the API server, which are evicted for good: what is waited for, and what is kept.
+
+use super::*;
+use std::sync::Arc;
+
+impl World {
+    /// The pod is Failed from the beginning of its stop. Nothing else is known of it yet.
+    fn fail(&mut self, name: &str) {
+        self.change(name, |view| {
+            let phase = Some("Failed".to_owned());
+            view.status = Arc::new(k8s::PodStatus { phase, ..k8s::PodStatus::default() });
+        });
+    }
+
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut PodView)) {
+        change(Arc::make_mut(self.pods.get_mut(&PodKey::new("default", name)).unwrap()));
+    }
+}
+
+fn no_container_runs(view: &mut PodView) {
+    view.containers[0].running_since = None;
+}
+
+#[test]
+fn the_next_pod_waits_until_the_containers_of_a_failed_one_have_ended() {
+    let mut world = evicted_for_memory(hog().api());
+    world.run(Pod::new("second", json!({})).memory(300 * MI));
+    world.fail("hog");
+    world.read(Signal::MemoryAvailable, 90 * MI);
+    assert!(world.round(50).is_empty() && world.round(1000).is_empty());
+    world.change("hog", no_container_runs);
+    assert!(world.round(50).is_empty(), "a reading after its end has to show the effect");
+    assert_eq!(world.round(50), ["evicted default/hog"]);
+}
+
+#[test]
+fn memory_of_a_volume_is_free_when_the_volumes_are_gone() {
+    let volumes = json!({"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]});
+    let mut world = evicted_for_memory(Pod::new("hog", volumes).memory(400 * MI).api());
+    world.read(Signal::MemoryAvailable, 500 * MI);
+    world.fail("hog");
+    world.change("hog", no_container_runs);
+    assert!(world.round(50).is_empty() && world.round(1000).is_empty());
+    world.change("hog", |view| view.stopped = true);
+    assert!(world.round(50).is_empty());
+    assert_eq!(world.round(50), ["evicted default/hog"]);
+}
+
+#[test]
+fn a_disk_is_relieved_when_the_dead_containers_are_gone() {
+    let mut world = hard_disk();
+    world.run(disk_hog("hog").api());
+    world.read(Signal::NodefsAvailable, 60 * MI);
+    assert_eq!(world.round(50), ["free images"]);
+    world.relief.fold(Outcome::ImagesFreed(None));
+    assert_eq!(world.decide(), ["measure disks of hog", "evict hog"]);
+    world.fail("hog");
+    world.change("hog", |view| {
+        no_container_runs(view);
+        view.stopped = true;
+    });
+    world.read(Signal::NodefsAvailable, 400 * MI);
+    assert!(world.round(500).is_empty() && world.round(500).is_empty());
+    world.change("hog", |view| view.containers.clear());
+    assert!(world.round(500).is_empty());
+    assert_eq!(world.round(500), ["evicted default/hog"]);
+}
+
+#[test]
+fn an_evicted_pod_never_comes_back_and_its_record_goes_with_its_object() {
+    let mut world = evicted_for_memory(hog().api());
+    world.fail("hog");
+    world.change("hog", no_container_runs);
+    world.read(Signal::MemoryAvailable, 500 * MI);
+    for _ in 0..3 {
+        let shown = world.round(3_600_000);
+        assert!(!shown.iter().any(|line| line.contains("back")), "{shown:?}");
+    }
+    assert!(world.orders().evicted.contains_key(&PodKey::new("default", "hog")));
+    // Not every source was read: nothing is known of its object.
+    world.pods.clear();
+    world.round(1000);
+    assert_eq!(world.orders().evicted.len(), 1);
+    world.known_uids = Some(BTreeSet::from([PodUid::from("hog")]));
+    world.round(1000);
+    assert_eq!(world.orders().evicted.len(), 1, "the object is still there");
+    world.known_uids = Some(BTreeSet::new());
+    world.round(1000);
+    assert!(world.orders().evicted.is_empty() && world.saved());
+}
+
+#[test]
+fn a_condition_is_not_restored_from_an_old_eviction_for_good() {
+    let world = evicted_for_memory(hog().api());
+    let record = world.relief.evictions().records().next().unwrap().clone();
+    assert!(record.for_good);
+    let conditions = |passed: u64| {
+        let mut later = world.now;
+        later.boot += Duration::from_secs(passed);
+        later.wall += Duration::from_secs(passed);
+        let evictions = Evictions::restored([record.clone()], later);
+        let orders = Relief::first_orders(&evictions, &world.settings, later.boot);
+        assert_eq!(orders.evicted.len(), 1, "it is held all the same");
+        orders.conditions
+    };
+    assert_eq!(conditions(5), [Pressure::Memory].into());
+    assert!(conditions(3600).is_empty());
+}
+
+#[test]
+fn a_record_of_an_earlier_version_is_of_a_pod_that_comes_back() {
+    let world = evicted_for_memory(hog());
+    let record = world.relief.evictions().records().next().unwrap().clone();
+    let mut saved = serde_json::to_value(&record).unwrap();
+    assert!(saved.as_object_mut().unwrap().remove("forGood").is_none());
+    assert_eq!(serde_json::from_value::<EvictionRecord>(saved).unwrap(), record);
+}
