@@ -526,3 +526,99 @@ fn instances_of_ephemeral_containers_are_listed_last() {
     let names: Vec<&str> = instances.iter().map(|one| &*one.name).collect();
     assert_eq!(names, ["setup", "proxy", "web", "api", "debug"]);
 }
+
+/// The same pod from an API server.
+fn from_api(mut case: Case) -> Case {
+    let source = ("kubernetes.io/config.source".to_owned(), "api".to_owned());
+    case.pod.metadata.annotations = Some([source].into());
+    case
+}
+
+fn refusal() -> Terminal {
+    Terminal {
+        phase: TerminalPhase::Failed,
+        reason: Some("OutOfcpu".to_owned()),
+        message: Some("Pod was rejected: no room".to_owned()),
+        disruption: None,
+    }
+}
+
+#[test]
+fn a_refused_pod_of_the_api_server_has_no_containers_in_its_status() {
+    let mut case = from_api(Case::of(ObservedPod::default()));
+    case.pod.metadata.generation = Some(4);
+    case.terminal = Some(refusal());
+    let status = serde_json::to_value(case.status()).unwrap();
+    let expected = json!({
+        "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: no room",
+        "qosClass": "BestEffort", "startTime": "2026-11-20T10:00:00Z", "observedGeneration": 4,
+    });
+    assert_eq!(status, expected);
+    case.previous = Some(case.status());
+    let later = Now { wall: now().wall + Duration::from_secs(60), ..now() };
+    assert_eq!(case.status_at(later), case.status(), "it does not change by itself");
+}
+
+#[test]
+fn an_evicted_pod_that_has_run_has_the_ends_of_its_containers() {
+    let evicted = Terminal {
+        reason: Some("Evicted".to_owned()),
+        disruption: Some(("TerminationByKubelet".to_owned(), "no room".to_owned())),
+        ..refusal()
+    };
+    let mut case = from_api(Case::of(observed(vec![instance("web", 0, exited(137))])));
+    case.terminal = Some(evicted);
+    let with_containers = case.status();
+    let ends = |status: &k8s::PodStatus| {
+        let all = status.container_statuses.iter().flatten();
+        let of_web = all.filter(|status| status.name == "web");
+        let end =
+            of_web.filter_map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.exit_code));
+        end.collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&with_containers), [137]);
+    let disrupted = conditions(&with_containers);
+    let disrupted = disrupted.iter().find(|text| text.starts_with("DisruptionTarget"));
+    assert_eq!(disrupted.unwrap(), "DisruptionTarget=True TerminationByKubelet: no room");
+    // Its dead containers are removed.
+    case.previous = Some(with_containers);
+    case.observed = ObservedPod::default();
+    assert_eq!(ends(&case.status()), [137]);
+}
+
+#[test]
+fn a_pod_that_ended_by_its_containers_is_no_refusal() {
+    let case = from_api(Case::of(ObservedPod::default())).ended(TerminalPhase::Failed);
+    assert!(case.status().container_statuses.is_some());
+}
+
+#[test]
+fn the_observed_generation_is_that_of_the_pod() {
+    let mut case = from_api(Case::of(up()));
+    assert_eq!(case.status().observed_generation, None);
+    case.pod.metadata.generation = Some(3);
+    assert_eq!(case.status().observed_generation, Some(3));
+    case = case.ended(TerminalPhase::Succeeded);
+    assert_eq!(case.status().observed_generation, Some(3));
+}
+
+#[test]
+fn readiness_gates_read_the_conditions_of_the_object() {
+    let ready = |gate: Option<&str>| {
+        let mut case = from_api(Case::of(up()));
+        let spec = case.pod.spec.as_mut().unwrap();
+        spec.readiness_gates = serde_json::from_value(json!([{"conditionType": "x/y"}])).unwrap();
+        let written: Vec<Value> =
+            gate.into_iter().map(|status| json!({"type": "x/y", "status": status})).collect();
+        case.pod.status = serde_json::from_value(json!({"conditions": written})).unwrap();
+        let status = case.status();
+        let types = status.conditions.iter().flatten().map(|one| one.type_.as_str());
+        assert!(!types.clone().any(|one| one == "x/y"), "others write it");
+        conditions(&status).swap_remove(2)
+    };
+    assert_eq!(ready(Some("True")), "Ready=True");
+    let closed = "Ready=False ReadinessGatesNotReady: the status of pod readiness gate \"x/y\" is not \"True\", but False";
+    assert_eq!(ready(Some("False")), closed);
+    let missing = "Ready=False ReadinessGatesNotReady: corresponding condition of pod readiness gate \"x/y\" does not exist.";
+    assert_eq!(ready(None), missing);
+}

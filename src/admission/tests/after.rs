@@ -53,6 +53,23 @@ fn waiting(pods: &Pods, ready: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn pods_of_the_api_server_have_no_part_in_the_order() {
+    let mut pods = pods(&[("db", ""), ("app", "db"), ("web", "db")]);
+    let from_api = |pods: &mut Pods, name: &str| {
+        let pod = Arc::make_mut(pods.get_mut(&PodKey::new("default", name)).unwrap());
+        let annotations = &mut Arc::make_mut(&mut pod.pod).metadata.annotations;
+        let source = ("kubernetes.io/config.source".to_owned(), "api".to_owned());
+        annotations.get_or_insert_default().extend([source]);
+    };
+    from_api(&mut pods, "app-n1");
+    let waits = "web-n1: waiting for pod db (nodelet.dev/after): it is not Ready";
+    assert_eq!(waiting(&pods, &[]), [waits], "it waits for none");
+    from_api(&mut pods, "db-n1");
+    let waits = "web-n1: waiting for pod db (nodelet.dev/after): no manifest has this name";
+    assert_eq!(waiting(&pods, &["db-n1"]), [waits], "none waits for it");
+}
+
+#[test]
 fn a_chain_starts_one_after_the_other() {
     let pods = pods(&[("db", ""), ("app", "db"), ("web", "app")]);
     let db = "app-n1: waiting for pod db (nodelet.dev/after): it is not Ready";

@@ -1,6 +1,6 @@
 //! When a new revision takes over: one running pod, and a manifest that changes.
 
-use super::world::{World, container, desired};
+use super::world::{World, container, desired, from_api};
 use crate::{
     model::{DesiredPod, Hold, HoldStop, NodeObjects, PodUid, k8s},
     plan::{
@@ -98,6 +98,23 @@ fn evicted(uid: &str) -> HeldPod {
         stop: HoldStop::AtOnce,
     };
     HeldPod { uid: PodUid::from(uid), hold: Arc::new(hold) }
+}
+
+#[test]
+fn an_update_from_or_to_a_pod_of_the_api_server_is_not_prepared() {
+    for (standing, wished, expected) in
+        [(false, false, "a"), (false, true, "b"), (true, false, "b"), (true, true, "b")]
+    {
+        let mut update = Update::to_image("registry/web:2", "Always");
+        if standing {
+            update.standing = Arc::new(from_api(DesiredPod::clone(&update.standing)));
+        }
+        if wished {
+            update.wished = Arc::new(from_api(DesiredPod::clone(&update.wished)));
+        }
+        assert_eq!(update.acts_on(), expected, "{standing} {wished}");
+        assert_eq!(update.plan().fetch.is_some(), expected == "a");
+    }
 }
 
 #[test]
