@@ -358,7 +358,53 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::model::{Origin, SourceKind};
     use std::fs;
+
+    #[tokio::test]
+    async fn the_record_of_an_api_pod_has_its_deletion_and_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, writer, _) =
+            Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writer.run());
+        let pod: k8s::Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"annotations": {"kubernetes.io/config.source": "api"}},
+            "status": {"startTime": "2026-01-01T00:00:00Z"},
+        }))
+        .unwrap();
+        let key = PodKey::new("default", "web");
+        let desired = DesiredPod {
+            key: key.clone(),
+            uid: "a".into(),
+            revision: "r".into(),
+            pod: Arc::new(pod),
+            origin: Origin {
+                source: SourceKind::Api,
+                location: "api".into(),
+                document: 0,
+                line: 1,
+            },
+        };
+        let wish = Wish::Run(Arc::new(desired));
+        let uid: PodUid = "a".into();
+        let mut records = Records::new(key, Vec::new(), clock::now());
+        assert!(!records.note_deleted(&uid), "without a record");
+        assert!(records.admit(&uid, &wish, false, clock::now()));
+        let started_at = records.of(&uid).unwrap().started_at;
+        assert_eq!(started_at, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert!(records.note_deleted(&uid) && !records.note_deleted(&uid));
+        assert!(incarnation(records.of(&uid).unwrap(), clock::now()).deleted);
+
+        // A pod that has never run gets a record for its end.
+        records.records.clear();
+        let terminal = Terminal::of_phase(crate::model::TerminalPhase::Failed);
+        records.end(&store, &wish, &uid, (&terminal, None)).await;
+        assert!(records.of(&uid).unwrap().has_ended());
+        assert!(!records.note_deleted(&uid), "its phase is known");
+        drop(store);
+        while tasks.join_next().await.is_some() {}
+    }
 
     #[tokio::test]
     async fn a_write_that_failed_is_tried_again_when_somebody_needs_it() {

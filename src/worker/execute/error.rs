@@ -69,4 +69,6 @@ pub(super) enum NotMade {
     Config(HostError),
     /// The runtime did not make it.
     Runtime(CriError),
+    /// It was not wanted any more before the call.
+    NotWanted,
 }

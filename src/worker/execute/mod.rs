@@ -127,7 +127,7 @@ pub(super) struct Request {
     pub observed: Arc<ObservedPod>,
     /// ConfigMaps and Secrets.
     pub objects: Arc<NodeObjects>,
-    /// Cancels what may take for ever: an image pull or a postStart hook.
+    /// Cancels what may take for ever: an image pull, a postStart hook or the wait for a turn.
     pub cancel: CancellationToken,
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
@@ -263,7 +263,8 @@ impl Request {
     }
 
     /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The
-    /// call is made with the turn, because on a full node a hundred pods wait for theirs.
+    /// call is made with the turn, because on a full node a hundred pods wait for theirs. When the
+    /// start is cancelled meanwhile, `make` is called at once, and should make no call.
     async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
@@ -272,7 +273,12 @@ impl Request {
         make: impl FnOnce() -> Call<'a, T>,
     ) -> T {
         self.progress.send_modify(|progress| progress.may_be_dropped = true);
-        let turn = host.turn().await;
+        // Both only wait.
+        let turn = tokio::select! {
+            biased;
+            turn = host.turn() => turn,
+            () = self.cancel.cancelled() => None,
+        };
         self.progress.send_modify(|progress| progress.may_be_dropped = false);
         let mut answer = make();
         if let Ok(answer) = tokio::time::timeout(TURN, &mut answer).await {

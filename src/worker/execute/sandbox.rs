@@ -35,6 +35,9 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     // The configuration takes kilobytes, so it is made with the turn, too.
     let call = || -> Call<'_, Result<_, NotMade>> {
         Box::pin(async {
+            if request.cancel.is_cancelled() {
+                return Err(NotMade::NotWanted);
+            }
             check_user_namespace(pod, &host.pleg.health().borrow().runtime, handler)
                 .map_err(|error| NotMade::Config(UserNamespaceError::from(error).into()))?;
             let made = config(host, request, pod, create.attempt).await;
@@ -47,6 +50,10 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let (id, warnings) = match made {
         Ok(made) => made,
         Err(NotMade::Config(error)) => return failed(error.message(), None),
+        Err(NotMade::NotWanted) => {
+            let message = "the pod is not wanted any more".to_owned();
+            return Outcome::Failed(request.failure(step, "FailedCreatePodSandBox", message));
+        }
         Err(NotMade::Runtime(error)) => {
             let mut message = host.explained(error.to_string());
             let holder = Box::pin(Holder::of_sandbox(host, &error)).await;

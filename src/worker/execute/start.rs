@@ -131,6 +131,9 @@ impl Start<'_> {
         let deadline = self.host.settings.request_timeout;
         let call = || -> Call<'_, Result<_, NotMade>> {
             Box::pin(async {
+                if self.request.cancel.is_cancelled() {
+                    return Err(NotMade::NotWanted);
+                }
                 let configs = self.configs(sandbox, image, &inside).await;
                 let Configs { container, sandbox: of_sandbox } =
                     configs.map_err(NotMade::Config)?;
@@ -145,6 +148,11 @@ impl Start<'_> {
         let (id, termination_log, log_path) = match made {
             Ok(made) => made,
             Err(NotMade::Config(error)) => return Err(self.config_failed(error.message())),
+            Err(NotMade::NotWanted) => {
+                let step = Step::Config { container: self.action.name.clone() };
+                let message = "the container is not wanted any more".to_owned();
+                return Err(Box::new(self.request.failure(step, "CreateContainerError", message)));
+            }
             Err(NotMade::Runtime(error)) => return Err(Box::pin(self.not_created(&error)).await),
         };
         self.event(EventKind::Normal, "Created", "Container created".to_owned());
