@@ -13,7 +13,7 @@
 
 use crate::{
     model::{AFTER, DesiredPod, Origin, PodKey},
-    podspec::{after, is_from_api, is_job},
+    podspec::{after, is_job, is_static},
 };
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
@@ -70,7 +70,7 @@ impl StartOrder {
     #[must_use]
     pub fn new(wished: &BTreeMap<PodKey, Arc<DesiredPod>>, node_name: &str) -> Self {
         let mut order = Self::default();
-        let is_in_manifest = |pod: &&Arc<DesiredPod>| !is_from_api(&pod.pod);
+        let is_in_manifest = |pod: &&Arc<DesiredPod>| is_static(&pod.pod);
         for (key, pod) in wished.iter().filter(|(_, pod)| is_in_manifest(pod)) {
             let predecessors: Vec<_> = after(&pod.pod)
                 .map(|name| {

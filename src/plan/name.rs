@@ -48,7 +48,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         None => plan_pod(&cx, &mut plan),
     }
     if let (Some(why), None) = (keep, &plan.interrupted) {
-        let from_api = is_from_api(cx.pod);
+        let from_api = !is_static(cx.pod);
         let restarts = from_api && sandbox::usable(&cx).is_some();
         plan.withhold(why, KeptPod { ends: from_api, restarts });
     }

@@ -60,7 +60,10 @@ pub(crate) fn environment_ready(
     }
     let Err(error) = check_env_objects(cx.pod, container, objects) else { return true };
     if !are_objects_known(cx.pod, objects) {
-        plan.block(NOT_KNOWN);
+        plan.block(match object_scope(cx.pod) {
+            ObjectScope::Files => NOT_KNOWN,
+            ObjectScope::Api => API_NOT_KNOWN,
+        });
         return false;
     }
     let message = error.to_string();

@@ -25,7 +25,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
         return false;
     }
     // One of the API server ends for good.
-    let from_api = is_from_api(cx.pod);
+    let from_api = !is_static(cx.pod);
     if known.is_none() && cx.own.is_empty() && !matches!(cx.input.orders.wish, Wish::End { .. }) {
         plan.block("the node is shutting down: no pod is started any more");
         let message = REFUSED.to_owned();

@@ -215,7 +215,7 @@ pub fn plan_update(input: &UpdateInput<'_>, now: Now) -> UpdatePlan {
         return go();
     };
     // A pod of the API server changes in place, and makes way for another at once.
-    let from_api = is_from_api(&wished.pod) || is_from_api(&standing.pod);
+    let from_api = !is_static(&wished.pod) || !is_static(&standing.pod);
     let prepares = input.settings.prepare_updates && !from_api;
     if !prepares || input.orders.hold_on(&standing.uid).is_some() || !has_run(input, standing) {
         return go();

@@ -330,7 +330,7 @@ impl Records {
 
 /// When a pod of the API server was accepted, if its status says so: its record was lost.
 fn started_before(pod: &k8s::Pod) -> Option<Timestamp> {
-    let status = pod.status.as_ref().filter(|_| is_from_api(pod))?;
+    let status = pod.status.as_ref().filter(|_| !is_static(pod))?;
     Some(status.start_time.as_ref()?.0)
 }
 

@@ -14,7 +14,7 @@ fn add(pods: &mut Pods, name: &str, policy: &str, after: &str) {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let full = format!("{name}-n1");
     let pod: k8s::Pod = serde_json::from_value(json!({
-        "metadata": {"name": full, "namespace": namespace, "annotations": {AFTER: after}},
+        "metadata": {"name": full, "namespace": namespace, "annotations": {AFTER: after, "kubernetes.io/config.source": "file"}},
         "spec": {"restartPolicy": policy, "containers": []},
     }))
     .unwrap();

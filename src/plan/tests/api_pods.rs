@@ -4,14 +4,14 @@
 use super::world::{Fault, OWNER, Program, Want, World, container, desired, from_api};
 use crate::{
     model::{
-        ContainerState, Hold, HoldStop, NodeObjects, PodEnd, SandboxState, Shutdown,
-        ShutdownPeriods, TerminalPhase, k8s,
+        ContainerState, Hold, HoldStop, ObjectAnswer, ObjectKey, ObjectKind, PodEnd, SandboxState,
+        Shutdown, ShutdownPeriods, TerminalPhase, k8s,
     },
     plan::PodMemory,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 fn web() -> Value {
     json!({"containers": [container("web")]})
@@ -610,12 +610,13 @@ fn a_kept_container_without_its_objects_waits_and_says_so() {
     ]);
     let mut world = running(&web());
     world.want = Want::Run(Box::new(from_api(desired("a", &json!({"containers": [reader]})))));
-    (world.keep, world.objects) = (true, NodeObjects::default());
+    world.keep = true;
     world.kill("web", 1);
     assert_eq!(done(&mut world), "");
-    let why = "waiting until ConfigMaps and Secrets have been read";
+    let why = "waiting until ConfigMaps, Secrets and tokens have been read from the API server";
     assert_eq!(world.plan.blocked.as_deref(), Some(why));
-    world.objects.known = true;
+    let key = ObjectKey::new(ObjectKind::ConfigMap, "default", "conf");
+    Arc::make_mut(&mut world.objects.api).objects.insert(key, ObjectAnswer::Missing);
     world.run();
     let waiting = &world.plan.waiting["web"];
     assert_eq!(waiting.reason, "CreateContainerConfigError");

@@ -161,7 +161,9 @@ fn api_world() -> World {
     let mut of_api = (*pod.pod).clone();
     of_api.metadata.annotations = None;
     pod.pod = Arc::new(of_api);
-    World::new(pod)
+    let mut world = World::new(pod);
+    answer(&mut world, |api| api.services = None);
+    world
 }
 
 fn answer(world: &mut World, change: impl FnOnce(&mut ApiObjects)) {

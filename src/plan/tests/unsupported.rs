@@ -1,8 +1,7 @@
 //! Pods of the API server that use features which the agent lacks.
 
-use super::world::{World, container, desired};
+use super::world::{World, container, desired, from_api};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 const MISSING: &str = "MountVolume.SetUp failed for volume \"data\" : persistentVolumeClaim volumes are not supported by this node";
 
@@ -16,7 +15,7 @@ fn claims() -> Value {
 
 #[test]
 fn a_pod_with_an_unsupported_feature_stays_pending() {
-    let mut world = World::of(&claims());
+    let mut world = World::new(from_api(desired("a", &claims())));
     world.run();
     assert_eq!(world.line(), "ContainerCreating 0/1 0");
     assert_eq!(world.plan.blocked.as_deref(), Some(MISSING));
@@ -35,10 +34,7 @@ fn a_pod_with_an_unsupported_feature_stays_pending() {
 
 #[test]
 fn static_pods_are_not_checked_again() {
-    let mut pod = desired("a", &claims());
-    let source = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
-    Arc::make_mut(&mut pod.pod).metadata.annotations = Some(source.into());
-    let mut world = World::new(pod);
+    let mut world = World::of(&claims());
     world.run();
     assert!(!world.take_trace().contains("not supported by this node"));
 }

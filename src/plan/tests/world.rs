@@ -3,9 +3,9 @@
 
 use crate::{
     model::{
-        ContainerAmounts, ContainerId, ContainerState, DesiredPod, Hold, NetworkMode, NodeObjects,
-        Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodEnd, PodKey, PodProbes,
-        PodUid, ResizeWait, RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
+        ApiObjects, ContainerAmounts, ContainerId, ContainerState, DesiredPod, Hold, NetworkMode,
+        NodeObjects, Now, ObservedContainer, ObservedPod, ObservedSandbox, Origin, PodEnd, PodKey,
+        PodProbes, PodUid, ResizeWait, RuntimeView, SandboxState, Shutdown, SourceKind, k8s,
     },
     plan::{
         Action, ContainerKind, Failure, HeldPod, Incarnation, KillPod, KillPurpose, NameInput,
@@ -152,6 +152,13 @@ pub(super) fn desired(uid: &str, spec: &serde_json::Value) -> DesiredPod {
     }
 }
 
+/// No objects, all of them known.
+fn known_objects() -> NodeObjects {
+    let services = Some(Arc::default());
+    let api = Arc::new(ApiObjects { services, ..ApiObjects::default() });
+    NodeObjects { known: true, api, ..NodeObjects::default() }
+}
+
 /// The same pod from an API server.
 pub(super) fn from_api(mut pod: DesiredPod) -> DesiredPod {
     let source = ("kubernetes.io/config.source".to_owned(), "api".to_owned());
@@ -187,7 +194,7 @@ impl World {
             records: BTreeMap::new(),
             memory: PodMemory::default(),
             probes: PodProbes::new(),
-            objects: NodeObjects { known: true, ..NodeObjects::default() },
+            objects: known_objects(),
             volumes_current: false,
             prepared: BTreeSet::new(),
             outdated: BTreeSet::new(),
@@ -684,8 +691,14 @@ impl World {
     fn prepare(&mut self, uid: &PodUid) -> Outcome {
         let Want::Run(pod) = &self.want else { panic!("prepares what nobody wants") };
         assert_eq!(pod.uid, *uid);
-        assert!(self.end.is_none(), "prepares what has ended:{}", self.trace.join("
-"));
+        assert!(
+            self.end.is_none(),
+            "prepares what has ended:{}",
+            self.trace.join(
+                "
+"
+            )
+        );
         let wall = self.now.wall;
         let record = self.records.entry(uid.clone()).or_insert_with(|| admitted(pod, wall));
         record.pod = Some(Arc::clone(&pod.pod));

@@ -14,7 +14,7 @@
 use super::{limits::LocalLimit, rank::Candidate};
 use crate::{
     model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal},
-    podspec::is_from_api,
+    podspec::is_static,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ impl Evictions {
                     at: now.wall,
                     count,
                     pause_seconds: pause.as_secs(),
-                    for_good: is_from_api(candidate.pod),
+                    for_good: !is_static(candidate.pod),
                     back: None,
                 };
                 let until = now.boot.saturating_add(pause);

@@ -10,7 +10,7 @@ use crate::{
     metrics::metrics,
     model::{DesiredPod, PodKey, PodUid, k8s},
     plan::{HeldPod, Occupancy, PodOrders, Wish},
-    podspec::{has_same_amounts, is_from_api},
+    podspec::{has_same_amounts, is_static},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -165,7 +165,7 @@ impl State {
         let leaving = all.filter(|(key, recorded)| {
             if recorded.ended {
                 // The end of a pod of the API server is recorded before its containers have stopped.
-                return is_from_api(&recorded.pod) && self.is_alive(key);
+                return !is_static(&recorded.pod) && self.is_alive(key);
             }
             self.desired.ends.contains_key(*key)
                 || self.desired.pods.get(*key).is_none_or(|wished| wished.uid != recorded.uid)
@@ -202,7 +202,7 @@ impl State {
         let old = evicted.filter(|evicted| wished.is_none_or(|pod| pod.uid != evicted.uid));
         // Admission does not decide about a pod of the API server that was deleted or has ended.
         let stopping = evicted
-            .filter(|_| wished.is_some_and(|pod| is_from_api(&pod.pod)) && self.is_alive(key));
+            .filter(|_| wished.is_some_and(|pod| !is_static(&pod.pod)) && self.is_alive(key));
         let waits: Option<Arc<str>> = match decision {
             Some(Decision::Waits(why)) => Some(why.as_str().into()),
             Some(Decision::Held(hold)) if old.is_some() => Some(hold.message.as_str().into()),

@@ -87,7 +87,7 @@ impl State {
             Some("waiting for logind to say whether the machine goes down")
         } else if self.desired.unconfirmed.contains(key) {
             let pod = self.desired.pods.get(key);
-            Some(match pod.is_some_and(|pod| is_from_api(&pod.pod)) {
+            Some(match pod.is_some_and(|pod| !is_static(&pod.pod)) {
                 true => {
                     "waiting until the API server has been asked whether there still is the pod"
                 }

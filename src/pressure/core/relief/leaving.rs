@@ -3,7 +3,7 @@
 use super::{Effects, ReliefAction, Seen, has_memory_volume};
 use crate::{
     model::{HoldStop, Now, PodKey, PodUid, Pressure, ReliefView, Signal, k8s},
-    podspec::is_from_api,
+    podspec::is_static,
     pressure::core::{comeback::patience, rank::Victim, state::Acting},
 };
 use std::{sync::Arc, time::Duration};
@@ -117,7 +117,7 @@ impl Leaving {
         let disk = self.room.signal.condition() == Pressure::Disk;
         let in_memory = has_memory_volume(&self.pod);
         // The view of a pod of the API server stays as long as its object.
-        let gone = match (is_from_api(&self.pod), disk) {
+        let gone = match (!is_static(&self.pod), disk) {
             (false, _) => view.has_stopped(),
             (true, false) => view.has_stopped() && (view.stopped || !in_memory),
             (true, true) => view.stopped && view.containers.is_empty(),

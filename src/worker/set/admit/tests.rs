@@ -18,8 +18,16 @@ fn web() -> PodKey {
     PodKey::new("default", "web")
 }
 
+/// A pod of this source.
+fn pod_of(source: SourceKind) -> Arc<k8s::Pod> {
+    let mut pod = k8s::Pod::default();
+    let source = ("kubernetes.io/config.source".to_owned(), source.as_str().to_owned());
+    pod.metadata.annotations = Some([source].into());
+    Arc::new(pod)
+}
+
 fn recorded(uid: &str, ended: bool) -> Recorded {
-    Recorded { uid: uid.into(), pod: Arc::default(), ended }
+    Recorded { uid: uid.into(), pod: pod_of(SourceKind::File), ended }
 }
 
 fn desired(uid: &str) -> Arc<DesiredPod> {
@@ -27,7 +35,7 @@ fn desired(uid: &str) -> Arc<DesiredPod> {
         key: web(),
         uid: uid.into(),
         revision: "1".into(),
-        pod: Arc::new(k8s::Pod::default()),
+        pod: pod_of(SourceKind::File),
         origin: Origin {
             source: SourceKind::File,
             location: "web.yaml".into(),

@@ -7,20 +7,13 @@ use crate::{
     plan::Wish,
 };
 
-fn pod() -> Arc<k8s::Pod> {
-    let source = ("kubernetes.io/config.source".to_owned(), "api".to_owned());
-    let mut pod = k8s::Pod::default();
-    pod.metadata.annotations = Some([source].into());
-    Arc::new(pod)
-}
-
 fn recorded_api(uid: &str, ended: bool) -> Recorded {
-    Recorded { pod: pod(), ..recorded(uid, ended) }
+    Recorded { pod: pod_of(SourceKind::Api), ..recorded(uid, ended) }
 }
 
 fn desired_api(uid: &str) -> Arc<DesiredPod> {
     let mut desired = DesiredPod::clone(&desired(uid));
-    (desired.pod, desired.origin.source) = (pod(), SourceKind::Api);
+    (desired.pod, desired.origin.source) = (pod_of(SourceKind::Api), SourceKind::Api);
     Arc::new(desired)
 }
 
