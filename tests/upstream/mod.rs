@@ -1,6 +1,6 @@
 //! The upstream kubelet as a process: standalone or joined to a cluster, with all its directories
 //! under one, fenced in by `run` so that the machine does not notice it. `build` finds or builds
-//! the binary, those of a control plane, and metrics-server.
+//! the binary, those of a control plane, kube-proxy, metrics-server and CoreDNS.
 //!
 //! Its configuration is the kubelet's default except for what any bench needs (own paths, ports and
 //! cgroup root) and what keeps it alive and quiet on such a machine: cgroup v1 and swap allowed, no
@@ -32,6 +32,16 @@ pub fn binary() -> Option<PathBuf> {
 /// The directory that the programs of a control plane are in, or nothing, as with [`binary`].
 pub fn control_plane() -> Option<PathBuf> {
     find("controlplane")
+}
+
+/// Where kube-proxy is, or nothing, as with [`binary`].
+pub fn kube_proxy() -> Option<PathBuf> {
+    find("kube-proxy")
+}
+
+/// Where CoreDNS is, or nothing, as with [`binary`].
+pub fn coredns() -> Option<PathBuf> {
+    find("coredns")
 }
 
 /// Where metrics-server is, or nothing, as with [`binary`].
