@@ -16,8 +16,10 @@ mod support;
 #[path = "../upstream/mod.rs"]
 mod upstream;
 
+mod cluster;
 mod failures;
 mod lifecycle;
 mod node;
 mod objects;
 mod scale;
+mod two_nodes;

@@ -1,7 +1,7 @@
 //! The command lines of the programs, and the files that they name.
 
 use super::pki::{self, Authority, Identity, Validity};
-use std::{fs, path::Path};
+use std::{fs, net::Ipv4Addr, path::Path};
 
 /// Where the programs find everything.
 pub(super) struct Flags<'a> {
@@ -52,7 +52,7 @@ impl Flags<'_> {
         ]
     }
 
-    pub(super) fn apiserver(&self, more: &[String]) -> Vec<String> {
+    pub(super) fn apiserver(&self, address: Ipv4Addr, more: &[String]) -> Vec<String> {
         let mut flags = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.port),
             format!("--secure-port={}", self.port + 2),
@@ -64,11 +64,12 @@ impl Flags<'_> {
             format!("--service-account-key-file={}", self.file("accounts.pub")),
             format!("--service-account-signing-key-file={}", self.file("accounts.key")),
         ];
-        let constant = [
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+        flags.extend(["bind", "advertise"].map(|what| format!("--{what}-address={address}")));
+        if address.is_loopback() {
             // It would refuse to publish a loopback address.
-            "--endpoint-reconciler-type=none",
+            flags.push("--endpoint-reconciler-type=none".to_owned());
+        }
+        let constant = [
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--enable-bootstrap-token-auth",

@@ -57,6 +57,9 @@ pub struct Options {
     pub scheduler: bool,
     /// More addresses at which nodes find kube-apiserver, for its certificate.
     pub addresses: Vec<Ipv4Addr>,
+    /// The address that kube-apiserver listens on and publishes in the Service `kubernetes`. `None`
+    /// for loopback, which is not published.
+    pub listens_on: Option<Ipv4Addr>,
 }
 
 impl Options {
@@ -85,6 +88,13 @@ impl Options {
     #[must_use]
     pub fn address(mut self, address: Ipv4Addr) -> Self {
         self.addresses.push(address);
+        self
+    }
+
+    /// With a kube-apiserver that pods reach: it listens on this address of the host.
+    #[must_use]
+    pub fn listen_on(mut self, address: Ipv4Addr) -> Self {
+        self.listens_on = Some(address);
         self
     }
 
@@ -131,16 +141,18 @@ impl ControlPlane {
         let authority = Arc::new(Authority::new("test-ca"));
         let mut addresses =
             vec![Ipv4Addr::LOCALHOST, link::address_in(slot), Ipv4Addr::new(10, 213, 0, 1)];
+        addresses.extend(options.listens_on);
         addresses.extend_from_slice(&options.addresses);
         let addresses: Vec<IpAddr> = addresses.into_iter().map(IpAddr::V4).collect();
         let server_identity = authority.server(&addresses);
         let port = first_port(slot);
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port + 2));
+        let listens_on = options.listens_on.unwrap_or(Ipv4Addr::LOCALHOST);
+        let address = SocketAddr::from((listens_on, port + 2));
         let admin = authority.client("admin", &["system:masters"], Validity::Long);
         let flags = Flags { dir: &dir, port };
         flags.write_files(&authority, &server_identity);
         let component = |name: &str, flags| Component::prepare(&programs.join(name), &dir, flags);
-        let mut apiserver = flags.apiserver(&options.apiserver);
+        let mut apiserver = flags.apiserver(listens_on, &options.apiserver);
         if options.aggregation {
             apiserver.extend(flags.aggregation());
         }

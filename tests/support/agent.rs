@@ -38,6 +38,7 @@ pub struct Settings {
 /// An agent, running or not, and its directories.
 pub struct Agent {
     dir: PathBuf,
+    node_name: RefCell<String>,
     api_port: u16,
     child: RefCell<Option<Child>>,
     revived: Cell<bool>,
@@ -77,6 +78,7 @@ impl Agent {
         fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.1\nsearch test.invalid\n").unwrap();
         let agent = Self {
             dir,
+            node_name: RefCell::new(NODE_NAME.to_owned()),
             api_port: slot.api_port(),
             child: RefCell::default(),
             revived: Cell::default(),
@@ -121,7 +123,8 @@ impl Agent {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         command.arg("run").arg("--config").arg(self.dir.join("config.yaml"));
-        command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override").arg(NODE_NAME);
+        command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override");
+        command.arg(&*self.node_name.borrow());
         command.args(&*self.flags.borrow()).stdin(Stdio::null());
         // Never the host's.
         let bus = format!("unix:path={}", self.system_bus().display());
@@ -154,6 +157,11 @@ impl Agent {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(stderr);
         self.child.replace(Some(command.spawn().unwrap()));
+    }
+
+    /// From the next start on its node has this name instead of [`NODE_NAME`].
+    pub fn set_node_name(&self, name: &str) {
+        self.node_name.replace(name.to_owned());
     }
 
     /// From the next start on it is a node of the cluster that this kubeconfig leads to.

@@ -62,27 +62,35 @@ impl Suite {
 pub struct Containerd {
     dir: PathBuf,
     network_number: u8,
+    /// The network namespace that it runs in; `None` for the one of the test.
+    namespace: Option<String>,
 }
 
 impl Containerd {
     /// Starts the installed one in `slot`, with the images of [`images::ALL`].
     pub fn start(slot: &Slot) -> Self {
-        Self::start_from(slot, None)
+        Self::start_from(slot, None, None)
+    }
+
+    /// As [`Self::start`], in a network namespace: pods on the host network are there, and so is the
+    /// bridge of all others.
+    pub fn start_in_namespace(slot: &Slot, namespace: &str) -> Self {
+        Self::start_from(slot, None, Some(namespace.to_owned()))
     }
 
     /// As [`Self::start`], with the containerd of a Debian release.
     #[track_caller]
     pub fn start_of(slot: &Slot, suite: Suite) -> Self {
-        Self::start_from(slot, Some(&suite.expect_directory()))
+        Self::start_from(slot, Some(&suite.expect_directory()), None)
     }
 
-    fn start_from(slot: &Slot, programs: Option<&Path>) -> Self {
+    fn start_from(slot: &Slot, programs: Option<&Path>, namespace: Option<String>) -> Self {
         let dir = slot.dir().join("containerd");
         let (number, archive) = (slot.number().to_string(), images::archive());
         let mut arguments = vec![number.as_str(), archive.to_str().unwrap()];
         arguments.extend(programs.map(|dir| dir.to_str().unwrap()));
-        script("up", &dir, &arguments);
-        let containerd = Self { dir, network_number: slot.number() };
+        let containerd = Self { dir, network_number: slot.number(), namespace };
+        containerd.script("up", &arguments);
         containerd.wait_until_it_answers();
         containerd
     }
@@ -99,18 +107,18 @@ impl Containerd {
 
     /// `kill -9` on the daemon; shims and containers go on.
     pub fn kill(&self) {
-        script("kill", &self.dir, &[]);
+        self.script("kill", &[]);
     }
 
     /// What a loss of power does: the daemon, its shims and all containers end, and of what they
     /// have made only the files on disk are left.
     pub fn lose_power(&self) {
-        script("lose-power", &self.dir, &[]);
+        self.script("lose-power", &[]);
     }
 
     /// Starts the daemon again.
     pub fn start_again(&self) {
-        script("start", &self.dir, &[]);
+        self.script("start", &[]);
         self.wait_until_it_answers();
     }
 
@@ -118,8 +126,8 @@ impl Containerd {
     /// upgrade does; shims and containers go on.
     #[track_caller]
     pub fn upgrade(&self, suite: Suite) {
-        script("stop", &self.dir, &[]);
-        script("start", &self.dir, &[suite.expect_directory().to_str().unwrap()]);
+        self.script("stop", &[]);
+        self.script("start", &[suite.expect_directory().to_str().unwrap()]);
         self.wait_until_it_answers();
     }
 
@@ -146,12 +154,12 @@ impl Containerd {
 
     /// Whatever pods left behind, one line each; empty when all are gone without a trace.
     pub fn leaks(&self) -> Vec<String> {
-        script("leaks", &self.dir, &[]).lines().map(str::to_owned).collect()
+        self.script("leaks", &[]).lines().map(str::to_owned).collect()
     }
 
     /// Runs `ctr` on it in namespace k8s.io; gives what it printed.
     pub fn ctr(&self, arguments: &[&str]) -> String {
-        script("ctr", &self.dir, arguments)
+        self.script("ctr", arguments)
     }
 
     /// Takes its pod network away, or brings it back.
@@ -207,6 +215,18 @@ impl Containerd {
         format!("10.211.{}.", self.network_number)
     }
 
+    fn script(&self, command: &str, arguments: &[&str]) -> String {
+        let output = run(self.namespace.as_deref(), command, &self.dir, arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "private-containerd {command} {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The directory of its CNI configuration.
+    pub fn cni_conf_dir(&self) -> PathBuf {
+        self.dir.join("cni/conf")
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self, lines: usize) -> String {
         let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
@@ -217,13 +237,17 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        remove(&self.dir);
+        remove_in(self.namespace.as_deref(), &self.dir);
     }
 }
 
 /// Removes an instance and all that it made, running or not.
 pub fn remove(dir: &Path) {
-    let output = run("down", dir, &[]);
+    remove_in(None, dir);
+}
+
+fn remove_in(namespace: Option<&str>, dir: &Path) {
+    let output = run(namespace, "down", dir, &[]);
     if !output.status.success() {
         super::say_loudly(&format!(
             "private-containerd down: {}",
@@ -232,14 +256,15 @@ pub fn remove(dir: &Path) {
     }
 }
 
-fn script(command: &str, dir: &Path, arguments: &[&str]) -> String {
-    let output = run(command, dir, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "private-containerd {command} {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn run(command: &str, dir: &Path, arguments: &[&str]) -> Output {
+fn run(namespace: Option<&str>, command: &str, dir: &Path, arguments: &[&str]) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/private-containerd");
-    Command::new(script).arg(command).arg(dir).args(arguments).output().unwrap()
+    let mut line = match namespace {
+        None => Command::new(script),
+        Some(name) => {
+            let mut nsenter = Command::new("nsenter");
+            nsenter.arg(format!("--net=/run/netns/{name}")).arg(script);
+            nsenter
+        }
+    };
+    line.arg(command).arg(dir).args(arguments).output().unwrap()
 }
