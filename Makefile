@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo test test-all test-attacks test-fast test-build test-release test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -20,6 +20,9 @@ build: ## build the release binary, target/release/nodelet
 
 demo: ## see it work, in two minutes, beside whatever runs here (needs root; KEEP=1 leaves it running)
 	@scripts/demo
+
+cluster-demo: ## see a cluster of two nodes with kube-proxy and CoreDNS, in a minute after the builds (needs root, Go)
+	@scripts/cluster-demo
 
 test-build:
 	scripts/prerequisites build

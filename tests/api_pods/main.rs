@@ -17,6 +17,7 @@ mod support;
 mod upstream;
 
 mod cluster;
+mod demo;
 mod failures;
 mod lifecycle;
 mod node;

@@ -25,21 +25,23 @@ pub struct Slot {
 impl Slot {
     /// Takes a free number.
     pub fn take() -> Self {
-        let base = std::env::temp_dir().join(format!("nodelet-test-{}", nix::unistd::getuid()));
+        let slot = (0..SLOTS).find_map(Self::lock);
+        let slot = slot.unwrap_or_else(|| panic!("all {SLOTS} slots are taken"));
+        slot.clean();
+        fs::create_dir(&slot.dir).unwrap();
+        slot
+    }
+
+    /// Takes a number, with everything that its last owner has left; `None` when it is taken.
+    fn lock(number: u8) -> Option<Self> {
+        let base = base();
         fs::create_dir_all(&base).unwrap();
-        for number in 0..SLOTS {
-            let lock = File::create(base.join(format!("{number}.lock"))).unwrap();
-            match lock.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(err)) => panic!("cannot lock slot {number}: {err}"),
-            }
-            let slot = Self { number, dir: base.join(number.to_string()), _lock: lock };
-            slot.clean();
-            fs::create_dir(&slot.dir).unwrap();
-            return slot;
+        let lock = File::create(base.join(format!("{number}.lock"))).unwrap();
+        match lock.try_lock() {
+            Ok(()) => Some(Self { number, dir: base.join(number.to_string()), _lock: lock }),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Error(err)) => panic!("cannot lock slot {number}: {err}"),
         }
-        panic!("all {SLOTS} slots under {} are taken", base.display());
     }
 
     /// The number.
@@ -130,6 +132,17 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.clean();
     }
+}
+
+/// The directory of all slots.
+fn base() -> PathBuf {
+    std::env::temp_dir().join(format!("nodelet-test-{}", nix::unistd::getuid()))
+}
+
+/// Removes what tests that were killed have left: everything of the numbers that nobody holds.
+pub fn clean_abandoned() {
+    let left = (0..SLOTS).filter(|number| base().join(number.to_string()).exists());
+    left.filter_map(Slot::lock).for_each(drop);
 }
 
 /// Mount points under `dir`, the innermost first.
