@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-machine soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -53,6 +53,9 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
+	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
@@ -77,6 +80,14 @@ test-cluster: test-build ## nodes in a real control plane: etcd, kube-apiserver 
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
+
+test-api-pods: test-build ## pods from an API server, on one node and on two with kube-proxy and CoreDNS; as root
+	scripts/prerequisites test
+	@# Not on the tier's time, as above.
+	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
 test-attacks: test-build ## attacks by pods, manifests, files and local users; as root, on private containerds
 	scripts/prerequisites test

@@ -52,11 +52,10 @@ impl Machine {
     /// A node that does not run yet, with the images of the cluster and without a pod network.
     fn prepare(name: &'static str, slot: Slot, namespace: Namespace) -> Self {
         let containerd = Containerd::start_in_namespace(&slot, &slot.network_namespace());
-        let mut settings = Settings::for_kind(Kind::Real).kubelet(
+        let settings = Settings::for_kind(Kind::Real).kubelet(
             "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\nclusterDNS: [10.213.0.10]\n\
              clusterDomain: cluster.local\n",
         );
-        settings.nodelet.push_str("apiPods: true\n");
         let agent = Agent::prepare(&slot, &containerd.socket(), &settings);
         agent.set_node_name(name);
         agent.in_network_namespace(&slot.network_namespace());
