@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Long enough for whatever a cluster does on a busy machine with two cores.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(120);
 /// The collection of pods that the tests make.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
