@@ -43,6 +43,12 @@ pub struct TokenKey {
     pub expiration_seconds: i64,
 }
 
+impl fmt::Display for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token of service account {:?}", self.service_account)
+    }
+}
+
 /// The answer of the API server for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenAnswer {

@@ -13,26 +13,29 @@
 //! object without an answer stays unknown. The task does not decide whether a pod waits: `plan`
 //! does.
 
+mod requests;
 mod seen;
 mod tokens;
 mod watches;
 
-use super::{Link, Verb, call};
+use super::{ApiClient, Link, Verb, call};
 use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClusterServices, DesiredPod, NodeObjects, ObjectKey, SourceKind, TokenKey,
+        ApiObjects, ClusterServices, DesiredPod, NodeObjects, ObjectKey, ServiceAccountToken,
+        SourceKind, TokenKey,
     },
     podspec::{object_refs, token_keys},
     publish::PublishIfChanged as _,
 };
+use requests::RequestOutcome;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
-use tokens::{Bound, Issuing, Tokens};
+use tokens::{Bound, Tokens};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use watches::Watches;
@@ -57,7 +60,7 @@ pub struct ObjectsTask {
     remembered: Option<Arc<ClusterServices>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Box<str>>,
-    requests: JoinSet<(TokenKey, Issuing)>,
+    requests: JoinSet<(TokenKey, RequestOutcome<ServiceAccountToken>)>,
 }
 
 impl std::fmt::Debug for ObjectsTask {
@@ -111,9 +114,7 @@ impl ObjectsTask {
                 Ok(()) = self.link.changed() => self.tokens.hurry(clock::now().boot),
                 () = changed.notified() => {}
                 Some(done) = self.requests.join_next() => match done {
-                    Ok((key, issuing)) => {
-                        self.tokens.settle(&key, issuing, clock::now().boot, super::jitter(tokens::SPREAD));
-                    }
+                    Ok((key, outcome)) => self.tokens.settle(&key, outcome, clock::now().boot),
                     Err(error) => return tracing::error!(err = %error, "a request for a token has panicked"),
                 },
                 Some(Err(error)) = self.watches.ended() => {
@@ -150,13 +151,8 @@ impl ObjectsTask {
             let Some((key, bound)) = self.tokens.next(now) else { return };
             let client = clients.main.clone();
             self.requests.spawn(async move {
-                let Some(path) = tokens::path(&key, &bound) else {
-                    return (key, Issuing::impossible());
-                };
-                let body = tokens::request(&key, &bound);
-                let answer = call(&client, Verb::Create, &path, Some(&body)).await;
-                let issuing = Issuing::of_answer(answer, &key);
-                (key, issuing)
+                let outcome = request_token(&client, &key, &bound).await;
+                (key, outcome)
             });
         }
     }
@@ -170,7 +166,8 @@ impl ObjectsTask {
             self.remembered = None;
         }
         let services = services.or_else(|| self.remembered.clone());
-        let (tokens, due_at) = (self.tokens.answers(now), self.tokens.wake_at());
+        let tokens = self.tokens.answers(now, tokens::answer);
+        let due_at = self.tokens.wake_at();
         let api = Arc::new(ApiObjects { objects, tokens, services });
         let all = NodeObjects { api, ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
@@ -180,6 +177,17 @@ impl ObjectsTask {
         let waits = answer_at.into_iter().chain(due_at).map(|at| at.saturating_sub(now));
         waits.fold(LOOK, Duration::min)
     }
+}
+
+async fn request_token(
+    client: &ApiClient,
+    key: &TokenKey,
+    bound: &Bound,
+) -> RequestOutcome<ServiceAccountToken> {
+    let Some(path) = tokens::path(key, bound) else { return tokens::impossible() };
+    let body = tokens::request(key, bound);
+    let answer = call(client, Verb::Create, &path, Some(&body)).await;
+    tokens::outcome(answer, key, super::jitter(tokens::SPREAD))
 }
 
 /// The pod to which its tokens are bound.

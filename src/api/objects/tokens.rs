@@ -1,23 +1,18 @@
-//! Service account tokens: when each one is requested, and the last answer for it.
+//! Service account tokens: how one is requested, and when again.
 //!
-//! ```text
-//!  wanted ─► due ─► requested ─┬─► issued ─► due again at 80 % of its lifetime, or after a day
-//!             ▲                └─► failed ─► due after a pause
-//!             └──────────────────────────────────┘
-//! ```
-//!
-//! Lifetimes are measured in boot time, from the moment of the answer. So a wrong wall clock of the
+//! A token is requested again at 80 % of its lifetime, or after a day. Lifetimes are measured in boot time, from the moment of the answer. So a wrong wall clock of the
 //! node does not matter, and the time while the machine is suspended counts. An expired token stays
 //! in use until a new one is issued. A restart of the agent requests all tokens again.
 
 use super::{
-    super::{ApiError, Pause},
-    AUTHORIZER_LAG, is_object_name,
+    super::ApiError,
+    is_object_name,
+    requests::{RequestKey, RequestOutcome, Requests},
 };
-use crate::model::{ServiceAccountToken, TokenAnswer, TokenKey};
+use crate::model::{PodUid, ServiceAccountToken, TokenAnswer, TokenKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 /// A token is replaced after this long at the latest.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -31,21 +26,6 @@ pub(super) const SPREAD: Duration = Duration::from_secs(10);
 pub(super) struct Bound {
     pub(super) namespace: Box<str>,
     pub(super) pod: Box<str>,
-}
-
-/// The outcome of a request.
-pub(super) enum Issuing {
-    Issued {
-        token: ServiceAccountToken,
-        lifetime: Duration,
-    },
-    Refused {
-        why: String,
-        /// The authorizer may not know the pod yet.
-        is_forbidden: bool,
-    },
-    /// The API server is away or has a problem of its own.
-    Failed(String),
 }
 
 /// The parts of a `TokenRequest` that are read. It has no `Debug`, because it holds a token.
@@ -68,150 +48,53 @@ struct SentStatus {
 }
 
 /// All tokens of the node's pods.
-#[derive(Default)]
-pub(super) struct Tokens(BTreeMap<TokenKey, Token>);
+pub(super) type Tokens = Requests<TokenKey, Bound, ServiceAccountToken>;
 
-struct Token {
-    bound: Bound,
-    issued: Option<ServiceAccountToken>,
-    trouble: Option<TokenTrouble>,
-    turn: TokenTurn,
-    pause: Pause,
-}
-
-/// Why the last request failed.
-struct TokenTrouble {
-    why: String,
-    /// The boot time from which it is published; `None` while the API server is away.
-    told_from: Option<Duration>,
-}
-
-enum TokenTurn {
-    /// A request is due at this boot time.
-    DueAt(Duration),
-    /// A request is under way.
-    Busy,
-}
-
-impl Tokens {
-    /// Keeps these tokens and no others. New ones are due at once.
-    pub(super) fn want(&mut self, wanted: BTreeMap<TokenKey, Bound>, now: Duration) {
-        self.0.retain(|key, _| wanted.contains_key(key));
-        for (key, bound) in wanted {
-            self.0.entry(key).or_insert_with(|| Token {
-                bound,
-                issued: None,
-                trouble: None,
-                turn: TokenTurn::DueAt(now),
-                pause: Pause::default(),
-            });
-        }
-    }
-
-    /// The next request that is due, and marks it as being under way. Pods without a token come
-    /// first.
-    pub(super) fn next(&mut self, now: Duration) -> Option<(TokenKey, Bound)> {
-        let due = self.0.iter_mut().filter(|(_, token)| match token.turn {
-            TokenTurn::DueAt(at) => at <= now,
-            TokenTurn::Busy => false,
-        });
-        let (key, token) = due.min_by_key(|(_, token)| token.issued.is_some())?;
-        token.turn = TokenTurn::Busy;
-        Some((key.clone(), token.bound.clone()))
-    }
-
-    /// Records the outcome of a request. `spread` is a random time below [`SPREAD`].
-    pub(super) fn settle(
-        &mut self,
-        key: &TokenKey,
-        issuing: Issuing,
-        now: Duration,
-        spread: Duration,
-    ) {
-        // The pod may have been removed in the meantime.
-        let Some(token) = self.0.get_mut(key) else { return };
-        let trouble = match issuing {
-            Issuing::Issued { token: issued, lifetime } => {
-                token.issued = Some(issued);
-                token.trouble = None;
-                token.pause.reset();
-                token.turn = TokenTurn::DueAt(now + renewal_after(lifetime, spread));
-                return;
-            }
-            Issuing::Refused { why, is_forbidden } => {
-                let before = token.trouble.as_ref().and_then(|trouble| trouble.told_from);
-                let patience = if is_forbidden { AUTHORIZER_LAG } else { Duration::ZERO };
-                let told_from = before.unwrap_or(now + patience);
-                TokenTrouble { why, told_from: Some(told_from) }
-            }
-            Issuing::Failed(why) => TokenTrouble { why, told_from: None },
-        };
-        if token.trouble.as_ref().is_none_or(|before| before.why != trouble.why) {
-            tracing::warn!(uid = %key.pod, service_account = %key.service_account, err = trouble.why, "cannot fetch a token");
-        }
-        token.trouble = Some(trouble);
-        token.turn = TokenTurn::DueAt(now + token.pause.after_failure());
-    }
-
-    /// Makes failed requests due at once, because the connection to the API server is a new one.
-    pub(super) fn hurry(&mut self, now: Duration) {
-        for token in self.0.values_mut().filter(|token| token.trouble.is_some()) {
-            match token.turn {
-                TokenTurn::DueAt(_) => token.turn = TokenTurn::DueAt(now),
-                TokenTurn::Busy => {}
-            }
-        }
-    }
-
-    /// The boot time at which the next request is due.
-    pub(super) fn wake_at(&self) -> Option<Duration> {
-        let due = |token: &Token| match token.turn {
-            TokenTurn::DueAt(at) => Some(at),
-            TokenTurn::Busy => None,
-        };
-        self.0.values().filter_map(due).min()
-    }
-
-    /// The answers that are known. A refused request is repeated within seconds, so the caller asks
-    /// again soon enough to publish the refusal.
-    pub(super) fn answers(&self, now: Duration) -> BTreeMap<TokenKey, TokenAnswer> {
-        let answer = |token: &Token| match (&token.issued, &token.trouble) {
-            (Some(issued), _) => Some(TokenAnswer::Issued(issued.clone())),
-            (None, Some(TokenTrouble { why, told_from: Some(from) })) if *from <= now => {
-                Some(TokenAnswer::Refused(why.as_str().into()))
-            }
-            (None, _) => None,
-        };
-        let known = self.0.iter().filter_map(|(key, token)| Some((key.clone(), answer(token)?)));
-        known.collect()
+impl RequestKey for TokenKey {
+    fn pod(&self) -> &PodUid {
+        &self.pod
     }
 }
 
-impl Issuing {
-    /// The outcome for an answer of the API server.
-    pub(super) fn of_answer(answer: Result<Sent, ApiError>, key: &TokenKey) -> Self {
-        match answer {
-            Ok(sent) if sent.status.token.is_empty() => {
-                Self::Failed("the answer has no token".to_owned())
-            }
-            Ok(sent) => {
-                // The API server may grant a shorter lifetime than the requested one.
-                let seconds = sent.spec.expiration_seconds.unwrap_or(key.expiration_seconds);
-                let lifetime = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-                Self::Issued { token: ServiceAccountToken::new(&sent.status.token), lifetime }
-            }
-            Err(error) if error.is_refusal() => {
-                Self::Refused { is_forbidden: error.code() == Some(403), why: error.to_string() }
-            }
-            Err(error) => Self::Failed(error.to_string()),
-        }
+/// The answer that is published.
+pub(super) fn answer(issued: Result<&ServiceAccountToken, &str>) -> TokenAnswer {
+    match issued {
+        Ok(token) => TokenAnswer::Issued(token.clone()),
+        Err(why) => TokenAnswer::Refused(why.into()),
     }
+}
 
-    /// The outcome for a name that no service account can have.
-    pub(super) fn impossible() -> Self {
-        let why = "the pod has no valid service account name".to_owned();
-        Self::Refused { why, is_forbidden: false }
+/// The outcome for an answer of the API server. `spread` is a random time below [`SPREAD`].
+pub(super) fn outcome(
+    answer: Result<Sent, ApiError>,
+    key: &TokenKey,
+    spread: Duration,
+) -> RequestOutcome<ServiceAccountToken> {
+    match answer {
+        Ok(sent) if sent.status.token.is_empty() => {
+            RequestOutcome::Failed("the answer has no token".to_owned())
+        }
+        Ok(sent) => {
+            // The API server may grant a shorter lifetime than the requested one.
+            let seconds = sent.spec.expiration_seconds.unwrap_or(key.expiration_seconds);
+            let lifetime = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            RequestOutcome::Answered {
+                value: ServiceAccountToken::new(&sent.status.token),
+                again_after: Some(renewal_after(lifetime, spread)),
+            }
+        }
+        Err(error) if error.is_refusal() => RequestOutcome::Refused {
+            is_forbidden: error.code() == Some(403),
+            why: error.to_string(),
+        },
+        Err(error) => RequestOutcome::Failed(error.to_string()),
     }
+}
+
+/// The outcome for a name that no service account can have.
+pub(super) fn impossible() -> RequestOutcome<ServiceAccountToken> {
+    let why = "the pod has no valid service account name".to_owned();
+    RequestOutcome::Refused { why, is_forbidden: false }
 }
 
 /// How long a token is used: until a fifth of its lifetime is left, and at most for a day.
@@ -251,7 +134,8 @@ pub(super) fn request(key: &TokenKey, bound: &Bound) -> Value {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::*;
+    use super::{super::AUTHORIZER_LAG, *};
+    use std::collections::BTreeMap;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const HOUR: Duration = Duration::from_secs(3600);
@@ -270,17 +154,18 @@ mod tests {
         pods.iter().map(|pod| (key(pod), bound.clone())).collect()
     }
 
-    fn issued(text: &str) -> Issuing {
-        Issuing::Issued { token: ServiceAccountToken::new(text), lifetime: HOUR }
+    fn issued(text: &str) -> RequestOutcome<ServiceAccountToken> {
+        let again_after = Some(renewal_after(HOUR, Duration::ZERO));
+        RequestOutcome::Answered { value: ServiceAccountToken::new(text), again_after }
     }
 
-    fn refused(is_forbidden: bool) -> Issuing {
-        Issuing::Refused { why: "no".to_owned(), is_forbidden }
+    fn refused(is_forbidden: bool) -> RequestOutcome<ServiceAccountToken> {
+        RequestOutcome::Refused { why: "no".to_owned(), is_forbidden }
     }
 
     /// What pod `a` gets: the token, the words of a refusal, or nothing yet.
-    fn answer(tokens: &Tokens, now: Duration) -> Option<String> {
-        Some(match tokens.answers(now).remove(&key("a"))? {
+    fn answer_of_a(tokens: &Tokens, now: Duration) -> Option<String> {
+        Some(match tokens.answers(now, answer).remove(&key("a"))? {
             TokenAnswer::Issued(token) => String::from_utf8(token.as_bytes().to_vec()).unwrap(),
             TokenAnswer::Refused(why) => format!("refused: {why}"),
         })
@@ -309,15 +194,15 @@ mod tests {
         tokens.want(wanted(&["a"]), HOUR);
         assert_eq!(tokens.next(HOUR).unwrap().0, key("a"));
         assert!(tokens.next(HOUR).is_none(), "it is under way");
-        assert_eq!(answer(&tokens, HOUR), None, "it is not known yet");
-        tokens.settle(&key("a"), issued("one"), HOUR, Duration::ZERO);
-        assert_eq!(answer(&tokens, HOUR).unwrap(), "one");
+        assert_eq!(answer_of_a(&tokens, HOUR), None, "it is not known yet");
+        tokens.settle(&key("a"), issued("one"), HOUR);
+        assert_eq!(answer_of_a(&tokens, HOUR).unwrap(), "one");
         let due = HOUR + MINUTE * 48;
         assert_eq!(tokens.wake_at(), Some(due));
         assert!(tokens.next(due - MINUTE).is_none());
         tokens.next(due).unwrap();
-        tokens.settle(&key("a"), issued("two"), due, Duration::ZERO);
-        assert_eq!(answer(&tokens, due).unwrap(), "two");
+        tokens.settle(&key("a"), issued("two"), due);
+        assert_eq!(answer_of_a(&tokens, due).unwrap(), "two");
     }
 
     #[test]
@@ -325,13 +210,13 @@ mod tests {
         let mut tokens = Tokens::default();
         tokens.want(wanted(&["a"]), HOUR);
         tokens.next(HOUR).unwrap();
-        tokens.settle(&key("a"), issued("one"), HOUR, Duration::ZERO);
+        tokens.settle(&key("a"), issued("one"), HOUR);
         let later = HOUR * 9;
-        for issuing in [Issuing::Failed("away".to_owned()), refused(false)] {
+        for issuing in [RequestOutcome::Failed("away".to_owned()), refused(false)] {
             tokens.hurry(later);
             tokens.next(later).unwrap();
-            tokens.settle(&key("a"), issuing, later, Duration::ZERO);
-            assert_eq!(answer(&tokens, later).unwrap(), "one");
+            tokens.settle(&key("a"), issuing, later);
+            assert_eq!(answer_of_a(&tokens, later).unwrap(), "one");
         }
         assert!(tokens.wake_at().unwrap() <= later + super::super::super::MAX_PAUSE);
     }
@@ -343,13 +228,13 @@ mod tests {
         let settle = |tokens: &mut Tokens, issuing, now| {
             tokens.hurry(now);
             tokens.next(now).unwrap();
-            tokens.settle(&key("a"), issuing, now, Duration::ZERO);
-            answer(tokens, now)
+            tokens.settle(&key("a"), issuing, now);
+            answer_of_a(tokens, now)
         };
-        assert_eq!(settle(&mut tokens, Issuing::Failed("away".to_owned()), HOUR), None);
+        assert_eq!(settle(&mut tokens, RequestOutcome::Failed("away".to_owned()), HOUR), None);
         let told = Some("refused: no".to_owned());
         assert_eq!(settle(&mut tokens, refused(false), HOUR), told);
-        assert_eq!(settle(&mut tokens, Issuing::Failed("away".to_owned()), HOUR), None);
+        assert_eq!(settle(&mut tokens, RequestOutcome::Failed("away".to_owned()), HOUR), None);
         assert_eq!(settle(&mut tokens, refused(true), HOUR), None, "the pod may be new there");
         assert_eq!(settle(&mut tokens, refused(true), HOUR + AUTHORIZER_LAG), told);
         assert_eq!(settle(&mut tokens, issued("one"), HOUR + MINUTE).unwrap(), "one");
@@ -361,8 +246,8 @@ mod tests {
         tokens.want(wanted(&["a", "b"]), HOUR);
         tokens.next(HOUR).unwrap();
         tokens.want(wanted(&["b"]), HOUR);
-        tokens.settle(&key("a"), issued("one"), HOUR, Duration::ZERO);
-        assert!(tokens.answers(HOUR).is_empty());
+        tokens.settle(&key("a"), issued("one"), HOUR);
+        assert!(tokens.answers(HOUR, answer).is_empty());
         assert_eq!(tokens.next(HOUR).unwrap().0, key("b"));
     }
 
@@ -371,7 +256,7 @@ mod tests {
         let mut tokens = Tokens::default();
         tokens.want(wanted(&["a"]), HOUR);
         tokens.next(HOUR).unwrap();
-        tokens.settle(&key("a"), issued("one"), HOUR, Duration::ZERO);
+        tokens.settle(&key("a"), issued("one"), HOUR);
         let later = HOUR * 2;
         tokens.want(wanted(&["a", "b"]), later);
         assert_eq!(tokens.next(later).unwrap().0, key("b"));
