@@ -1,10 +1,10 @@
 //! The answers of the API server that its pods on this node need: ConfigMaps, Secrets, service
-//! account tokens and Services.
+//! account tokens, PersistentVolumeClaims and Services.
 //!
 //! There is one answer for each object. An object without an answer is not known yet: the API
 //! server may be away, or the agent may not have asked for the object of a new pod.
 
-use super::{DataObject, ObjectKey, PodUid};
+use super::{ClaimAnswer, ClaimKey, DataObject, ObjectKey, PodUid};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -15,6 +15,8 @@ pub struct ApiObjects {
     pub objects: BTreeMap<ObjectKey, ObjectAnswer>,
     /// Service account tokens. A token without an entry is not known yet.
     pub tokens: BTreeMap<TokenKey, TokenAnswer>,
+    /// The claims of volumes. A claim without an entry is not known yet.
+    pub claims: BTreeMap<ClaimKey, ClaimAnswer>,
     /// The Services for the environment of containers; `None` until they were read.
     pub services: Option<Arc<ClusterServices>>,
 }

@@ -10,6 +10,7 @@
 
 mod after;
 mod cgroup;
+mod claims;
 mod env;
 mod ephemeral;
 mod expand;
@@ -37,6 +38,10 @@ pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cpu_quota_micros, cpu_shares,
     pod_cgroup, pod_cgroup_name, weight_of_shares,
+};
+pub use claims::{
+    BoundVolume, ClaimError, ClaimedVolumes, are_claims_known, bound_volume, claim_keys,
+    claimed_volumes, is_claimed,
 };
 pub use env::{
     EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,

@@ -1,6 +1,6 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
-use super::{EnvError, as_container, files::ObjectFiles, is_static, token_keys};
+use super::{EnvError, are_claims_known, as_container, files::ObjectFiles, is_static, token_keys};
 use crate::model::{
     DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, k8s,
 };
@@ -60,7 +60,7 @@ pub fn object_scope(pod: &k8s::Pod) -> ObjectScope {
     if is_static(pod) { ObjectScope::Files } else { ObjectScope::Api }
 }
 
-/// True when the agent knows whether the objects and tokens of the pod exist. Until then, an error
+/// True when the agent knows whether the objects, tokens and claims of the pod exist. Until then, an error
 /// about one of them is not final.
 #[must_use]
 pub fn are_objects_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
@@ -71,6 +71,7 @@ pub fn are_objects_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
             let has_answer = |object: &ObjectRef| api.objects.contains_key(&object.key);
             object_refs(pod).iter().all(has_answer)
                 && token_keys(pod).iter().all(|token| api.tokens.contains_key(token))
+                && are_claims_known(pod, objects)
         }
     }
 }

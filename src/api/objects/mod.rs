@@ -1,18 +1,20 @@
 //! Reads what the pods of the API server need from there: ConfigMaps, Secrets, service account
-//! tokens and Services.
+//! tokens, PersistentVolumeClaims and Services.
 //!
 //! ```text
 //!  pods ─┬─► object references ─► one watch for each object ──┐
-//!        ├─► token sources ─────► TokenRequest, renewals ─────┼─► NodeObjects (watch) ─► workers
+//!        ├─► token sources ─────► TokenRequest, renewals ─────┤
+//!        ├─► volume claims ─────► read until they are bound ──┼─► NodeObjects (watch) ─► workers
 //!        └─► any pod at all ────► one watch of Services ──────┘
 //! ```
 //!
-//! The task owns the watches and the tokens. It opens a watch for the first pod that refers to an
+//! The task owns the watches, the tokens and the claims. It opens a watch for the first pod that refers to an
 //! object, shares it between pods, and closes it with the last one. Tokens and data of Secrets are
 //! kept in memory only. While the API server is away, the last answers stay published, and an
 //! object without an answer stays unknown. The task does not decide whether a pod waits: `plan`
 //! does.
 
+mod claims;
 mod requests;
 mod seen;
 mod tokens;
@@ -23,12 +25,13 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClusterServices, DesiredPod, NodeObjects, ObjectKey, ServiceAccountToken,
-        SourceKind, TokenKey,
+        ApiObjects, ClaimKey, ClusterServices, DesiredPod, NodeObjects, ObjectKey,
+        PersistentVolume, ServiceAccountToken, SourceKind, TokenKey,
     },
-    podspec::{object_refs, token_keys},
+    podspec::{claim_keys, object_refs, token_keys},
     publish::PublishIfChanged as _,
 };
+use claims::Claims;
 use requests::RequestOutcome;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +43,7 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use watches::Watches;
 
-/// Token requests at a time.
+/// Requests for tokens and claims at a time.
 const PARALLEL: usize = 4;
 /// The longest sleep. Renewals are due by boot time, which includes the time while the machine is
 /// suspended. The timer of a sleep does not.
@@ -56,11 +59,18 @@ pub struct ObjectsTask {
     published: watch::Sender<Arc<NodeObjects>>,
     watches: Watches,
     tokens: Tokens,
+    claims: Claims,
     /// The Services that an earlier run of the agent has read, until they are read again.
     remembered: Option<Arc<ClusterServices>>,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Box<str>>,
-    requests: JoinSet<(TokenKey, RequestOutcome<ServiceAccountToken>)>,
+    requests: JoinSet<Requested>,
+}
+
+/// A finished request.
+enum Requested {
+    Token(TokenKey, RequestOutcome<ServiceAccountToken>),
+    Claim(ClaimKey, RequestOutcome<Arc<PersistentVolume>>),
 }
 
 impl std::fmt::Debug for ObjectsTask {
@@ -94,6 +104,7 @@ impl ObjectsTask {
             pods,
             published,
             tokens: Tokens::default(),
+            claims: Claims::default(),
             namespaces: BTreeSet::new(),
             requests: JoinSet::new(),
         }
@@ -104,18 +115,18 @@ impl ObjectsTask {
         self.take_pods();
         let changed = self.watches.changed();
         loop {
-            self.request_tokens();
+            self.send_requests();
             let wait = self.publish();
             // Cancel-safe: every arm only waits. A finished request stays in its set until it is
             // taken out, and a change of a watch stays noted until the task has looked.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 Ok(()) = self.pods.changed() => self.take_pods(),
-                Ok(()) = self.link.changed() => self.tokens.hurry(clock::now().boot),
+                Ok(()) = self.link.changed() => self.hurry(),
                 () = changed.notified() => {}
                 Some(done) = self.requests.join_next() => match done {
-                    Ok((key, outcome)) => self.tokens.settle(&key, outcome, clock::now().boot),
-                    Err(error) => return tracing::error!(err = %error, "a request for a token has panicked"),
+                    Ok(requested) => self.settle(requested),
+                    Err(error) => return tracing::error!(err = %error, "a request has panicked"),
                 },
                 Some(Err(error)) = self.watches.ended() => {
                     return tracing::error!(err = %error, "a watch of an object has panicked");
@@ -125,35 +136,61 @@ impl ObjectsTask {
         }
     }
 
-    /// Opens and closes watches, and begins and drops tokens, as the pods are now.
+    /// Opens and closes watches, and begins and drops tokens and claims, as the pods are now.
     fn take_pods(&mut self) {
         let pods = Arc::clone(&self.pods.borrow_and_update());
         let has_ended = |key| pods.ends.get(key).is_some_and(|end| end.phase.is_some());
         let of_api = pods.pods.iter().filter(|pod| pod.origin.source == SourceKind::Api);
         let of_api = of_api.filter(|pod| !has_ended(&pod.key));
         let (mut objects, mut tokens) = (BTreeSet::<ObjectKey>::new(), BTreeMap::new());
+        let mut claims = BTreeMap::new();
         self.namespaces.clear();
         for pod in of_api {
             objects.extend(object_refs(&pod.pod).into_iter().map(|reference| reference.key));
             tokens.extend(token_keys(&pod.pod).into_iter().map(|key| (key, bound(pod))));
+            claims.extend(claim_keys(&pod.pod).into_iter().map(|key| (key, ())));
             self.namespaces.insert(pod.key.namespace.clone());
         }
         self.watches.follow(&objects);
         self.watches.follow_services(!self.namespaces.is_empty());
-        self.tokens.want(tokens, clock::now().boot);
+        let now = clock::now().boot;
+        self.tokens.want(tokens, now);
+        self.claims.want(claims, now);
+    }
+
+    fn hurry(&mut self) {
+        let now = clock::now().boot;
+        self.tokens.hurry(now);
+        self.claims.hurry(now);
+    }
+
+    fn settle(&mut self, requested: Requested) {
+        let now = clock::now().boot;
+        match requested {
+            Requested::Token(key, outcome) => self.tokens.settle(&key, outcome, now),
+            Requested::Claim(key, outcome) => self.claims.settle(&key, outcome, now),
+        }
     }
 
     /// Begins the requests that are due, a few at a time.
-    fn request_tokens(&mut self) {
+    fn send_requests(&mut self) {
         let Some(clients) = self.link.borrow().clone() else { return };
         let now = clock::now().boot;
         while self.requests.len() < PARALLEL {
-            let Some((key, bound)) = self.tokens.next(now) else { return };
             let client = clients.main.clone();
-            self.requests.spawn(async move {
-                let outcome = request_token(&client, &key, &bound).await;
-                (key, outcome)
-            });
+            if let Some((key, ())) = self.claims.next(now) {
+                self.requests.spawn(async move {
+                    let outcome = claims::read(&client, &key).await;
+                    Requested::Claim(key, outcome)
+                });
+            } else if let Some((key, bound)) = self.tokens.next(now) {
+                self.requests.spawn(async move {
+                    let outcome = request_token(&client, &key, &bound).await;
+                    Requested::Token(key, outcome)
+                });
+            } else {
+                return;
+            }
         }
     }
 
@@ -167,8 +204,9 @@ impl ObjectsTask {
         }
         let services = services.or_else(|| self.remembered.clone());
         let tokens = self.tokens.answers(now, tokens::answer);
-        let due_at = self.tokens.wake_at();
-        let api = Arc::new(ApiObjects { objects, tokens, services });
+        let claims = self.claims.answers(now, claims::answer);
+        let due_at = self.tokens.wake_at().into_iter().chain(self.claims.wake_at()).min();
+        let api = Arc::new(ApiObjects { objects, tokens, claims, services });
         let all = NodeObjects { api, ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
         // Without a way to the API server, or with all requests under way, nothing can begin.

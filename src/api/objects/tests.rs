@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     desired::Knowledge,
-    model::{ObjectAnswer, ObjectKind, Origin, SourceView, TokenAnswer},
+    model::{ClaimAnswer, ObjectAnswer, ObjectKind, Origin, SourceView, TokenAnswer},
 };
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -62,6 +62,9 @@ impl Server {
         if *method == Method::POST {
             return self.issue(path, body);
         }
+        if !query.contains("watch=true") {
+            return self.read(path);
+        }
         let key = watched_key(path, query);
         let (stream, events) = mpsc::channel(64);
         for (name, object) in &self.objects {
@@ -75,6 +78,14 @@ impl Server {
         self.streams.push((key.clone(), stream));
         self.watched.push(key);
         Response::new(StreamBody::new(ReceiverStream::new(events)).boxed_unsync())
+    }
+
+    fn read(&self, path: &str) -> Response<Body> {
+        let key = path.trim_start_matches("/api/v1/").trim_start_matches("namespaces/");
+        match self.objects.get(key) {
+            Some(object) => json_response(200, object),
+            None => json_response(404, &json!({"code": 404, "reason": "NotFound"})),
+        }
     }
 
     fn issue(&mut self, path: &str, body: Value) -> Response<Body> {
@@ -399,6 +410,57 @@ async fn a_token_is_fetched_renewed_and_dropped() {
     });
     bench.run(&[]);
     bench.until("it is dropped", |objects| objects.api.tokens.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_claim_is_read_until_it_is_bound() {
+    let mut bench = Bench::new();
+    let mut claimed = (*pod("a", &json!([]))).clone();
+    Arc::make_mut(&mut claimed.pod).spec.as_mut().unwrap().volumes =
+        serde_json::from_value(json!([
+            {"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
+        ]))
+        .unwrap();
+    bench.run(&[Arc::new(claimed)]);
+    let failed = |objects: &NodeObjects, expected: &str| {
+        let answer = ClaimAnswer::Failed(expected.into());
+        objects.api.claims.values().eq([&answer])
+    };
+    let missing = "persistentvolumeclaim \"data\" not found";
+    bench.until(missing, |objects| failed(objects, missing)).await;
+    let claim = |phase: &str| {
+        json!({
+            "metadata": {"name": "data", "namespace": "ns", "uid": "c1"},
+            "spec": {"volumeName": "pv"},
+            "status": {"phase": phase},
+        })
+    };
+    let put = |server: &mut Server, key: &str, object: Value| {
+        server.objects.insert(key.to_owned(), object);
+    };
+    let claim_key = "ns/persistentvolumeclaims/data";
+    bench.server(|server| put(server, claim_key, claim("Pending")));
+    bench.until("it is pending", |objects| failed(objects, "PVC is not bound")).await;
+    bench.server(|server| put(server, claim_key, claim("Bound")));
+    let missing = "persistentvolume \"pv\" not found";
+    bench.until(missing, |objects| failed(objects, missing)).await;
+    bench.server(|server| {
+        let spec = json!({"claimRef": {"uid": "c1"}, "local": {"path": "/disk"}});
+        let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+        put(server, "persistentvolumes/pv", volume);
+    });
+    let is_bound = |objects: &NodeObjects| {
+        let mut answers = objects.api.claims.values();
+        answers.all(|answer| matches!(answer, ClaimAnswer::Bound(volume) if &*volume.name == "pv"))
+    };
+    bench.until("it is bound", is_bound).await;
+    // The binding is final, so nothing is read again.
+    bench.server(|server| server.objects.clear());
+    bench.link.send_replace(link_to(&bench.server));
+    bench.until("Services are read", |objects| objects.api.services.is_some()).await;
+    assert!(is_bound(&bench.objects.borrow()));
+    bench.run(&[]);
+    bench.until("it is dropped", |objects| objects.api.claims.is_empty()).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,334 @@
+//! PersistentVolumeClaims of pods: which PersistentVolume each of them is bound to.
+//!
+//! The node authorizer allows `get` of the claims and volumes of the node's pods, and no watch. So
+//! a claim is read when its pod comes, and again after pauses until it is bound. Nobody can change
+//! a binding or the source of a volume, so that answer is final for the pod.
+
+use super::{
+    super::{ApiClient, ApiError, Verb, call},
+    is_object_name,
+    requests::{RequestKey, RequestOutcome, Requests},
+};
+use crate::model::{ClaimAnswer, ClaimKey, PersistentSource, PersistentVolume, PodUid};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The claims of the node's pods.
+pub(super) type Claims = Requests<ClaimKey, (), Arc<PersistentVolume>>;
+
+/// The finalizer that keeps a claim while a pod uses it.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
+/// The names that the API has for sources of PersistentVolumes which this agent does not mount.
+const OTHER_SOURCES: &[&str] = &[
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "csi",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "gcePersistentDisk",
+    "glusterfs",
+    "iscsi",
+    "nfs",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "storageos",
+    "vsphereVolume",
+];
+
+impl RequestKey for ClaimKey {
+    fn pod(&self) -> &PodUid {
+        &self.pod
+    }
+}
+
+/// The answer that is published.
+pub(super) fn answer(found: Result<&Arc<PersistentVolume>, &str>) -> ClaimAnswer {
+    match found {
+        Ok(volume) => ClaimAnswer::Bound(Arc::clone(volume)),
+        Err(why) => ClaimAnswer::Failed(why.into()),
+    }
+}
+
+/// Reads a claim and the volume to which it is bound.
+///
+/// # Cancel safety
+/// It only reads, so it may be dropped.
+pub(super) async fn read(
+    client: &ApiClient,
+    key: &ClaimKey,
+) -> RequestOutcome<Arc<PersistentVolume>> {
+    match try_read(client, key).await {
+        Ok(volume) => RequestOutcome::Answered { value: Arc::new(volume), again_after: None },
+        Err(outcome) => outcome,
+    }
+}
+
+async fn try_read<T>(
+    client: &ApiClient,
+    key: &ClaimKey,
+) -> Result<PersistentVolume, RequestOutcome<T>> {
+    let ClaimKey { namespace, name, .. } = key;
+    let missing = || refused(format!("persistentvolumeclaim {name:?} not found"));
+    if !is_object_name(namespace) || !is_object_name(name) {
+        return Err(missing());
+    }
+    let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
+    let claim: SentClaim = get(client, &path, missing).await?;
+    let volume_name = bound_to(&claim, key).map_err(refused)?;
+    let missing = || refused(format!("persistentvolume {volume_name:?} not found"));
+    if !is_object_name(volume_name) {
+        return Err(missing());
+    }
+    let path = format!("/api/v1/persistentvolumes/{volume_name}");
+    let volume: SentVolume = get(client, &path, missing).await?;
+    volume_of(volume, &claim.metadata.uid).map_err(refused)
+}
+
+async fn get<O: DeserializeOwned, T>(
+    client: &ApiClient,
+    path: &str,
+    missing: impl FnOnce() -> RequestOutcome<T>,
+) -> Result<O, RequestOutcome<T>> {
+    call(client, Verb::Get, path, None::<&()>).await.map_err(|error: ApiError| {
+        if error.is_not_found() {
+            missing()
+        } else if error.is_refusal() {
+            let is_forbidden = error.code() == Some(403);
+            RequestOutcome::Refused { why: error.to_string(), is_forbidden }
+        } else {
+            RequestOutcome::Failed(error.to_string())
+        }
+    })
+}
+
+fn refused<T>(why: String) -> RequestOutcome<T> {
+    RequestOutcome::Refused { why, is_forbidden: false }
+}
+
+/// The name of the volume to which the claim is bound, or why the pod can't use the claim, in the
+/// kubelet's words.
+fn bound_to<'a>(claim: &'a SentClaim, key: &ClaimKey) -> Result<&'a str, String> {
+    let SentMetadata { deletion_timestamp, finalizers, owner_references, .. } = &claim.metadata;
+    let is_protected = finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION);
+    if deletion_timestamp.is_some() && !is_protected {
+        return Err("PVC is being deleted".to_owned());
+    }
+    let mut owners = owner_references.iter().flatten();
+    let is_pods =
+        |owner: &SentOwner| owner.controller == Some(true) && owner.uid == *key.pod.as_str();
+    if key.owned && !owners.any(is_pods) {
+        return Err("PVC was not created for this pod (pod is not owner)".to_owned());
+    }
+    if claim.status.phase.as_deref() != Some("Bound") {
+        return Err("PVC is not bound".to_owned());
+    }
+    let name = claim.spec.volume_name.as_deref().filter(|name| !name.is_empty());
+    name.ok_or_else(|| "PVC has empty pvc.Spec.VolumeName".to_owned())
+}
+
+/// The parts of a volume that a pod needs, or why the volume is not that of the claim.
+fn volume_of(sent: SentVolume, claim_uid: &str) -> Result<PersistentVolume, String> {
+    let name = sent.metadata.name;
+    let Some(of) = sent.spec.claim_ref else {
+        return Err(format!(
+            "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+        ));
+    };
+    if of.uid != *claim_uid {
+        return Err(format!(
+            "found PV object {name} but its pv.Spec.ClaimRef.UID {} does not point to claim.UID {claim_uid}",
+            of.uid
+        ));
+    }
+    let source = if let Some(source) = sent.spec.host_path {
+        let kind = source.kind.unwrap_or_default().into();
+        PersistentSource::HostPath { path: source.path.into(), kind }
+    } else if let Some(source) = sent.spec.local {
+        PersistentSource::Local { path: source.path.into() }
+    } else {
+        let mut known = OTHER_SOURCES.iter();
+        let other = known.find(|source| sent.spec.others.contains_key(**source));
+        PersistentSource::Other(other.copied().unwrap_or("unknown").into())
+    };
+    let is_block = sent.spec.volume_mode.as_deref() == Some("Block");
+    Ok(PersistentVolume { name: name.into(), is_block, source })
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SentMetadata {
+    name: String,
+    uid: String,
+    deletion_timestamp: Option<String>,
+    finalizers: Option<Vec<String>>,
+    owner_references: Option<Vec<SentOwner>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SentOwner {
+    uid: String,
+    controller: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct SentClaim {
+    metadata: SentMetadata,
+    #[serde(default)]
+    spec: SentClaimSpec,
+    #[serde(default)]
+    status: SentClaimStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SentClaimSpec {
+    volume_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct SentClaimStatus {
+    phase: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct SentVolume {
+    metadata: SentMetadata,
+    spec: SentVolumeSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SentVolumeSpec {
+    claim_ref: Option<SentClaimRef>,
+    volume_mode: Option<String>,
+    host_path: Option<SentHostPath>,
+    local: Option<SentLocal>,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct SentClaimRef {
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct SentHostPath {
+    path: String,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct SentLocal {
+    path: String,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn key(owned: bool) -> ClaimKey {
+        ClaimKey { pod: "u1".into(), namespace: "ns".into(), name: "data".into(), owned }
+    }
+
+    /// A bound claim with this change.
+    fn claim(change: impl FnOnce(&mut Value)) -> SentClaim {
+        let mut claim = json!({
+            "metadata": {"name": "data", "uid": "c1"},
+            "spec": {"volumeName": "pv"},
+            "status": {"phase": "Bound"},
+        });
+        change(&mut claim);
+        serde_json::from_value(claim).unwrap()
+    }
+
+    fn volume(spec: &Value) -> Result<PersistentVolume, String> {
+        let sent = json!({"metadata": {"name": "pv"}, "spec": spec});
+        volume_of(serde_json::from_value(sent).unwrap(), "c1")
+    }
+
+    #[test]
+    fn a_claim_is_used_when_it_is_bound_and_stays() {
+        let bound = |owned, change: fn(&mut Value)| {
+            bound_to(&claim(change), &key(owned)).map(ToOwned::to_owned)
+        };
+        let fails = |why: &str| Err(why.to_owned());
+        assert_eq!(bound(false, |_| {}), Ok("pv".to_owned()));
+        let pending = |claim: &mut Value| claim["status"]["phase"] = json!("Pending");
+        assert_eq!(bound(false, pending), fails("PVC is not bound"));
+        let unnamed = |claim: &mut Value| claim["spec"] = json!({});
+        assert_eq!(bound(false, unnamed), fails("PVC has empty pvc.Spec.VolumeName"));
+        let deleted = |claim: &mut Value| {
+            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        };
+        assert_eq!(bound(false, deleted), fails("PVC is being deleted"));
+        let protected = |claim: &mut Value| {
+            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            claim["metadata"]["finalizers"] = json!([PROTECTION]);
+        };
+        assert_eq!(bound(false, protected), Ok("pv".to_owned()));
+    }
+
+    #[test]
+    fn the_claim_of_an_ephemeral_volume_belongs_to_its_pod() {
+        let owned_by = |uid: &str| {
+            let owners = json!([{"uid": uid, "controller": true, "kind": "Pod", "name": "web"}]);
+            let claim = claim(|claim| claim["metadata"]["ownerReferences"] = owners);
+            bound_to(&claim, &key(true)).map(ToOwned::to_owned)
+        };
+        assert_eq!(owned_by("u1"), Ok("pv".to_owned()));
+        let foreign = Err("PVC was not created for this pod (pod is not owner)".to_owned());
+        assert_eq!(owned_by("u2"), foreign);
+    }
+
+    #[test]
+    fn a_volume_has_its_source() {
+        let claim_ref = json!({"uid": "c1", "name": "data"});
+        let source = |name: &str, value: Value| {
+            let spec = json!({"claimRef": claim_ref, "capacity": {"storage": "1Gi"}, name: value});
+            let volume = volume(&spec).unwrap();
+            assert!(!volume.is_block && &*volume.name == "pv");
+            volume.source
+        };
+        assert_eq!(
+            source("hostPath", json!({"path": "/a", "type": "Directory"})),
+            PersistentSource::HostPath { path: "/a".into(), kind: "Directory".into() }
+        );
+        assert_eq!(
+            source("local", json!({"path": "/b"})),
+            PersistentSource::Local { path: "/b".into() }
+        );
+        assert_eq!(source("csi", json!({"driver": "d"})), PersistentSource::Other("csi".into()));
+        assert_eq!(source("new", json!({})), PersistentSource::Other("unknown".into()));
+        let block = json!({"claimRef": claim_ref, "volumeMode": "Block", "local": {"path": "/b"}});
+        assert!(volume(&block).unwrap().is_block);
+    }
+
+    #[test]
+    fn a_volume_of_another_claim_is_not_used() {
+        let error = |spec: Value| volume(&spec).unwrap_err();
+        assert!(error(json!({"local": {"path": "/b"}})).contains("nil pv.Spec.ClaimRef"));
+        let other = error(json!({"claimRef": {"uid": "c2"}, "local": {"path": "/b"}}));
+        assert_eq!(
+            other,
+            "found PV object pv but its pv.Spec.ClaimRef.UID c2 does not point to claim.UID c1"
+        );
+    }
+}

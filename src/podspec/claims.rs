@@ -1,0 +1,224 @@
+//! The PersistentVolumeClaims that a pod mounts, and the volumes to which they are bound.
+
+use super::{files::is_mounted, objects::namespace, uid_of};
+use crate::model::{ClaimAnswer, ClaimKey, NodeObjects, PersistentSource, PersistentVolume, k8s};
+use std::{collections::BTreeMap, sync::Arc};
+use thiserror::Error;
+
+/// A PersistentVolume as a pod uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundVolume {
+    /// The volume to which the claim is bound.
+    pub volume: Arc<PersistentVolume>,
+    /// The pod mounts it read-only. As in the kubelet, the pod alone decides that: access modes
+    /// tell which nodes may mount a volume, and protect nothing against writes.
+    pub read_only: bool,
+}
+
+/// Why a pod can't use a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClaimError {
+    /// The API server has not answered yet.
+    #[error("PersistentVolumeClaim {0:?} has not been read from the API server yet")]
+    NotKnown(Box<str>),
+    /// The claim or its volume is not ready or not there, in the kubelet's words.
+    #[error("error processing PVC {namespace}/{name}: {why}")]
+    Failed {
+        /// The namespace of the claim.
+        namespace: Box<str>,
+        /// The claim.
+        name: Box<str>,
+        /// The reason.
+        why: Box<str>,
+    },
+    /// The volume is a block device, and a container wants a file system. In the kubelet's words.
+    #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
+    Block(String),
+    /// This agent does not mount volumes of this kind.
+    #[error("PersistentVolumes of kind {0} are not supported by this node")]
+    Unsupported(Box<str>),
+}
+
+/// The claims of the volumes that containers mount, in the order of the fields.
+#[must_use]
+pub fn claim_keys(pod: &k8s::Pod) -> Vec<ClaimKey> {
+    mounted_claims(pod).filter_map(|volume| claim_key(pod, volume)).collect()
+}
+
+/// True when the agent knows whether the pod can use its claims.
+#[must_use]
+pub fn are_claims_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
+    claim_keys(pod).iter().all(|claim| objects.api.claims.contains_key(claim))
+}
+
+/// True for a volume that a claim provides.
+#[must_use]
+pub fn is_claimed(volume: &k8s::Volume) -> bool {
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+}
+
+/// The PersistentVolumes of a pod by the names of its volumes, or why the pod can't use them.
+/// Volumes of other kinds are not here.
+pub type ClaimedVolumes = BTreeMap<String, Result<BoundVolume, ClaimError>>;
+
+/// The PersistentVolumes that containers of the pod mount.
+#[must_use]
+pub fn claimed_volumes(pod: &k8s::Pod, objects: &NodeObjects) -> ClaimedVolumes {
+    let bound = |volume: &k8s::Volume| {
+        let found = bound_volume(pod, volume, objects).transpose()?;
+        Some((volume.name.clone(), found))
+    };
+    mounted_claims(pod).filter_map(bound).collect()
+}
+
+/// The PersistentVolume of a volume; `None` for a volume of another kind.
+///
+/// # Errors
+/// When the pod can't use its claim, or the agent can't mount the PersistentVolume.
+pub fn bound_volume(
+    pod: &k8s::Pod,
+    volume: &k8s::Volume,
+    objects: &NodeObjects,
+) -> Result<Option<BoundVolume>, ClaimError> {
+    let Some(key) = claim_key(pod, volume) else { return Ok(None) };
+    let found = match objects.api.claims.get(&key) {
+        Some(ClaimAnswer::Bound(found)) => found,
+        Some(ClaimAnswer::Failed(why)) => {
+            let ClaimKey { namespace, name, .. } = key;
+            return Err(ClaimError::Failed { namespace, name, why: why.clone() });
+        }
+        None => return Err(ClaimError::NotKnown(key.name)),
+    };
+    if found.is_block {
+        return Err(ClaimError::Block(volume.name.clone()));
+    }
+    if let PersistentSource::Other(kind) = &found.source {
+        return Err(ClaimError::Unsupported(kind.clone()));
+    }
+    let claim = volume.persistent_volume_claim.as_ref();
+    let read_only = claim.and_then(|claim| claim.read_only).unwrap_or_default();
+    Ok(Some(BoundVolume { volume: Arc::clone(found), read_only }))
+}
+
+fn mounted_claims(pod: &k8s::Pod) -> impl Iterator<Item = &k8s::Volume> {
+    let spec = pod.spec.as_ref();
+    let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter(move |volume| {
+        is_claimed(volume) && spec.is_some_and(|spec| is_mounted(spec, &volume.name))
+    })
+}
+
+/// The claim of a volume. The claim of a generic ephemeral volume has the names of the pod and of
+/// the volume.
+fn claim_key(pod: &k8s::Pod, volume: &k8s::Volume) -> Option<ClaimKey> {
+    let key = |name: Box<str>, owned| ClaimKey {
+        pod: uid_of(pod),
+        namespace: namespace(pod).into(),
+        name,
+        owned,
+    };
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(key(claim.claim_name.as_str().into(), false));
+    }
+    volume.ephemeral.as_ref()?;
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(key(format!("{pod_name}-{}", volume.name).into(), true))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::model::ApiObjects;
+    use serde_json::{Value, json};
+
+    /// A pod that mounts volume `v` with this source.
+    fn pod(source: &str, value: &Value) -> k8s::Pod {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1"},
+            "spec": {
+                "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", source: value}, {"name": "unused", "persistentVolumeClaim": {"claimName": "other"}}],
+            },
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Everything that is known when the pod's claim has this answer.
+    fn answered(pod: &k8s::Pod, answer: ClaimAnswer) -> NodeObjects {
+        let claims = [(claim_keys(pod).remove(0), answer)].into();
+        let api = ApiObjects { claims, ..ApiObjects::default() };
+        NodeObjects { api: Arc::new(api), ..NodeObjects::default() }
+    }
+
+    fn bound(source: PersistentSource, is_block: bool) -> ClaimAnswer {
+        ClaimAnswer::Bound(Arc::new(PersistentVolume { name: "pv".into(), is_block, source }))
+    }
+
+    fn local() -> PersistentSource {
+        PersistentSource::Local { path: "/disk".into() }
+    }
+
+    #[test]
+    fn the_claim_of_an_ephemeral_volume_has_the_name_of_pod_and_volume() {
+        let claimed = claim_keys(&pod("persistentVolumeClaim", &json!({"claimName": "data"})));
+        let key = ClaimKey {
+            pod: "u1".into(),
+            namespace: "ns".into(),
+            name: "data".into(),
+            owned: false,
+        };
+        assert_eq!(
+            claimed,
+            std::slice::from_ref(&key),
+            "a volume that nothing mounts needs no claim"
+        );
+        let ephemeral =
+            claim_keys(&pod("ephemeral", &json!({"volumeClaimTemplate": {"spec": {}}})));
+        assert_eq!(ephemeral, [ClaimKey { name: "web-v".into(), owned: true, ..key }]);
+        assert!(claim_keys(&pod("emptyDir", &json!({}))).is_empty());
+    }
+
+    #[test]
+    fn a_bound_claim_gives_its_volume() {
+        for (source, read_only) in [
+            (json!({"claimName": "data"}), false),
+            (json!({"claimName": "data", "readOnly": true}), true),
+        ] {
+            let pod = pod("persistentVolumeClaim", &source);
+            let volumes = claimed_volumes(&pod, &answered(&pod, bound(local(), false)));
+            let volume = volumes["v"].as_ref().unwrap();
+            assert_eq!((&volume.volume.source, volume.read_only), (&local(), read_only));
+            assert_eq!(volumes.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_claim_that_cannot_be_used_says_why() {
+        let pod = pod("persistentVolumeClaim", &json!({"claimName": "data"}));
+        let error = |objects: &NodeObjects| {
+            claimed_volumes(&pod, objects)["v"].as_ref().unwrap_err().to_string()
+        };
+        assert_eq!(
+            error(&NodeObjects::default()),
+            "PersistentVolumeClaim \"data\" has not been read from the API server yet"
+        );
+        for (answer, expected) in [
+            (
+                ClaimAnswer::Failed("PVC is not bound".into()),
+                "error processing PVC ns/data: PVC is not bound",
+            ),
+            (
+                bound(local(), true),
+                "volume v has volumeMode Block, but is specified in volumeMounts",
+            ),
+            (
+                bound(PersistentSource::Other("csi".into()), false),
+                "PersistentVolumes of kind csi are not supported by this node",
+            ),
+        ] {
+            assert_eq!(error(&answered(&pod, answer)), expected);
+        }
+    }
+}
