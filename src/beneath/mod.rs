@@ -15,7 +15,7 @@ mod tests;
 mod walk;
 
 pub(crate) use remove::{Removal, Slice, remove_cgroups, remove_tree};
-pub(crate) use walk::visit_tree;
+pub(crate) use walk::{visit_entries, visit_tree};
 
 use nix::{
     errno::Errno,
@@ -190,19 +190,36 @@ pub(crate) fn make_plain_directories(
     Ok(current)
 }
 
+/// Opens (`O_PATH`) an entry of `parent`, which may be a symlink.
+///
+/// # Errors
+/// `EXDEV` when it is a mount point, and the usual ones.
+pub(crate) fn open_entry(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    open_below_same_mount(parent, name, flags)
+}
+
 /// Opens a directory for listing, unless it is a symlink or a mount point.
 fn open_same_mount(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    open_below_same_mount(parent, name, flags)
+}
+
+fn open_below_same_mount(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: OFlag,
+) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_SYMLINKS
         | ResolveFlag::RESOLVE_NO_XDEV;
     match resolve_with(parent, Path::new(name), flags, resolve) {
         Err(Errno::ENOSYS) => {
-            let directory = openat(parent, name, flags, Mode::empty())?;
-            if fstat(&directory)?.st_dev != fstat(parent)?.st_dev {
+            let entry = openat(parent, name, flags, Mode::empty())?;
+            if fstat(&entry)?.st_dev != fstat(parent)?.st_dev {
                 return Err(Errno::EXDEV.into());
             }
-            Ok(directory)
+            Ok(entry)
         }
         result => Ok(result?),
     }

@@ -255,16 +255,37 @@ impl Listing {
 }
 
 /// Calls `visit` with `top`, which is open for reading, and with every directory below it.
-/// Directories that vanish meanwhile are left out.
+/// Directories that vanish meanwhile and mount points are left out.
 ///
 /// # Errors
 /// The first failure of `visit` or of the walk.
 pub(crate) fn visit_tree<E: From<io::Error>>(
     top: OwnedFd,
-    mut visit: impl FnMut(BorrowedFd<'_>) -> Result<(), E>,
+    visit: impl FnMut(BorrowedFd<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    walk(top, |_, _| Ok(()), visit)
+}
+
+/// Calls `visit` with every entry below `top`, which is open for reading: the directory in which it
+/// is, and its name. Goes into directories, except for mount points.
+///
+/// # Errors
+/// The first failure of `visit` or of the walk.
+pub(crate) fn visit_entries(
+    top: OwnedFd,
+    visit: impl FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+) -> io::Result<()> {
+    walk(top, visit, |_| Ok(()))
+}
+
+/// Calls `visit_entry` with every entry, and `visit_directory` with every directory.
+fn walk<E: From<io::Error>>(
+    top: OwnedFd,
+    mut visit_entry: impl FnMut(BorrowedFd<'_>, &OsStr) -> Result<(), E>,
+    mut visit_directory: impl FnMut(BorrowedFd<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut cursor = Cursor::<()>::new(top);
-    visit(cursor.directory())?;
+    visit_directory(cursor.directory())?;
     loop {
         let entry = match cursor.next_entry() {
             Ok(Some(entry)) => entry,
@@ -279,15 +300,28 @@ pub(crate) fn visit_tree<E: From<io::Error>>(
             },
             Err(err) => return Err(err.into()),
         };
-        if cursor.has_left(&entry) || entry.is_directory == Some(false) {
+        if cursor.has_left(&entry) {
+            continue;
+        }
+        visit_entry(cursor.directory(), entry.os_name())?;
+        if entry.is_directory == Some(false) {
             continue;
         }
         match cursor.enter(entry) {
-            Ok(()) => visit(cursor.directory())?,
-            Err(err) if is_gone(&err) || err.kind() == io::ErrorKind::NotADirectory => {}
+            Ok(()) => visit_directory(cursor.directory())?,
+            Err(err) if is_gone(&err) || is_no_directory(&err) || is_mount_point(&err) => {}
             Err(err) => return Err(err.into()),
         }
     }
+}
+
+/// A file, or a symlink that took the place of a directory.
+fn is_no_directory(err: &io::Error) -> bool {
+    [Errno::ENOTDIR, Errno::ELOOP].iter().any(|errno| err.raw_os_error() == Some(*errno as i32))
+}
+
+fn is_mount_point(err: &io::Error) -> bool {
+    err.raw_os_error() == Some(Errno::EXDEV as i32)
 }
 
 /// It is not there any more; reading a cgroup that was just removed is ENODEV.

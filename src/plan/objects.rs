@@ -1,21 +1,24 @@
-//! What the pod waits for of ConfigMaps and Secrets, and when its volumes are written again.
+//! What the pod waits for of ConfigMaps, Secrets and volume claims, and when its volumes are written
+//! again.
 //!
 //! What is missing is not tried: the worker plans again as soon as an object comes or changes.
 
 use super::{Action, ContainerKind, PodPlan, init::kill, memory::Stage, name::Cx};
 use crate::model::{EventKind, ObjectScope, ObservedContainer, k8s};
 use crate::podspec::{
-    are_objects_known, are_services_known, check_env_objects, check_volume_objects,
-    is_made_from_objects, is_mounted, object_scope,
+    are_claims_known, are_objects_known, are_services_known, bound_volume, check_env_objects,
+    check_volume_objects, is_made_from_objects, is_mounted, object_scope,
 };
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
 const API_NOT_KNOWN: &str =
     "waiting until ConfigMaps, Secrets and tokens have been read from the API server";
+const CLAIMS_NOT_KNOWN: &str =
+    "waiting until PersistentVolumeClaims have been read from the API server";
 const SERVICES_NOT_KNOWN: &str = "waiting until Services have been read from the API server";
 
-/// True when the objects of all volumes are there. It is asked before a sandbox is made; a pod that
-/// has one goes on with the files that its volumes have.
+/// True when the objects and claims of all volumes are there. It is asked before a sandbox is made.
+/// A pod that has a sandbox goes on with the files that its volumes have.
 ///
 /// A pod of the API server also waits here for the Secrets of its pulls. Later starts do not wait
 /// for them: the images are usually present, and the API server may be away.
@@ -23,12 +26,13 @@ pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let objects = cx.input.objects;
     let known = are_objects_known(cx.pod, objects);
     if !known && object_scope(cx.pod) == ObjectScope::Api {
-        plan.block(API_NOT_KNOWN);
+        let claims_known = are_claims_known(cx.pod, objects);
+        plan.block(if claims_known { API_NOT_KNOWN } else { CLAIMS_NOT_KNOWN });
         return false;
     }
-    let missing: Vec<String> = volumes(cx)
+    let missing: Vec<String> = mounted(cx)
         .filter_map(|volume| {
-            let error = check_volume_objects(cx.pod, volume, objects).err()?;
+            let error = why_not_ready(cx, volume)?;
             Some(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name))
         })
         .collect();
@@ -46,7 +50,8 @@ pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     false
 }
 
-/// True when the objects of the container's environment are there and its Services are known.
+/// True when the objects of the container's environment are there, and the Services and the volume
+/// claims of its pod are known.
 pub(crate) fn environment_ready(
     cx: &Cx<'_>,
     container: &k8s::Container,
@@ -56,6 +61,10 @@ pub(crate) fn environment_ready(
     let objects = cx.input.objects;
     if !are_services_known(cx.pod, objects) {
         plan.block(SERVICES_NOT_KNOWN);
+        return false;
+    }
+    if !are_claims_known(cx.pod, objects) {
+        plan.block(CLAIMS_NOT_KNOWN);
         return false;
     }
     let Err(error) = check_env_objects(cx.pod, container, objects) else { return true };
@@ -110,11 +119,23 @@ pub(crate) fn kill_outdated(
     true
 }
 
+/// Why a volume can't be set up with the objects and claims that are there.
+fn why_not_ready(cx: &Cx<'_>, volume: &k8s::Volume) -> Option<String> {
+    let objects = cx.input.objects;
+    if let Err(error) = check_volume_objects(cx.pod, volume, objects) {
+        return Some(error.to_string());
+    }
+    bound_volume(cx.pod, volume, objects).err().map(|error| error.to_string())
+}
+
 /// The volumes that are made from objects.
 fn volumes<'a>(cx: &Cx<'a>) -> impl Iterator<Item = &'a k8s::Volume> {
+    mounted(cx).filter(|volume| is_made_from_objects(volume))
+}
+
+/// The volumes that a container mounts.
+fn mounted<'a>(cx: &Cx<'a>) -> impl Iterator<Item = &'a k8s::Volume> {
     let spec = cx.pod.spec.as_ref();
     let all = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-    all.iter().filter(move |volume| {
-        is_made_from_objects(volume) && spec.is_some_and(|spec| is_mounted(spec, &volume.name))
-    })
+    all.iter().filter(move |volume| spec.is_some_and(|spec| is_mounted(spec, &volume.name)))
 }

@@ -27,7 +27,6 @@ const VOLUMES: &[Feature<k8s::Volume>] = &[
     ("cephfs", |volume| volume.cephfs.is_some()),
     ("cinder", |volume| volume.cinder.is_some()),
     ("csi", |volume| volume.csi.is_some()),
-    ("ephemeral", |volume| volume.ephemeral.is_some()),
     ("fc", |volume| volume.fc.is_some()),
     ("flexVolume", |volume| volume.flex_volume.is_some()),
     ("flocker", |volume| volume.flocker.is_some()),
@@ -35,7 +34,6 @@ const VOLUMES: &[Feature<k8s::Volume>] = &[
     ("gitRepo", |volume| volume.git_repo.is_some()),
     ("glusterfs", |volume| volume.glusterfs.is_some()),
     ("iscsi", |volume| volume.iscsi.is_some()),
-    ("persistentVolumeClaim", |volume| volume.persistent_volume_claim.is_some()),
     ("photonPersistentDisk", |volume| volume.photon_persistent_disk.is_some()),
     ("portworxVolume", |volume| volume.portworx_volume.is_some()),
     ("quobyte", |volume| volume.quobyte.is_some()),
@@ -199,10 +197,6 @@ mod tests {
         let from_file = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"key": "a"}}}]);
         let windows = || json!({"windowsOptions": {}});
         for (spec, expected) in [
-            (
-                mounting("persistentVolumeClaim", json!({"claimName": "data"})),
-                mount("persistentVolumeClaim volumes"),
-            ),
             (mounting("csi", json!({"driver": "d"})), mount("csi volumes")),
             (projected("clusterTrustBundle"), mount("projected clusterTrustBundle sources")),
             (projected("podCertificate"), mount("projected podCertificate sources")),
@@ -240,10 +234,12 @@ mod tests {
 
     #[test]
     fn supported_and_unused_features_are_not_reported() {
-        let mut unmounted = mounting("persistentVolumeClaim", json!({"claimName": "data"}));
+        let mut unmounted = mounting("csi", json!({"driver": "d"}));
         unmounted["containers"][0]["volumeMounts"] = json!([]);
         for spec in [
             unmounted,
+            mounting("persistentVolumeClaim", json!({"claimName": "data"})),
+            mounting("ephemeral", json!({"volumeClaimTemplate": {"spec": {}}})),
             mounting("configMap", json!({"name": "c"})),
             mounting("nfs", json!({"server": "s", "path": "/"})),
             mounting("projected", json!({"sources": [{"serviceAccountToken": {"path": "t"}}]})),

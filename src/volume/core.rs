@@ -3,8 +3,8 @@
 
 use super::{Propagation, RecursiveReadOnly, VolumeError};
 use crate::{
-    model::{Quantity, k8s},
-    podspec::{is_on_huge_pages, nfs_export},
+    model::{PersistentSource, Quantity, k8s},
+    podspec::{BoundVolume, ClaimedVolumes, is_on_huge_pages, nfs_export},
 };
 use std::path::{Component, Path};
 
@@ -24,7 +24,9 @@ pub(super) enum VolumeKind {
     /// Files that the agent writes.
     Files(Plugin),
     /// A path of the host that must look like `kind`.
-    HostPath { path: String, kind: HostPathType },
+    HostPath { path: String, kind: HostPathType, read_only: bool },
+    /// A directory of the host that a PersistentVolume of kind `local` names.
+    Local { path: String, read_only: bool },
     /// An image, which the runtime mounts.
     Image,
     /// `SERVER:PATH`, which `mount` mounts.
@@ -40,6 +42,7 @@ pub(super) enum Plugin {
     DownwardApi,
     Projected,
     Nfs,
+    Local,
 }
 
 impl Plugin {
@@ -56,6 +59,7 @@ impl Plugin {
             Self::DownwardApi => "kubernetes.io~downward-api",
             Self::Projected => "kubernetes.io~projected",
             Self::Nfs => "kubernetes.io~nfs",
+            Self::Local => "kubernetes.io~local-volume",
         }
     }
 }
@@ -89,13 +93,39 @@ impl HostPathType {
     }
 }
 
-/// What `volume` is; one without any source is an emptyDir, as the API defaults it.
+/// What `volume` is. For a volume that a claim provides, it is the source of its PersistentVolume.
+pub(super) fn kind_of(
+    volume: &k8s::Volume,
+    claimed: &ClaimedVolumes,
+) -> Result<VolumeKind, VolumeError> {
+    match claimed.get(&volume.name) {
+        Some(Ok(bound)) => kind_of_bound(bound),
+        Some(Err(error)) => Err(error.clone().into()),
+        None => kind_of_volume(volume),
+    }
+}
+
+fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
+    let read_only = bound.read_only;
+    match &bound.volume.source {
+        PersistentSource::HostPath { path, kind } => host_path(path, kind, read_only),
+        PersistentSource::Local { path } => {
+            Ok(VolumeKind::Local { path: path.to_string(), read_only })
+        }
+        PersistentSource::Other(_) => Err(VolumeError::UnsupportedKind),
+    }
+}
+
+fn host_path(path: &str, kind: &str, read_only: bool) -> Result<VolumeKind, VolumeError> {
+    let parsed = HostPathType::parse(kind);
+    let kind = parsed.ok_or_else(|| VolumeError::HostPathType { kind: kind.to_owned() })?;
+    Ok(VolumeKind::HostPath { path: path.to_owned(), kind, read_only })
+}
+
+/// What `volume` is. A volume without any source is an emptyDir, as the API defaults it.
 pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
-    if let Some(host_path) = &volume.host_path {
-        let text = host_path.type_.as_deref().unwrap_or("");
-        let kind = HostPathType::parse(text)
-            .ok_or_else(|| VolumeError::HostPathType { kind: text.to_owned() })?;
-        return Ok(VolumeKind::HostPath { path: host_path.path.clone(), kind });
+    if let Some(source) = &volume.host_path {
+        return host_path(&source.path, source.type_.as_deref().unwrap_or(""), false);
     }
     if volume.image.is_some() {
         return Ok(VolumeKind::Image);

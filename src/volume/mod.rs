@@ -1,5 +1,6 @@
-//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, subPaths, and those whose
-//! files the agent writes (configMap, secret, downwardAPI, projected).
+//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, PersistentVolumes of kind
+//! hostPath and local, subPaths, and those whose files the agent writes (configMap, secret,
+//! downwardAPI, projected).
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
 //! find what they expect) and removes a pod's directory at the end. `owner` marks the directories
@@ -15,9 +16,11 @@
 mod core;
 mod files;
 mod host_path;
+mod local;
 mod mounts;
 mod nfs;
 mod owner;
+mod ownership;
 mod place;
 mod root;
 mod sub_path;
@@ -31,9 +34,12 @@ pub use owner::{Claim, DirOwner};
 
 use crate::{
     model::{PodUid, VolumePlace, k8s},
-    podspec::{FilesError, HugePagesError, VolumeFiles, huge_pages, is_mounted},
+    podspec::{
+        ClaimError, ClaimedVolumes, FilesError, HugePagesError, VolumeFiles, huge_pages, is_mounted,
+    },
 };
 use core::Plugin;
+use ownership::FsGroup;
 use place::{Medium, Place};
 use std::{
     collections::BTreeMap,
@@ -80,6 +86,21 @@ pub enum VolumeError {
     /// A kind that this version doesn't know.
     #[error("no volume plugin matched")]
     UnsupportedKind,
+    /// The claim of a volume can't be used.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// The path of a local PersistentVolume does not exist, in the kubelet's words.
+    #[error("path {path:?} does not exist")]
+    NoLocalPath {
+        /// The path.
+        path: String,
+    },
+    /// The path of a local PersistentVolume is no directory.
+    #[error("only directories are supported as local volumes, and {path:?} is none")]
+    LocalPathKind {
+        /// The path.
+        path: String,
+    },
     /// An emptyDir medium that this version doesn't know.
     #[error("unknown storage medium {medium:?}")]
     Medium {
@@ -282,7 +303,7 @@ impl Volumes {
             let inputs = SetupInputs {
                 spec,
                 memory_limit: memory_limit_bytes,
-                fs_group: spec.security_context.as_ref().and_then(|s| s.fs_group),
+                claimed: &prepared.claimed,
                 files: prepared.files.remove(&volume.name),
                 nfs_failure: prepared.nfs_failures.remove(&volume.name),
             };
@@ -314,6 +335,7 @@ impl Volumes {
                 // One that was refused is not there.
                 Ok(
                     core::VolumeKind::HostPath { .. }
+                    | core::VolumeKind::Local { .. }
                     | core::VolumeKind::Files(_)
                     | core::VolumeKind::Image
                     | core::VolumeKind::Nfs { .. },
@@ -339,23 +361,32 @@ impl Volumes {
         let place = |plugin| Place::new(&pod_dir, plugin, &volume.name);
         let size =
             |limit| core::tmpfs_size([self.inner.allocatable_memory, inputs.memory_limit, limit]);
-        match core::kind_of_volume(volume)? {
-            core::VolumeKind::HostPath { path, kind } => host_path::check(&path, kind),
+        let fs_group = inputs.fs_group();
+        match core::kind_of(volume, inputs.claimed)? {
+            core::VolumeKind::HostPath { path, kind, .. } => host_path::check(&path, kind),
+            core::VolumeKind::Local { path, read_only } => {
+                local::check(&path)?;
+                match inputs.group_of_data().filter(|_| !read_only) {
+                    Some(group) => place(Plugin::Local)
+                        .once(|| ownership::give_to_group(Path::new(&path), group)),
+                    None => Ok(()),
+                }
+            }
             core::VolumeKind::Image => Ok(()),
             core::VolumeKind::Nfs { .. } => {
                 nfs::check(&place(Plugin::Nfs).directory(), inputs.nfs_failure)
             }
-            core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, inputs.fs_group),
+            core::VolumeKind::Disk => place(Plugin::EmptyDir).setup(Medium::Disk, fs_group),
             core::VolumeKind::Memory { size_limit } => {
                 let medium = Medium::Memory { size: size(size_limit) };
-                place(Plugin::EmptyDir).setup(medium, inputs.fs_group)
+                place(Plugin::EmptyDir).setup(medium, fs_group)
             }
             core::VolumeKind::HugePages { medium, size_limit } => {
                 let pages = huge_pages(inputs.spec, &medium)?;
                 let size_limit = size_limit.and_then(|limit| u64::try_from(limit).ok());
                 let size = size_limit.unwrap_or(u64::MAX).min(pages.limit_bytes);
                 let medium = Medium::HugePages { page_size: pages.page_size_bytes, size };
-                place(Plugin::EmptyDir).setup(medium, inputs.fs_group)
+                place(Plugin::EmptyDir).setup(medium, fs_group)
             }
             core::VolumeKind::Files(plugin) => {
                 let medium = match plugin {
@@ -364,11 +395,12 @@ impl Volumes {
                     | Plugin::Secret
                     | Plugin::DownwardApi
                     | Plugin::Projected
-                    | Plugin::Nfs => Medium::Memory { size: size(None) },
+                    | Plugin::Nfs
+                    | Plugin::Local => Medium::Memory { size: size(None) },
                 };
                 let place = place(plugin);
                 match inputs.files.unwrap_or_else(|| Ok(VolumeFiles::new())) {
-                    Ok(files) => place.setup_files(medium, &files, inputs.fs_group),
+                    Ok(files) => place.setup_files(medium, &files, fs_group),
                     Err(_) if place.is_set_up(medium)? => Ok(()),
                     Err(error) => Err(error.into()),
                 }
@@ -382,9 +414,25 @@ struct SetupInputs<'a> {
     spec: &'a k8s::PodSpec,
     /// In bytes.
     memory_limit: Option<i64>,
-    fs_group: Option<i64>,
     files: Option<Result<VolumeFiles, FilesError>>,
     nfs_failure: Option<String>,
+    claimed: &'a ClaimedVolumes,
+}
+
+impl SetupInputs<'_> {
+    fn fs_group(&self) -> Option<i64> {
+        self.spec.security_context.as_ref()?.fs_group
+    }
+
+    /// The group that is to own the data which a volume already has.
+    fn group_of_data(&self) -> Option<FsGroup> {
+        let context = self.spec.security_context.as_ref()?;
+        let policy = context.fs_group_change_policy.as_deref();
+        Some(FsGroup {
+            group: u32::try_from(context.fs_group?).ok()?,
+            on_root_mismatch: policy == Some("OnRootMismatch"),
+        })
+    }
 }
 
 /// What callers of [`Volumes::setup`] do before, by the volume's name.
@@ -394,6 +442,8 @@ pub struct Prepared {
     pub files: BTreeMap<String, Result<VolumeFiles, FilesError>>,
     /// Why an NFS volume could not be mounted. The others are mounted ([`Volumes::nfs_to_mount`]).
     pub nfs_failures: NfsFailures,
+    /// The pod's PersistentVolumes.
+    pub claimed: ClaimedVolumes,
 }
 
 fn check_name(name: &str) -> Result<(), VolumeError> {

@@ -3,11 +3,14 @@
 use super::{
     VolumeError, Volumes, check_name,
     core::{self, Plugin, VolumeKind},
-    nfs,
+    local, nfs,
     place::Place,
     sub_path::SubPath,
 };
-use crate::model::{PodUid, k8s};
+use crate::{
+    model::{PodUid, k8s},
+    podspec::ClaimedVolumes,
+};
 use std::path::{Path, PathBuf};
 
 /// One mount of a container.
@@ -75,6 +78,8 @@ pub struct MountInputs<'a> {
     /// `subPathExpr` of each mount, expanded with the container's environment; by the mount's
     /// position. Positions beyond the end have none.
     pub expanded_sub_paths: &'a [Option<String>],
+    /// The pod's PersistentVolumes.
+    pub claimed: &'a ClaimedVolumes,
 }
 
 impl Volumes {
@@ -106,18 +111,19 @@ impl Volumes {
                 }
             })?;
         check_name(&volume.name)?;
-        let kind = core::kind_of_volume(volume)?;
+        let kind = core::kind_of(volume, inputs.claimed)?;
         // Only the agent writes to its files, and nobody to an image.
         let read_only = match &kind {
             VolumeKind::Files(_) | VolumeKind::Image => true,
-            VolumeKind::Nfs { read_only, .. } => *read_only,
-            VolumeKind::HostPath { .. }
-            | VolumeKind::Disk
-            | VolumeKind::Memory { .. }
-            | VolumeKind::HugePages { .. } => false,
+            VolumeKind::Nfs { read_only, .. }
+            | VolumeKind::HostPath { read_only, .. }
+            | VolumeKind::Local { read_only, .. } => *read_only,
+            VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::HugePages { .. } => false,
         };
         let own = match &kind {
             VolumeKind::HostPath { .. } | VolumeKind::Image | VolumeKind::Nfs { .. } => false,
+            // As the kubelet, which counts a local volume that can be written to as the pod's own.
+            VolumeKind::Local { read_only, .. } => !read_only,
             VolumeKind::Disk
             | VolumeKind::Memory { .. }
             | VolumeKind::HugePages { .. }
@@ -141,6 +147,11 @@ impl Volumes {
         };
         let source = match kind {
             VolumeKind::HostPath { path, .. } => part_of(PathBuf::from(path)),
+            VolumeKind::Local { path, .. } => {
+                // The runtime would make a directory that is missing.
+                local::check(&path)?;
+                part_of(PathBuf::from(path))
+            }
             VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::HugePages { .. } => {
                 part_of(place(Plugin::EmptyDir))
             }

@@ -135,6 +135,18 @@ impl Place {
         if is_own { Ok(present) } else { Err(VolumeError::ForeignMount { path: directory }) }
     }
 
+    /// Does something for the volume unless it was finished before.
+    pub(super) fn once(
+        &self,
+        work: impl FnOnce() -> Result<(), VolumeError>,
+    ) -> Result<(), VolumeError> {
+        if self.ready_marker().exists() {
+            return Ok(());
+        }
+        work()?;
+        self.mark_ready()
+    }
+
     fn mark_ready(&self) -> Result<(), VolumeError> {
         let marker = self.ready_marker();
         make_directory(&self.meta)?;

@@ -1,7 +1,8 @@
 use super::{core::*, root::mounts_at_or_below, *};
 use crate::{
     beneath::{self, Removal, Slice},
-    model::{PodKey, k8s},
+    model::{PersistentSource, PersistentVolume, PodKey, k8s},
+    podspec::BoundVolume,
     skips::{root, skip_without},
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -88,6 +89,7 @@ fn mounts_of(root: &TestRoot, pod: &k8s::Pod) -> Result<Vec<HostMount>, VolumeEr
         container: &container.name,
         mounts: container.volume_mounts.as_deref().unwrap_or_default(),
         expanded_sub_paths: &[],
+        claimed: &ClaimedVolumes::new(),
     })
 }
 
@@ -120,7 +122,11 @@ fn kinds_of_volumes() {
     );
     assert_eq!(
         kind(json!({"name": "v", "hostPath": {"path": "/a", "type": "Socket"}})).unwrap(),
-        VolumeKind::HostPath { path: "/a".to_owned(), kind: HostPathType::Socket }
+        VolumeKind::HostPath {
+            path: "/a".to_owned(),
+            kind: HostPathType::Socket,
+            read_only: false
+        }
     );
     assert_eq!(kind(json!({"name": "v", "image": {"reference": "c"}})).unwrap(), VolumeKind::Image);
     assert_eq!(
@@ -462,6 +468,7 @@ fn expanded_sub_paths_win() {
         container: "web",
         mounts: container.volume_mounts.as_deref().unwrap(),
         expanded_sub_paths: &[Some("web-1".to_owned())],
+        claimed: &ClaimedVolumes::new(),
     };
     root.volumes.mounts_for(&inputs).unwrap();
     assert!(root.empty_dir("v").join("web-1").is_dir());
@@ -759,4 +766,95 @@ fn an_nfs_volume_is_there_when_it_is_mounted() {
     fs::remove_file(directory.join("precious")).unwrap();
     remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(!root.pod_dir().exists());
+}
+
+/// What is claimed when the claim of volume `v` is bound to this source.
+fn claimed(source: PersistentSource, read_only: bool) -> ClaimedVolumes {
+    let volume = Arc::new(PersistentVolume { name: "pv".into(), is_block: false, source });
+    [("v".to_owned(), Ok(BoundVolume { volume, read_only }))].into()
+}
+
+#[test]
+fn a_persistent_volume_is_mounted_and_stays() {
+    let root = TestRoot::new();
+    let disk = root.host("disk");
+    fs::create_dir_all(disk.join("part")).unwrap();
+    let path: Box<str> = disk.to_str().unwrap().into();
+    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+    let pod = pod(&claim, &mounts, None);
+    for (source, read_only, relabel) in [
+        (PersistentSource::Local { path: path.clone() }, false, true),
+        (PersistentSource::Local { path: path.clone() }, true, false),
+        (PersistentSource::HostPath { path, kind: "Directory".into() }, false, false),
+    ] {
+        let claimed = claimed(source, read_only);
+        let prepared = Prepared { claimed: claimed.clone(), ..Prepared::default() };
+        root.volumes.setup(&pod, &uid(), None, prepared).unwrap();
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let mounts = root.volumes.mounts_for(&MountInputs {
+            pod: &pod,
+            uid: &uid(),
+            container: "web",
+            mounts: container.volume_mounts.as_deref().unwrap(),
+            expanded_sub_paths: &[],
+            claimed: &claimed,
+        });
+        let mounts = mounts.unwrap();
+        assert_eq!(host_path(&mounts[0]), disk);
+        assert_eq!((mounts[0].readonly, mounts[0].selinux_relabel), (read_only, relabel));
+    }
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert!(disk.join("part").is_dir(), "data of a PersistentVolume are never deleted");
+}
+
+#[test]
+fn a_local_volume_must_be_a_directory() {
+    let root = TestRoot::new();
+    let pod = simple_pod(&json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}}));
+    let failure = |claimed: ClaimedVolumes| {
+        let prepared = Prepared { claimed, ..Prepared::default() };
+        let failed = root.volumes.setup(&pod, &uid(), None, prepared).unwrap_err();
+        failed.failures[0].error.to_string()
+    };
+    let (missing, file) = (root.host("missing"), root.host("file"));
+    fs::write(&file, "").unwrap();
+    let local = |path: &Path| PersistentSource::Local { path: path.to_str().unwrap().into() };
+    let expected = format!("path {missing:?} does not exist");
+    assert_eq!(failure(claimed(local(&missing), false)), expected);
+    let expected = format!("only directories are supported as local volumes, and {file:?} is none");
+    assert_eq!(failure(claimed(local(&file), false)), expected);
+    let unknown = ClaimError::Unsupported("csi".into());
+    let expected = "PersistentVolumes of kind csi are not supported by this node";
+    assert_eq!(failure([("v".to_owned(), Err(unknown))].into()), expected);
+    assert!(!missing.exists());
+}
+
+#[test]
+fn fs_group_owns_the_data_of_a_local_volume_once() {
+    if skip_without(&[root()]) {
+        return;
+    }
+    let root = TestRoot::new();
+    let disk = root.host("disk");
+    fs::create_dir(&disk).unwrap();
+    fs::write(disk.join("file"), "").unwrap();
+    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let pod = pod(&claim, &json!([{"name": "v", "mountPath": "/v"}]), Some(4711));
+    let group = |name: &str| fs::metadata(disk.join(name)).unwrap().gid();
+    let set_up = |source: PersistentSource, read_only| {
+        let prepared = Prepared { claimed: claimed(source, read_only), ..Prepared::default() };
+        root.volumes.setup(&pod, &uid(), None, prepared).unwrap();
+    };
+    let path: Box<str> = disk.to_str().unwrap().into();
+    let local = || PersistentSource::Local { path: path.clone() };
+    set_up(PersistentSource::HostPath { path: path.clone(), kind: "".into() }, false);
+    set_up(local(), true);
+    assert_eq!((group(""), group("file")), (0, 0));
+    set_up(local(), false);
+    assert_eq!((group(""), group("file")), (4711, 4711));
+    std::os::unix::fs::chown(disk.join("file"), None, Some(0)).unwrap();
+    set_up(local(), false);
+    assert_eq!(group("file"), 0, "what containers have made since stays theirs");
 }

@@ -24,3 +24,4 @@ mod node;
 mod objects;
 mod scale;
 mod two_nodes;
+mod volumes;

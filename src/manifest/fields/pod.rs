@@ -123,7 +123,7 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
     Field::ignored(
         "fsGroupChangePolicy",
         Type::String,
-        "it speeds up large persistent volumes, and this version has none",
+        "it speeds up large persistent volumes, and static pods have none",
     ),
     Field::yes("runAsGroup", Type::Int64),
     Field::yes("runAsNonRoot", Type::Bool),
@@ -131,7 +131,7 @@ static POD_SECURITY_CONTEXT: &[Field] = &[
     Field::ignored(
         "seLinuxChangePolicy",
         Type::String,
-        "it applies to persistent volumes, and this version has none",
+        "it applies to persistent volumes, and static pods have none",
     ),
     Field::yes("seLinuxOptions", Type::Object(SELINUX)),
     Field::yes("seccompProfile", Type::Object(PROFILE)),

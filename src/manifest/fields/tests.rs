@@ -245,11 +245,13 @@ fn every_departure_has_a_note() {
 }
 
 /// Fields that a static pod may not have, and that are no reason for a pod of the API server to wait.
-const EXEMPT: [(&str, &str); 5] = [
+const EXEMPT: [(&str, &str); 7] = [
     ("spec.ephemeralContainers[]", "the API server adds them to a pod that runs"),
     ("spec.schedulingGates[]", "the API server binds no pod that has a gate"),
     ("spec.serviceAccount", "a reference to an object of the API"),
     ("spec.serviceAccountName", "a reference to an object of the API"),
+    ("spec.volumes[].ephemeral", "its claim is an object of the API"),
+    ("spec.volumes[].persistentVolumeClaim", "a reference to an object of the API"),
     (
         "spec.volumes[].projected.sources[].serviceAccountToken",
         "a reference to an object of the API",

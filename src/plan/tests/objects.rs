@@ -1,12 +1,12 @@
 //! Pods that read ConfigMaps and Secrets.
 
-use super::world::{Want, World, container, desired};
+use super::world::{Want, World, container};
 use crate::{
     model::{
-        ApiObjects, DataObject, ObjectAnswer, ObjectKey, ObjectKind, ServiceAccountToken,
-        TokenAnswer, TokenKey,
+        ApiObjects, ClaimAnswer, DataObject, ObjectAnswer, ObjectKey, ObjectKind, PersistentSource,
+        PersistentVolume, ServiceAccountToken, TokenAnswer, TokenKey,
     },
-    podspec::token_keys,
+    podspec::{claim_keys, token_keys},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -157,11 +157,7 @@ fn api_world() -> World {
     let mut spec = reader();
     let sources = json!([{"configMap": {"name": "conf"}}, {"serviceAccountToken": {"path": "t"}}]);
     spec["volumes"] = json!([{"name": "v", "projected": {"sources": sources}}]);
-    let mut pod = desired("a", &spec);
-    let mut of_api = (*pod.pod).clone();
-    of_api.metadata.annotations = None;
-    pod.pod = Arc::new(of_api);
-    let mut world = World::new(pod);
+    let mut world = World::of_api(&spec);
     answer(&mut world, |api| api.services = None);
     world
 }
@@ -229,6 +225,44 @@ fn a_pod_of_the_api_server_waits_quietly_for_answers() {
     answer(&mut world, |api| api.services = Some(Arc::default()));
     world.run();
     assert_eq!(world.line(), "Running 1/1 0");
+}
+
+#[test]
+fn a_pod_waits_for_its_volume_claim() {
+    let mut web = container("web");
+    web["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}});
+    let mut world = World::of_api(&json!({"containers": [web], "volumes": [volume]}));
+    answer(&mut world, |api| api.services = Some(Arc::default()));
+    world.run();
+    let quiet = "waiting until PersistentVolumeClaims have been read from the API server";
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet));
+    assert!(!world.take_trace().contains("event"));
+
+    let claim_answer = |world: &mut World, claim| {
+        let Want::Run(pod) = &world.want else { panic!("no pod is wanted") };
+        let key = claim_keys(&pod.pod).remove(0);
+        answer(world, |api| api.claims.extend([(key, claim)]));
+        world.run();
+    };
+    claim_answer(&mut world, ClaimAnswer::Failed("PVC is not bound".into()));
+    let told = "event FailedMount MountVolume.SetUp failed for volume \"v\" : error processing PVC default/data: PVC is not bound";
+    let trace = world.take_trace();
+    assert_eq!(trace.matches(told).count(), 1, "{trace}");
+    assert!(world.truth.sandboxes.is_empty(), "nothing is tried");
+
+    let source = PersistentSource::Local { path: "/disk".into() };
+    let volume = PersistentVolume { name: "pv".into(), is_block: false, source };
+    claim_answer(&mut world, ClaimAnswer::Bound(Arc::new(volume)));
+    assert_eq!(world.line(), "Running 1/1 0");
+
+    // Without the volume's path no container can start again.
+    answer(&mut world, |api| api.claims.clear());
+    world.kill("web", 1);
+    world.run();
+    world.advance(10);
+    world.run();
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet));
 }
 
 #[test]

@@ -1,21 +1,22 @@
 //! Pods of the API server that use features which the agent lacks.
 
-use super::world::{World, container, desired, from_api};
+use super::world::{World, container};
 use serde_json::{Value, json};
 
-const MISSING: &str = "MountVolume.SetUp failed for volume \"data\" : persistentVolumeClaim volumes are not supported by this node";
+const MISSING: &str =
+    "MountVolume.SetUp failed for volume \"data\" : csi volumes are not supported by this node";
 
-/// A pod that mounts a persistent volume claim.
-fn claims() -> Value {
+/// A pod that mounts a CSI volume.
+fn csi() -> Value {
     let mut web = container("web");
     web["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}});
+    let volume = json!({"name": "data", "csi": {"driver": "d"}});
     json!({"restartPolicy": "Never", "containers": [web], "volumes": [volume]})
 }
 
 #[test]
 fn a_pod_with_an_unsupported_feature_stays_pending() {
-    let mut world = World::new(from_api(desired("a", &claims())));
+    let mut world = World::of_api(&csi());
     world.run();
     assert_eq!(world.line(), "ContainerCreating 0/1 0");
     assert_eq!(world.plan.blocked.as_deref(), Some(MISSING));
@@ -34,7 +35,7 @@ fn a_pod_with_an_unsupported_feature_stays_pending() {
 
 #[test]
 fn static_pods_are_not_checked_again() {
-    let mut world = World::of(&claims());
+    let mut world = World::of(&csi());
     world.run();
     assert!(!world.take_trace().contains("not supported by this node"));
 }

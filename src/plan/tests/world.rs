@@ -226,6 +226,13 @@ impl World {
         Self::new(desired("a", spec))
     }
 
+    /// A pod of the API server.
+    pub(super) fn of_api(spec: &serde_json::Value) -> Self {
+        let mut pod = desired("a", spec);
+        Arc::make_mut(&mut pod.pod).metadata.annotations = None;
+        Self::new(pod)
+    }
+
     pub(super) fn program(mut self, name: &str, programs: &[Program]) -> Self {
         self.programs.insert(name.to_owned(), programs.iter().copied().collect());
         self

@@ -7,7 +7,8 @@ use crate::{
     model::{EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
-        EnvContext, FilesError, VolumeFiles, pod_cgroup, pod_cgroup_name, pod_limits, volume_files,
+        EnvContext, FilesError, VolumeFiles, claimed_volumes, pod_cgroup, pod_cgroup_name,
+        pod_limits, volume_files,
     },
     volume::{Claim, Prepared},
 };
@@ -110,7 +111,8 @@ async fn set_up_volumes(
     let files = files(host, request, &pod);
     let nfs_failures = nfs::mount_all(host, request, &pod).await;
     let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
-    let prepared = Prepared { files, nfs_failures };
+    let claimed = claimed_volumes(&pod, &request.objects);
+    let prepared = Prepared { files, nfs_failures, claimed };
     let set_up = move || volumes.setup(&pod, &uid, memory_limit, prepared);
     let done = with_volumes(host, request, set_up)
         .await

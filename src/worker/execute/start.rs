@@ -16,8 +16,8 @@ use crate::{
     },
     plan::{Failure, Outcome, Restart, StartContainer, Step, Stop, grace_seconds},
     podspec::{
-        EnvContext, any_container_of, build_env, container_amounts, container_hash,
-        expand_sub_path, hostname, is_host_network, primary_ips,
+        EnvContext, any_container_of, build_env, claimed_volumes, container_amounts,
+        container_hash, expand_sub_path, hostname, is_host_network, primary_ips,
     },
     volume::{HostMount, MountInputs, RecursiveReadOnly},
 };
@@ -342,6 +342,7 @@ impl Start<'_> {
         let (pod, uid, container) =
             (Arc::clone(self.pod), self.request.uid.clone(), self.container.clone());
         let (key, images) = (self.request.key.clone(), images.clone());
+        let claimed = claimed_volumes(self.pod, &self.request.objects);
         with_volumes(self.host, self.request, move || {
             files.ensure_container_log_dir(&key, &uid, &container.name)?;
             let from_volumes = volumes.mounts_for(&MountInputs {
@@ -350,6 +351,7 @@ impl Start<'_> {
                 container: &container.name,
                 mounts: container.volume_mounts.as_deref().unwrap_or_default(),
                 expanded_sub_paths: &expanded,
+                claimed: &claimed,
             })?;
             let mut mounts = from_volumes
                 .into_iter()

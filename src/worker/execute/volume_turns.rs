@@ -1,8 +1,8 @@
-//! Looks at host paths and NFS volumes, which may be on a file system that does not answer, for
-//! example that of an NFS server that is down.
+//! Looks at host paths, PersistentVolumes and NFS volumes, which may be on a file system that does
+//! not answer, for example that of an NFS server that is down.
 
 use super::{Host, HostError, Request, TURN};
-use crate::{blocking::PODS, model::k8s};
+use crate::{blocking::PODS, model::k8s, podspec::is_claimed};
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -37,7 +37,7 @@ pub(super) async fn with_volumes<T: Send + 'static>(
     let has = |is: fn(&k8s::Volume) -> bool| volumes().flatten().any(is);
     let turns = if has(|volume| volume.nfs.is_some()) {
         &host.volume_turns.nfs
-    } else if has(|volume| volume.host_path.is_some()) {
+    } else if has(|volume| volume.host_path.is_some() || is_claimed(volume)) {
         &host.volume_turns.host_paths
     } else {
         return Ok(PODS.run(work).await?);

@@ -1,0 +1,157 @@
+//! Volumes of pods whose data outlive them: PersistentVolumes.
+
+use super::{
+    node::{Node, WAITS, plain},
+    support::agent::NODE_NAME,
+};
+use serde_json::{Value, json};
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
+
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+
+/// A directory of the host for a volume. Containers write to it as root.
+fn disk(node: &Node, name: &str) -> PathBuf {
+    let path = node.world.slot.dir().join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn create(node: &Node, collection: &str, object: &Value) {
+    node.admin().create(collection, object).unwrap().ok();
+}
+
+/// A volume of this class, with this source.
+fn volume(node: &Node, name: &str, class: &str, source: &Value) {
+    let mut volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name },
+        "spec": {
+            "capacity": { "storage": "1Gi" },
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class,
+        },
+    });
+    for (field, value) in source.as_object().unwrap() {
+        volume["spec"][field] = value.clone();
+    }
+    create(node, VOLUMES, &volume);
+}
+
+fn claim_spec(class: &str) -> Value {
+    json!({
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": class,
+        "resources": { "requests": { "storage": "1Gi" } },
+    })
+}
+
+fn claim(node: &Node, name: &str, class: &str) {
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name },
+        "spec": claim_spec(class),
+    });
+    create(node, CLAIMS, &claim);
+}
+
+/// A pod whose container mounts a volume with this source at `/data`.
+fn mounting(name: &str, script: &str, source: &Value) -> Value {
+    let mut pod = plain(name, script);
+    let mut volume = source.clone();
+    volume["name"] = json!("data");
+    pod["spec"]["volumes"] = json!([volume]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "data", "mountPath": "/data" }]);
+    pod
+}
+
+fn claimed(name: &str, script: &str, claim: &str) -> Value {
+    mounting(name, script, &json!({ "persistentVolumeClaim": { "claimName": claim } }))
+}
+
+/// `hostPath` of a directory that is there.
+fn host_path(disk: &PathBuf) -> Value {
+    json!({ "hostPath": { "path": disk, "type": "Directory" } })
+}
+
+#[test]
+fn a_claimed_host_path_outlives_its_pods() {
+    let Some(node) = Node::start() else { return };
+    let disk = disk(&node, "disk");
+    volume(&node, "pv", "manual", &host_path(&disk));
+    claim(&node, "data", "manual");
+    let mut writer = claimed("writer", &format!("echo kept > /data/file; {WAITS}"), "data");
+    writer["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = json!("part");
+    node.create(&writer);
+    node.wait_pod_ready("writer");
+    node.wait("the file is there", || disk.join("part/file").exists(), |there| *there);
+    node.delete("writer");
+    node.wait_pod_gone("writer");
+    assert_eq!(fs::read_to_string(disk.join("part/file")).unwrap(), "kept\n");
+
+    let mut reader = claimed("reader", WAITS, "data");
+    reader["spec"]["volumes"][0]["persistentVolumeClaim"]["readOnly"] = json!(true);
+    node.create(&reader);
+    node.wait_pod_ready("reader");
+    let touch = "cat /data/part/file; touch /data/new 2>/dev/null || echo read-only";
+    assert_eq!(node.exec("reader", &["sh", "-c", touch]), "kept\nread-only\n");
+    node.finish();
+}
+
+#[test]
+fn a_local_volume_is_bound_when_its_pod_comes() {
+    let Some(node) = Node::start() else { return };
+    let disk = disk(&node, "disk");
+    fs::write(disk.join("file"), "old").unwrap();
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": "local" },
+        "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    create(&node, CLASSES, &class);
+    let here = json!({
+        "key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME],
+    });
+    let affinity = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } });
+    let source = json!({ "local": { "path": disk }, "nodeAffinity": affinity });
+    volume(&node, "pv", "local", &source);
+    claim(&node, "data", "local");
+    let mut pod = claimed("web", WAITS, "data");
+    pod["spec"]["securityContext"] = json!({ "fsGroup": 4711 });
+    pod["spec"]["containers"][0]["securityContext"] = json!({ "runAsUser": 1000 });
+    node.create(&pod);
+    node.wait_pod_ready("web");
+    node.exec("web", &["sh", "-c", "echo new >> /data/file && touch /data/own"]);
+    assert_eq!(fs::read_to_string(disk.join("file")).unwrap(), "oldnew\n");
+    for name in ["", "file", "own"] {
+        assert_eq!(fs::metadata(disk.join(name)).unwrap().gid(), 4711, "{name:?}");
+    }
+    node.finish();
+}
+
+#[test]
+fn an_ephemeral_volume_has_a_claim_of_its_own() {
+    let Some(node) = Node::start() else { return };
+    let disk = disk(&node, "disk");
+    volume(&node, "pv", "manual", &host_path(&disk));
+    let template = json!({ "spec": claim_spec("manual") });
+    let source = json!({ "ephemeral": { "volumeClaimTemplate": template } });
+    node.create(&mounting("web", &format!("echo here > /data/file; {WAITS}"), &source));
+    node.wait_pod_ready("web");
+    node.wait("the file is there", || disk.join("file").exists(), |there| *there);
+    assert_eq!(node.admin().get(&format!("{CLAIMS}/web-data"))["status"]["phase"], "Bound");
+    node.finish();
+}
+
+#[test]
+fn a_volume_of_an_unsupported_kind_keeps_its_pod_pending() {
+    let Some(node) = Node::start() else { return };
+    let source = json!({ "csi": { "driver": "csi.example.com", "volumeHandle": "v1" } });
+    volume(&node, "pv", "manual", &source);
+    claim(&node, "data", "manual");
+    node.create(&claimed("web", WAITS, "data"));
+    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    let unsupported = r#"MountVolume.SetUp failed for volume "data" : PersistentVolumes of kind csi are not supported by this node"#;
+    node.wait("the pod says why", told, |events| events.contains(unsupported));
+    assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
+    node.finish();
+}
