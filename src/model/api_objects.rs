@@ -1,5 +1,5 @@
 //! The answers of the API server that its pods on this node need: ConfigMaps, Secrets, service
-//! account tokens, PersistentVolumeClaims and Services.
+//! account tokens, PersistentVolumeClaims, RuntimeClasses and Services.
 //!
 //! There is one answer for each object. An object without an answer is not known yet: the API
 //! server may be away, or the agent may not have asked for the object of a new pod.
@@ -19,7 +19,13 @@ pub struct ApiObjects {
     pub claims: BTreeMap<ClaimKey, ClaimAnswer>,
     /// The Services for the environment of containers; `None` until they were read.
     pub services: Option<Arc<ClusterServices>>,
+    /// The handler of each RuntimeClass; `None` until they were read. They are read only while a pod
+    /// names one.
+    pub runtime_classes: Option<Arc<RuntimeClasses>>,
 }
+
+/// The handler of the container runtime for each RuntimeClass.
+pub type RuntimeClasses = BTreeMap<String, String>;
 
 /// The answer of the API server for a ConfigMap or a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ mod view;
 
 pub use amounts::{ContainerAmounts, CpuMemory, ResizeWait};
 pub use api_objects::{
-    ApiObjects, ClusterService, ClusterServicePort, ClusterServices, ObjectAnswer,
+    ApiObjects, ClusterService, ClusterServicePort, ClusterServices, ObjectAnswer, RuntimeClasses,
     ServiceAccountToken, TokenAnswer, TokenKey,
 };
 pub use asked::{Ask, AskAnswer, Asked};

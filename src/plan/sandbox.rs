@@ -5,7 +5,9 @@ use super::{
     memory::Stage, name::Cx, objects::volumes_ready,
 };
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
-use crate::podspec::{Unsupported, is_host_network, is_static, unsupported};
+use crate::podspec::{
+    Unsupported, is_host_network, is_runtime_class_known, is_static, unsupported,
+};
 
 /// The ready sandbox in which the pod's containers run, or the newest one when none runs yet.
 pub(crate) fn current<'a>(cx: &Cx<'a>) -> Option<&'a ObservedSandbox> {
@@ -50,7 +52,7 @@ pub(crate) fn plan_sandbox(cx: &Cx<'_>, plan: &mut PodPlan) {
         plan.notice(message, event);
         return;
     }
-    if !is_supported(cx, plan) || !volumes_ready(cx, plan) {
+    if !is_supported(cx, plan) || !is_handler_known(cx, plan) || !volumes_ready(cx, plan) {
         return;
     }
     if [Stage::Sandbox, Stage::Prepare].into_iter().any(|stage| cx.held_back(stage, plan)) {
@@ -88,6 +90,16 @@ fn is_supported(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let event = cx.event(None, EventKind::Warning, reason, message.clone());
     plan.notice(message, event);
     false
+}
+
+/// True when the agent knows whether the pod's runtime class exists. A sandbox of a class that does
+/// not exist fails, and is tried again.
+fn is_handler_known(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
+    let known = is_runtime_class_known(cx.pod, cx.input.objects);
+    if !known {
+        plan.block("waiting until RuntimeClasses have been read from the API server");
+    }
+    known
 }
 
 /// Stops the containers of the pod and the sandbox that is to be replaced. Returns false when the

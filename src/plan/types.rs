@@ -2,8 +2,8 @@
 
 use super::{Action, PodMemory, PodOrders};
 use crate::model::{
-    ContainerId, Event, Hold, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeView,
-    TerminalPhase, k8s,
+    ContainerId, Event, Hold, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeClasses,
+    RuntimeView, TerminalPhase, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -86,8 +86,8 @@ pub struct PlanSettings {
     pub crash_loop_cap: Duration,
     /// A new revision of a pod takes over when its images and objects are there (`prepareUpdates`).
     pub prepare_updates: bool,
-    /// The handler of the container runtime for each runtime class.
-    pub runtime_classes: BTreeMap<String, String>,
+    /// The handlers of the runtime classes of static pods.
+    pub runtime_classes: RuntimeClasses,
 }
 
 /// What to do now for one pod name, and what to report about it.

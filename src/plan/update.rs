@@ -305,8 +305,8 @@ fn missing_objects(pod: &k8s::Pod, objects: &NodeObjects) -> Option<String> {
 /// Checks that the runtime can do what the pod asks of it; the error is one sentence.
 fn check_runtime(pod: &k8s::Pod, input: &UpdateInput<'_>) -> Result<(), String> {
     let runtime = input.runtime;
-    let handler =
-        runtime_handler(pod, &input.settings.runtime_classes).map_err(|error| error.to_string())?;
+    let handler = runtime_handler(pod, &input.settings.runtime_classes, input.objects)
+        .map_err(|error| error.to_string())?;
     check_user_namespace(pod, runtime, handler).map_err(|error| error.to_string())?;
     let mut volumes = containers(pod).flat_map(|container| image_volumes(pod, container));
     volumes

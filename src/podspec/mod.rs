@@ -75,7 +75,10 @@ pub use resources::{
     Amounts, QosClass, container_amounts, container_limits, container_requests, effective_requests,
     has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
-pub use runtime_class::{NoRuntimeClass, NoUserNamespace, check_user_namespace, runtime_handler};
+pub use runtime_class::{
+    NoRuntimeClass, NoUserNamespace, check_user_namespace, is_runtime_class_known, runtime_class,
+    runtime_handler,
+};
 pub use services::is_linked;
 pub use swap::swap_limit;
 pub use sysctl::{

@@ -220,9 +220,11 @@ impl Reporter {
                         &StatusContext {
                             runtime_name: input.runtime.name.clone(),
                             host_ips: self.host.node_ips.borrow().to_vec(),
-                            recursive_read_only: self
-                                .host
-                                .has_recursive_read_only(pod, &input.runtime),
+                            recursive_read_only: self.host.has_recursive_read_only(
+                                pod,
+                                &input.objects,
+                                &input.runtime,
+                            ),
                         },
                         clock::now(),
                     )

@@ -22,6 +22,7 @@ mod failures;
 mod lifecycle;
 mod node;
 mod objects;
+mod runtime;
 mod scale;
 mod two_nodes;
 mod volumes;

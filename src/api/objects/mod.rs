@@ -1,10 +1,11 @@
 //! Reads what the pods of the API server need from there: ConfigMaps, Secrets, service account
-//! tokens, PersistentVolumeClaims and Services.
+//! tokens, PersistentVolumeClaims, RuntimeClasses and Services.
 //!
 //! ```text
 //!  pods ─┬─► object references ─► one watch for each object ──┐
 //!        ├─► token sources ─────► TokenRequest, renewals ─────┤
 //!        ├─► volume claims ─────► read until they are bound ──┼─► NodeObjects (watch) ─► workers
+//!        ├─► runtime classes ───► one watch of all of them ───┤
 //!        └─► any pod at all ────► one watch of Services ──────┘
 //! ```
 //!
@@ -28,7 +29,7 @@ use crate::{
         ApiObjects, ClaimKey, ClusterServices, DesiredPod, NodeObjects, ObjectKey,
         PersistentVolume, ServiceAccountToken, SourceKind, TokenKey,
     },
-    podspec::{claim_keys, object_refs, token_keys},
+    podspec::{claim_keys, object_refs, runtime_class, token_keys},
     publish::PublishIfChanged as _,
 };
 use claims::Claims;
@@ -144,15 +145,18 @@ impl ObjectsTask {
         let of_api = of_api.filter(|pod| !has_ended(&pod.key));
         let (mut objects, mut tokens) = (BTreeSet::<ObjectKey>::new(), BTreeMap::new());
         let mut claims = BTreeMap::new();
+        let mut names_class = false;
         self.namespaces.clear();
         for pod in of_api {
             objects.extend(object_refs(&pod.pod).into_iter().map(|reference| reference.key));
             tokens.extend(token_keys(&pod.pod).into_iter().map(|key| (key, bound(pod))));
             claims.extend(claim_keys(&pod.pod).into_iter().map(|key| (key, ())));
+            names_class |= runtime_class(&pod.pod).is_some();
             self.namespaces.insert(pod.key.namespace.clone());
         }
         self.watches.follow(&objects);
         self.watches.follow_services(!self.namespaces.is_empty());
+        self.watches.follow_runtime_classes(names_class);
         let now = clock::now().boot;
         self.tokens.want(tokens, now);
         self.claims.want(claims, now);
@@ -206,8 +210,9 @@ impl ObjectsTask {
         let tokens = self.tokens.answers(now, tokens::answer);
         let claims = self.claims.answers(now, claims::answer);
         let due_at = self.tokens.wake_at().into_iter().chain(self.claims.wake_at()).min();
-        let api = Arc::new(ApiObjects { objects, tokens, claims, services });
-        let all = NodeObjects { api, ..Self::nothing() };
+        let runtime_classes = self.watches.runtime_classes();
+        let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
+        let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
         // Without a way to the API server, or with all requests under way, nothing can begin.
         let can_begin = self.link.borrow().is_some() && self.requests.len() < PARALLEL;

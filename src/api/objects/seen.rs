@@ -1,4 +1,4 @@
-//! The parts of ConfigMaps, Secrets and Services that the agent keeps. The API server has validated
+//! The parts of ConfigMaps, Secrets, Services and RuntimeClasses that the agent keeps. The API server has validated
 //! them, so a value that can't be decoded is left out instead of being reported.
 
 use super::super::{Watched, secret::decode_base64};
@@ -45,6 +45,37 @@ impl Watched for SeenService {
         let ports =
             self.0.ports.iter().map(|port| size_of::<ClusterServicePort>() + port.name.len());
         size_of::<ClusterService>() + 2 * self.key().len() + ports.sum::<usize>()
+    }
+}
+
+/// A RuntimeClass.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "SentRuntimeClass")]
+pub(super) struct SeenRuntimeClass {
+    pub(super) name: String,
+    pub(super) handler: String,
+}
+
+impl Watched for SeenRuntimeClass {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.handler.len()
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SentRuntimeClass {
+    metadata: SentMetadata,
+    handler: String,
+}
+
+impl From<SentRuntimeClass> for SeenRuntimeClass {
+    fn from(sent: SentRuntimeClass) -> Self {
+        Self { name: sent.metadata.name, handler: sent.handler }
     }
 }
 

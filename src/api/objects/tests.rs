@@ -50,7 +50,7 @@ fn json_response(code: u16, answer: &Value) -> Response<Body> {
 fn watched_key(path: &str, query: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let ["", "api", "v1", "namespaces", namespace, kind] = parts[..] else {
-        return "services".to_owned();
+        return parts.last().unwrap().to_string();
     };
     let (_, name) = query.split_once("metadata.name%3D").unwrap();
     let name = name.split('&').next().unwrap();
@@ -413,15 +413,32 @@ async fn a_token_is_fetched_renewed_and_dropped() {
 }
 
 #[tokio::test]
+async fn runtime_classes_are_read_while_a_pod_names_one() {
+    let mut bench = Bench::new();
+    bench.server(|server| {
+        let class = json!({"metadata": {"name": "sandboxed"}, "handler": "runsc"});
+        server.objects.insert("runtimeclasses/sandboxed".to_owned(), class);
+    });
+    bench.run(&[pod("a", &json!([]))]);
+    bench.until("Services are read", |objects| objects.api.services.is_some()).await;
+    assert_eq!(bench.server(|server| server.watched.clone()), ["services"]);
+    let mut named = (*pod("b", &json!([]))).clone();
+    let spec = Arc::make_mut(&mut named.pod).spec.as_mut().unwrap();
+    spec.runtime_class_name = Some("sandboxed".to_owned());
+    bench.run(&[Arc::new(named)]);
+    let handler =
+        |objects: &NodeObjects| objects.api.runtime_classes.as_ref()?.get("sandboxed").cloned();
+    bench.until("the class is read", |objects| handler(objects).as_deref() == Some("runsc")).await;
+    bench.run(&[]);
+    bench.closes("runtimeclasses").await;
+    bench.until("it is dropped", |objects| objects.api.runtime_classes.is_none()).await;
+}
+
+#[tokio::test]
 async fn a_claim_is_read_until_it_is_bound() {
     let mut bench = Bench::new();
-    let mut claimed = (*pod("a", &json!([]))).clone();
-    Arc::make_mut(&mut claimed.pod).spec.as_mut().unwrap().volumes =
-        serde_json::from_value(json!([
-            {"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
-        ]))
-        .unwrap();
-    bench.run(&[Arc::new(claimed)]);
+    let claimed = claiming_pod();
+    bench.run(&[Arc::clone(&claimed)]);
     let failed = |objects: &NodeObjects, expected: &str| {
         let answer = ClaimAnswer::Failed(expected.into());
         objects.api.claims.values().eq([&answer])
@@ -461,6 +478,15 @@ async fn a_claim_is_read_until_it_is_bound() {
     assert!(is_bound(&bench.objects.borrow()));
     bench.run(&[]);
     bench.until("it is dropped", |objects| objects.api.claims.is_empty()).await;
+}
+
+/// A pod of namespace `ns` that mounts claim `data`.
+fn claiming_pod() -> Arc<DesiredPod> {
+    let mut desired = (*pod("a", &json!([]))).clone();
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let spec = Arc::make_mut(&mut desired.pod).spec.as_mut().unwrap();
+    spec.volumes = serde_json::from_value(volumes).unwrap();
+    Arc::new(desired)
 }
 
 #[tokio::test]

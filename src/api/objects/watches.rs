@@ -1,4 +1,4 @@
-//! The watches of objects that pods refer to, and the one of Services.
+//! The watches of objects that pods refer to, and those of Services and RuntimeClasses.
 //!
 //! ```text
 //!  first pod refers to it ─► Open ─┬─► read, immutable ─► Read
@@ -8,10 +8,10 @@
 use super::{
     super::{Link, Reflector, WatchCache, Watched},
     AUTHORIZER_LAG, is_object_name,
-    seen::{SeenObject, SeenService},
+    seen::{SeenObject, SeenRuntimeClass, SeenService},
 };
 use crate::{
-    model::{ClusterServices, DataObject, ObjectAnswer, ObjectKey, ObjectKind},
+    model::{ClusterServices, DataObject, ObjectAnswer, ObjectKey, ObjectKind, RuntimeClasses},
     podspec::is_linked,
 };
 use std::{
@@ -25,6 +25,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+const RUNTIME_CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 const SERVICES: &str = "/api/v1/services";
 /// Excludes headless Services, as the kubelet does.
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
@@ -36,6 +37,7 @@ pub(super) struct Watches {
     link: watch::Receiver<Link>,
     objects: BTreeMap<ObjectKey, ObjectWatch>,
     services: Option<(Cache<SeenService>, DropGuard)>,
+    runtime_classes: Option<(Cache<SeenRuntimeClass>, DropGuard)>,
     tasks: JoinSet<()>,
     /// Notified when a watch has published something.
     changed: Arc<Notify>,
@@ -68,8 +70,14 @@ impl std::fmt::Debug for Watches {
 
 impl Watches {
     pub(super) fn new(link: watch::Receiver<Link>) -> Self {
-        let (objects, services, tasks) = (BTreeMap::new(), None, JoinSet::new());
-        Self { link, objects, services, tasks, changed: Arc::default() }
+        Self {
+            link,
+            objects: BTreeMap::new(),
+            services: None,
+            runtime_classes: None,
+            tasks: JoinSet::new(),
+            changed: Arc::default(),
+        }
     }
 
     /// Follows these objects and no others.
@@ -118,6 +126,18 @@ impl Watches {
                 Reflector::new(SERVICES, WITH_ADDRESS.to_owned(), self.link.clone());
             let stop = self.spawn(reflector, cache.clone());
             self.services = Some((cache, stop));
+        }
+    }
+
+    /// Opens or closes the watch of RuntimeClasses.
+    pub(super) fn follow_runtime_classes(&mut self, wanted: bool) {
+        if !wanted {
+            self.runtime_classes = None;
+        } else if self.runtime_classes.is_none() {
+            let (reflector, cache) =
+                Reflector::new(RUNTIME_CLASSES, String::new(), self.link.clone());
+            let stop = self.spawn(reflector, cache.clone());
+            self.runtime_classes = Some((cache, stop));
         }
     }
 
@@ -185,6 +205,14 @@ impl Watches {
         };
         let wanted = cache.objects.values().filter(|seen| is_wanted(seen));
         cache.whole.then(|| Arc::new(wanted.map(|seen| Arc::clone(&seen.0)).collect()))
+    }
+
+    /// The handlers of all RuntimeClasses; `None` until they were read.
+    pub(super) fn runtime_classes(&self) -> Option<Arc<RuntimeClasses>> {
+        let (cache, _) = self.runtime_classes.as_ref()?;
+        let cache = Arc::clone(&cache.borrow());
+        let all = cache.objects.values().map(|seen| (seen.name.clone(), seen.handler.clone()));
+        cache.whole.then(|| Arc::new(all.collect()))
     }
 }
 

@@ -266,6 +266,21 @@ fn a_pod_waits_for_its_volume_claim() {
 }
 
 #[test]
+fn a_pod_waits_for_its_runtime_class() {
+    let spec = json!({"runtimeClassName": "sandboxed", "containers": [container("web")]});
+    let mut world = World::of_api(&spec);
+    answer(&mut world, |api| api.services = Some(Arc::default()));
+    world.run();
+    let quiet = "waiting until RuntimeClasses have been read from the API server";
+    assert_eq!(world.plan.blocked.as_deref(), Some(quiet));
+    assert!(!world.take_trace().contains("event"));
+    // Whether the class exists is found when the sandbox is made.
+    answer(&mut world, |api| api.runtime_classes = Some(Arc::default()));
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 0");
+}
+
+#[test]
 fn a_running_pod_goes_on_while_nothing_is_known() {
     let mut world = api_world();
     let token = TokenAnswer::Issued(ServiceAccountToken::new("one"));

@@ -10,7 +10,10 @@ use crate::{
     clock,
     cri::{DnsInputs, SandboxInputs, from_cri, to_cri, v1},
     hostfiles::{DnsWarning, NodeDns, PodDns, ResolvConf, pod_dns},
-    model::{EventKind, NetworkMode, ObservedSandbox, RuntimeView, SandboxId, SandboxState, k8s},
+    model::{
+        EventKind, NetworkMode, NodeObjects, ObservedSandbox, RuntimeView, SandboxId, SandboxState,
+        k8s,
+    },
     plan::{CreateSandbox, Outcome, Step, Taken},
     podspec::{NoRuntimeClass, check_user_namespace, hostname, pod_cgroup_name, runtime_handler},
 };
@@ -27,7 +30,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
     let Some(pod) = request.pod.as_deref() else {
         return failed("the pod's specification is not known".to_owned(), None);
     };
-    let handler = match host.handler(pod) {
+    let handler = match host.handler(pod, &request.objects) {
         Ok(handler) => handler,
         Err(error) => return failed(error.to_string(), None),
     };
@@ -79,18 +82,23 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
 }
 
 impl Host {
-    /// The class of a pod that runs may be gone from the configuration.
-    fn handler(&self, pod: &k8s::Pod) -> Result<&str, NoRuntimeClass> {
-        runtime_handler(pod, &self.settings.plan.runtime_classes)
+    /// The class of a pod that runs may be gone from the configuration or the cluster.
+    fn handler<'a>(
+        &'a self,
+        pod: &k8s::Pod,
+        objects: &'a NodeObjects,
+    ) -> Result<&'a str, NoRuntimeClass> {
+        runtime_handler(pod, &self.settings.plan.runtime_classes, objects)
     }
 
     /// Whether the runtime can make mounts of this pod read-only with everything below them.
     pub(in crate::worker) fn has_recursive_read_only(
         &self,
         pod: &k8s::Pod,
+        objects: &NodeObjects,
         runtime: &RuntimeView,
     ) -> bool {
-        self.handler(pod).is_ok_and(|handler| runtime.has_recursive_read_only(handler))
+        self.handler(pod, objects).is_ok_and(|handler| runtime.has_recursive_read_only(handler))
     }
 }
 

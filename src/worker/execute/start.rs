@@ -336,13 +336,17 @@ impl Start<'_> {
         let hosts = self.wants_etc_hosts(pod_ips);
         let name = hostname(self.pod, &self.host.settings.cluster_domain)?;
         let pod_ips = pod_ips.to_vec();
-        let recursive =
-            self.host.has_recursive_read_only(self.pod, &self.host.pleg.health().borrow().runtime);
+        let objects = &self.request.objects;
+        let recursive = self.host.has_recursive_read_only(
+            self.pod,
+            objects,
+            &self.host.pleg.health().borrow().runtime,
+        );
         let (volumes, files) = (self.host.volumes.clone(), self.host.files.clone());
         let (pod, uid, container) =
             (Arc::clone(self.pod), self.request.uid.clone(), self.container.clone());
         let (key, images) = (self.request.key.clone(), images.clone());
-        let claimed = claimed_volumes(self.pod, &self.request.objects);
+        let claimed = claimed_volumes(self.pod, objects);
         with_volumes(self.host, self.request, move || {
             files.ensure_container_log_dir(&key, &uid, &container.name)?;
             let from_volumes = volumes.mounts_for(&MountInputs {
