@@ -6,7 +6,7 @@ use super::{
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
     places::find_places,
-    remembered::save_services,
+    remembered::save_answers,
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
         reserved, serve_settings, start_turns,
@@ -123,8 +123,8 @@ pub(super) fn spawn_all(
     let mut objects = sources.objects.clone();
     if let Some(of_api) = &api_pods {
         objects.push(of_api.objects.subscribe());
-        let saving = save_services(of_api.objects.subscribe(), store.clone(), shutdown.clone());
-        spawn(tasks, "saved Services", saving);
+        let saving = save_answers(of_api.objects.subscribe(), store.clone(), shutdown.clone());
+        spawn(tasks, "saved answers of the API server", saving);
     }
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =

@@ -1,7 +1,7 @@
 //! The agent's part in a cluster: makes the tasks that talk to an API server. Without a kubeconfig
 //! there are none.
 
-use super::remembered::remembered_services;
+use super::remembered::remembered_answers;
 use crate::{
     admission::{Allocatable, Capacity},
     api::{
@@ -17,8 +17,8 @@ use crate::{
     machine_report::{NodeReportSettings, NodeReportTask},
     mirror::{SeenPod, recorded_pods},
     model::{
-        Bucket, ClusterServices, ClusterView, Known, NodeConditions, NodeObjects, NodeScheduling,
-        NodeView, PodViews, SourceKind, k8s,
+        Bucket, ClusterView, Known, NodeConditions, NodeObjects, NodeScheduling, NodeView,
+        PodViews, SavedAnswers, SourceKind, k8s,
     },
     node::{NodeRef, Registration, ReportPeriods, static_only_taint},
     store::{Loaded, PodRecord},
@@ -48,7 +48,7 @@ pub(super) struct ApiPods {
     pub pods: watch::Sender<Arc<SourceSnapshot>>,
     pub objects: watch::Sender<Arc<NodeObjects>>,
     /// As an earlier run of the agent has read them.
-    services: Option<ClusterServices>,
+    answers: SavedAnswers,
 }
 
 impl ApiPods {
@@ -62,7 +62,7 @@ impl ApiPods {
         Self {
             pods: watch::Sender::new(Arc::new(recorded_pods(recorded.collect()))),
             objects: watch::Sender::new(Arc::new(ObjectsTask::nothing())),
-            services: remembered_services(loaded),
+            answers: remembered_answers(loaded),
         }
     }
 
@@ -73,7 +73,7 @@ impl ApiPods {
         stop: &CancellationToken,
     ) -> [Part; 2] {
         let objects =
-            ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects, self.services);
+            ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects, self.answers);
         let source = PodSourceTask { seen, published: self.pods };
         [
             ("pods of the API server", Box::pin(source.run(stop.clone()))),

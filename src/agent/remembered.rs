@@ -1,9 +1,9 @@
 //! What a source remembers, from and to the state files.
 
 use crate::{
-    model::{ClusterServices, NodeObjects, PodKey, SourceKind},
+    model::{NodeObjects, PodKey, SavedAnswers, SourceKind},
     source::{SavedState, SourceHandle, core::Saved},
-    store::{Loaded, LoadedSource, PodRecord, Store},
+    store::{Loaded, LoadedSource, PodRecord, Store, parse_saved},
 };
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
@@ -62,22 +62,21 @@ pub(super) async fn save(
     }
 }
 
-/// The Services that an earlier run of the agent has read; they are taken out of what was loaded.
-pub(super) fn remembered_services(loaded: &mut Loaded) -> Option<ClusterServices> {
-    serde_json::from_value(loaded.services.take()?)
-        .inspect_err(|err| tracing::warn!(%err, "the saved Services can't be used"))
-        .ok()
+/// The answers of the API server that an earlier run of the agent has got; they are taken out of
+/// what was loaded.
+pub(super) fn remembered_answers(loaded: &mut Loaded) -> SavedAnswers {
+    parse_saved(loaded.answers.take(), "the saved answers of the API server")
 }
 
-/// Saves the Services of the API server whenever they change, and when their file may be lost: a
-/// container that starts while the API server is away has them in its environment.
-pub(super) async fn save_services(
+/// Saves answers of the API server whenever they change, and when their file may be lost: a
+/// container starts with them while the API server is away.
+pub(super) async fn save_answers(
     mut objects: watch::Receiver<Arc<NodeObjects>>,
     store: Store,
     shutdown: CancellationToken,
 ) {
     let mut losses = store.losses();
-    let mut saved: Option<Arc<ClusterServices>> = None;
+    let mut saved: Option<SavedAnswers> = None;
     loop {
         // Cancel-safe: every arm only waits.
         tokio::select! {
@@ -88,14 +87,14 @@ pub(super) async fn save_services(
             },
             Ok(()) = losses.changed() => saved = None,
         }
-        let current = objects.borrow_and_update().api.services.clone();
-        let Some(services) = current.filter(|current| saved.as_ref() != Some(current)) else {
+        let current = objects.borrow_and_update().api.to_save();
+        let Some(answers) = current.filter(|current| saved.as_ref() != Some(current)) else {
             continue;
         };
-        if let Err(err) = store.put_services(&*services).await {
-            tracing::debug!(%err, "the Services are not on disk yet");
+        if let Err(err) = store.put_answers(&answers).await {
+            tracing::debug!(%err, "the answers of the API server are not on disk yet");
         }
-        saved = Some(services);
+        saved = Some(answers);
     }
 }
 

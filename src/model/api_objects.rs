@@ -4,7 +4,7 @@
 //! There is one answer for each object. An object without an answer is not known yet: the API
 //! server may be away, or the agent may not have asked for the object of a new pod.
 
-use super::{ClaimAnswer, ClaimKey, DataObject, ObjectKey, PodUid};
+use super::{ClaimAnswer, ClaimKey, DataObject, ObjectKey, PersistentVolume, PodUid};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -22,6 +22,35 @@ pub struct ApiObjects {
     /// The handler of each RuntimeClass; `None` until they were read. They are read only while a pod
     /// names one.
     pub runtime_classes: Option<Arc<RuntimeClasses>>,
+}
+
+/// The answers that the agent saves, so that containers of its pods start again while the API server
+/// is away. Data of objects and tokens are never saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SavedAnswers {
+    /// [`ApiObjects::services`]
+    pub services: Option<Arc<ClusterServices>>,
+    /// The claims that are bound.
+    pub claims: Vec<(ClaimKey, Arc<PersistentVolume>)>,
+    /// [`ApiObjects::runtime_classes`]
+    pub runtime_classes: Option<Arc<RuntimeClasses>>,
+}
+
+impl ApiObjects {
+    /// The answers to save; `None` while too little is known.
+    #[must_use]
+    pub fn to_save(&self) -> Option<SavedAnswers> {
+        let bound = |(key, answer): (&ClaimKey, &ClaimAnswer)| match answer {
+            ClaimAnswer::Bound(volume) => Some((key.clone(), Arc::clone(volume))),
+            ClaimAnswer::Failed(_) => None,
+        };
+        self.services.is_some().then(|| SavedAnswers {
+            services: self.services.clone(),
+            claims: self.claims.iter().filter_map(bound).collect(),
+            runtime_classes: self.runtime_classes.clone(),
+        })
+    }
 }
 
 /// The handler of the container runtime for each RuntimeClass.

@@ -42,7 +42,7 @@ mod view;
 pub use amounts::{ContainerAmounts, CpuMemory, ResizeWait};
 pub use api_objects::{
     ApiObjects, ClusterService, ClusterServicePort, ClusterServices, ObjectAnswer, RuntimeClasses,
-    ServiceAccountToken, TokenAnswer, TokenKey,
+    SavedAnswers, ServiceAccountToken, TokenAnswer, TokenKey,
 };
 pub use asked::{Ask, AskAnswer, Asked};
 pub use bucket::Bucket;

@@ -22,8 +22,8 @@ pub struct Loaded {
     pub sources: BTreeMap<SourceKind, LoadedSource>,
     /// What [`super::Store::put_evictions`] saved last.
     pub evictions: Option<serde_json::Value>,
-    /// What [`super::Store::put_services`] saved last.
-    pub services: Option<serde_json::Value>,
+    /// What [`super::Store::put_answers`] saved last.
+    pub answers: Option<serde_json::Value>,
     /// What [`super::Store::put_conditions`] saved last, since the last reboot.
     pub conditions: Option<serde_json::Value>,
     /// What [`super::Store::put_memory`] saved last, since the last reboot: as text, which is a
@@ -48,8 +48,8 @@ pub fn parse_saved<T: DeserializeOwned + Default>(
 /// Name of both files with the pods that were evicted.
 pub(super) const EVICTIONS: &str = "evictions.json";
 
-/// Name of the file with the Services that pods of the API server have in their environment.
-pub(super) const SERVICES: &str = "services.json";
+/// Name of the file with the answers of the API server with which containers of its pods start.
+pub(super) const ANSWERS: &str = "answers.json";
 
 /// Name of the file with the node's conditions.
 pub(super) const CONDITIONS: &str = "conditions.json";
@@ -155,10 +155,10 @@ pub(super) fn all(
         files::Read::Foreign(sentence) => foreign.push(sentence),
         files::Read::Content(conditions) => loaded.conditions = Some(conditions),
     }
-    match files::read(&state_dir.join(SERVICES), Belief::All) {
+    match files::read(&state_dir.join(ANSWERS), Belief::All) {
         files::Read::Missing => {}
         files::Read::Damaged(sentence) | files::Read::Foreign(sentence) => found.push(sentence),
-        files::Read::Content(services) => loaded.services = Some(services),
+        files::Read::Content(answers) => loaded.answers = Some(answers),
     }
     match files::read(&state_dir.join(IMAGES_FILE), Belief::All) {
         files::Read::Missing => {}

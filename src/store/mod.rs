@@ -11,7 +11,7 @@
 //! <root>/nodelet/evictions.json     pods that were evicted and are not back
 //! <run>/evictions.json              the same, written first: the disk may be the reason
 //! <root>/nodelet/images.json        which images the agent has pulled, and when each was last used
-//! <root>/nodelet/services.json      the Services in the environment of pods of the API server
+//! <root>/nodelet/answers.json       Services, volumes and runtime classes of pods of the API server
 //! <run>/pods/NS_NAME.json           back-offs and the like: gone after a reboot
 //! <run>/conditions.json             the node's conditions, with the times of their transitions
 //! <run>/lock                        process id and root directory of the agent that uses the run directory
@@ -267,13 +267,13 @@ impl Store {
         self.write(path, Some(files::encode(None, images)), Durability::Synced).await
     }
 
-    /// Saves the Services that pods of the API server have in their environment.
+    /// Saves the answers of the API server with which containers of its pods start.
     ///
     /// # Errors
     /// It is not on disk (yet).
-    pub async fn put_services<T: Serialize + Sync>(&self, services: &T) -> Result<(), NotSaved> {
-        let path = self.inner.state_dir.join(load::SERVICES);
-        self.write(path, Some(files::encode(None, services)), Durability::Synced).await
+    pub async fn put_answers<T: Serialize + Sync>(&self, answers: &T) -> Result<(), NotSaved> {
+        let path = self.inner.state_dir.join(load::ANSWERS);
+        self.write(path, Some(files::encode(None, answers)), Durability::Synced).await
     }
 
     /// Saves what a reboot may take away; `None` removes it.

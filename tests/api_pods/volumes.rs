@@ -155,3 +155,26 @@ fn a_volume_of_an_unsupported_kind_keeps_its_pod_pending() {
     assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
     node.finish();
 }
+
+#[test]
+fn a_claimed_volume_is_mounted_again_while_the_api_server_is_away() {
+    let Some(node) = Node::start() else { return };
+    let disk = disk(&node, "disk");
+    volume(&node, "pv", "manual", &host_path(&disk));
+    claim(&node, "data", "manual");
+    let script = "echo start >> /data/starts; until rm /data/stop 2>/dev/null; do sleep 0.2; done";
+    node.create(&claimed("web", script, "data"));
+    node.wait_pod_ready("web");
+    let starts = || fs::read_to_string(disk.join("starts")).unwrap_or_default().lines().count();
+    node.wait("it has written", starts, |starts| *starts == 1);
+    node.link.tcp.refuse(true);
+    node.link.tcp.cut();
+    node.world.agent.kill();
+    node.world.agent.start();
+    node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+    fs::write(disk.join("stop"), "").unwrap();
+    node.wait("it has written again", starts, |starts| *starts == 2);
+    node.link.heal();
+    node.wait_pod_ready("web");
+    node.finish();
+}

@@ -26,8 +26,8 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClaimKey, ClusterServices, DesiredPod, NodeObjects, ObjectKey,
-        PersistentVolume, ServiceAccountToken, SourceKind, TokenKey,
+        ApiObjects, ClaimKey, DesiredPod, NodeObjects, ObjectKey, PersistentVolume, SavedAnswers,
+        ServiceAccountToken, SourceKind, TokenKey,
     },
     podspec::{claim_keys, object_refs, runtime_class, token_keys},
     publish::PublishIfChanged as _,
@@ -61,8 +61,9 @@ pub struct ObjectsTask {
     watches: Watches,
     tokens: Tokens,
     claims: Claims,
-    /// The Services that an earlier run of the agent has read, until they are read again.
-    remembered: Option<Arc<ClusterServices>>,
+    /// The answers that an earlier run of the agent has got, until there are newer ones. The claims
+    /// are taken over with the first pods.
+    remembered: SavedAnswers,
     /// The namespaces of the pods. Only their Services are published.
     namespaces: BTreeSet<Box<str>>,
     requests: JoinSet<Requested>,
@@ -89,17 +90,17 @@ impl ObjectsTask {
     }
 
     /// The task. It sends no request before [`ObjectsTask::run`]. It ignores pods that do not come
-    /// from the API server. `remembered` are the Services that an earlier run of the agent has
-    /// read: containers start again with them while the API server is away.
+    /// from the API server. `remembered` are the answers that an earlier run of the agent has
+    /// got: containers start again with them while the API server is away.
     #[must_use]
     pub fn new(
         link: watch::Receiver<Link>,
         pods: watch::Receiver<Arc<SourceSnapshot>>,
         published: watch::Sender<Arc<NodeObjects>>,
-        remembered: Option<ClusterServices>,
+        remembered: SavedAnswers,
     ) -> Self {
         Self {
-            remembered: remembered.map(Arc::new),
+            remembered,
             watches: Watches::new(link.clone()),
             link,
             pods,
@@ -160,6 +161,10 @@ impl ObjectsTask {
         let now = clock::now().boot;
         self.tokens.want(tokens, now);
         self.claims.want(claims, now);
+        for (key, value) in std::mem::take(&mut self.remembered.claims) {
+            let bound = RequestOutcome::Answered { value, again_after: None };
+            self.claims.settle(&key, bound, now);
+        }
     }
 
     fn hurry(&mut self) {
@@ -203,14 +208,12 @@ impl ObjectsTask {
         let now = clock::now().boot;
         let (objects, answer_at) = self.watches.answers(now);
         let services = self.watches.services(&self.namespaces);
-        if services.is_some() {
-            self.remembered = None;
-        }
-        let services = services.or_else(|| self.remembered.clone());
+        let services = newest(services, &mut self.remembered.services);
+        let runtime_classes = self.watches.runtime_classes();
+        let runtime_classes = newest(runtime_classes, &mut self.remembered.runtime_classes);
         let tokens = self.tokens.answers(now, tokens::answer);
         let claims = self.claims.answers(now, claims::answer);
         let due_at = self.tokens.wake_at().into_iter().chain(self.claims.wake_at()).min();
-        let runtime_classes = self.watches.runtime_classes();
         let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));
@@ -220,6 +223,14 @@ impl ObjectsTask {
         let waits = answer_at.into_iter().chain(due_at).map(|at| at.saturating_sub(now));
         waits.fold(LOOK, Duration::min)
     }
+}
+
+/// What was read now, or else what is remembered.
+fn newest<T: Clone>(read: Option<T>, remembered: &mut Option<T>) -> Option<T> {
+    if read.is_some() {
+        *remembered = None;
+    }
+    read.or_else(|| remembered.clone())
 }
 
 async fn request_token(

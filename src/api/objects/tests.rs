@@ -163,11 +163,16 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::remembering(SavedAnswers::default(), &[])
+    }
+
+    /// A bench whose task knows what an earlier run has saved, and these pods.
+    fn remembering(remembered: SavedAnswers, recorded: &[Arc<DesiredPod>]) -> Self {
         let server: Arc<Mutex<Server>> = Arc::default();
         let (link, of_link) = watch::channel(link_to(&server));
-        let (pods, of_pods) = watch::channel(snapshot(&[]));
+        let (pods, of_pods) = watch::channel(snapshot(recorded));
         let (published, objects) = watch::channel(Arc::new(ObjectsTask::nothing()));
-        let task = ObjectsTask::new(of_link, of_pods, published, None);
+        let task = ObjectsTask::new(of_link, of_pods, published, remembered);
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(CancellationToken::new()));
         Self { server, link, pods, objects, _tasks: tasks }
@@ -476,8 +481,14 @@ async fn a_claim_is_read_until_it_is_bound() {
     bench.link.send_replace(link_to(&bench.server));
     bench.until("Services are read", |objects| objects.api.services.is_some()).await;
     assert!(is_bound(&bench.objects.borrow()));
+    let saved = bench.objects.borrow().api.to_save().unwrap();
     bench.run(&[]);
     bench.until("it is dropped", |objects| objects.api.claims.is_empty()).await;
+
+    let mut later = Bench::remembering(saved, &[claimed]);
+    later.until("it is remembered", |objects| !objects.api.claims.is_empty()).await;
+    assert!(is_bound(&later.objects.borrow()));
+    assert!(later.objects.borrow().api.services.is_some());
 }
 
 /// A pod of namespace `ns` that mounts claim `data`.
