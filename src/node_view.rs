@@ -225,6 +225,7 @@ mod tests {
             hung: Vec::new(),
             runtime: RuntimeView::default(),
             cgroup_driver: ToldDriver::Unknown,
+            runtime_number: 0,
         };
         assert_eq!(not_ready(&health), Vec::<String>::new());
         health.runtime.not_ready = Some("container runtime is down".to_owned());

@@ -213,7 +213,7 @@ pub(super) fn spawn_all(
     spawn(tasks, "conditions", save);
     let mut view = NodeViewTask {
         base: base_view(config, &node_name),
-        health,
+        health: health.clone(),
         sources: shown,
         set: set_view,
         trouble,
@@ -242,6 +242,7 @@ pub(super) fn spawn_all(
                 capacity: node_facts::capacity(config, &capacity),
                 allocatable,
                 runtime,
+                health,
                 view: node.clone(),
                 conditions,
                 node_ips,

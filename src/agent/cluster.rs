@@ -6,8 +6,8 @@ use crate::{
     admission::{Allocatable, Capacity},
     api::{
         self, ClusterViewTask, EventsTask, IdentitySettings, IdentityTask, LeaseState, LeaseTask,
-        Link, NodeState, NodeTask, ObjectsTask, PodSourceTask, PodsInputs, PodsTask, Reflector,
-        Trouble, WatchCache,
+        Link, NodeState, NodeTask, ObjectsTask, PodCidrTask, PodSourceTask, PodsInputs, PodsTask,
+        Reflector, Trouble, WatchCache,
     },
     config::{Config, Rate},
     cri::RuntimeClient,
@@ -21,6 +21,7 @@ use crate::{
         PodViews, SavedAnswers, SourceKind, k8s,
     },
     node::{NodeRef, Registration, ReportPeriods, static_only_taint},
+    pleg::Health,
     store::{Loaded, PodRecord},
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -89,6 +90,7 @@ pub(super) struct Machine {
     pub capacity: Capacity,
     pub allocatable: Allocatable,
     pub runtime: RuntimeClient,
+    pub health: watch::Receiver<Arc<Health>>,
     pub view: watch::Receiver<Arc<NodeView>>,
     pub conditions: watch::Receiver<Arc<NodeConditions>>,
     pub node_ips: watch::Receiver<NodeIps>,
@@ -143,6 +145,7 @@ pub(super) fn parts(
     });
     let seen_pods = pods.clone();
     let scheduling = inputs.scheduling;
+    let pod_cidr_task = pod_cidr_task(&inputs.machine, &nodes);
     let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, scheduling };
     let (report_task, node_task, node) =
         node_tasks(config, inputs.machine, inputs.events, own_node);
@@ -169,6 +172,7 @@ pub(super) fn parts(
         ("watch of pods", Box::pin(pod_watch.run(stop()))),
         ("node report", Box::pin(report_task.run(stop()))),
         ("node status", Box::pin(node_task.run(stop()))),
+        ("pod CIDR", Box::pin(pod_cidr_task.run(stop()))),
         ("lease", Box::pin(lease_task.run(stop()))),
         ("events of the cluster", Box::pin(events_task.run(stop()))),
         ("mirror pods", Box::pin(pods_task.run(stop()))),
@@ -180,6 +184,14 @@ pub(super) fn parts(
         parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));
     }
     (parts, of_reviews)
+}
+
+fn pod_cidr_task(
+    machine: &Machine,
+    nodes: &watch::Receiver<Arc<WatchCache<k8s::Node>>>,
+) -> PodCidrTask {
+    let (health, runtime) = (machine.health.clone(), machine.runtime.clone());
+    PodCidrTask { nodes: nodes.clone(), health, runtime }
 }
 
 fn identity_settings(config: &Config, kubeconfig: &Path, node_name: &str) -> IdentitySettings {

@@ -161,6 +161,19 @@ impl RuntimeClient {
         }
     }
 
+    /// Tells the runtime the addresses of the node's pods: one CIDR, or several with commas between
+    /// them.
+    ///
+    /// # Errors
+    /// The runtime refuses it, or does not have the call.
+    pub async fn update_pod_cidr(&self, pod_cidr: &str) -> Result<(), CriError> {
+        let network_config = Some(v1::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
+        let runtime_config = Some(v1::RuntimeConfig { network_config });
+        let request = v1::UpdateRuntimeConfigRequest { runtime_config };
+        let mut runtime = self.runtime.clone();
+        self.change("UpdateRuntimeConfig", runtime.update_runtime_config(request)).await.map(drop)
+    }
+
     /// Sandboxes, dead ones included.
     ///
     /// # Errors

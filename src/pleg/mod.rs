@@ -63,6 +63,9 @@ pub struct Health {
     pub runtime: RuntimeView,
     /// The runtime's cgroup driver.
     pub cgroup_driver: ToldDriver,
+    /// Changes when the runtime has answered and may be another one than before; 0 before its first
+    /// answer.
+    pub runtime_number: u64,
 }
 
 /// Intervals and limits.
@@ -175,6 +178,7 @@ impl Pleg {
                 ..RuntimeView::default()
             },
             cgroup_driver: ToldDriver::Unknown,
+            runtime_number: 0,
         }));
         let (heartbeat, heartbeat_out) = watch::channel(Duration::ZERO);
         let handle = PlegHandle { looks: look, health: health_out, heartbeat: heartbeat_out };

@@ -53,6 +53,7 @@ pub(super) fn take(
     match answer {
         Ok(answer) => {
             if let Some(about) = answer.about {
+                health.runtime_number += 1;
                 health.runtime.name = about.version.name;
                 health.runtime.version = about.version.version;
                 // What it said last counts until it says something else.
@@ -113,6 +114,7 @@ mod tests {
                 ..Default::default()
             },
             cgroup_driver: ToldDriver::Unknown,
+            runtime_number: 0,
         }
     }
 

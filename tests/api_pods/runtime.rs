@@ -1,6 +1,10 @@
-//! What the container runtime is told by objects of the cluster: handlers of RuntimeClasses.
+//! What the container runtime is told by objects of the cluster: handlers of RuntimeClasses, and
+//! the addresses of pods.
 
-use super::node::{Node, WAITS, plain};
+use super::{
+    node::{Node, WAITS, plain},
+    support::agent::NODE_NAME,
+};
 use serde_json::json;
 
 const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
@@ -23,5 +27,22 @@ fn a_runtime_class_selects_the_handler() {
     let refused = r#"no runtime for "none" is configured"#;
     node.wait("the runtime has no such handler", told, |events| events.contains(refused));
     assert_eq!(node.pod("bad").unwrap()["status"]["phase"], "Pending");
+    node.finish();
+}
+
+#[test]
+fn the_runtime_is_told_the_addresses_of_pods() {
+    let Some(node) = Node::start() else { return };
+    let calls = || {
+        let all = node.world.proxy.calls();
+        all.iter().filter(|call| call.method == "UpdateRuntimeConfig").count()
+    };
+    assert_eq!(calls(), 0, "the node has no addresses yet");
+    let spec = json!({ "spec": { "podCIDR": "10.77.1.0/24", "podCIDRs": ["10.77.1.0/24"] } });
+    node.admin().patch(&format!("/api/v1/nodes/{NODE_NAME}"), &spec).unwrap().ok();
+    node.wait("the runtime is told", calls, |calls| *calls == 1);
+    node.world.kill_runtime();
+    node.world.runtime.start_again();
+    node.wait("it is told again after its restart", calls, |calls| *calls == 2);
     node.finish();
 }

@@ -293,6 +293,7 @@ impl RuntimeService for Fake {
 
     unused! {
         runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse
+        update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse
         run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse
         stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse
         remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse

@@ -248,6 +248,13 @@ impl RuntimeService for CriService {
         ok(v1::RuntimeConfigResponse { linux: Some(linux) })
     }
 
+    async fn update_runtime_config(
+        &self,
+        _: Request<v1::UpdateRuntimeConfigRequest>,
+    ) -> Answer<v1::UpdateRuntimeConfigResponse> {
+        ok(v1::UpdateRuntimeConfigResponse {})
+    }
+
     // Not answered, as by containerd 1.6.
 
     type GetContainerEventsStream =
