@@ -25,4 +25,5 @@ mod objects;
 mod runtime;
 mod scale;
 mod two_nodes;
+mod updates;
 mod volumes;
