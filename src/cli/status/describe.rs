@@ -282,8 +282,14 @@ fn volume_source(volume: &k8s::Volume) -> String {
         return format!("image {}", source.reference.as_deref().unwrap_or_default());
     }
     if let Some(source) = &volume.nfs {
-        let read_only = if source.read_only == Some(true) { " (read-only)" } else { "" };
-        return format!("NFS {}:{}{read_only}", source.server, source.path);
+        return format!("NFS {}:{}{}", source.server, source.path, read_only(source.read_only));
+    }
+    if let Some(source) = &volume.persistent_volume_claim {
+        let read_only = read_only(source.read_only);
+        return format!("PersistentVolumeClaim {}{read_only}", source.claim_name);
+    }
+    if volume.ephemeral.is_some() {
+        return "PersistentVolumeClaim of the pod's own".to_owned();
     }
     let Some(empty) = &volume.empty_dir else { return "?".to_owned() };
     let medium = match empty.medium.as_deref() {
@@ -292,6 +298,10 @@ fn volume_source(volume: &k8s::Volume) -> String {
     };
     let limit = empty.size_limit.as_ref().map(|limit| format!(", at most {}", limit.0));
     format!("emptyDir on {medium}{}", limit.unwrap_or_default())
+}
+
+fn read_only(field: Option<bool>) -> &'static str {
+    if field == Some(true) { " (read-only)" } else { "" }
 }
 
 fn object(kind: &str, name: &str, optional: Option<bool>) -> String {

@@ -52,7 +52,8 @@ fn web() -> Value {
                     {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}},
                     {"name": "conf", "configMap": {"name": "web", "optional": true}},
                     {"name": "keys", "projected": {"sources": [
-                        {"secret": {"name": "db"}}, {"downwardAPI": {"items": []}}]}}],
+                        {"secret": {"name": "db"}}, {"downwardAPI": {"items": []}}]}},
+                    {"name": "disk", "persistentVolumeClaim": {"claimName": "web", "readOnly": true}}],
     });
     let status = json!({
         "phase": "Running", "podIP": "10.88.0.4", "podIPs": [{"ip": "10.88.0.4"}],
