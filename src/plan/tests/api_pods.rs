@@ -17,12 +17,8 @@ fn web() -> Value {
     json!({"containers": [container("web")]})
 }
 
-fn of(spec: &Value) -> World {
-    World::new(from_api(desired("a", spec)))
-}
-
 fn running(spec: &Value) -> World {
-    let mut world = of(spec);
+    let mut world = World::of_api(spec);
     world.run();
     world.advance(5);
     world.take_trace();
@@ -229,7 +225,7 @@ fn a_pod_whose_uid_another_agent_runs_is_not_stopped() {
 
 #[test]
 fn a_half_made_sandbox_is_removed_before_the_pod_is_stopped() {
-    let mut world = of(&web());
+    let mut world = World::of_api(&web());
     world.fault(Fault::SandboxHalf);
     // The second call is refused, because the first one is still under way.
     for _ in 0..2 {
@@ -257,7 +253,7 @@ fn a_pod_that_is_deleted_before_it_began_ends_at_once() {
         ("a hold", |w| w.hold = Some(("a".into(), hold("OutOfcpu", HoldStop::Within(30))))),
     ];
     for (name, mutate) in cases {
-        let mut world = of(&web());
+        let mut world = World::of_api(&web());
         world.end = deleted(30);
         mutate(&mut world);
         assert_eq!(done(&mut world), "release", "{name}");
@@ -269,7 +265,7 @@ fn a_pod_that_is_deleted_before_it_began_ends_at_once() {
 
 #[test]
 fn a_pod_that_waits_for_its_image_ends_at_once_when_it_is_deleted() {
-    let mut world = of(&web());
+    let mut world = World::of_api(&web());
     for _ in 0..9 {
         world.fault(Fault::Pull);
     }
@@ -342,7 +338,7 @@ fn a_new_uid_starts_when_nothing_of_the_old_one_is_left() {
 fn a_final_phase_of_the_api_server_starts_nothing() {
     for told in [TerminalPhase::Failed, TerminalPhase::Succeeded] {
         // Nothing is known of it but what the API server says.
-        let mut world = of(&web());
+        let mut world = World::of_api(&web());
         world.end = ended(told);
         assert_eq!(done(&mut world), "release");
         assert!(world.plan.stopped);
@@ -452,7 +448,7 @@ fn an_evicted_pod_does_not_begin_again_whenever_the_agent_dies() {
 
 #[test]
 fn a_refused_pod_is_failed_without_having_run() {
-    let mut world = of(&web());
+    let mut world = World::of_api(&web());
     world.hold = Some(("a".into(), hold("OutOfcpu", HoldStop::Within(30))));
     assert_eq!(done(&mut world), "release");
     assert!(world.plan.stopped);
@@ -504,7 +500,7 @@ fn a_shutdown_waits_for_the_turn_of_a_pod() {
 
 #[test]
 fn a_pod_that_comes_during_a_shutdown_is_refused_for_good() {
-    let mut world = of(&web());
+    let mut world = World::of_api(&web());
     world.shutdown = shutdown(0);
     world.run();
     let trace = world.take_trace();
@@ -731,7 +727,7 @@ proptest! {
         let mut programs: Vec<Program> =
             ends.into_iter().map(|(after, code)| Program::Ends(after, code)).collect();
         programs.push(Program::Forever);
-        let mut world = of(&spec).program("c0", &programs);
+        let mut world = World::of_api(&spec).program("c0", &programs);
         world.on_term = on_term;
         world.run();
         for happening in &before {

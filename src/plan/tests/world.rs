@@ -228,9 +228,7 @@ impl World {
 
     /// A pod of the API server.
     pub(super) fn of_api(spec: &serde_json::Value) -> Self {
-        let mut pod = desired("a", spec);
-        Arc::make_mut(&mut pod.pod).metadata.annotations = None;
-        Self::new(pod)
+        Self::new(from_api(desired("a", spec)))
     }
 
     pub(super) fn program(mut self, name: &str, programs: &[Program]) -> Self {
