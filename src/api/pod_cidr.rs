@@ -1,4 +1,4 @@
-//! Tells the container runtime which addresses the cluster has assigned to the pods of this node
+//! Sends the container runtime the addresses that the cluster has assigned to the pods of this node
 //! (`spec.podCIDRs` of the Node). A runtime that makes its network configuration from a template
 //! needs them; others ignore the call.
 //!
@@ -20,32 +20,32 @@ use tokio_util::sync::CancellationToken;
 pub struct PodCidrTask {
     /// Our Node, the only one that the watch shows.
     pub nodes: watch::Receiver<Arc<WatchCache<k8s::Node>>>,
-    /// Tells when the runtime is another one.
+    /// Changes when the runtime is another one.
     pub health: watch::Receiver<Arc<Health>>,
     /// The runtime.
     pub runtime: RuntimeClient,
 }
 
-/// What the runtime is told.
+/// What is sent to the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Telling {
+struct PodCidrUpdate {
     pod_cidr: String,
     /// [`Health::runtime_number`]
     runtime_number: u64,
 }
 
 impl PodCidrTask {
-    /// Tells the runtime until `shutdown`.
+    /// Updates the runtime until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut told = None;
+        let (mut last_sent, mut trouble) = (None, None);
         loop {
             let nodes = Arc::clone(&self.nodes.borrow_and_update());
             let runtime_number = self.health.borrow_and_update().runtime_number;
-            let due = due(nodes.objects.values().next().map(|node| &**node), runtime_number, &told);
+            let node = nodes.objects.values().next().map(|node| &**node);
             let mut failed = false;
-            if let Some(telling) = due {
-                failed = !self.tell(&telling).await;
-                told = (!failed).then_some(telling);
+            if let Some(update) = due(node, runtime_number, &last_sent) {
+                failed = !self.send(&update, &mut trouble).await;
+                last_sent = (!failed).then_some(update);
             }
             // Cancel-safe: every arm only waits.
             tokio::select! {
@@ -57,31 +57,40 @@ impl PodCidrTask {
         }
     }
 
-    /// False when it is to be tried again.
-    async fn tell(&self, telling: &Telling) -> bool {
-        let pod_cidr = &telling.pod_cidr;
+    /// False when it is to be tried again. An unchanged error is logged once.
+    async fn send(&self, update: &PodCidrUpdate, trouble: &mut Option<String>) -> bool {
+        let pod_cidr = &update.pod_cidr;
         match self.runtime.update_pod_cidr(pod_cidr).await {
             Ok(()) => {
                 tracing::info!(pod_cidr, "the runtime knows the addresses of this node's pods");
-                true
             }
             // It takes no addresses.
-            Err(CriError::Unimplemented { .. }) => true,
-            Err(err) => {
-                tracing::warn!(pod_cidr, %err, "cannot tell the runtime the addresses of pods");
-                false
+            Err(CriError::Unimplemented { .. }) => {}
+            Err(error) => {
+                let err = error.to_string();
+                if trouble.as_ref() != Some(&err) {
+                    tracing::warn!(pod_cidr, err, "cannot send the runtime the addresses of pods");
+                    *trouble = Some(err);
+                }
+                return false;
             }
         }
+        *trouble = None;
+        true
     }
 }
 
-/// What the runtime is to be told now. `told` is what was told last.
-fn due(node: Option<&k8s::Node>, runtime_number: u64, told: &Option<Telling>) -> Option<Telling> {
+/// What is to be sent to the runtime now.
+fn due(
+    node: Option<&k8s::Node>,
+    runtime_number: u64,
+    last_sent: &Option<PodCidrUpdate>,
+) -> Option<PodCidrUpdate> {
     let spec = node?.spec.as_ref()?;
     let several = spec.pod_cidrs.as_ref().map(|all| all.join(",")).filter(|all| !all.is_empty());
     let pod_cidr = several.or_else(|| spec.pod_cidr.clone()).filter(|cidr| !cidr.is_empty())?;
-    let wanted = Telling { pod_cidr, runtime_number };
-    (runtime_number > 0 && told.as_ref() != Some(&wanted)).then_some(wanted)
+    let wanted = PodCidrUpdate { pod_cidr, runtime_number };
+    (runtime_number > 0 && last_sent.as_ref() != Some(&wanted)).then_some(wanted)
 }
 
 #[cfg(test)]
@@ -100,8 +109,8 @@ mod tests {
 
     #[test]
     fn the_runtime_is_told_once_and_after_its_restart() {
-        let telling = |pod_cidr: &str, runtime_number| {
-            Some(Telling { pod_cidr: pod_cidr.to_owned(), runtime_number })
+        let update = |pod_cidr: &str, runtime_number| {
+            Some(PodCidrUpdate { pod_cidr: pod_cidr.to_owned(), runtime_number })
         };
         let (both, one) = ("10.1.0.0/24,fd00::/64", "10.2.0.0/24");
         let dual = node(&["10.1.0.0/24", "fd00::/64"]);
@@ -109,10 +118,10 @@ mod tests {
             (None, 1, None, None),
             (Some(node(&[])), 1, None, None),
             (Some(dual.clone()), 0, None, None),
-            (Some(dual.clone()), 1, None, telling(both, 1)),
-            (Some(dual.clone()), 1, telling(both, 1), None),
-            (Some(dual), 2, telling(both, 1), telling(both, 2)),
-            (Some(node(&[one])), 2, telling(both, 2), telling(one, 2)),
+            (Some(dual.clone()), 1, None, update(both, 1)),
+            (Some(dual.clone()), 1, update(both, 1), None),
+            (Some(dual), 2, update(both, 1), update(both, 2)),
+            (Some(node(&[one])), 2, update(both, 2), update(one, 2)),
         ] {
             assert_eq!(due(node.as_ref(), number, &told), expected, "{node:?} {told:?}");
         }

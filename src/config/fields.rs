@@ -4,8 +4,7 @@
 use crate::document::{Field, Setting, Type};
 use Type::{Any, Bool, Duration, Float, Int32, Int64, List, Map, Object, Quantity, String};
 
-const API: &str =
-    "this version does not run pods from an API server and does not mount their volumes";
+const WATCHED: &str = "the agent always watches ConfigMaps and Secrets";
 const PROFILING: &str = "the agent is not profiled over the network";
 const PINNING: &str = "this version does not reserve CPUs, memory nodes or devices for containers";
 const CGROUP_OTHERS: &str = "the agent manages only the cgroups of pods";
@@ -597,7 +596,7 @@ pub(super) const KUBELET: &[Field] = &[
         &default("10s"),
         "time between two looks at a log that does not grow, at least 3s; a log that grows is looked at more often",
     ),
-    ignored("configMapAndSecretChangeDetectionStrategy", String, API),
+    ignored("configMapAndSecretChangeDetectionStrategy", String, WATCHED),
     yes_with(
         "systemReserved",
         Map(&String),

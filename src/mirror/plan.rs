@@ -134,7 +134,7 @@ fn is_from_api(view: &PodView) -> bool {
 
 /// A pod that the API server has bound to the node and that runs here.
 fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
-    // Of a pod that had ended before this agent knew it, nothing is known that is worth writing.
+    // The agent has no status to write for a pod that ended before the agent knew it.
     let known = !status::is_final(&seen.status) || !view.containers.is_empty();
     if known && let Some(status) = status::patch_of_api(&seen.status, &view.status) {
         return MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status };

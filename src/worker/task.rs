@@ -466,17 +466,19 @@ impl Worker {
             return;
         }
         self.at_once = input.orders.killed_at_once().cloned();
-        let Some(held) = &self.at_once else { return };
-        // All agents that run a uid share its cgroup. So a pod of another agent would be killed,
-        // too; the runtime knows the owner of each container.
-        let occupancy = Occupancy::new(&input.observed, &self.host.settings.owner);
-        if occupancy.foreign_use(&held.uid).is_none() {
+        if let Some(held) = &self.at_once {
             self.kill_processes(&held.uid, input);
         }
     }
 
-    /// Kills every process of an incarnation, without the runtime.
+    /// Kills every process of an incarnation, without the runtime. All agents that run a uid share
+    /// its cgroup, so nothing is killed while another agent runs it: the runtime knows the owner of
+    /// each container.
     fn kill_processes(&self, uid: &PodUid, input: &Input) {
+        let occupancy = Occupancy::new(&input.observed, &self.host.settings.owner);
+        if occupancy.foreign_use(uid).is_some() {
+            return;
+        }
         if let Some(pod) = self.records.pod_for(uid, input) {
             self.host.kill_at_once(&self.key, &pod);
         }

@@ -5,6 +5,7 @@ use super::{
     support::agent::NODE_NAME,
 };
 use serde_json::{Value, json};
+use std::fs;
 
 #[test]
 fn a_bound_pod_runs_and_its_deletion_ends_it() {
@@ -65,15 +66,24 @@ fn stops(node: &Node, pod: &str) -> usize {
 #[test]
 fn a_deletion_goes_on_after_a_crash_of_the_agent() {
     let Some(node) = Node::start() else { return };
-    let slow = "trap 'sleep 3; exit 0' TERM; while true; do sleep 1 & wait $!; done";
+    // It ends when it may, and not before the agent was killed.
+    let slow = "trap 'while [ ! -e /host/end ]; do sleep 0.1; done; exit 0' TERM; while true; do sleep 1 & wait $!; done";
     let mut pod = plain("slow", slow);
-    pod["spec"]["terminationGracePeriodSeconds"] = json!(30);
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(300);
+    let host = node.world.slot.dir().join("host");
+    fs::create_dir(&host).unwrap();
+    pod["spec"]["volumes"] = json!([{ "name": "host", "hostPath": { "path": host } }]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "host", "mountPath": "/host" }]);
     node.create(&pod);
     node.wait_pod_ready("slow");
     node.delete("slow");
     node.wait("it is being stopped", || stops(&node, "slow"), |stops| *stops > 0);
     node.world.agent.kill();
     node.world.agent.start();
+    node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+    assert_eq!(node.running("slow").len(), 1, "it is still being stopped");
+    fs::write(host.join("end"), "").unwrap();
     node.wait_pod_gone("slow");
     node.finish();
 }
@@ -161,7 +171,7 @@ fn controllers_get_what_they_ask_for() {
     node.plane.kubectl_text(&["scale", "deployment", "web", "--replicas=5"]);
     ready(5);
     node.plane.kubectl_text(&["set", "env", "deployment", "web", "VERSION=2"]);
-    node.plane.kubectl_text(&["rollout", "status", "deployment", "web", "--timeout=60s"]);
+    node.plane.kubectl_text(&["rollout", "status", "deployment", "web", "--timeout=120s"]);
     ready(5);
 
     let mut work = template("work", "sleep 0.5");
@@ -172,7 +182,7 @@ fn controllers_get_what_they_ask_for() {
         "spec": { "completions": 6, "parallelism": 3, "template": work },
     });
     node.admin().create("/apis/batch/v1/namespaces/default/jobs", &job).unwrap().ok();
-    node.plane.kubectl_text(&["wait", "--for=condition=Complete", "job/work", "--timeout=60s"]);
+    node.plane.kubectl_text(&["wait", "--for=condition=Complete", "job/work", "--timeout=120s"]);
 
     let daemon = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
@@ -189,7 +199,7 @@ fn controllers_get_what_they_ask_for() {
     };
     node.wait("the daemon is ready", set, |ready| *ready == 1);
 
-    let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force", "--timeout=60s"];
+    let drain = ["drain", NODE_NAME, "--ignore-daemonsets", "--force", "--timeout=120s"];
     node.plane.kubectl_text(&drain);
     let pods = node.admin().get(PODS)["items"].as_array().unwrap().clone();
     let bound: Vec<&Value> =

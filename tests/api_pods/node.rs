@@ -12,6 +12,7 @@ use super::{
     upstream,
 };
 use hyper::Method;
+use nodelet::cri::v1;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -132,6 +133,16 @@ impl Node {
     #[track_caller]
     pub fn wait_pod_ready(&self, name: &str) -> Value {
         self.wait_pod(name, "is Ready", is_ready)
+    }
+
+    /// Ids of the containers of a pod that run.
+    pub fn running(&self, pod: &str) -> Vec<String> {
+        let all = self.world.cri.containers();
+        let running = all.into_iter().filter(|one| {
+            one.state() == v1::ContainerState::ContainerRunning
+                && one.labels.get("io.kubernetes.pod.name").is_some_and(|name| name == pod)
+        });
+        running.map(|one| one.id).collect()
     }
 
     /// Waits until the object of a pod is gone, and then that nothing of it is left here.

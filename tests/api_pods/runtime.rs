@@ -40,9 +40,9 @@ fn the_runtime_is_told_the_addresses_of_pods() {
     assert_eq!(calls(), 0, "the node has no addresses yet");
     let spec = json!({ "spec": { "podCIDR": "10.77.1.0/24", "podCIDRs": ["10.77.1.0/24"] } });
     node.admin().patch(&format!("/api/v1/nodes/{NODE_NAME}"), &spec).unwrap().ok();
-    node.wait("the runtime is told", calls, |calls| *calls == 1);
+    let before = node.wait("the runtime is told", calls, |calls| *calls > 0);
     node.world.kill_runtime();
     node.world.runtime.start_again();
-    node.wait("it is told again after its restart", calls, |calls| *calls == 2);
+    node.wait("it is told again after its restart", calls, |calls| *calls > before);
     node.finish();
 }

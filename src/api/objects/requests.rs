@@ -6,8 +6,8 @@
 //!             └───────────────────────────┘
 //! ```
 //!
-//! Times are boot times. The last good answer stays until a newer one comes. A restart of the agent
-//! sends all requests again.
+//! Times are boot times. The last good answer stays until a newer one comes. After a restart of the
+//! agent all tokens are requested again; claims that were bound are saved.
 
 use super::{super::Pause, AUTHORIZER_LAG};
 use crate::model::PodUid;

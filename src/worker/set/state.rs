@@ -88,9 +88,7 @@ impl State {
         } else if self.desired.unconfirmed.contains(key) {
             let pod = self.desired.pods.get(key);
             Some(match pod.is_some_and(|pod| !is_static(&pod.pod)) {
-                true => {
-                    "waiting until the API server has been asked whether there still is the pod"
-                }
+                true => "waiting until the API server confirms that the pod still exists",
                 false => "waiting until its manifest has been looked for",
             })
         } else {
