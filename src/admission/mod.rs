@@ -95,8 +95,8 @@ pub struct Input<'a> {
     /// What still runs besides them. In any order.
     pub leaving: &'a [Leaving],
     pub node: &'a NodeFacts,
-    /// The labels and taints of the Node object. `None`: there is no API server, or it has not shown
-    /// the Node yet. Pods of the API server wait for it.
+    /// The labels and taints of the Node object. `None`: there is no API server, or it has not
+    /// shown the Node yet. Pods of the API server wait for it.
     pub scheduling: Option<&'a NodeScheduling>,
     /// What the runtime can do. It has no name until it has answered for the first time.
     pub runtime: &'a RuntimeView,

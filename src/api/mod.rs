@@ -6,7 +6,7 @@
 //!                                                  ├─► node    ─► registration, status       (decided by crate::node)
 //!                                                  ├─► lease   ─► kube-node-lease/NAME, on a connection of its own
 //!                                                  ├─► pods    ─► mirror pods, their status  (decided by crate::mirror)
-//!                                                  ├─► objects ─► ConfigMaps, Secrets, tokens, Services: what pods from there read
+//!                                                  ├─► objects ─► what pods of the API server read there
 //!                                                  ├─► events
 //!                                                  ├─► reviews ─► users of the HTTPS API and what they may do
 //!                                                  ├─► identity ─► certificates: requested, renewed

@@ -41,8 +41,8 @@ pub struct SeenPod {
 }
 
 impl SeenPod {
-    /// Shares the pod when both objects have the same revision, so that an object that is sent again
-    /// with another status does not take twice the memory.
+    /// Shares the pod when both objects have the same revision, so that an object that is sent
+    /// again with another status does not take twice the memory.
     pub fn share(&mut self, previous: &Self) {
         if let (Some(new), Some(old)) = (&mut self.desired, &previous.desired)
             && (&new.uid, &new.revision) == (&old.uid, &old.revision)

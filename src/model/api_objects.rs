@@ -19,13 +19,13 @@ pub struct ApiObjects {
     pub claims: BTreeMap<ClaimKey, ClaimAnswer>,
     /// The Services for the environment of containers; `None` until they were read.
     pub services: Option<Arc<ClusterServices>>,
-    /// The handler of each RuntimeClass; `None` until they were read. They are read only while a pod
-    /// names one.
+    /// The handler of each RuntimeClass; `None` until they were read. They are read only while a
+    /// pod names one.
     pub runtime_classes: Option<Arc<RuntimeClasses>>,
 }
 
-/// The answers that the agent saves, so that containers of its pods start again while the API server
-/// is away. Data of objects and tokens are never saved.
+/// The answers that the agent saves, so that containers of its pods start again while the API
+/// server is away. Data of objects and tokens are never saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SavedAnswers {

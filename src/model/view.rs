@@ -56,14 +56,15 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// True when the pod is known only from the runtime and is being removed: neither a manifest nor
-    /// a record tells of it.
+    /// True when the pod is known only from the runtime and is being removed: neither a manifest
+    /// nor a record tells of it.
     #[must_use]
     pub fn is_orphan(&self) -> bool {
         self.config == PodConfig::RuntimeOnly && self.terminating
     }
 
-    /// True when its phase is final: `Succeeded` or `Failed`. Containers of it may still be stopping.
+    /// True when its phase is final: `Succeeded` or `Failed`. Containers of it may still be
+    /// stopping.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         TerminalPhase::of(&self.status).is_some()

@@ -166,9 +166,9 @@ pub struct KillPod {
     /// Why the pod is stopped. It decides what is saved before the first call.
     pub purpose: KillPurpose,
     /// Containers of a group stop at the same time, and a group begins when the one before it has
-    /// ended. The first group holds the regular, init and ephemeral containers. Each sidecar is a group of its
-    /// own, in reverse order of declaration. The time that earlier groups took is subtracted from
-    /// the `grace_seconds` of later groups, down to [`MIN_STOP_SECONDS`].
+    /// ended. The first group holds the regular, init and ephemeral containers. Each sidecar is a
+    /// group of its own, in reverse order of declaration. The time that earlier groups took is
+    /// subtracted from the `grace_seconds` of later groups, down to [`MIN_STOP_SECONDS`].
     pub groups: Vec<Vec<KillContainer>>,
     /// The sandboxes to stop after the containers, each exactly once. Dead sandboxes are stopped as
     /// well, which releases their network.

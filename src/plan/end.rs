@@ -2,8 +2,8 @@
 //! machine shuts down.
 //!
 //! ```text
-//!  deleted ───────────────────┐   stop within the shortest of   containers have      volumes and cgroup
-//!  evicted, refused, preempted┼─► the periods that were given ─► ended: the phase ─► are gone: `stopped`
+//!  deleted ───────────────────┐   stop within the      containers ended,   volumes and cgroup
+//!  evicted, refused, preempted┼─► shortest period ───► phase recorded ───► removed: `stopped`
 //!  its turn in a shutdown ────┘
 //! ```
 //!
@@ -113,8 +113,8 @@ pub(crate) fn plan_ended(
 /// Stops what still runs of the pod, and releases its resources. Its dead containers stay for its
 /// status and logs.
 fn stop_and_release(cx: &Cx<'_>, ordered: &OrderedEnd, plan: &mut PodPlan) {
-    let alive = cx.own.is_alive();
-    if !alive && let Some(foreign) = cx.input.occupancy().foreign_use(cx.uid) {
+    let (alive, foreign) = (cx.own.is_alive(), cx.input.occupancy().foreign_use(cx.uid));
+    if !alive && let Some(foreign) = foreign {
         let owner = foreign.owner.as_deref().unwrap_or("nobody");
         plan.block(&format!(
             "its uid runs in sandbox {}, whose owner is {owner}: its volumes and cgroup stay",
@@ -140,14 +140,13 @@ fn stop_and_release(cx: &Cx<'_>, ordered: &OrderedEnd, plan: &mut PodPlan) {
         }));
     }
     // The containers of a deleted pod are stopped first: their exit codes are its phase.
-    let in_foreign_use = cx.input.occupancy().foreign_use(cx.uid).is_some();
-    if !in_foreign_use && plan.terminal.is_some() {
+    if foreign.is_none() && plan.terminal.is_some() {
         plan.actions.push(Action::Release { uid: cx.uid.clone() });
     }
 }
 
-/// Removes the dead containers of an evicted pod, as the kubelet does: they take room on a disk. Its
-/// status has their ends. Returns false for another pod, or while it is being stopped.
+/// Removes the dead containers of an evicted pod, as the kubelet does: they take room on a disk.
+/// Its status has their ends. Returns false for another pod, or while it is being stopped.
 fn plan_evicted(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     let known = cx.input.incarnation(cx.uid).and_then(|known| known.terminal.as_ref());
     if !plan.stopped || !cx.input.records_saved || !known.is_some_and(Terminal::is_eviction) {

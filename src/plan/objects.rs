@@ -1,5 +1,5 @@
-//! What the pod waits for of ConfigMaps, Secrets and volume claims, and when its volumes are written
-//! again.
+//! What the pod waits for of ConfigMaps, Secrets and volume claims, and when its volumes are
+//! written again.
 //!
 //! What is missing is not tried: the worker plans again as soon as an object comes or changes.
 

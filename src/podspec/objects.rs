@@ -60,8 +60,8 @@ pub fn object_scope(pod: &k8s::Pod) -> ObjectScope {
     if is_static(pod) { ObjectScope::Files } else { ObjectScope::Api }
 }
 
-/// True when the agent knows whether the objects, tokens and claims of the pod exist. Until then, an error
-/// about one of them is not final.
+/// True when the agent knows whether the objects, tokens and claims of the pod exist. Until then,
+/// an error about one of them is not final.
 #[must_use]
 pub fn are_objects_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     match object_scope(pod) {

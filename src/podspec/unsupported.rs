@@ -1,7 +1,7 @@
 //! Features of a pod that this agent lacks.
 //!
-//! The decoder of manifests rejects a static pod that uses one. A pod of the API server was accepted
-//! there, so it stays Pending and an event names the feature. A test of the field table in
+//! The decoder of manifests rejects a static pod that uses one. A pod of the API server was
+//! accepted there, so it stays Pending and an event names the feature. A test of the field table in
 //! `manifest` fails when a field that the decoder rejects is neither found here nor exempted there.
 
 use super::is_mounted;

@@ -30,8 +30,8 @@ pub struct PodRecord {
     /// How it ended for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
-    /// Its object in the API server was deleted, and its containers were told to stop. So nothing of
-    /// it starts, also while the API server is away.
+    /// Its object in the API server was deleted, and its containers were told to stop. So nothing
+    /// of it starts, also while the API server is away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
     /// Its containers that a shutdown of the machine ended.

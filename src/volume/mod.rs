@@ -1,5 +1,5 @@
-//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, PersistentVolumes of kind
-//! hostPath and local, subPaths, and those whose files the agent writes (configMap, secret,
+//! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, PersistentVolumes of
+//! kind hostPath and local, subPaths, and those whose files the agent writes (configMap, secret,
 //! downwardAPI, projected).
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools

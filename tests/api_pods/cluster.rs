@@ -8,29 +8,24 @@
 //!    └── wire of slot B ── 10.214.B.2, node2, pods in 10.211.B.0/24 ──┘
 //! ```
 //!
-//! Nothing leaves the machine: the default route of a node leads to a device that drops every packet.
+//! Nothing leaves the machine: the default route of a node leads to a device that drops every
+//! packet.
 
 use super::{
     controlplane::{
         ControlPlane, Options,
         link::{Namespace, address_in, address_outside},
     },
-    node::{PODS, is_ready},
+    node::{PODS, SOON, is_ready, settings},
     support::{
-        agent::{Agent, Settings},
-        containerd::Containerd,
-        images, ip, poll_until, skip_without_containerd,
-        skips::skip_without,
-        slot::Slot,
-        world::Kind,
+        agent::Agent, containerd::Containerd, images, ip, poll_until, skip_without_containerd,
+        skips::skip_without, slot::Slot,
     },
     upstream,
 };
 use serde_json::Value;
-use std::{fmt, process::Command, time::Duration};
+use std::{fmt, process::Command};
 
-/// Long enough for anything that a cluster of two nodes does on a busy machine with two cores.
-pub const SOON: Duration = Duration::from_secs(120);
 const NAMES: [&str; 2] = ["node1", "node2"];
 
 /// A node with its runtime and its network. Fields are dropped in this order.
@@ -52,11 +47,7 @@ impl Machine {
     /// A node that does not run yet, with the images of the cluster and without a pod network.
     fn prepare(name: &'static str, slot: Slot, namespace: Namespace) -> Self {
         let containerd = Containerd::start_in_namespace(&slot, &slot.network_namespace());
-        let settings = Settings::for_kind(Kind::Real).kubelet(
-            "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\nclusterDNS: [10.213.0.10]\n\
-             clusterDomain: cluster.local\n",
-        );
-        let agent = Agent::prepare(&slot, &containerd.socket(), &settings);
+        let agent = Agent::prepare(&slot, &containerd.socket(), &settings());
         agent.set_node_name(name);
         agent.in_network_namespace(&slot.network_namespace());
         agent.add_flag(format!("--node-ip={}", address_in(&slot)));
@@ -205,8 +196,8 @@ impl Cluster {
         self.wait(&format!("{workload} is rolled out"), status, done);
     }
 
-    /// Waits until something is as wanted; shows the pods and the logs of the agents when it does not
-    /// become so.
+    /// Waits until something is as wanted; shows the pods and the logs of the agents when it does
+    /// not become so.
     #[track_caller]
     pub fn wait<T: fmt::Debug>(
         &self,
@@ -243,8 +234,8 @@ impl Cluster {
         self.wait(what, ask, fits).unwrap()
     }
 
-    /// What a command prints in a container of a pod (`NAME` or `deployment/NAME`); an error when it
-    /// fails.
+    /// What a command prints in a container of a pod (`NAME` or `deployment/NAME`); an error when
+    /// it fails.
     pub fn exec(&self, pod: &str, command: &[&str]) -> Result<String, String> {
         let output = self.plane.kubectl(&[&["exec", pod, "--"], command].concat());
         match output.status.success() {

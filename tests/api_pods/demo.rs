@@ -1,5 +1,6 @@
-//! `make cluster-demo`: a cluster of two nodes at work, for people. `scripts/cluster-demo` builds what it
-//! needs and runs it. It prints to standard error, because the test harness writes to standard output.
+//! `make cluster-demo`: a cluster of two nodes at work, for people. `scripts/cluster-demo` builds
+//! what it needs and runs it. It prints to standard error, because the test harness writes to
+//! standard output.
 
 use super::{
     cluster::Cluster,

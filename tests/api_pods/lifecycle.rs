@@ -141,7 +141,7 @@ fn a_pod_for_which_there_is_no_room_fails_for_good() {
 }
 
 #[test]
-fn controllers_get_what_they_ask_for() {
+fn workloads_run_scale_and_drain() {
     let Some(node) = Node::start() else { return };
     let template = |name: &str, script: &str| {
         let mut pod = plain(name, script);

@@ -1,5 +1,5 @@
-//! Pods from the API server: a node with a private containerd, in a control plane of Kubernetes 1.36
-//! with all its controllers. Needs root, their programs, or Go to build them
+//! Pods from the API server: a node with a private containerd, in a control plane of Kubernetes
+//! 1.36 with all its controllers. Needs root, their programs, or Go to build them
 //! (`tests/upstream/build`); says so when it must skip.
 
 #![allow(

@@ -21,6 +21,14 @@ pub const SOON: Duration = Duration::from_secs(120);
 /// The collection of pods that the tests make.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
+/// The settings of an agent in these clusters.
+pub fn settings() -> Settings {
+    Settings::for_kind(Kind::Real).kubelet(
+        "crashLoopBackOff: { maxContainerRestartPeriod: 1s }\nclusterDNS: [10.213.0.10]\n\
+         clusterDomain: cluster.local\n",
+    )
+}
+
 /// One node and its cluster. Fields are dropped in this order.
 pub struct Node {
     pub world: World,
@@ -54,10 +62,7 @@ impl Node {
             skip_without(&[(false, "a control plane or Go to build it")]);
             return None;
         };
-        let lines = format!(
-            "crashLoopBackOff: {{ maxContainerRestartPeriod: 1s }}\nclusterDNS: [10.213.0.10]\nclusterDomain: cluster.local\n{lines}"
-        );
-        let settings = Settings::for_kind(Kind::Real).kubelet(&lines);
+        let settings = settings().kubelet(lines);
         let world = World::prepare(Kind::Real, &settings);
         let options = Options::default().controller_manager(controllers).scheduler();
         let plane = ControlPlane::start(&world.slot, &programs, &options);

@@ -314,7 +314,7 @@ fn an_external_cloud_provider_keeps_its_addresses() {
 }
 
 #[test]
-fn with_static_pods_only_a_pod_from_the_api_is_not_run_and_can_be_deleted() {
+fn api_pods_are_declined_on_a_static_only_node() {
     let mut settings = hasty();
     settings.nodelet.push_str("apiPods: false\n");
     let Some(member) = Member::prepare(&Options::default(), &settings) else { return };

@@ -72,8 +72,8 @@ impl Containerd {
         Self::start_from(slot, None, None)
     }
 
-    /// As [`Self::start`], in a network namespace: pods on the host network are there, and so is the
-    /// bridge of all others.
+    /// As [`Self::start`], in a network namespace: pods on the host network are there, and so is
+    /// the bridge of all others.
     pub fn start_in_namespace(slot: &Slot, namespace: &str) -> Self {
         Self::start_from(slot, None, Some(namespace.to_owned()))
     }
@@ -175,9 +175,9 @@ impl Containerd {
         }
     }
 
-    /// From the next pod on, pods have an IPv4 and an IPv6 address. The network must be away, and is
-    /// back then. The bridge gets its addresses here and not from the plugin, which would make the
-    /// whole machine a router of IPv6.
+    /// From the next pod on, pods have an IPv4 and an IPv6 address. The network must be away, and
+    /// is back then. The bridge gets its addresses here and not from the plugin, which would make
+    /// the whole machine a router of IPv6.
     pub fn set_network_of_two_families(&self) {
         let (number, bridge) = (self.network_number, format!("nodelet{}", self.network_number));
         super::ip(&format!("link add {bridge} type bridge"));

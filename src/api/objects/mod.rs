@@ -9,11 +9,11 @@
 //!        └─► any pod at all ────► one watch of Services ──────┘
 //! ```
 //!
-//! The task owns the watches, the tokens and the claims. It opens a watch for the first pod that refers to an
-//! object, shares it between pods, and closes it with the last one. Tokens and data of Secrets are
-//! kept in memory only. While the API server is away, the last answers stay published, and an
-//! object without an answer stays unknown. The task does not decide whether a pod waits: `plan`
-//! does.
+//! The task owns the watches, the tokens and the claims. It opens a watch for the first pod that
+//! refers to an object, shares it between pods, and closes it with the last one. Tokens and data of
+//! Secrets are kept in memory only. While the API server is away, the last answers stay published,
+//! and an object without an answer stays unknown. The task does not decide whether a pod waits:
+//! `plan` does.
 
 mod claims;
 mod requests;

@@ -1,5 +1,6 @@
-//! The parts of ConfigMaps, Secrets, Services and RuntimeClasses that the agent keeps. The API server has validated
-//! them, so a value that can't be decoded is left out instead of being reported.
+//! The parts of ConfigMaps, Secrets, Services and RuntimeClasses that the agent keeps. The API
+//! server has validated them, so a value that can't be decoded is left out instead of being
+//! reported.
 
 use super::super::{Watched, secret::decode_base64};
 use crate::model::{

@@ -1,8 +1,9 @@
 //! Service account tokens: how one is requested, and when again.
 //!
-//! A token is requested again at 80 % of its lifetime, or after a day. Lifetimes are measured in boot time, from the moment of the answer. So a wrong wall clock of the
-//! node does not matter, and the time while the machine is suspended counts. An expired token stays
-//! in use until a new one is issued. A restart of the agent requests all tokens again.
+//! A token is requested again at 80 % of its lifetime, or after a day. Lifetimes are measured in
+//! boot time, from the moment of the answer. So a wrong wall clock of the node does not matter, and
+//! the time while the machine is suspended counts. An expired token stays in use until a new one is
+//! issued. A restart of the agent requests all tokens again.
 
 use super::{
     super::ApiError,

@@ -189,8 +189,8 @@ fn namespaces(spec: &k8s::PodSpec, ids: Option<IdRange>) -> v1::NamespaceOption 
     }
 }
 
-/// Replaces the container's own process id namespace by that of the target. A namespace that the pod
-/// or the host shares stays, as with the kubelet.
+/// Replaces the container's own process id namespace by that of the target. A namespace that the
+/// pod or the host shares stays, as with the kubelet.
 fn with_target(
     namespaces: v1::NamespaceOption,
     target: Option<&ContainerId>,

@@ -244,7 +244,8 @@ fn every_departure_has_a_note() {
     check(POD, "");
 }
 
-/// Fields that a static pod may not have, and that are no reason for a pod of the API server to wait.
+/// Fields that a static pod may not have, and that are no reason for a pod of the API server to
+/// wait.
 const EXEMPT: [(&str, &str); 7] = [
     ("spec.ephemeralContainers[]", "the API server adds them to a pod that runs"),
     ("spec.schedulingGates[]", "the API server binds no pod that has a gate"),

@@ -132,7 +132,7 @@ fn a_final_status_of_the_api_server_stays_as_it_is() {
 }
 
 #[test]
-fn the_end_of_a_container_is_written_into_a_final_status_that_lacks_it() {
+fn a_final_status_is_completed_with_container_ends() {
     // The pod garbage collector has ended the pod while the node was away.
     let waiting = json!({"name": "web", "image": "web:1", "imageID": "", "ready": true,
         "restartCount": 0, "state": {"running": {}}});

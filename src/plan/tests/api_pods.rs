@@ -310,8 +310,8 @@ fn a_deletion_is_finished_without_the_api_server() {
             } else {
                 world.restart_agent();
             }
-            // Its record does not tell the agent what the API server wants. `keep` is false with the
-            // annotation `run-from-checkpoint`.
+            // Its record does not tell the agent what the API server wants. `keep` is false with
+            // the annotation `run-from-checkpoint`.
             (world.end, world.keep) = (None, keep);
             world.run();
             assert_eq!(world.take_trace().matches("start web").count(), 0);
@@ -401,7 +401,7 @@ fn an_eviction_cuts_a_deletion_short() {
 }
 
 #[test]
-fn the_dead_containers_of_an_evicted_pod_go_and_its_status_has_their_ends() {
+fn dead_containers_of_an_evicted_pod_are_removed() {
     let mut world = running(&web());
     world.on_term = 7;
     world.hold = Some(("a".into(), hold("Evicted", HoldStop::Within(10))));

@@ -109,7 +109,7 @@ fn a_pod_is_linked_to_its_namespace_and_to_the_api_server() {
 }
 
 #[test]
-fn references_see_the_variables_of_services_after_those_of_the_container() {
+fn variables_of_the_container_shadow_those_of_services() {
     let spec = json!({"containers": [{
         "env": [
             {"name": "EARLY", "value": "$(DB_SERVICE_PORT) $(LATE)"},

@@ -279,8 +279,8 @@ impl Evictions {
         looked
     }
 
-    /// The records of evictions for which a condition may still hold: of pods that are away, or were
-    /// evicted for good less than their pause ago.
+    /// The records of evictions for which a condition may still hold: of pods that are away, or
+    /// were evicted for good less than their pause ago.
     pub(super) fn recent(&self, boot: Duration) -> impl Iterator<Item = &EvictionRecord> {
         let recent = move |entry: &&Entry| !entry.record.for_good || boot < entry.until;
         let away = self.0.values().filter(|entry| entry.record.back.is_none());

@@ -164,7 +164,8 @@ impl State {
         let all = all.flat_map(|(key, all)| all.iter().map(move |recorded| (key, recorded)));
         let leaving = all.filter(|(key, recorded)| {
             if recorded.ended {
-                // The end of a pod of the API server is recorded before its containers have stopped.
+                // The end of a pod of the API server is recorded before its containers have
+                // stopped.
                 return !is_static(&recorded.pod) && self.is_alive(key);
             }
             self.desired.ends.contains_key(*key)

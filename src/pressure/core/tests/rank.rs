@@ -94,7 +94,8 @@ fn pods_of_an_api_server_go_by_request_then_priority_then_excess() {
         burstable("low", -5, 150 * MI),
         Pod::requesting("static", -9, "0").memory(GI),
     ];
-    // The QoS class plays no role: without a priority, `burstable` is the further above its request.
+    // The QoS class plays no role: without a priority, `burstable` is the further above its
+    // request.
     let order = ["low", "burstable", "best-effort", "high", "guaranteed", "static"];
     assert_eq!(memory_order(&pods), order);
     let processes = pods.map(|pod| pod.processes(1_000));

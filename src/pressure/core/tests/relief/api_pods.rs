@@ -22,7 +22,7 @@ fn no_container_runs(view: &mut PodView) {
 }
 
 #[test]
-fn the_next_pod_waits_until_the_containers_of_a_failed_one_have_ended() {
+fn the_next_eviction_waits_for_the_containers_of_the_last() {
     let mut world = evicted_for_memory(hog().api());
     world.run(Pod::new("second", json!({})).memory(300 * MI));
     world.fail("hog");
@@ -67,7 +67,7 @@ fn a_disk_is_relieved_when_the_dead_containers_are_gone() {
 }
 
 #[test]
-fn an_evicted_pod_never_comes_back_and_its_record_goes_with_its_object() {
+fn the_record_of_an_evicted_pod_goes_with_its_object() {
     let mut world = evicted_for_memory(hog().api());
     world.fail("hog");
     world.change("hog", no_container_runs);
