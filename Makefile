@@ -11,7 +11,7 @@ PURE = $(filter-out bench component containerds monitoring node soak,$(basename 
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
 build: ## build the release binary, target/release/nodelet
 	scripts/prerequisites build
