@@ -1,6 +1,8 @@
 //! What a pod reads of ConfigMaps and Secrets.
 
-use super::{EnvError, are_claims_known, as_container, files::ObjectFiles, is_static, token_keys};
+use super::{
+    EnvError, are_claims_known, as_container, claim_keys, files::ObjectFiles, is_static, token_keys,
+};
 use crate::model::{
     DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectScope, ObjectSight, k8s,
 };
@@ -83,6 +85,25 @@ pub fn are_services_known(pod: &k8s::Pod, objects: &NodeObjects) -> bool {
     match object_scope(pod) {
         ObjectScope::Files => true,
         ObjectScope::Api => objects.api.services.is_some(),
+    }
+}
+
+/// True when everything that the pod can read is the same in both: ConfigMaps, Secrets, tokens,
+/// claims, Services and runtime classes. For a static pod, whose earlier revision may run on, no
+/// object of the files may differ.
+#[must_use]
+pub fn reads_the_same(pod: &k8s::Pod, before: &NodeObjects, after: &NodeObjects) -> bool {
+    match object_scope(pod) {
+        ObjectScope::Files => (before.known, &before.found) == (after.known, &after.found),
+        ObjectScope::Api => {
+            let (a, b) = (&*before.api, &*after.api);
+            (&a.services, &a.runtime_classes) == (&b.services, &b.runtime_classes)
+                && object_refs(pod)
+                    .iter()
+                    .all(|one| a.objects.get(&one.key) == b.objects.get(&one.key))
+                && token_keys(pod).iter().all(|key| a.tokens.get(key) == b.tokens.get(key))
+                && claim_keys(pod).iter().all(|key| a.claims.get(key) == b.claims.get(key))
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::{
     },
     plan::Rollout,
     pleg::{Health, PlegUpdate},
+    podspec::reads_the_same,
     publish::{any_changed, changed_if_there},
     store::PodRecord,
 };
@@ -369,7 +370,8 @@ impl WorkerSet {
         }
     }
 
-    /// Gives the workers the objects that their pods may read.
+    /// Gives the workers the objects that their pods may read, and wakes those whose pods read
+    /// other ones now. The rest get them as well, so that nobody keeps old ones in memory.
     fn take_objects(&mut self) {
         let places: Vec<Arc<NodeObjects>> =
             self.objects.iter_mut().map(|place| Arc::clone(&place.borrow_and_update())).collect();
@@ -379,9 +381,15 @@ impl WorkerSet {
         }
         self.state.objects = Arc::new(objects);
         for handle in self.state.workers.values() {
-            handle.input.send_modify(|input| {
-                input.objects = Arc::clone(&self.state.objects);
-                input.sequence += 1;
+            handle.input.send_if_modified(|input| {
+                let now = Arc::clone(&self.state.objects);
+                let before = std::mem::replace(&mut input.objects, now);
+                let pod = input.orders.wish.pod();
+                let same = pod.is_some_and(|pod| reads_the_same(&pod.pod, &before, &input.objects));
+                if !same {
+                    input.sequence += 1;
+                }
+                !same
             });
         }
     }

@@ -142,8 +142,10 @@ impl Worker {
     /// Runs until the set drops the input or the agent shuts down.
     pub(super) async fn run(mut self) {
         loop {
+            // Dropped before the wait, which would keep old objects in memory.
             let input = self.input.borrow_and_update().clone();
             let pass = self.pass(&input).await;
+            drop(input);
             if self.shutdown.is_cancelled() || self.input.has_changed().is_err() {
                 return;
             }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
-    model::{ApiObjects, DataObject, Datum, ObjectAnswer},
+    model::{
+        ApiObjects, ClaimAnswer, ClaimKey, DataObject, Datum, ObjectAnswer, TokenAnswer, TokenKey,
+    },
     podspec::{Amounts, EnvContext, build_env},
 };
 use serde_json::{Value, json};
@@ -210,4 +212,65 @@ fn a_pod_of_the_api_server_sees_what_the_server_has_answered() {
     assert!(are_objects_known(&pod(false, "file"), &known), "static pods have their own rule");
     assert!(are_services_known(&pod(false, "file"), &known));
     assert!(!are_services_known(&pod(false, "api"), &known));
+}
+
+#[test]
+fn a_pod_reads_other_objects_only_when_its_own_have_changed() {
+    use ObjectKind::ConfigMap;
+    let with_token = json!({"sources": [{"serviceAccountToken": {"path": "token"}}]});
+    let volumes = json!([
+        {"name": "map", "configMap": {"name": "web"}},
+        {"name": "token", "projected": with_token},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "data"}},
+    ]);
+    let mounts = ["map", "token", "claim"].map(|name| json!({"name": name, "mountPath": name}));
+    let mut pod = pod_with_container(json!({"volumeMounts": mounts}), &volumes);
+    pod.metadata.annotations = None;
+    let [token] = token_keys(&pod).try_into().unwrap();
+    let [claim] = claim_keys(&pod).try_into().unwrap();
+    let failed = |why: &str| ClaimAnswer::Failed(why.into());
+    let refused = |why: &str| TokenAnswer::Refused(why.into());
+    let changed = |change: &dyn Fn(&mut ApiObjects)| {
+        let mut api = ApiObjects {
+            tokens: [(token.clone(), refused("no"))].into(),
+            claims: [(claim.clone(), failed("no"))].into(),
+            ..ApiObjects::default()
+        };
+        let node = |api: &ApiObjects| NodeObjects { api: Arc::new(api.clone()), ..node_objects() };
+        let before = node(&api);
+        change(&mut api);
+        !reads_the_same(&pod, &before, &node(&api))
+    };
+    let answer = |name: &str| {
+        let key = ObjectKey::new(ConfigMap, "default", name);
+        move |api: &mut ApiObjects| drop(api.objects.insert(key.clone(), ObjectAnswer::Missing))
+    };
+    let of_other_pod = |api: &mut ApiObjects| {
+        api.tokens.insert(TokenKey { pod: "u2".into(), ..token.clone() }, refused("no"));
+        api.claims.insert(ClaimKey { pod: "u2".into(), ..claim.clone() }, failed("no"));
+    };
+    assert!(!changed(&|_| ()));
+    assert!(!changed(&answer("other")));
+    assert!(!changed(&of_other_pod));
+    assert!(changed(&answer("web")));
+    assert!(changed(&|api| drop(api.tokens.insert(token.clone(), refused("later")))));
+    assert!(changed(&|api| drop(api.claims.insert(claim.clone(), failed("later")))));
+    assert!(changed(&|api| api.services = Some(Arc::default())));
+    assert!(changed(&|api| api.runtime_classes = Some(Arc::default())));
+}
+
+#[test]
+fn a_static_pod_reads_other_objects_when_files_have_changed() {
+    let pod = pod_with_container(json!({}), &json!([]));
+    let before = node_objects();
+    let of_api = ApiObjects { services: Some(Arc::default()), ..ApiObjects::default() };
+    assert!(reads_the_same(
+        &pod,
+        &before,
+        &NodeObjects { api: Arc::new(of_api), ..node_objects() }
+    ));
+    assert!(!reads_the_same(&pod, &before, &NodeObjects { known: false, ..node_objects() }));
+    let mut after = node_objects();
+    after.found.pop_first();
+    assert!(!reads_the_same(&pod, &before, &after));
 }
