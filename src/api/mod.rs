@@ -17,7 +17,7 @@
 //! start, and keeps running without them. Every task is level-triggered: it compares what the node
 //! is like with what the API server was last seen to have and writes the difference, so that an
 //! absence of any length ends in one write per object. Every request has a deadline, every pause is
-//! capped at [`MAX_PAUSE`].
+//! capped at [`MAX_PAUSE`], or at [`MAX_REFUSAL_PAUSE`] where the API server answers and refuses.
 
 mod answer;
 mod client;
@@ -66,8 +66,13 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 pub const MAX_PAUSE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`], each shortened at random
-/// by up to a quarter, so that the nodes of a cluster do not all come back at once.
+/// The longest pause after the API server has refused something: it answers, so only somebody's
+/// change of an object can help.
+pub const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(20);
+
+/// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`] or
+/// [`MAX_REFUSAL_PAUSE`], each shortened at random by up to a quarter, so that the nodes of a
+/// cluster do not all come back at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pause {
     failures: u32,
@@ -76,7 +81,16 @@ pub struct Pause {
 impl Pause {
     /// How long to wait after one more failure.
     pub fn after_failure(&mut self) -> Duration {
-        let full = FIRST_PAUSE.saturating_mul(1 << self.failures.min(5)).min(MAX_PAUSE);
+        self.next(MAX_PAUSE)
+    }
+
+    /// How long to wait after one more refusal.
+    pub fn after_refusal(&mut self) -> Duration {
+        self.next(MAX_REFUSAL_PAUSE)
+    }
+
+    fn next(&mut self, longest: Duration) -> Duration {
+        let full = FIRST_PAUSE.saturating_mul(1 << self.failures.min(8)).min(longest);
         self.failures = self.failures.saturating_add(1);
         full - jitter(full / 4)
     }

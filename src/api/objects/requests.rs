@@ -99,7 +99,7 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
     pub(super) fn settle(&mut self, key: &K, outcome: RequestOutcome<V>, now: Duration) {
         // The pod may have been removed in the meantime.
         let Some(request) = self.0.get_mut(key) else { return };
-        let trouble = match outcome {
+        let (trouble, pause) = match outcome {
             RequestOutcome::Answered { value, again_after } => {
                 request.answer = Some(value);
                 request.trouble = None;
@@ -112,15 +112,18 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
                 let before = request.trouble.as_ref().and_then(|trouble| trouble.told_from);
                 let patience = if is_forbidden { AUTHORIZER_LAG } else { Duration::ZERO };
                 let told_from = before.unwrap_or(now + patience);
-                RequestTrouble { why, told_from: Some(told_from) }
+                let trouble = RequestTrouble { why, told_from: Some(told_from) };
+                (trouble, request.pause.after_refusal())
             }
-            RequestOutcome::Failed(why) => RequestTrouble { why, told_from: None },
+            RequestOutcome::Failed(why) => {
+                (RequestTrouble { why, told_from: None }, request.pause.after_failure())
+            }
         };
         if request.trouble.as_ref().is_none_or(|before| before.why != trouble.why) {
             tracing::warn!(uid = %key.pod(), err = trouble.why, "cannot get the {key}");
         }
         request.trouble = Some(trouble);
-        request.turn = RequestTurn::DueAt(now + request.pause.after_failure());
+        request.turn = RequestTurn::DueAt(now + pause);
     }
 
     /// Makes failed requests due at once, because the connection to the API server is a new one.
@@ -142,8 +145,8 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
         self.0.values().filter_map(due).min()
     }
 
-    /// The answers that are known, or why there is none. A refused request is repeated within
-    /// seconds, so the caller asks again soon enough to publish the refusal.
+    /// The answers that are known, or why there is none. The first repetitions of a refused request
+    /// come within seconds, so the caller asks again soon enough to publish the refusal.
     pub(super) fn answers<A>(
         &self,
         now: Duration,

@@ -135,7 +135,13 @@ pub(super) fn request(key: &TokenKey, bound: &Bound) -> Value {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::{super::AUTHORIZER_LAG, *};
+    use super::{
+        super::{
+            super::{MAX_PAUSE, MAX_REFUSAL_PAUSE},
+            AUTHORIZER_LAG,
+        },
+        *,
+    };
     use std::collections::BTreeMap;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -219,7 +225,7 @@ mod tests {
             tokens.settle(&key("a"), issuing, later);
             assert_eq!(answer_of_a(&tokens, later).unwrap(), "one");
         }
-        assert!(tokens.wake_at().unwrap() <= later + super::super::super::MAX_PAUSE);
+        assert!(tokens.wake_at().unwrap() <= later + MAX_PAUSE);
     }
 
     #[test]
@@ -239,6 +245,25 @@ mod tests {
         assert_eq!(settle(&mut tokens, refused(true), HOUR), None, "the pod may be new there");
         assert_eq!(settle(&mut tokens, refused(true), HOUR + AUTHORIZER_LAG), told);
         assert_eq!(settle(&mut tokens, issued("one"), HOUR + MINUTE).unwrap(), "one");
+    }
+
+    #[test]
+    fn a_refused_token_is_requested_less_and_less_often() {
+        for (is_refused, longest) in [(true, MAX_REFUSAL_PAUSE), (false, MAX_PAUSE)] {
+            let (mut tokens, mut now) = (Tokens::default(), HOUR);
+            tokens.want(wanted(&["a"]), now);
+            let mut pauses = Vec::new();
+            for _ in 0..20 {
+                tokens.next(now).unwrap();
+                let failed = || RequestOutcome::Failed("away".to_owned());
+                tokens.settle(&key("a"), if is_refused { refused(false) } else { failed() }, now);
+                let due = tokens.wake_at().unwrap();
+                pauses.push(due - now);
+                now = due;
+            }
+            assert!(pauses[0] <= Duration::from_millis(100), "{pauses:?}");
+            assert!(pauses[19] <= longest && pauses[19] >= longest * 3 / 4, "{pauses:?}");
+        }
     }
 
     #[test]
