@@ -18,8 +18,11 @@ use super::{
     },
     node::{PODS, SOON, is_ready, settings},
     support::{
-        agent::Agent, containerd::Containerd, images, ip, poll_until, skip_without_containerd,
-        skips::skip_without, slot::Slot,
+        agent::{Agent, Settings},
+        containerd::Containerd,
+        images, ip, poll_until, skip_without_containerd,
+        skips::skip_without,
+        slot::Slot,
     },
     upstream,
 };
@@ -44,10 +47,10 @@ pub struct Cluster {
 }
 
 impl Machine {
-    /// A node that does not run yet, with the images of the cluster and without a pod network.
-    fn prepare(name: &'static str, slot: Slot, namespace: Namespace) -> Self {
+    /// A node that does not run yet, without a pod network.
+    fn prepare(name: &'static str, slot: Slot, namespace: Namespace, settings: &Settings) -> Self {
         let containerd = Containerd::start_in_namespace(&slot, &slot.network_namespace());
-        let agent = Agent::prepare(&slot, &containerd.socket(), &settings());
+        let agent = Agent::prepare(&slot, &containerd.socket(), settings);
         agent.set_node_name(name);
         agent.in_network_namespace(&slot.network_namespace());
         agent.add_flag(format!("--node-ip={}", address_in(&slot)));
@@ -77,6 +80,12 @@ impl Cluster {
     /// A cluster whose agents do not run yet, and whose nodes have no pod network; `None` when the
     /// test must be skipped.
     pub fn prepare() -> Option<Self> {
+        Self::prepare_with(Options::default().controller_manager(&[]), "")
+    }
+
+    /// As [`Self::prepare`], with these components of the control plane besides kube-scheduler, and
+    /// with more lines of the KubeletConfiguration of both nodes.
+    pub fn prepare_with(options: Options, lines: &str) -> Option<Self> {
         if skip_without_containerd() {
             return None;
         }
@@ -92,15 +101,13 @@ impl Cluster {
         let slots = [Slot::take(), Slot::take()];
         let namespaces = [Namespace::make(&slots[0]), Namespace::make(&slots[1])];
         connect(&slots);
-        let options = Options::default()
-            .controller_manager(&[])
-            .scheduler()
-            .listen_on(address_outside(&slots[0]));
+        let options = options.scheduler().listen_on(address_outside(&slots[0]));
+        let settings = settings().kubelet(lines);
         let plane = ControlPlane::start(&slots[0], &programs, &options);
         let mut parts = NAMES.into_iter().zip(slots.into_iter().zip(namespaces));
         let nodes = [(); 2].map(|()| {
             let (name, (slot, namespace)) = parts.next().unwrap();
-            let node = Machine::prepare(name, slot, namespace);
+            let node = Machine::prepare(name, slot, namespace, &settings);
             node.containerd.ctr(&["images", "import", archive.to_str().unwrap()]);
             node.agent.join(&plane.node_kubeconfig(name, plane.address()));
             let clients = node.slot.dir().join("clients.crt");
@@ -248,7 +255,7 @@ impl Cluster {
     #[track_caller]
     pub fn finish(self) {
         for namespace in ["default", "kube-system"] {
-            let kinds = "deployments,replicasets,daemonsets";
+            let kinds = "deployments,replicasets,daemonsets,statefulsets,jobs";
             let delete = |kinds, more| {
                 let words = ["-n", namespace, "delete", kinds, "--all", "--wait=false", more];
                 self.plane.kubectl_text(&words);
