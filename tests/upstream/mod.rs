@@ -19,6 +19,7 @@ use nix::mount::{MsFlags, mount};
 use std::{
     cell::RefCell,
     fs::{self, File},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -76,6 +77,9 @@ pub struct Kubelet {
     kubeconfig: Option<PathBuf>,
     api_port: u16,
     flags: Vec<String>,
+    node_name: String,
+    /// The network namespace that it runs in; `None` for the one of the test.
+    namespace: Option<String>,
     child: RefCell<Option<Child>>,
 }
 
@@ -129,6 +133,8 @@ impl Kubelet {
             kubeconfig: None,
             api_port,
             flags: Vec::new(),
+            node_name: NODE_NAME.to_owned(),
+            namespace: None,
             child: RefCell::default(),
         }
     }
@@ -136,6 +142,21 @@ impl Kubelet {
     /// One more flag, from its next start on. Flags go before the configuration.
     pub fn add_flag(&mut self, flag: String) {
         self.flags.push(flag);
+    }
+
+    /// Its node has this name instead of [`NODE_NAME`].
+    #[must_use]
+    pub fn named(mut self, node_name: &str) -> Self {
+        node_name.clone_into(&mut self.node_name);
+        self
+    }
+
+    /// It runs in a network namespace, with this address of the node.
+    #[must_use]
+    pub fn in_network_namespace(mut self, namespace: &str, address: Ipv4Addr) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self.add_flag(format!("--node-ip={address}"));
+        self
     }
 
     /// The port of its HTTPS API.
@@ -155,13 +176,20 @@ impl Kubelet {
     pub fn start(&self) {
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
         let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upstream/run");
-        let mut command = Command::new(run);
+        let mut command = match &self.namespace {
+            None => Command::new(run),
+            Some(name) => {
+                let mut nsenter = Command::new("nsenter");
+                nsenter.arg(format!("--net=/run/netns/{name}")).arg(run);
+                nsenter
+            }
+        };
         command.arg(self.dir.join("fence")).arg(self.root_dir()).arg(&self.binary);
         command.arg("--config").arg(self.dir.join("config.yaml"));
         command.arg("--root-dir").arg(self.root_dir());
         command.arg("--cert-dir").arg(self.dir.join("pki"));
         command.arg("--containerd").arg(&self.containerd);
-        command.arg("--hostname-override").arg(NODE_NAME);
+        command.arg("--hostname-override").arg(&self.node_name);
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
