@@ -87,6 +87,7 @@ test-api-pods: test-build ## pods from an API server, on one node and on two wit
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
 test-attacks: test-build ## attacks by pods, manifests, files and local users; as root, on private containerds

@@ -13,7 +13,7 @@
 
 use super::{
     controlplane::{
-        ControlPlane, Options,
+        ControlPlane, METRICS_SERVER_ACCOUNT, Options,
         link::{Namespace, address_in, address_outside},
     },
     node::{PODS, SOON, is_ready, settings},
@@ -89,18 +89,23 @@ impl Cluster {
         if skip_without_containerd() {
             return None;
         }
-        let needs = (upstream::control_plane(), upstream::kube_proxy(), upstream::coredns());
-        let (Some(programs), Some(kube_proxy), Some(coredns)) = needs else {
+        let pods = (upstream::kube_proxy(), upstream::coredns(), upstream::metrics_server());
+        let (Some(programs), (Some(kube_proxy), Some(coredns), Some(metrics_server))) =
+            (upstream::control_plane(), pods)
+        else {
             skip_without(&[(
                 false,
-                "a control plane, kube-proxy and CoreDNS, or Go to build them",
+                "a control plane, kube-proxy, CoreDNS and metrics-server, or Go to build them",
             )]);
             return None;
         };
-        let archive = images::of_cluster(&kube_proxy, &coredns);
+        let archive = images::of_cluster(&[kube_proxy, coredns, metrics_server]);
         let slots = [Slot::take(), Slot::take()];
         let namespaces = [Namespace::make(&slots[0]), Namespace::make(&slots[1])];
         connect(&slots);
+        // The API server asks metrics-server by the addresses of its pods: kube-proxy does not run
+        // on the host.
+        let options = options.aggregation().apiserver("--enable-aggregator-routing=true");
         let options = options.scheduler().listen_on(address_outside(&slots[0]));
         let settings = settings().kubelet(lines);
         let plane = ControlPlane::start(&slots[0], &programs, &options);
@@ -153,6 +158,13 @@ impl Cluster {
         self.wait_rolled_out("kube-system", "daemonset/kube-proxy");
         self.apply(include_str!("coredns.yaml"));
         self.wait_rolled_out("kube-system", "deployment/coredns");
+    }
+
+    /// Makes metrics-server, and waits until it is Ready.
+    pub fn install_metrics(&self) {
+        self.apply(METRICS_SERVER_ACCOUNT);
+        self.apply(include_str!("metrics-server.yaml"));
+        self.wait_rolled_out("kube-system", "deployment/metrics-server");
     }
 
     /// `kubectl apply` of YAML or JSON.

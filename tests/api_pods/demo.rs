@@ -4,6 +4,7 @@
 
 use super::{
     cluster::Cluster,
+    controlplane::Rows,
     node::{WAITS, plain},
     support::{say_loudly as say, slot},
     two_nodes::{GET_WEB, SERVES, web_service},
@@ -71,8 +72,9 @@ fn a_cluster_at_work() {
     cluster.wait_nodes_ready();
     show(&cluster, &["get", "nodes", "-o", "wide"]);
 
-    title("kube-proxy and CoreDNS, as kubeadm installs them");
+    title("kube-proxy and CoreDNS, as kubeadm installs them, and metrics-server");
     cluster.install_services();
+    cluster.install_metrics();
     show(&cluster, &["get", "pods", "-n", "kube-system", "-o", "wide"]);
 
     title("A Deployment with two replicas, a Service, and a client on node2");
@@ -99,6 +101,11 @@ fn a_cluster_at_work() {
     cluster.wait("the agent answers", || agent.status().is_ok(), |up| *up);
     cluster.wait_nodes_ready();
     show(&cluster, &["get", "nodes,pods", "-o", "wide"]);
+
+    title("metrics-server has read both nodes twice by now");
+    let read = |rows: &Result<Rows, String>| rows.as_ref().is_ok_and(|rows| rows.len() == 2);
+    cluster.wait("both nodes have figures", || cluster.plane.top(&["nodes"]), read).unwrap();
+    show(&cluster, &["top", "nodes"]);
 
     title("Cleaning up");
     cluster.finish();

@@ -2,6 +2,7 @@
 
 use super::{
     cluster::Cluster,
+    controlplane::Rows,
     node::{PODS, WAITS, condition, is_ready, plain},
 };
 use serde_json::{Value, json};
@@ -123,5 +124,23 @@ fn a_host_port_is_reached_on_the_address_of_the_node() {
     let from_web = |text: &str| text == "web\n";
     cluster.wait_answer("node2 gets an answer", || cluster.nodes[1].run(&get), from_web);
     cluster.wait_answer("a pod there does", || cluster.exec("client", &get), from_web);
+    cluster.finish();
+}
+
+#[test]
+fn kubectl_top_shows_both_nodes_and_their_pods() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.install_metrics();
+    for node in &cluster.nodes {
+        cluster.plane.admin.create(PODS, &pod_on(node.name, node.name, WAITS)).unwrap().ok();
+    }
+    let names = |rows: Rows| rows.into_iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+    let top = |what: &str| cluster.plane.top(&[what]).map(names);
+    for what in ["nodes", "pods"] {
+        let both = |shown: &Result<Vec<String>, String>| {
+            shown.as_ref().is_ok_and(|names| *names == ["node1", "node2"])
+        };
+        cluster.wait(&format!("both {what} have figures"), || top(what), both).unwrap();
+    }
     cluster.finish();
 }

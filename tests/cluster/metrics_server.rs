@@ -3,7 +3,7 @@
 //! kubectl on to it.
 
 use super::{
-    controlplane::{ControlPlane, Options, component::Component},
+    controlplane::{ControlPlane, METRICS_SERVER_ACCOUNT, Options, Rows, component::Component},
     kubelet_api::member_with,
     support::{
         agent::NODE_NAME,
@@ -22,9 +22,6 @@ use std::{fs, path::Path, time::Duration};
 const SOON: Duration = Duration::from_secs(60);
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io";
-
-/// The words of each line, without the line of headings.
-type Rows = Vec<Vec<String>>;
 
 /// A pod that uses a tenth of a CPU and keeps 16 MiB in memory.
 fn user() -> Pod {
@@ -66,6 +63,7 @@ fn start_metrics_server(program: &Path, world: &World, plane: &ControlPlane) -> 
     let objects = include_str!("metrics-server.yaml")
         .replace("PORT", &port.to_string())
         .replace("AUTHORITY", &STANDARD.encode(authority.pem()));
+    let objects = format!("{METRICS_SERVER_ACCOUNT}---\n{objects}");
     let applied = plane.kubectl_as(&plane.admin_kubeconfig(), &["apply", "--filename=-"], &objects);
     assert!(applied.status.success(), "{applied:?}");
 
@@ -105,23 +103,12 @@ fn start_metrics_server(program: &Path, world: &World, plane: &ControlPlane) -> 
     server
 }
 
-/// What `kubectl top` prints; an error when it fails.
-fn top(plane: &ControlPlane, words: &[&str]) -> Result<Rows, String> {
-    let output = plane.kubectl(&[&["top"], words].concat());
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8(output.stdout).unwrap();
-    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
-    Ok(text.lines().skip(1).map(words).collect())
-}
-
 /// Waits until `kubectl top` prints rows as wanted.
 #[track_caller]
 fn wait_top(plane: &ControlPlane, words: &[&str], accept: impl Fn(&Rows) -> bool) -> Rows {
     let what = format!("kubectl top {} prints what is used", words.join(" "));
     let printed = |rows: &Result<Rows, String>| rows.as_ref().is_ok_and(&accept);
-    wait_until(&what, SOON, || top(plane, words), printed).unwrap()
+    wait_until(&what, SOON, || plane.top(words), printed).unwrap()
 }
 
 /// `123m`, `45Mi` or `6%` as a number.

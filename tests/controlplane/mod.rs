@@ -41,6 +41,12 @@ use std::{
     time::Duration,
 };
 
+/// The account of metrics-server and its rights, as objects for `kubectl apply`.
+pub const METRICS_SERVER_ACCOUNT: &str = include_str!("metrics-server-account.yaml");
+
+/// The words of each line of a table.
+pub type Rows = Vec<Vec<String>>;
+
 /// Long enough for the control plane to come up on a busy machine with two cores.
 const UP: Duration = Duration::from_secs(120);
 
@@ -314,6 +320,17 @@ impl ControlPlane {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {}: {errors}", arguments.join(" "));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What `kubectl top` prints below its headings; an error when it fails.
+    pub fn top(&self, words: &[&str]) -> Result<Rows, String> {
+        let output = self.kubectl(&[&["top"], words].concat());
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        Ok(text.lines().skip(1).map(words).collect())
     }
 
     /// Counts of requests since the API server started, of everybody, by its own metrics.

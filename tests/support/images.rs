@@ -37,17 +37,18 @@ pub fn archive() -> PathBuf {
     archive
 }
 
-/// The archive of the images of `tests/images/cluster`, made once for these programs.
-pub fn of_cluster(kube_proxy: &Path, coredns: &Path) -> PathBuf {
+/// The archive of the images of `tests/images/cluster`, made once for these programs: kube-proxy,
+/// CoreDNS and metrics-server.
+pub fn of_cluster(programs: &[PathBuf; 3]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let archive = dir.join("cluster-images.tar");
     let lock = File::create(dir.join("cluster-images.lock")).unwrap();
     lock.lock().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images/cluster");
-    let newest_source = [&script, kube_proxy, coredns].map(modified).into_iter().max();
+    let newest_source = programs.iter().chain([&script]).map(|file| modified(file)).max();
     if !archive.exists() || Some(modified(&archive)) < newest_source {
         let mut command = Command::new(script);
-        let made = command.arg(kube_proxy).arg(coredns).arg(&archive).status().unwrap();
+        let made = command.args(programs).arg(&archive).status().unwrap();
         assert!(made.success(), "tests/images/cluster failed");
     }
     archive
