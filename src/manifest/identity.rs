@@ -12,12 +12,12 @@
 //! The golden vectors in the tests hold them.
 
 use crate::{
-    model::{AFTER, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, PodUid, ROLLBACK, k8s},
+    model::{
+        AFTER, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, PodUid, ROLLBACK, k8s, short_digest,
+    },
     podspec::qos_class,
 };
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 
 /// Annotations whose change replaces no pod.
 const POLICY: [&str; 4] = [ROLLBACK, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, AFTER];
@@ -81,12 +81,7 @@ fn without_amounts(owner: &mut Value) {
 fn hash(value: &Value) -> String {
     let mut text = String::new();
     canonical(value, &mut text);
-    let digest = Sha256::digest(text.as_bytes());
-    digest[..16].iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String can't fail.
-        write!(hex, "{byte:02x}").ok();
-        hex
-    })
+    short_digest(text.as_bytes())
 }
 
 /// JSON without white space, keys sorted by their bytes, keys that are null left out (null means

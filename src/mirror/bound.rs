@@ -5,14 +5,12 @@ use crate::{
     desired::{Knowledge, SourceSnapshot},
     model::{
         DesiredPod, Origin, PodEnd, PodKey, RUN_FROM_CHECKPOINT, SourceKind, SourceView,
-        TerminalPhase, k8s,
+        TerminalPhase, k8s, short_digest,
     },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     sync::Arc,
 };
 
@@ -76,13 +74,7 @@ fn gate_conditions(spec: &k8s::PodSpec, status: &k8s::PodStatus) -> Option<Vec<k
 fn revision(pod: &k8s::Pod) -> Box<str> {
     // A pod that was decoded from JSON has nothing that JSON has no words for.
     let text = serde_json::to_vec(pod).unwrap_or_default();
-    let digest = Sha256::digest(&text);
-    let hex = digest[..16].iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String can't fail.
-        write!(hex, "{byte:02x}").ok();
-        hex
-    });
-    hex.into_boxed_str()
+    short_digest(&text).into()
 }
 
 /// What the API server wants, once it was seen as a whole.

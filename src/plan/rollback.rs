@@ -16,11 +16,10 @@
 use super::{Own, PodMemory, Terminal, backoff::Moment};
 use crate::model::{
     DesiredPod, MIN_READY, MIN_READY_SECONDS, Now, PROGRESS_DEADLINE, PROGRESS_DEADLINE_SECONDS,
-    PodUid, ROLLBACK, TerminalPhase, k8s,
+    PodUid, ROLLBACK, TerminalPhase, k8s, short_digest,
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// What is saved about the revisions of a pod name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -249,11 +248,6 @@ fn returning(standing: &DesiredPod, own: &Own<'_>, successor: &DesiredPod) -> De
 
 /// The uid of a revision that comes back. It differs from the first one, so that the pod begins anew.
 fn uid_after(uid: &PodUid, successor: &DesiredPod) -> PodUid {
-    let digest = Sha256::digest(format!("{uid} before {}", successor.revision));
-    let hex = digest[..16].iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String can't fail.
-        write!(hex, "{byte:02x}").ok();
-        hex
-    });
-    PodUid::from(hex)
+    let text = format!("{uid} before {}", successor.revision);
+    PodUid::from(short_digest(text.as_bytes()))
 }

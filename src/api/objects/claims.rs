@@ -100,16 +100,9 @@ async fn get<O: DeserializeOwned, T>(
     path: &str,
     missing: impl FnOnce() -> RequestOutcome<T>,
 ) -> Result<O, RequestOutcome<T>> {
-    call(client, Verb::Get, path, None::<&()>).await.map_err(|error: ApiError| {
-        if error.is_not_found() {
-            missing()
-        } else if error.is_refusal() {
-            let is_forbidden = error.code() == Some(403);
-            RequestOutcome::Refused { why: error.to_string(), is_forbidden }
-        } else {
-            RequestOutcome::Failed(error.to_string())
-        }
-    })
+    call(client, Verb::Get, path, None::<&()>)
+        .await
+        .map_err(|error: ApiError| if error.is_not_found() { missing() } else { error.into() })
 }
 
 fn refused<T>(why: String) -> RequestOutcome<T> {

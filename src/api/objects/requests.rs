@@ -9,7 +9,10 @@
 //! Times are boot times. The last good answer stays until a newer one comes. After a restart of the
 //! agent all tokens are requested again; claims that were bound are saved.
 
-use super::{super::Pause, AUTHORIZER_LAG};
+use super::{
+    super::{ApiError, Pause},
+    AUTHORIZER_LAG,
+};
 use crate::model::PodUid;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -33,6 +36,17 @@ pub(super) enum RequestOutcome<V> {
     },
     /// The API server is away or has a problem of its own.
     Failed(String),
+}
+
+impl<V> From<ApiError> for RequestOutcome<V> {
+    fn from(error: ApiError) -> Self {
+        let why = error.to_string();
+        if error.is_refusal() {
+            Self::Refused { why, is_forbidden: error.code() == Some(403) }
+        } else {
+            Self::Failed(why)
+        }
+    }
 }
 
 /// All requests of one kind. `C` is what a request needs besides its key, and `V` is the answer.

@@ -84,11 +84,7 @@ pub(super) fn outcome(
                 again_after: Some(renewal_after(lifetime, spread)),
             }
         }
-        Err(error) if error.is_refusal() => RequestOutcome::Refused {
-            is_forbidden: error.code() == Some(403),
-            why: error.to_string(),
-        },
-        Err(error) => RequestOutcome::Failed(error.to_string()),
+        Err(error) => error.into(),
     }
 }
 

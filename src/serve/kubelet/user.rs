@@ -1,10 +1,11 @@
 //! Who sends a request, as far as the request itself tells.
 
+use crate::model::hex;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::UserInfo;
 use sha2::{Digest as _, Sha256};
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 use x509_cert::der::{
     Decode as _,
     asn1::{Ia5StringRef, PrintableStringRef, TeletexStringRef, Utf8StringRef},
@@ -50,11 +51,7 @@ pub(super) fn of_certificate(der: &[u8]) -> Option<UserInfo> {
         }
     }
     let username = username.filter(|name| !name.is_empty())?;
-    let mut id = "X509SHA256=".to_owned();
-    for byte in Sha256::digest(der) {
-        // Writing to a String can't fail.
-        write!(id, "{byte:02x}").ok();
-    }
+    let id = format!("X509SHA256={}", hex(&Sha256::digest(der)));
     Some(UserInfo {
         username: Some(username),
         groups: Some(groups),
