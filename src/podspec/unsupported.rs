@@ -41,13 +41,23 @@ const VOLUMES: &[Feature<k8s::Volume>] = &[
     ("scaleIO", |volume| volume.scale_io.is_some()),
     ("storageos", |volume| volume.storageos.is_some()),
     ("vsphereVolume", |volume| volume.vsphere_volume.is_some()),
+    // The API server and the decoder of manifests make such a volume an emptyDir.
+    (UNKNOWN, |volume| {
+        *volume == k8s::Volume { name: volume.name.clone(), ..k8s::Volume::default() }
+    }),
 ];
 
 /// Sources of projected volumes.
 const PROJECTIONS: &[Feature<k8s::VolumeProjection>] = &[
     ("clusterTrustBundle", |source| source.cluster_trust_bundle.is_some()),
     ("podCertificate", |source| source.pod_certificate.is_some()),
+    // The API server has required one.
+    (UNKNOWN, is_default),
 ];
+
+/// The name of a feature whose field is newer than this version: the decoder has left it out, and
+/// what the field was to choose is missing.
+const UNKNOWN: &str = "(unknown kind)";
 
 /// Fields of containers, apart from volumes and resource claims.
 const CONTAINERS: &[Feature<k8s::Container>] = &[
@@ -55,6 +65,18 @@ const CONTAINERS: &[Feature<k8s::Container>] = &[
         let variables = container.env.iter().flatten();
         let mut sources = variables.filter_map(|variable| variable.value_from.as_ref());
         sources.any(|source| source.file_key_ref.is_some())
+    }),
+    ("env[].valueFrom (unknown kind)", |container| {
+        let mut variables = container.env.iter().flatten();
+        variables.any(|variable| variable.value_from.as_ref().is_some_and(is_default))
+    }),
+    ("lifecycle.postStart (unknown kind)", |container| {
+        let hook = container.lifecycle.as_ref().and_then(|hooks| hooks.post_start.as_ref());
+        hook.is_some_and(is_default)
+    }),
+    ("lifecycle.preStop (unknown kind)", |container| {
+        let hook = container.lifecycle.as_ref().and_then(|hooks| hooks.pre_stop.as_ref());
+        hook.is_some_and(is_default)
     }),
     ("lifecycle.postStart.tcpSocket", |container| {
         let hook = container.lifecycle.as_ref().and_then(|hooks| hooks.post_start.as_ref());
@@ -90,6 +112,11 @@ pub fn unsupported(pod: &k8s::Pod) -> Option<Unsupported> {
 
 fn containers(spec: &k8s::PodSpec) -> impl Iterator<Item = &k8s::Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
+}
+
+/// True when a part that must choose something chooses nothing.
+fn is_default<T: Default + PartialEq>(part: &T) -> bool {
+    *part == T::default()
 }
 
 /// The name of the first feature that `part` uses.
@@ -198,6 +225,8 @@ mod tests {
         let windows = || json!({"windowsOptions": {}});
         for (spec, expected) in [
             (mounting("csi", json!({"driver": "d"})), mount("csi volumes")),
+            (mounting("new", json!({})), mount("(unknown kind) volumes")),
+            (projected("new"), mount("projected (unknown kind) sources")),
             (projected("clusterTrustBundle"), mount("projected clusterTrustBundle sources")),
             (projected("podCertificate"), mount("projected podCertificate sources")),
             (
@@ -207,6 +236,18 @@ mod tests {
             (json!({"containers": [], "resourceClaims": [{"name": "gpu"}]}), claims.to_owned()),
             (container("resources", json!({"claims": [{"name": "gpu"}]})), claims.to_owned()),
             (container("env", from_file), sandbox("env[].valueFrom.fileKeyRef of container \"c\"")),
+            (
+                container("env", json!([{"name": "A", "valueFrom": {"new": {"key": "a"}}}])),
+                sandbox("env[].valueFrom (unknown kind) of container \"c\""),
+            ),
+            (
+                container("lifecycle", json!({"postStart": {"new": {}}})),
+                sandbox("lifecycle.postStart (unknown kind) of container \"c\""),
+            ),
+            (
+                container("lifecycle", json!({"preStop": {"new": {}}})),
+                sandbox("lifecycle.preStop (unknown kind) of container \"c\""),
+            ),
             (
                 container("lifecycle", json!({"stopSignal": "SIGINT"})),
                 sandbox("lifecycle.stopSignal of container \"c\""),
@@ -241,6 +282,7 @@ mod tests {
             mounting("persistentVolumeClaim", json!({"claimName": "data"})),
             mounting("ephemeral", json!({"volumeClaimTemplate": {"spec": {}}})),
             mounting("configMap", json!({"name": "c"})),
+            mounting("emptyDir", json!({})),
             mounting("nfs", json!({"server": "s", "path": "/"})),
             mounting("projected", json!({"sources": [{"serviceAccountToken": {"path": "t"}}]})),
             container("volumeDevices", json!([])),

@@ -284,7 +284,8 @@ fn pod_with(path: &str) -> k8s::Pod {
     let mut pods = values.into_iter().filter_map(|value| {
         let mount = json!({"name": "v", "mountPath": "/v"});
         let container = json!({"name": "c", "volumeMounts": [mount]});
-        let mut pod = json!({"spec": {"containers": [container], "volumes": [{"name": "v"}]}});
+        let volume = json!({"name": "v", "emptyDir": {}});
+        let mut pod = json!({"spec": {"containers": [container], "volumes": [volume]}});
         let mut place = &mut pod;
         for part in path.split('.') {
             place = &mut place[part.trim_end_matches("[]")];
