@@ -55,9 +55,9 @@ test-all: test test-release ## and attacks, the upstream kubelet, clusters, ever
 	scripts/tier cluster 600 $(CARGO) test --locked --test cluster -- --test-threads=2
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
-	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	@# Without them (3) the tests say what they skip.
 	scripts/containerd-versions fetch || [ $$? = 3 ]
+	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 	scripts/tier containerds 420 $(CARGO) test --locked --test containerds -- --test-threads=3
 	scripts/prerequisites machine
 	@# Not on the tier's time either. Elsewhere the tier says that it is skipped.
@@ -88,6 +88,7 @@ test-api-pods: test-build ## pods from an API server, on one node and on two wit
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
 test-attacks: test-build ## attacks by pods, manifests, files and local users; as root, on private containerds

@@ -16,14 +16,18 @@ mod support;
 #[path = "../upstream/mod.rs"]
 mod upstream;
 
+mod clock;
 mod cluster;
 mod demo;
 mod failures;
 mod lifecycle;
 mod node;
 mod objects;
+mod rejoin;
 mod runtime;
+mod runtime_faults;
 mod scale;
 mod two_nodes;
 mod updates;
+mod versions;
 mod volumes;

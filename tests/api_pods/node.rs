@@ -55,6 +55,16 @@ impl Node {
 
     /// As [`Self::start_with`], but the agent does not run yet.
     pub fn prepare(lines: &str, controllers: &[&str]) -> Option<Self> {
+        let world = |settings: &_| World::prepare(Kind::Real, settings);
+        Self::prepare_in(world, lines, controllers)
+    }
+
+    /// As [`Self::prepare`], in a world of the test's own.
+    pub fn prepare_in(
+        world: impl FnOnce(&Settings) -> World,
+        lines: &str,
+        controllers: &[&str],
+    ) -> Option<Self> {
         if skip_without_containerd() {
             return None;
         }
@@ -63,7 +73,7 @@ impl Node {
             return None;
         };
         let settings = settings().kubelet(lines);
-        let world = World::prepare(Kind::Real, &settings);
+        let world = world(&settings);
         let options = Options::default().controller_manager(controllers).scheduler();
         let plane = ControlPlane::start(&world.slot, &programs, &options);
         let link = Link::start(&world.slot, &plane, 0);

@@ -5,12 +5,14 @@
 //! this process, with its key. What it is worth is the API server's to say. Both end together.
 
 mod forward;
+mod rewritten;
 
 use super::super::{
     ControlPlane,
     pki::{self, AnyClient, Authority},
 };
 use crate::support::{block_on, tokio_runtime};
+use serde_json::Value;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard},
@@ -43,7 +45,12 @@ enum Fault {
     HangAnswer,
     /// Something is run, and no answer ever given.
     Run(Moment, Arc<dyn Fn() + Send + Sync>),
+    /// Executed; each object of the answer is changed.
+    Rewrite(Rewrite),
 }
+
+/// Changes an object that the API server sends.
+type Rewrite = Arc<dyn Fn(&mut Value) + Send + Sync>;
 
 struct Rule {
     id: u64,
@@ -257,6 +264,12 @@ impl RuleFor<'_> {
             }
         };
         self.times(1).fault(Fault::Run(moment, Arc::new(once)))
+    }
+
+    /// Executed; `change` is applied to each object of the answer: a single one, those of a list,
+    /// and those of the events of a watch. Only for paths whose answers are JSON.
+    pub fn rewrite(self, change: impl Fn(&mut Value) + Send + Sync + 'static) -> RuleId {
+        self.fault(Fault::Rewrite(Arc::new(change)))
     }
 
     fn fault(self, fault: Fault) -> RuleId {

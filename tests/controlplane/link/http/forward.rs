@@ -1,6 +1,6 @@
 //! One connection through the proxy, and one request on it.
 
-use super::{Fault, Moment, Recorded, Shared, State, pki::Identity};
+use super::{Fault, Moment, Recorded, Shared, State, pki::Identity, rewritten::Rewriter};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{
     HeaderMap, Request, Response, Uri,
@@ -94,7 +94,7 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
             hook();
             return pending().await;
         }
-        Some((_, Fault::HangAnswer | Fault::Run(Moment::After, _))) | None => {}
+        Some((_, Fault::HangAnswer | Fault::Run(Moment::After, _) | Fault::Rewrite(_))) | None => {}
     }
     if let Some(request) = recorded(&mut shared.state(), number) {
         request.reached = true;
@@ -111,7 +111,15 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
         }
         _ => {}
     }
-    let response = answered(shared, number, response);
+    let mut rewriter = match fault {
+        Some((_, Fault::Rewrite(change))) => Some(Rewriter::new(change)),
+        _ => None,
+    };
+    let mut response = answered(shared, number, response);
+    if rewriter.is_some() {
+        // The answer gets another length.
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
     let shared = Arc::clone(shared);
     response.map(|body| {
         let counted = body.map_frame(move |frame| {
@@ -120,7 +128,10 @@ async fn handle(request: Request<Incoming>, upstream: Upstream, shared: &Arc<Sha
             {
                 request.answered_bytes += data.len() as u64;
             }
-            frame
+            match &mut rewriter {
+                Some(rewriter) => frame.map_data(|data| rewriter.rewrite(&data)),
+                None => frame,
+            }
         });
         counted.boxed()
     })

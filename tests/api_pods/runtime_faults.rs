@@ -1,0 +1,127 @@
+//! The container runtime stops, hangs and is upgraded below pods of the API server.
+
+use super::{
+    node::{Node, WAITS, condition, plain},
+    support::{
+        agent::NODE_NAME,
+        containerd::Suite,
+        skips::skip_without,
+        world::{Kind, World},
+    },
+};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Age of the last good answer of the runtime from which on it counts as down.
+const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// The agent asks every 5 s.
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(5);
+
+/// What must be the same after the runtime is back.
+#[derive(Debug, PartialEq)]
+struct Before {
+    running: Vec<String>,
+    container: Value,
+    uid: Value,
+}
+
+fn before(node: &Node, pod: &str) -> Before {
+    let object = node.pod(pod).unwrap();
+    let status = &object["status"]["containerStatuses"][0];
+    Before {
+        running: node.running(pod),
+        container: serde_json::json!([status["containerID"], status["restartCount"]]),
+        uid: object["metadata"]["uid"].clone(),
+    }
+}
+
+/// Waits until the node is not Ready: not too early, and with the kubelet's words. `stopped` is when
+/// the runtime has stopped.
+#[track_caller]
+fn becomes_not_ready(node: &Node, stopped: Instant) {
+    let ready = || {
+        let this = node.admin().get(&format!("/api/v1/nodes/{NODE_NAME}"));
+        condition(&this, "Ready").unwrap().clone()
+    };
+    let ready = node.wait("the node is not Ready", ready, |ready| ready["status"] == "False");
+    let after = stopped.elapsed();
+    assert!(after > DOWN_AFTER - BETWEEN_QUESTIONS - Duration::from_secs(1), "{after:?}");
+    assert_eq!(ready["reason"], "KubeletNotReady");
+    assert_eq!(ready["message"], "container runtime is down");
+}
+
+/// While the runtime is away, a pod is made and another one is deleted.
+fn change_pods(node: &Node) {
+    node.create(&on_this_node("new"));
+    node.delete("goes");
+    let deleted = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_string();
+    node.wait_pod("goes", "is deleted", deleted);
+}
+
+/// A pod that needs no scheduler, which binds none to a node that is not Ready.
+fn on_this_node(name: &str) -> Value {
+    let mut pod = plain(name, WAITS);
+    pod["spec"]["nodeName"] = NODE_NAME.into();
+    pod
+}
+
+/// The runtime is back: pods are as before, and what was asked for meanwhile is done.
+fn all_is_well(node: &Node, stays: &Before) {
+    node.wait_ready();
+    node.wait_pod_ready("new");
+    node.wait_pod_gone("goes");
+    node.wait_pod_ready("stays");
+    assert_eq!(before(node, "stays"), *stays);
+}
+
+fn with_two_pods(node: &Node) -> Before {
+    for name in ["stays", "goes"] {
+        node.create(&plain(name, WAITS));
+    }
+    node.wait_pod_ready("goes");
+    node.wait_pod_ready("stays");
+    before(node, "stays")
+}
+
+#[test]
+fn a_runtime_that_hangs_and_goes_on() {
+    let Some(node) = Node::start() else { return };
+    let stays = with_two_pods(&node);
+    let stopped = Instant::now();
+    let frozen = node.world.runtime.containerd().freeze();
+    change_pods(&node);
+    becomes_not_ready(&node, stopped);
+    assert!(node.pod("goes").is_some(), "its container has not ended");
+    drop(frozen);
+    all_is_well(&node, &stays);
+    node.finish();
+}
+
+#[test]
+fn a_runtime_that_stops_and_comes_back_upgraded() {
+    let suites = [Suite::Bookworm, Suite::Trixie];
+    let there = suites.iter().all(|suite| suite.directory().is_some());
+    if skip_without(&[(there, "containerds (scripts/containerd-versions fetch)")]) {
+        return;
+    }
+    let world = |settings: &_| World::prepare(Kind::Debian(suites[0]), settings);
+    let Some(node) = Node::prepare_in(world, "", &[]) else { return };
+    node.world.agent.start();
+    node.wait_ready();
+    let stays = with_two_pods(&node);
+    let version = || {
+        let this = node.admin().get(&format!("/api/v1/nodes/{NODE_NAME}"));
+        this["status"]["nodeInfo"]["containerRuntimeVersion"].as_str().unwrap().to_owned()
+    };
+    assert!(version().contains(&suites[0].version()), "{}", version());
+    let stopped = Instant::now();
+    node.world.kill_runtime();
+    change_pods(&node);
+    becomes_not_ready(&node, stopped);
+    node.world.runtime.containerd().upgrade(suites[1]);
+    all_is_well(&node, &stays);
+    let expected = suites[1].version();
+    node.wait("the node shows the version", version, |version| version.contains(&expected));
+    node.finish();
+}
