@@ -1,7 +1,7 @@
 //! Whole machines: Debian 12 with systemd, cgroup v2 and its own containerd in QEMU, and the agent
 //! on it under the shipped unit. Needs root, qemu-system-x86, qemu-utils, mmdebstrap and e2fsprogs
-//! (`scripts/prerequisites machine`); says so when it must skip. `join` also needs the programs of a
-//! control plane, or Go to build them.
+//! (`scripts/prerequisites machine`); says so when it must skip. `join` and `api_pods` also need the
+//! programs of a control plane, or Go to build them.
 //!
 //! ```text
 //!   test ── Node ──┬── Machine: power on, reboot, cut the power; sh("…") runs bash as root inside and gives its output
@@ -41,6 +41,7 @@ mod support;
 #[path = "../upstream/mod.rs"]
 mod upstream;
 
+mod api_pods;
 mod attacks;
 mod cgroups;
 mod disk;
@@ -85,6 +86,7 @@ on_machines! {
     pressure::memory_pressure_on_a_small_machine,
     signals::signals_evict_only_the_pod_that_is_the_cause,
     join::kubeadm_makes_a_machine_a_node,
+    api_pods::pods_of_the_api_server_outlive_reboots,
     drift::a_clock_that_jumps_a_name_that_changes_and_no_network,
 }
 

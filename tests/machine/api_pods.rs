@@ -1,0 +1,281 @@
+//! A machine with pods of an API server that runs on the host loses power, shuts down in order, and
+//! shuts down without a grace period for pods.
+
+use crate::{
+    controlplane::{self, ControlPlane, kubeconfig::Kubeconfig},
+    machine::{HOST, Hardware},
+    node::{Driver, Node, Options},
+    support::{
+        agent::NODE_NAME, images::BUSYBOX, manifest::Pod, skips::skip_without, slot::Slot,
+        wait_until,
+    },
+    upstream,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, fs, net::SocketAddr, time::Duration};
+
+const NODE: &str = "/api/v1/nodes/node1";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+/// Gives pods no time to end.
+const NO_GRACE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+     shutdownGracePeriod: 0s\nshutdownGracePeriodCriticalPods: 0s\n";
+/// Ends at once when it is told to.
+const WAITS: &str = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done";
+
+/// All kinds of reboots, in one life of a machine.
+pub fn pods_of_the_api_server_outlive_reboots() {
+    let Some(cluster) = Cluster::start() else { return };
+    let node = boot(&cluster);
+    node.drop_pods(&[Pod::running("static")]);
+    cluster.create_pods();
+    let before = cluster.wait_all_run(&node, &cluster.boot_id());
+    node.note("the pods run");
+
+    node.sh("sync");
+    node.cut_power();
+    node.power_on();
+    let after = cluster.wait_all_run(&node, &before.boot_id);
+    same_objects_with_one_restart_more(&before, &after);
+    cluster.wait_rebooted(&node, &after.boot_id);
+    node.note("the power was lost");
+
+    node.reboot();
+    let ended = cluster.wait_ended_by_shutdown(&node, &after);
+    let replaced = cluster.wait_replaced(&node, &after);
+    cluster.wait_rebooted(&node, &replaced.boot_id);
+    assert_eq!(cluster.status_of(&ended)["phase"], "Failed", "for good");
+    node.note("the machine was shut down in order");
+
+    node.write("/etc/nodelet/config.d/20-no-grace.conf", NO_GRACE);
+    node.sh("systemctl restart nodelet");
+    let locks = || node.sh("systemd-inhibit --list --no-legend --no-pager");
+    node.wait_until("the agent holds no lock", locks, |locks| !locks.contains("nodelet"));
+    let before = cluster.wait_all_run(&node, "");
+    node.reboot();
+    let after = cluster.wait_all_run(&node, &before.boot_id);
+    same_objects_with_one_restart_more(&before, &after);
+    cluster.wait_rebooted(&node, &after.boot_id);
+    node.note("the machine was shut down without a grace period");
+}
+
+/// A control plane with all its controllers. Fields are dropped in this order.
+struct Cluster {
+    plane: ControlPlane,
+    slot: Slot,
+}
+
+/// One pod that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Running {
+    uid: String,
+    container: String,
+    address: String,
+    restarts: u64,
+}
+
+/// What runs, by the label `app`.
+#[derive(Debug)]
+struct Seen {
+    boot_id: String,
+    pods: BTreeMap<String, Running>,
+    sandboxes: BTreeMap<String, String>,
+}
+
+/// The pods that the test makes, by `app`, and the static pod.
+const ALL: [&str; 2] = ["solo", "web"];
+
+impl Cluster {
+    /// `None` where there are no programs to start.
+    fn start() -> Option<Self> {
+        let Some(programs) = upstream::control_plane() else {
+            skip_without(&[(false, "a control plane or Go to build it")]);
+            return None;
+        };
+        let slot = Slot::take();
+        let options =
+            controlplane::Options::default().address(HOST).controller_manager(&[]).scheduler();
+        let plane = ControlPlane::start(&slot, &programs, &options);
+        Some(Self { plane, slot })
+    }
+
+    /// A pod of a Deployment, and one that nobody replaces.
+    fn create_pods(&self) {
+        let account = "/api/v1/namespaces/default/serviceaccounts/default";
+        let made = || self.plane.admin.find(account).is_some();
+        wait_until("the account is there", Duration::from_secs(120), made, |made| *made);
+        let (solo, web) = (pod("solo"), pod("web"));
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
+            "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "web" } }, "template": web },
+        });
+        let deployments = "/apis/apps/v1/namespaces/default/deployments";
+        self.plane.admin.create(deployments, &deployment).unwrap().ok();
+        self.plane.admin.create(PODS, &solo).unwrap().ok();
+    }
+
+    fn boot_id(&self) -> String {
+        let node = self.plane.admin.find(NODE).unwrap_or_default();
+        node["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn pods(&self) -> Vec<Value> {
+        let list = self.plane.admin.find(PODS).unwrap_or_default();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn status_of(&self, uid: &str) -> Value {
+        let mut pods = self.pods().into_iter();
+        let pod = pods.find(|pod| pod["metadata"]["uid"] == *uid);
+        pod.map(|pod| pod["status"].clone()).unwrap_or_default()
+    }
+
+    /// The pods that are Ready, by `app`; the static one by its name.
+    fn ready_pods(&self) -> BTreeMap<String, Running> {
+        let pods = self.pods();
+        let ready = pods.iter().filter(|pod| is_ready(pod));
+        ready.map(|pod| (app(pod), running(pod))).collect()
+    }
+
+    /// Waits until the node has another boot than `boot_id`, is Ready, and every pod too.
+    #[track_caller]
+    fn wait_all_run(&self, node: &Node, boot_id: &str) -> Seen {
+        let apps: Vec<&str> = ALL.into_iter().chain(["static"]).collect();
+        self.wait_run(node, boot_id, &apps)
+    }
+
+    #[track_caller]
+    fn wait_run(&self, node: &Node, boot_id: &str, apps: &[&str]) -> Seen {
+        let look = || (self.plane.admin.find(NODE).unwrap_or_default(), self.ready_pods());
+        let fits = |(this, pods): &(Value, BTreeMap<String, Running>)| {
+            is_ready(this)
+                && this["status"]["nodeInfo"]["bootID"] != *boot_id
+                && apps.iter().all(|app| pods.contains_key(*app))
+        };
+        let (this, pods) = node.wait_until("the node and its pods are Ready", look, fits);
+        let boot_id = this["status"]["nodeInfo"]["bootID"].as_str().unwrap().to_owned();
+        Seen { boot_id, pods, sandboxes: node.ready_sandboxes() }
+    }
+
+    /// Waits for the event of a boot; there is one.
+    #[track_caller]
+    fn wait_rebooted(&self, node: &Node, boot_id: &str) {
+        let message = format!("Node {NODE_NAME} has been rebooted, boot id: {boot_id}");
+        let look = || {
+            let events = self.plane.admin.get(EVENTS)["items"].clone();
+            let events = events.as_array().cloned().unwrap_or_default();
+            let told = events.into_iter().filter(|event| event["reason"] == "Rebooted");
+            told.filter(|event| event["message"] == message).collect::<Vec<_>>()
+        };
+        let told = node.wait_until("the reboot is told", look, |told| !told.is_empty());
+        assert_eq!(told.len(), 1, "{told:#?}");
+    }
+
+    /// The pods of the API server have ended as with the kubelet; gives the uid of `solo`.
+    #[track_caller]
+    fn wait_ended_by_shutdown(&self, node: &Node, before: &Seen) -> String {
+        for app in ALL {
+            let uid = &before.pods[app].uid;
+            let ended = |status: &Value| status["phase"] == "Failed";
+            let status = node.wait_until("the pod has failed", || self.status_of(uid), ended);
+            assert_eq!(status["reason"], "Terminated", "{app}: {status:#}");
+            let message = "Pod was terminated in response to imminent node shutdown.";
+            assert_eq!(status["message"], message, "{app}");
+            let conditions = status["conditions"].as_array().unwrap();
+            let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").unwrap();
+            assert_eq!(target["status"], "True", "{app}");
+            assert_eq!(target["reason"], "TerminationByKubelet", "{app}");
+        }
+        before.pods["solo"].uid.clone()
+    }
+
+    /// The Deployment has another pod, and the static pod is back. `solo` is made anew.
+    #[track_caller]
+    fn wait_replaced(&self, node: &Node, before: &Seen) -> Seen {
+        let seen = self.wait_run(node, &before.boot_id, &["web", "static"]);
+        assert_ne!(seen.pods["web"].uid, before.pods["web"].uid);
+        let (old, new) = (&before.pods["static"], &seen.pods["static"]);
+        assert_ne!(new.container, old.container);
+        assert_eq!(new.restarts, old.restarts + 1);
+        let mut again = pod("solo");
+        again["metadata"]["name"] = json!("solo-again");
+        self.plane.admin.create(PODS, &again).unwrap().ok();
+        seen
+    }
+}
+
+#[track_caller]
+fn same_objects_with_one_restart_more(before: &Seen, after: &Seen) {
+    let apps = |seen: &Seen| seen.pods.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(apps(before), apps(after));
+    for (app, old) in &before.pods {
+        let new = &after.pods[app];
+        assert_eq!(new.uid, old.uid, "{app}");
+        assert_ne!(new.container, old.container, "{app}");
+        assert_eq!(new.restarts, old.restarts + 1, "{app}");
+    }
+    for (pod, old) in &before.sandboxes {
+        assert_ne!(after.sandboxes.get(pod), Some(old), "{pod}");
+        assert!(after.sandboxes.contains_key(pod), "{pod}: {:?}", after.sandboxes);
+    }
+}
+
+fn is_ready(object: &Value) -> bool {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+fn app(pod: &Value) -> String {
+    pod["metadata"]["labels"]["app"].as_str().unwrap_or("static").to_owned()
+}
+
+fn running(pod: &Value) -> Running {
+    let status = &pod["status"]["containerStatuses"][0];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Running {
+        uid: text(&pod["metadata"]["uid"]),
+        container: text(&status["containerID"]),
+        address: text(&pod["status"]["podIP"]),
+        restarts: status["restartCount"].as_u64().unwrap_or_default(),
+    }
+}
+
+/// A pod, which is also the template of a Deployment.
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{
+                "name": "main", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
+                "command": ["sh", "-c", WAITS],
+            }],
+        },
+    })
+}
+
+/// A machine whose agent is a node of the cluster.
+fn boot(cluster: &Cluster) -> Node {
+    let node = Node::boot(&Options {
+        hardware: Hardware { reaches_host: true, ..Hardware::default() },
+        driver: Driver::Systemd,
+        ..Options::default()
+    });
+    let server = SocketAddr::from((HOST, cluster.plane.address().port()));
+    let kubeconfig = cluster.plane.node_kubeconfig(NODE_NAME, server);
+    let text = fs::read_to_string(&kubeconfig).unwrap();
+    let dir = kubeconfig.parent().unwrap().display().to_string();
+    node.write("/etc/nodelet/kubeconfig", &text.replace(&dir, "/etc/nodelet"));
+    for file in Kubeconfig::files(&kubeconfig) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        node.write(&format!("/etc/nodelet/{name}"), &fs::read_to_string(&file).unwrap());
+    }
+    let arguments =
+        format!("--v=2 --kubeconfig=/etc/nodelet/kubeconfig --hostname-override={NODE_NAME}");
+    node.write("/etc/default/nodelet", &format!("NODELET_ARGS={arguments}\n"));
+    node.sh("chmod 0600 /etc/nodelet/kubeconfig*; sync");
+    node.start_agent();
+    node
+}
