@@ -55,16 +55,12 @@ impl Node {
 
     /// As [`Self::start_with`], but the agent does not run yet.
     pub fn prepare(lines: &str, controllers: &[&str]) -> Option<Self> {
-        let world = |settings: &_| World::prepare(Kind::Real, settings);
-        Self::prepare_in(world, lines, controllers)
+        Self::prepare_with(Kind::Real, lines, &Options::default().controller_manager(controllers))
     }
 
-    /// As [`Self::prepare`], in a world of the test's own.
-    pub fn prepare_in(
-        world: impl FnOnce(&Settings) -> World,
-        lines: &str,
-        controllers: &[&str],
-    ) -> Option<Self> {
+    /// As [`Self::prepare`], on another runtime and with other options of the control plane, which
+    /// always has a scheduler.
+    pub fn prepare_with(kind: Kind, lines: &str, options: &Options) -> Option<Self> {
         if skip_without_containerd() {
             return None;
         }
@@ -73,9 +69,8 @@ impl Node {
             return None;
         };
         let settings = settings().kubelet(lines);
-        let world = world(&settings);
-        let options = Options::default().controller_manager(controllers).scheduler();
-        let plane = ControlPlane::start(&world.slot, &programs, &options);
+        let world = World::prepare(kind, &settings);
+        let plane = ControlPlane::start(&world.slot, &programs, &options.clone().scheduler());
         let link = Link::start(&world.slot, &plane, 0);
         world.agent.join(&plane.node_kubeconfig(NODE_NAME, link.address()));
         let clients = world.slot.dir().join("clients.crt");

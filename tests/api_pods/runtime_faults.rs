@@ -1,13 +1,9 @@
 //! The container runtime stops, hangs and is upgraded below pods of the API server.
 
 use super::{
+    controlplane::Options,
     node::{Node, WAITS, condition, plain},
-    support::{
-        agent::NODE_NAME,
-        containerd::Suite,
-        skips::skip_without,
-        world::{Kind, World},
-    },
+    support::{agent::NODE_NAME, containerd::Suite, skips::skip_without, world::Kind},
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -105,8 +101,8 @@ fn a_runtime_that_stops_and_comes_back_upgraded() {
     if skip_without(&[(there, "containerds (scripts/containerd-versions fetch)")]) {
         return;
     }
-    let world = |settings: &_| World::prepare(Kind::Debian(suites[0]), settings);
-    let Some(node) = Node::prepare_in(world, "", &[]) else { return };
+    let options = Options::default().controller_manager(&[]);
+    let Some(node) = Node::prepare_with(Kind::Debian(suites[0]), "", &options) else { return };
     node.world.agent.start();
     node.wait_ready();
     let stays = with_two_pods(&node);

@@ -55,6 +55,8 @@ const UP: Duration = Duration::from_secs(120);
 pub struct Options {
     /// Flags of kube-apiserver besides the bench's own.
     pub apiserver: Vec<String>,
+    /// The kube-apiserver, where it is not that of the other programs.
+    pub apiserver_program: Option<PathBuf>,
     /// Whether kube-apiserver can pass requests on to other API servers.
     pub aggregation: bool,
     /// Whether there is a kube-controller-manager, and its flags besides the bench's own.
@@ -73,6 +75,13 @@ impl Options {
     #[must_use]
     pub fn apiserver(mut self, flag: &str) -> Self {
         self.apiserver.push(flag.to_owned());
+        self
+    }
+
+    /// With a kube-apiserver of another version than the other programs.
+    #[must_use]
+    pub fn apiserver_program(mut self, program: PathBuf) -> Self {
+        self.apiserver_program = Some(program);
         self
     }
 
@@ -178,7 +187,10 @@ impl ControlPlane {
         let cluster = Self {
             scheduler,
             controller_manager,
-            apiserver: component("kube-apiserver", apiserver),
+            apiserver: match &options.apiserver_program {
+                Some(program) => Component::prepare(program, &dir, apiserver),
+                None => component("kube-apiserver", apiserver),
+            },
             etcd: component("etcd", flags.etcd()),
             admin: Client::new(address, &authority, Some(&admin)),
             authority,

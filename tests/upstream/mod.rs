@@ -45,6 +45,11 @@ pub fn coredns() -> Option<PathBuf> {
     find("coredns")
 }
 
+/// Where the kube-apiserver of Kubernetes 1.35 is, or nothing, as with [`binary`].
+pub fn earlier_apiserver() -> Option<PathBuf> {
+    find("apiserver-1.35")
+}
+
 /// Where metrics-server is, or nothing, as with [`binary`].
 pub fn metrics_server() -> Option<PathBuf> {
     find("metrics-server")
