@@ -195,7 +195,7 @@ fn conditions_of_others_stay(node: &Node) {
         let said = &writes(node, path)[before..];
         assert!((1..=most).contains(&said.len()), "{path}: {said:#?}");
     }
-    // The lease goes back whole, as it came.
+    // The lease is replaced, so that it is sent with the fields that came.
     let requests = node.link.http.requests();
     let mut sent = requests.iter().filter(|request| request.verb != "PUT");
     let unknown = sent.find(|request| String::from_utf8_lossy(&request.body).contains(NEW_FIELD));

@@ -70,11 +70,10 @@ struct Cluster {
 struct Running {
     uid: String,
     container: String,
-    address: String,
     restarts: u64,
 }
 
-/// What runs, by the label `app`.
+/// What runs, by the label `app`; the static pod by its name.
 #[derive(Debug)]
 struct Seen {
     boot_id: String,
@@ -82,7 +81,7 @@ struct Seen {
     sandboxes: BTreeMap<String, String>,
 }
 
-/// The pods that the test makes, by `app`, and the static pod.
+/// The labels `app` of the pods of the API server.
 const ALL: [&str; 2] = ["solo", "web"];
 
 impl Cluster {
@@ -235,7 +234,6 @@ fn running(pod: &Value) -> Running {
     Running {
         uid: text(&pod["metadata"]["uid"]),
         container: text(&status["containerID"]),
-        address: text(&pod["status"]["podIP"]),
         restarts: status["restartCount"].as_u64().unwrap_or_default(),
     }
 }
