@@ -130,17 +130,20 @@ impl Client {
         path: &str,
         body: Option<(&str, &Value)>,
     ) -> Result<Answer, String> {
-        let mut request =
-            Request::builder().method(method).uri(format!("https://{}{path}", self.server));
-        let mut bytes = Bytes::new();
-        if let Some((kind, value)) = body {
-            request = request.header(header::CONTENT_TYPE, kind);
-            bytes = value.to_string().into();
-        }
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(Full::new(bytes)).map_err(|err| err.to_string())?;
+        block_on(self.ask(method, path, body))
+    }
+
+    /// As [`Self::send`], inside the runtime.
+    ///
+    /// # Errors
+    /// In words, when there is no answer.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Answer, String> {
+        let request = self.request(method, path, body)?;
         let asked = async {
             let response = self.http.request(request).await.map_err(|err| in_full(&err))?;
             let status = response.status().as_u16();
@@ -151,10 +154,51 @@ impl Client {
             let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
             Ok(Answer { status, retry_after, text })
         };
-        block_on(async {
-            let answered = tokio::time::timeout(self.deadline, asked).await;
-            answered.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.deadline)))
-        })
+        let answered = tokio::time::timeout(self.deadline, asked).await;
+        answered.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.deadline)))
+    }
+
+    /// Watches what is at `path`, whose query contains `watch=1`, and calls `each` with every event
+    /// until the API server ends the watch.
+    ///
+    /// # Errors
+    /// In words, when the watch is refused or its connection breaks.
+    pub async fn watch(&self, path: &str, mut each: impl FnMut(&Value)) -> Result<(), String> {
+        let request = self.request(Method::GET, path, None)?;
+        let response = self.http.request(request).await.map_err(|err| in_full(&err))?;
+        if !response.status().is_success() {
+            return Err(format!("{path}: {}", response.status()));
+        }
+        let (mut body, mut text) = (response.into_body(), Vec::new());
+        while let Some(frame) = body.frame().await {
+            let Ok(bytes) = frame.map_err(|err| in_full(&err))?.into_data() else { continue };
+            text.extend_from_slice(&bytes);
+            let Some(end) = text.iter().rposition(|byte| *byte == b'\n') else { continue };
+            for line in text[..end].split(|byte| *byte == b'\n') {
+                each(&serde_json::from_slice(line).map_err(|err| in_full(&err))?);
+            }
+            text.drain(..=end);
+        }
+        Ok(())
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Request<Full<Bytes>>, String> {
+        let mut request =
+            Request::builder().method(method).uri(format!("https://{}{path}", self.server));
+        let mut bytes = Bytes::new();
+        if let Some((kind, value)) = body {
+            request = request.header(header::CONTENT_TYPE, kind);
+            bytes = value.to_string().into();
+        }
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request.body(Full::new(bytes)).map_err(|err| err.to_string())
     }
 }
 
