@@ -1,14 +1,19 @@
 //! Tests of the bench itself: that the fake answers as a real containerd does, that the proxy is
-//! transparent until told otherwise, and that a private containerd leaves nothing behind.
+//! transparent until told otherwise, and that a private containerd leaves nothing behind. And tests
+//! of what the benchmark computes.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "../benches/agent/sightings.rs"]
+mod sightings;
 mod support;
 
 use nodelet::cri::{
     containerd::services::{SubscribeRequest, events_client::EventsClient},
     v1,
 };
+use serde_json::{Value, json};
+use sightings::{Sighting, Sightings, kind_of, percentile};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -376,5 +381,79 @@ fn containers_outlive_the_daemon() {
             |state| *state == v1::ContainerState::ContainerRunning,
         );
         assert!(status.is_ok(), "{status:?}");
+    }
+}
+
+/// An event of a watch of a pod.
+fn pod_event(kind: &str, pod: &Value) -> Value {
+    json!({ "type": kind, "object": pod })
+}
+
+#[test]
+fn each_thing_is_seen_of_a_pod_for_the_first_time() {
+    let mut pod = json!({ "metadata": { "name": "web" }, "spec": {} });
+    let mut seen = Sightings::default();
+    seen.note(&pod_event("ADDED", &pod), 10);
+    pod["spec"]["nodeName"] = json!("node1");
+    seen.note(&pod_event("MODIFIED", &pod), 20);
+    pod["status"] = json!({ "conditions": [{ "type": "Ready", "status": "False" }] });
+    seen.note(&pod_event("MODIFIED", &pod), 30);
+    pod["status"]["conditions"][0]["status"] = json!("True");
+    seen.note(&pod_event("MODIFIED", &pod), 40);
+    seen.note(&pod_event("MODIFIED", &pod), 50);
+    let ready =
+        Sighting { added: 10, bound: Some(20), ready: Some(40), deleting: None, gone: None };
+    assert_eq!(seen.0["web"], ready);
+    pod["metadata"]["deletionTimestamp"] = json!("2026-11-26T10:00:00Z");
+    seen.note(&pod_event("MODIFIED", &pod), 60);
+    seen.note(&pod_event("DELETED", &pod), 70);
+    assert_eq!(seen.0["web"], Sighting { deleting: Some(60), gone: Some(70), ..ready });
+}
+
+#[test]
+fn sights_of_many_pods_are_counted_and_timed() {
+    let second = 1_000_000_000;
+    let web = Sighting { added: second, ready: Some(3 * second), ..Sighting::default() };
+    let slow = Sighting { ready: Some(6 * second), ..web };
+    let pending = Sighting { ready: None, ..web };
+    let pods = [("web", web), ("slow", slow), ("pending", pending)];
+    let seen = Sightings(pods.map(|(name, pod)| (name.to_owned(), pod)).into());
+    assert_eq!(seen.count(|pod| pod.ready), 2);
+    assert_eq!(seen.last(|pod| pod.ready), Some(6 * second));
+    assert_eq!(seen.last(|pod| pod.gone), None);
+    assert_eq!(seen.times(|_, pod| Some(pod.added), |pod| pod.ready), [5.0, 2.0]);
+    let only_web = |name: &str, pod: &Sighting| (name == "web").then_some(pod.added);
+    assert_eq!(seen.times(only_web, |pod| pod.ready), [2.0]);
+}
+
+#[test]
+fn percentiles_are_nearest_ranks() {
+    let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+    for (values, percent, expected) in [
+        (&hundred[..], 50, 50.0),
+        (&hundred, 99, 99.0),
+        (&hundred, 100, 100.0),
+        // Of 50 values every one is more than a hundredth.
+        (&hundred[50..], 99, 50.0),
+        (&hundred[..1], 50, 100.0),
+        (&[], 99, f64::INFINITY),
+    ] {
+        let found = percentile(values, percent);
+        assert!(found.total_cmp(&expected).is_eq(), "{percent} %: {found}");
+    }
+}
+
+#[test]
+fn paths_of_one_kind_are_one() {
+    for (path, kind) in [
+        ("/api/v1/namespaces/default/pods/web-1/status", "pods/*/status"),
+        ("/api/v1/namespaces/default/pods", "pods"),
+        ("/api/v1/namespaces/default", "namespaces/*"),
+        ("/api/v1/nodes/node1", "nodes/*"),
+        ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node1", "leases/*"),
+        ("/api/v1/namespaces/default/serviceaccounts/default/token", "serviceaccounts/*/token"),
+        ("/version", "/version"),
+    ] {
+        assert_eq!(kind_of(path), kind, "{path}");
     }
 }

@@ -3,20 +3,18 @@
 
 use crate::{
     controlplane::{ControlPlane, Options, link::Link},
-    measure::{CALM, FEW, Plan, pods},
+    measure::{CALM, FEW, Plan, cpu_percent, pods},
     objects::{self, LEASES, NODES, PODS},
+    requests::{Asked, QUIET},
     results::{Figures, Row},
     stage::{Candidate, Moment, SmallDisk, Stage, name_of, now, pause, seconds},
     support::{agent::NODE_NAME, manifest::Pod, world::full_name},
 };
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
-use tokio::time::Instant;
 
 /// How long the API server, the way to it or the agent is away.
 const AWAY: Duration = Duration::from_secs(60);
-/// How long a quiet node is watched.
-const QUIET: Duration = Duration::from_secs(300);
 /// How long lies between two looks at what the API server shows: a figure is at most this and one
 /// answer too large.
 const PACE: Duration = Duration::from_millis(20);
@@ -113,32 +111,15 @@ impl Act<'_> {
     fn quiet(&self, figures: &mut Figures) {
         // What is reported every five minutes is reported in it, wherever the window begins.
         pause(CALM);
-        self.link.http.forget();
-        let before = self.link.tcp.bytes();
-        self.idle(1, QUIET, figures);
-        let after = self.link.tcp.bytes();
-        let requests = self.link.http.requests();
-        let mut kinds: Vec<String> =
-            requests.iter().map(|r| format!("{} {}", r.verb, r.path)).collect();
-        kinds.sort_unstable();
-        for kind in kinds.chunk_by(|a, b| a == b) {
-            crate::progress(&format!("        {:4} {}", kind.len(), kind[0]));
-        }
-        let bytes = after.sent - before.sent + after.received - before.received;
-        #[expect(clippy::cast_precision_loss, reason = "counts of one window are small")]
-        for (row, count) in [(Row::Requests, requests.len() as u64), (Row::KibCarried, bytes >> 10)]
-        {
-            figures.add(row, self.candidate, count as f64);
-        }
+        let asked = Asked::during(&self.link, || self.idle(1, QUIET, figures));
+        figures.add(Row::Requests, self.candidate, asked.requests);
+        figures.add(Row::KibCarried, self.candidate, asked.kib);
     }
 
     /// What the agent uses when nothing happens.
     fn idle(&self, place: usize, window: Duration, figures: &mut Figures) {
         let agent = self.stage.agent().unwrap();
-        let (before, begun) = (agent.cpu(), Instant::now());
-        pause(window);
-        let used = agent.cpu().saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64();
-        figures.add(Row::ClusterCpu(place), self.candidate, 100.0 * used);
+        figures.add(Row::ClusterCpu(place), self.candidate, cpu_percent(agent, window));
         figures.add(Row::ClusterRss(place), self.candidate, agent.memory_mib("VmRSS"));
     }
 
@@ -243,10 +224,12 @@ impl Act<'_> {
     }
 }
 
-fn node_path() -> String {
+/// Where the node is.
+pub fn node_path() -> String {
     format!("{NODES}/{NODE_NAME}")
 }
 
-fn is(object: &Value, condition: &str, status: &str) -> bool {
+/// Whether a condition of an object has this status.
+pub fn is(object: &Value, condition: &str, status: &str) -> bool {
     objects::condition(object, condition).is_some_and(|(told, _)| told == status)
 }

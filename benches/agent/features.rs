@@ -1,10 +1,11 @@
 //! The act of features: what probes, ConfigMaps and the rotation of logs cost, and how soon they
-//! act; the HTTPS API is in [`api`]. Each part has a stage of its own, so that it can be measured alone.
+//! act; the HTTPS API is in [`api`], and pods of the API server are in [`api_pods`]. Each part has a stage of its own, so that it can be measured alone.
 
 use crate::{
     api::api,
+    api_pods::{api_pods, idle_api_pods},
     cluster::Programs,
-    measure::{CALM, Plan},
+    measure::{CALM, Plan, cpu_percent},
     probed::{Client, Server},
     process::{Process, cpu_of},
     results::{Figures, Row, SCRAPE_PERIODS, UPDATE_MIB, UPDATES},
@@ -19,10 +20,15 @@ use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path, time::
 use tokio::time::Instant;
 
 /// The parts, as `BENCH_FEATURES` calls them.
-pub const PARTS: [&str; 9] =
-    ["http", "exec", "liveness", "config", "logs", "update", "scrape", "memory", API];
-/// The part that needs a control plane.
-pub const API: &str = "api";
+pub const PARTS: [&str; 11] = [
+    "http", "exec", "liveness", "config", "logs", "update", "scrape", "memory", API, PODS,
+    IDLE_PODS,
+];
+/// The parts that need a control plane.
+pub const OF_CLUSTER: [&str; 3] = [API, PODS, IDLE_PODS];
+const API: &str = "api";
+const PODS: &str = "pods";
+const IDLE_PODS: &str = "pods-idle";
 
 /// HTTP probes of each pod. A startup probe ends with its first success, and a container has one
 /// probe of each other kind, so they take two containers.
@@ -55,6 +61,8 @@ pub fn features(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figur
             "scrape" => act.scrape(figures),
             "memory" => act.memory(figures),
             API => api(candidate, plan, programs, figures),
+            PODS => api_pods(candidate, plan, programs, figures),
+            IDLE_PODS => idle_api_pods(candidate, plan, programs, figures),
             other => panic!("BENCH_FEATURES: {other:?} is none of {PARTS:?}"),
         }
     }
@@ -397,12 +405,6 @@ fn next_probe(stage: &Stage, server: &Server, path: &str) -> Moment {
     stage.wait("the next probe is made", Duration::from_millis(2), || {
         last().filter(|at| *at > begun)
     })
-}
-
-fn cpu_percent(process: Process, span: Duration) -> f64 {
-    let (before, begun) = (process.cpu(), Instant::now());
-    pause(span);
-    100.0 * process.cpu().saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()
 }
 
 /// By how many seconds the distance of two probes differs from their period, for all but one in a

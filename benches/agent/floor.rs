@@ -43,6 +43,13 @@ pub struct Started {
     container: ContainerId,
 }
 
+impl Started {
+    /// The id of its container.
+    pub fn container(&self) -> &ContainerId {
+        &self.container
+    }
+}
+
 impl Floor {
     /// A client of the runtime at `socket`.
     pub fn new(slot: &Slot, socket: &Path) -> Self {
@@ -115,11 +122,20 @@ impl Floor {
     /// Stops a pod as an agent does whose manifest is gone; gives the moment before.
     pub fn stop(&self, started: &Started) -> Moment {
         let begun = now();
-        block_on(async {
-            self.client.stop_container(&started.container, 1).await.unwrap();
-            self.client.stop_sandbox(&started.sandbox).await.unwrap();
-        });
+        block_on(self.stop_pod(started));
         begun
+    }
+
+    /// As [`Self::stop`], inside the runtime.
+    pub async fn stop_pod(&self, started: &Started) {
+        self.client.stop_container(&started.container, 1).await.unwrap();
+        self.client.stop_sandbox(&started.sandbox).await.unwrap();
+    }
+
+    /// The address of a pod.
+    pub async fn address(&self, started: &Started) -> String {
+        let status = self.client.sandbox_status(&started.sandbox).await.unwrap();
+        status.network.unwrap().ip
     }
 
     /// Runs a command in a pod, which must succeed.
@@ -131,10 +147,16 @@ impl Floor {
 
     /// Removes a stopped pod.
     pub fn remove(&self, started: &Started) {
-        block_on(self.client.remove_sandbox(&started.sandbox)).unwrap();
+        block_on(self.remove_pod(started));
     }
 
-    async fn run_pod(&self, pod: k8s::Pod) -> Started {
+    /// As [`Self::remove`], inside the runtime.
+    pub async fn remove_pod(&self, started: &Started) {
+        self.client.remove_sandbox(&started.sandbox).await.unwrap();
+    }
+
+    /// Runs a pod that has its name and its uid, inside the runtime.
+    pub async fn run_pod(&self, pod: k8s::Pod) -> Started {
         let name = pod.metadata.name.clone().unwrap();
         let logs = self.dir.join("logs").join(&name);
         fs::create_dir_all(logs.join("main")).unwrap();

@@ -5,14 +5,14 @@
 //! | variable | default | |
 //! |---|---|---|
 //! | `BENCH_ROUNDS` | 3 | how often each candidate plays the act of speed |
-//! | `BENCH_SINGLES` | 5 | how often a round measures one pod |
+//! | `BENCH_SINGLES` | 5 | how often a round measures one pod, and each Deployment |
 //! | `BENCH_PODS` | 110 | pods of a full node |
 //! | `BENCH_IDLE` | 60 | seconds of each idle window |
 //! | `BENCH_IDLE_ROUNDS` | 1 | how often each candidate plays the act of idleness; 0 for never |
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |
 //! | `BENCH_FEATURE_ROUNDS` | 1 | how often each candidate plays the act of features; 0 for never |
-//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,update,scrape,memory,api` |
+//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,update,scrape,memory,api,pods,pods-idle` |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
@@ -34,6 +34,9 @@ mod support;
 mod upstream;
 
 mod api;
+mod api_pod_floor;
+mod api_pod_rows;
+mod api_pods;
 mod api_rows;
 mod cluster;
 mod facts;
@@ -46,7 +49,9 @@ mod pressure;
 mod probed;
 mod process;
 mod report;
+mod requests;
 mod results;
+mod sightings;
 mod stage;
 
 use measure::Plan;
@@ -135,8 +140,8 @@ fn main() {
 }
 
 fn needs_control_plane(plan: &Plan) -> bool {
-    let api = plan.features.iter().any(|part| part == features::API);
-    plan.cluster_rounds > 0 || (plan.feature_rounds > 0 && api)
+    let needs = |part: &String| features::OF_CLUSTER.contains(&part.as_str());
+    plan.cluster_rounds > 0 || (plan.feature_rounds > 0 && plan.features.iter().any(needs))
 }
 
 fn parts() -> Vec<String> {

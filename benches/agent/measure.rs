@@ -130,6 +130,13 @@ pub fn idleness(candidate: Candidate, plan: &Plan, kubelet: Option<&Path>, figur
     }
 }
 
+/// CPU time of a process over some time, in percent of one core.
+pub fn cpu_percent(process: Process, span: Duration) -> f64 {
+    let (before, begun) = (process.cpu(), Instant::now());
+    pause(span);
+    100.0 * process.cpu().saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()
+}
+
 /// What an agent has used.
 struct Used {
     cpu: Duration,

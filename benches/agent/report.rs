@@ -3,7 +3,7 @@
 use crate::{
     measure::Plan,
     plot,
-    results::{Figures, Goal, Row},
+    results::{Figures, Goal, Row, Table},
     stage::Candidate,
 };
 use serde_json::{Value, json};
@@ -15,14 +15,14 @@ pub fn write(figures: &Figures, plan: &Plan, facts: &Value, dir: &Path) {
     fs::write(dir.join("bench.json"), serde_json::to_string_pretty(&json).unwrap()).unwrap();
     fs::write(dir.join("bench.svg"), plot::svg(figures, plan)).unwrap();
     let mut terminal = std::io::stdout().lock();
-    for (file, of_features) in [("bench.md", false), ("features.md", true)] {
-        let (path, cells) = (dir.join(file), cells(figures, plan, of_features));
+    for table in Table::ALL {
+        let (path, cells) = (dir.join(table.file()), cells(figures, plan, table));
         if cells.len() == 1 {
             // That of an earlier run would be published as this one's.
             fs::remove_file(path).ok();
             continue;
         }
-        let measured = circumstances(facts, of_features);
+        let measured = circumstances(facts, table);
         fs::write(path, format!("{}\n{measured}", markdown(&cells))).unwrap();
         writeln!(terminal, "\n{}\n{measured}", aligned(&cells)).unwrap();
     }
@@ -30,10 +30,10 @@ pub fn write(figures: &Figures, plan: &Plan, facts: &Value, dir: &Path) {
 }
 
 /// A table: a head and a row of cells for everything that was measured.
-fn cells(figures: &Figures, plan: &Plan, of_features: bool) -> Vec<[String; 6]> {
+fn cells(figures: &Figures, plan: &Plan, table: Table) -> Vec<[String; 6]> {
     let head = ["", "kubelet", "floor", "nodelet", "goal", ""].map(str::to_owned);
     let mut cells = vec![head];
-    for row in Row::all().into_iter().filter(|row| row.is_of_features() == of_features) {
+    for row in Row::all().into_iter().filter(|row| row.table() == table) {
         let shown = |candidate| {
             figures.figure(row, candidate).map_or_else(String::new, |value| row.show(value))
         };
@@ -92,7 +92,9 @@ fn aligned(cells: &[[String; 6]]) -> String {
     text
 }
 
-fn circumstances(facts: &Value, of_features: bool) -> String {
+fn circumstances(facts: &Value, table: Table) -> String {
+    // The others are parts of the act of features.
+    let is_of_agent = table == Table::Agent;
     let text = |pointer: &str| match facts.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => "none".to_owned(),
@@ -108,25 +110,33 @@ fn circumstances(facts: &Value, of_features: bool) -> String {
         true => "as given by BENCH_FLOOR.".to_owned(),
         false => format!("its best: a full node took {}.", floor.join(", ")),
     };
-    let rounds = if of_features { "/plan/feature_rounds" } else { "/plan/rounds" };
+    let rounds = if is_of_agent { "/plan/rounds" } else { "/plan/feature_rounds" };
     let rounds = match text(rounds).as_str() {
         "1" => "1 round".to_owned(),
         rounds => format!("Medians of {rounds} rounds"),
     };
-    let floor = match of_features {
-        true => String::new(),
-        false => {
-            format!("The floor makes {} calls at a time, {floor}\n", text("/floor/at_a_time"))
+    let at_a_time = text("/floor/at_a_time");
+    let floor = match table {
+        Table::Features => String::new(),
+        Table::Agent | Table::ApiPods => {
+            format!("The floor makes {at_a_time} calls at a time, {floor}\n")
         }
     };
-    let idle_rounds = match of_features {
-        true => String::new(),
-        false => format!(", {} each", text("/plan/idle_rounds")),
+    let singles = text("/plan/singles");
+    let samples = match table {
+        Table::Agent | Table::Features => format!("{singles} pods each where one pod is measured"),
+        Table::ApiPods => format!("single pods: {singles}, Deployments of each size: {singles}"),
+    };
+    let idle = text("/plan/idle_seconds");
+    let windows = match table {
+        Table::Agent => format!("; windows of {idle} s, {} each", text("/plan/idle_rounds")),
+        Table::Features => format!("; windows of {idle} s"),
+        Table::ApiPods => String::new(),
     };
     format!(
         "Measured on {date} ({profile}): {processor}, {cores} cores, {memory}; {system}, Linux {kernel}, cgroup {cgroup}.\n\
          nodelet {nodelet}, kubelet {kubelet}, containerd {containerd}, runc {runc}.\n\
-         {rounds} ({singles} pods each where one pod is measured); windows of {idle} s{idle_rounds}.\n{floor}",
+         {rounds} ({samples}){windows}.\n{floor}",
         date = text("/date"),
         profile = text("/profile"),
         processor = text("/machine/processor"),
@@ -139,7 +149,5 @@ fn circumstances(facts: &Value, of_features: bool) -> String {
         kubelet = text("/versions/kubelet"),
         containerd = text("/versions/containerd"),
         runc = text("/versions/runc"),
-        singles = text("/plan/singles"),
-        idle = text("/plan/idle_seconds"),
     )
 }

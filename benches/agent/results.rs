@@ -1,6 +1,6 @@
 //! Figures, their medians, and what they are held to.
 
-use crate::{api_rows::ApiRow, stage::Candidate};
+use crate::{api_pod_rows::ApiPodRow, api_rows::ApiRow, stage::Candidate};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -87,6 +87,8 @@ pub enum Row {
     FeaturesRss,
     /// Of the HTTPS API.
     Api(ApiRow),
+    /// Of pods of the API server.
+    ApiPod(ApiPodRow),
     /// Seconds from the agent's start until the API server shows its node as Ready.
     Ready,
     /// Seconds from the crossing of a threshold of a disk until the API server shows the condition.
@@ -117,6 +119,31 @@ pub const UPDATES: [&str; 2] = ["as by default", "prepareUpdates: false"];
 pub const SCRAPE_PERIODS: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(1)];
 /// Of the image.
 pub const UPDATE_MIB: u64 = 64;
+
+/// A table, with the circumstances of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Of the agent with static pods, alone and in a cluster.
+    Agent,
+    /// Of the act of features.
+    Features,
+    /// Of pods of the API server.
+    ApiPods,
+}
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Agent, Self::Features, Self::ApiPods];
+
+    /// Its file.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Agent => "bench.md",
+            Self::Features => "features.md",
+            Self::ApiPods => "pods.md",
+        }
+    }
+}
 
 /// What a figure of nodelet's is held to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -174,6 +201,7 @@ impl Row {
             Self::FeaturesRss,
         ]);
         rows.extend(ApiRow::ALL.map(Self::Api));
+        rows.extend(ApiPodRow::all().into_iter().map(Self::ApiPod));
         rows.extend([Self::Ready, Self::ConditionShown, Self::Shown, Self::AllShown]);
         rows.extend((0..FAULTS.len()).map(Self::Healed));
         rows.extend([Self::Requests, Self::KibCarried]);
@@ -183,9 +211,9 @@ impl Row {
         rows
     }
 
-    /// Whether the act of features measures it, which has a table of its own.
-    pub fn is_of_features(self) -> bool {
-        matches!(
+    /// The table that shows it.
+    pub fn table(self) -> Table {
+        let is_of_features = matches!(
             self,
             Self::ProbeCpu
                 | Self::ProbeJitter
@@ -199,7 +227,14 @@ impl Row {
                 | Self::ScrapeRss
                 | Self::FeaturesRss
                 | Self::Api(_)
-        )
+        );
+        if is_of_features {
+            Table::Features
+        } else if matches!(self, Self::ApiPod(_)) {
+            Table::ApiPods
+        } else {
+            Table::Agent
+        }
     }
 
     /// In words.
@@ -262,6 +297,7 @@ impl Row {
                 format!("RSS for probes, a ConfigMap and rotation, {pods} pods")
             }
             Self::Api(row) => row.label(),
+            Self::ApiPod(row) => row.label(pods),
             Self::Ready => "cluster: agent start → node Ready".to_owned(),
             Self::ConditionShown => "cluster: disk crossed → DiskPressure shown".to_owned(),
             Self::Shown => "cluster: container started → pod shown as Ready".to_owned(),
@@ -320,6 +356,7 @@ impl Row {
             Self::ScrapeRss => "scrape_rss_mib".to_owned(),
             Self::FeaturesRss => "features_rss_mib".to_owned(),
             Self::Api(row) => row.id().to_owned(),
+            Self::ApiPod(row) => row.id(),
             Self::Ready => "cluster_ready_seconds".to_owned(),
             Self::ConditionShown => "cluster_condition_shown_seconds".to_owned(),
             Self::Shown => "cluster_shown_seconds".to_owned(),
@@ -354,6 +391,7 @@ impl Row {
             Self::ProbeJitter => format!("{value:.1} ms"),
             Self::ScrapeCpu(_) => format!("{value:.2} %"),
             Self::Api(row) => row.show(value),
+            Self::ApiPod(row) => row.show(value),
             Self::LogPast | Self::ScrapeRss | Self::FeaturesRss => format!("{value:.1} MiB"),
             Self::Rss(_)
             | Self::RssAnon(_)
@@ -394,6 +432,7 @@ impl Row {
             Self::ScrapeRss => Goal::AtMost(2.0),
             Self::FeaturesRss => Goal::AtMost(1.5),
             Self::Api(row) => row.goal(),
+            Self::ApiPod(row) => row.goal(),
             Self::ProbeJitter | Self::ExecCpu | Self::ExecRuntimeCpu | Self::LogPast => Goal::None,
             Self::Ready => Goal::AtMost(1.0),
             Self::Healed(_) => Goal::AtMost(1.0),

@@ -20,6 +20,7 @@ use crate::{
         registry::Registry,
         slot::Slot,
         status::{exchange, get},
+        tokio_runtime,
         world::{Kind, full_name},
     },
     upstream::Kubelet,
@@ -38,7 +39,10 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 /// Above what a full node has, so that the next pod fits.
 const MAX_PODS: &str = "maxPods: 200\n";
@@ -366,6 +370,12 @@ impl Stage {
         moments
     }
 
+    /// When the container of each running pod started, by the pod's name. One-container pods only.
+    pub fn starts(&self) -> BTreeMap<String, Moment> {
+        let running = self.running().into_iter();
+        running.map(|(pod, id)| (pod, self.cri.container_status(&id).started_at)).collect()
+    }
+
     /// Waits until every container of the pods runs.
     pub fn all_started(&self, pods: &[Pod]) {
         let containers = |pod: &Pod| pod.value()["spec"]["containers"].as_array().unwrap().len();
@@ -464,6 +474,24 @@ impl Stage {
             Actor::Nodelet(agent) => agent.log_tail(40),
             Actor::Kubelet(kubelet) => kubelet.log_tail(40),
         }
+    }
+}
+
+/// Something that goes on beside the measurement. It has ended when this is dropped.
+pub struct Background(JoinSet<()>);
+
+impl Background {
+    /// Starts it.
+    pub fn start(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(task, tokio_runtime().handle());
+        Self(tasks)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        block_on(self.0.shutdown());
     }
 }
 
