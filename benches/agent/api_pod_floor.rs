@@ -1,6 +1,6 @@
-//! The floor for pods of the API server: a bare client that watches the pods of its node, makes the
-//! CRI calls of [`Floor`] for each, writes once that it is Ready, and stops it and deletes its object
-//! when that is to go. It decides nothing and keeps nothing but what it has started.
+//! The floor for pods of the API server: a bare client that watches the pods of its node and makes
+//! the CRI calls of [`Floor`] for each. It writes once that a pod is Ready, and stops the pod and
+//! deletes its object when that is to go. It decides nothing and keeps nothing but what it has started.
 
 use crate::{
     controlplane::{ControlPlane, client::Client, link::Link, pki::Validity},

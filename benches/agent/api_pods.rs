@@ -1,8 +1,8 @@
-//! Pods that come from the API server: one, and Deployments that come and go, as a watcher sees them;
-//! then what a full node of them costs while nothing happens.
+//! Pods that come from the API server: one, and Deployments that come and go, as a watcher sees
+//! them; then what a full node of them costs while nothing happens.
 //!
 //! ```text
-//!   Deployment ─► controller-manager ─► pod added ─► scheduler ─► bound ─► candidate ─► container started ─► Ready
+//!   Deployment ─► controllers ─► added ─► scheduler ─► bound ─► candidate ─► started ─► Ready
 //! ```
 //!
 //! One watch of the administrator's tells what the API server shows. It goes to the API server
@@ -71,13 +71,14 @@ pub fn idle_api_pods(
     act.full(figures);
 }
 
-/// Fields are dropped in this order: the candidate first.
+/// Fields are dropped in this order. What watches ends before the stage, which ends whatever runs
+/// in its slot.
 struct Act<'a> {
     candidate: Candidate,
     plan: &'a Plan,
+    watcher: Watcher,
     _floor: Option<ApiPodFloor>,
     stage: Stage,
-    watcher: Watcher,
     link: Link,
     plane: ControlPlane,
 }
@@ -106,7 +107,7 @@ impl<'a> Act<'a> {
             let is_open = is(&node, "Ready", "True") && node["spec"]["taints"].is_null();
             (is_open && account.is_some()).then_some(())
         });
-        Some(Self { candidate, plan, _floor: floor, stage, watcher, link, plane })
+        Some(Self { candidate, plan, watcher, _floor: floor, stage, link, plane })
     }
 
     /// One pod comes and goes on a node that has no other.

@@ -1,5 +1,6 @@
 //! The act of features: what probes, ConfigMaps and the rotation of logs cost, and how soon they
-//! act; the HTTPS API is in [`api`], and pods of the API server are in [`api_pods`]. Each part has a stage of its own, so that it can be measured alone.
+//! act. The HTTPS API is in [`api`], pods of the API server are in [`crate::api_pods`]. Each part
+//! has a stage of its own, so that it can be measured alone.
 
 use crate::{
     api::api,

@@ -12,7 +12,7 @@
 //! | `BENCH_PRESSURE_ROUNDS` | 1 | how often each candidate plays the act of pressure; 0 for never |
 //! | `BENCH_CLUSTER_ROUNDS` | 1 | how often each candidate plays the act in a cluster; 0 for never |
 //! | `BENCH_FEATURE_ROUNDS` | 1 | how often each candidate plays the act of features; 0 for never |
-//! | `BENCH_FEATURES` | all | its parts, with commas: `http,exec,liveness,config,logs,update,scrape,memory,api,pods,pods-idle` |
+//! | `BENCH_FEATURES` | all | its parts, with commas: [`features::PARTS`] |
 //! | `BENCH_ONLY` | all | candidates, with commas: `floor,nodelet,kubelet` |
 //! | `BENCH_FLOOR` | measured | calls that the floor makes at a time |
 
