@@ -150,11 +150,18 @@ pub(super) struct Events {
     read: Vec<u8>,
     /// Bytes of `read` that were searched for the end of a line.
     searched: usize,
+    version: String,
 }
 
 impl Events {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, read: Vec::new(), searched: 0 }
+        Self { body, read: Vec::new(), searched: 0, version: String::new() }
+    }
+
+    /// The resource version of the newest event, from which another watch can go on; empty before
+    /// there is one.
+    pub(super) fn into_version(self) -> String {
+        self.version
     }
 
     /// The next event; `None` at the end of the stream. What is left of a line there is dropped.
@@ -176,7 +183,11 @@ impl Events {
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
-                return event(&line).map(Some);
+                let (event, version) = event(&line)?;
+                if !version.is_empty() {
+                    self.version = version;
+                }
+                return Ok(Some(event));
             }
             self.searched = self.read.len();
             if self.read.len() > MAX_OBJECT_BYTES {
@@ -194,7 +205,8 @@ impl Events {
     }
 }
 
-fn event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+/// An event and the version of its object; empty where the object has none.
+fn event<T: DeserializeOwned>(line: &[u8]) -> Result<(WatchEvent<T>, String), ApiError> {
     #[derive(Deserialize)]
     struct Line<'a> {
         #[serde(rename = "type")]
@@ -203,13 +215,9 @@ fn event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
         object: &'a RawValue,
     }
     #[derive(Deserialize)]
-    struct Mark {
-        metadata: MarkMetadata,
-    }
-    #[derive(Deserialize)]
-    struct MarkMetadata {
+    struct Versioned {
         #[serde(default)]
-        annotations: std::collections::BTreeMap<String, String>,
+        metadata: EventMetadata,
     }
     let Line { kind, object: text } = match serde_json::from_slice(line) {
         Ok(line) => line,
@@ -220,21 +228,35 @@ fn event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
         }
     };
     let text = text.get().as_bytes();
-    match kind {
-        "ADDED" | "MODIFIED" => object(text).map(WatchEvent::Changed),
-        "DELETED" => object(text).map(WatchEvent::Deleted),
+    let event = match kind {
+        "ADDED" | "MODIFIED" => WatchEvent::Changed(object(text)?),
+        "DELETED" => WatchEvent::Deleted(object(text)?),
         "BOOKMARK" => {
-            let mark: Mark = object(text)?;
-            let end = mark.metadata.annotations.get(INITIAL_END);
-            Ok(WatchEvent::Bookmark { initial_end: end.is_some_and(|end| end == "true") })
+            let Versioned { metadata } = object(text)?;
+            let end = metadata.annotations.initial_end.is_some_and(|end| end == "true");
+            WatchEvent::Bookmark { initial_end: end }
         }
-        "ERROR" => object(text).map(|status| WatchEvent::Error(Box::new(status))),
-        _ => Err(ApiError::Failed("the watch has an event of an unknown type".to_owned())),
-    }
+        "ERROR" => WatchEvent::Error(object(text)?),
+        _ => return Err(ApiError::Failed("the watch has an event of an unknown type".to_owned())),
+    };
+    let Versioned { metadata } = object(text)?;
+    Ok((event, metadata.resource_version))
 }
 
-/// Annotation of the bookmark behind the last initial event.
-const INITIAL_END: &str = "k8s.io/initial-events-end";
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct EventMetadata {
+    resource_version: String,
+    annotations: EventAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct EventAnnotations {
+    /// Of the bookmark behind the last initial event.
+    #[serde(rename = "k8s.io/initial-events-end")]
+    initial_end: Option<String>,
+}
 
 #[cfg(test)]
 mod tests {
@@ -253,7 +275,7 @@ mod tests {
         let lines = concat!(
             "{\"type\": \"ADDED\", \"object\": {\"a\": 1}}\n\n",
             "{\"object\": {\"a\": 2}, \"type\": \"DELETED\"}\r\n",
-            "{\"type\": \"BOOKMARK\", \"object\": {\"metadata\": {\"annotations\": {\"k8s.io/initial-events-end\": \"true\"}}}}\n",
+            "{\"type\": \"BOOKMARK\", \"object\": {\"metadata\": {\"resourceVersion\": \"7\", \"annotations\": {\"k8s.io/initial-events-end\": \"true\"}}}}\n",
             "{\"type\": \"ADD",
         );
         let mut events = Events::new(body(lines));
@@ -270,6 +292,7 @@ mod tests {
             Some(WatchEvent::Bookmark { initial_end: true })
         );
         assert_eq!(events.next::<Value>().await.unwrap(), None);
+        assert_eq!(events.into_version(), "7");
     }
 
     #[tokio::test]

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!  begin ─► watch with initial events ─► every object, a mark ─► WatchCache, then each change
-//!    ▲             │ the server has no such thing                     │
-//!    │             └─► list, watch from its version ──────────────────┤
-//!    └── a pause of 2 s at most ◄── the stream ends, breaks or is too old
+//!    ▲             │ the server has no such thing                  ▲    │
+//!    │             └─► list ────► watch from a version ────────────┘    │
+//!    │                              ▲                                   │
+//!    │                              └── its time is over ◄──────────────┤
+//!    └── a pause of 2 s at most ◄── the stream breaks, ends early or is too old
 //! ```
 //!
-//! A watch that is broken is always begun anew with everything: so what changed meanwhile is seen
-//! at once, and no version has to be remembered. That the way to the server is broken is noticed by
-//! the connection's pings. What was seen last stays published, as it is better than nothing;
-//! [`WatchCache::live`] tells the difference.
+//! The server ends a watch after the time that was asked for. The next one goes on from the newest
+//! version, so that nothing is shown twice, for up to [`RESYNC`]. A watch that ends in any other way
+//! is begun anew with everything: the server may be another one, or have lost what it had. That the
+//! way to the server is broken is noticed by the connection's pings. What was seen last stays
+//! published, as it is better than nothing; [`WatchCache::live`] tells the difference.
 
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
@@ -31,6 +34,9 @@ const WATCH_FOR: Duration = Duration::from_secs(300);
 /// The same for a watch of a single object, as in the kubelet. With 300 objects and 5 minutes, an
 /// idle node would begin a watch every second.
 const ONE_OF_MANY_FOR: Duration = Duration::from_secs(1800);
+/// A watch that ends this long after everything was shown is begun anew with everything, in case an
+/// event was lost.
+const RESYNC: Duration = Duration::from_secs(3600);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);
 /// How long the server may take to end a watch, and to send what there is at its beginning.
@@ -79,6 +85,8 @@ pub struct Reflector<T> {
     /// `spec.nodeName=node1`
     field_selector: String,
     manner: Manner,
+    /// A watch is asked to last this long, and up to twice as long.
+    at_least: Duration,
     link: watch::Receiver<Link>,
     published: watch::Sender<Arc<WatchCache<T>>>,
 }
@@ -105,17 +113,28 @@ impl Manner {
     }
 
     fn duration(self) -> Duration {
-        let least = match self {
+        match self {
             Self::Alone => WATCH_FOR,
             Self::OneOfMany { .. } => ONE_OF_MANY_FOR,
-        };
-        least + jitter(least)
+        }
     }
 }
 
+/// Where a watch begins.
+enum Begin<T> {
+    /// With everything, as initial events.
+    InitialEvents,
+    /// With everything, as a list.
+    List,
+    /// From this version on, after what was seen.
+    Resume { seen: Seen<T>, version: String },
+}
+
 /// How a stream came to its end.
-enum End {
-    /// As agreed, or too old: begin anew at once.
+enum End<T> {
+    /// The time that was asked for is over: it goes on from this version.
+    TimeOver { seen: Seen<T>, version: String },
+    /// Too early, or it is too old: begin anew at once.
     Over,
     /// The server does not send initial events.
     NoInitialEvents,
@@ -131,7 +150,8 @@ impl<T: Watched> Reflector<T> {
     ) -> (Self, watch::Receiver<Arc<WatchCache<T>>>) {
         let (published, picture) = watch::channel(Arc::default());
         let (collection, manner) = (collection.into(), Manner::Alone);
-        (Self { collection, field_selector, manner, link, published }, picture)
+        let at_least = manner.duration();
+        (Self { collection, field_selector, manner, at_least, link, published }, picture)
     }
 
     /// Makes it one of many watches. Each has another `number`, from 0. Watches with low numbers
@@ -139,52 +159,144 @@ impl<T: Watched> Reflector<T> {
     #[must_use]
     pub(super) fn one_of_many(mut self, number: usize) -> Self {
         self.manner = Manner::OneOfMany { number };
+        self.at_least = self.manner.duration();
         self
     }
 
     /// Follows until `shutdown`.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(self, shutdown: CancellationToken) {
         let mut pause = Pause::default();
-        let mut streams = true;
+        let mut begin = Begin::InitialEvents;
+        let mut link = self.link.clone();
         loop {
-            let link = self.link.borrow_and_update().clone();
+            let from = std::mem::replace(&mut begin, Begin::InitialEvents);
+            let clients = link.borrow_and_update().clone();
             let begun = Instant::now();
-            let path = self.collection_path();
             // Cancel-safe: a watch that is dropped is a watch that ends.
             let outcome = tokio::select! {
                 () = shutdown.cancelled() => return,
-                changed = self.link.changed() => match changed {
+                changed = link.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
                 },
-                outcome = follow(&link, &path, (self.manner, streams), &self.published) => outcome,
+                outcome = self.follow(&clients, from) => outcome,
             };
+            // A server without initial events is asked for them again after each failure: the next
+            // one may be newer.
+            let mut resumes = false;
             match outcome {
+                Ok(End::TimeOver { seen, version }) => {
+                    resumes = true;
+                    begin = Begin::Resume { seen, version };
+                }
                 Ok(End::Over) => {}
                 Ok(End::NoInitialEvents) => {
-                    streams = false;
+                    begin = Begin::List;
                     continue;
                 }
                 Err(error) => self.tell(&error),
             }
-            // The next one may be another, newer server.
-            streams = true;
             // One that ends at once is not asked again at once.
             if begun.elapsed() >= WORTHWHILE {
                 pause.reset();
             }
             self.published.send_if_modified(|picture| {
-                let was = picture.live;
-                if was {
+                let ends = picture.live && !resumes;
+                if ends {
                     Arc::make_mut(picture).live = false;
                 }
-                was
+                ends
             });
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(pause.after_failure()) => {}
-                // The credentials are others: why wait.
-                _ = self.link.changed() => self.link.mark_changed(),
+                // The credentials are others, so why wait? The server may be another one too.
+                _ = link.changed() => {
+                    link.mark_changed();
+                    begin = Begin::InitialEvents;
+                }
+            }
+        }
+    }
+
+    /// One watch, from its beginning to its end.
+    async fn follow(&self, link: &Link, begin: Begin<T>) -> Result<End<T>, ApiError> {
+        let Some(clients) = link else { return std::future::pending().await };
+        let (client, path) = (self.manner.client(clients), &self.collection_path());
+        // The server counts in seconds.
+        let timeout = Duration::from_secs((self.at_least + jitter(self.at_least)).as_secs());
+        let (published, manner) = (&self.published, self.manner);
+        let streams = matches!(begin, Begin::InitialEvents);
+        let (mut seen, version) = match begin {
+            Begin::InitialEvents => (Seen::default(), String::new()),
+            Begin::List => {
+                let (mut seen, version) = list(client, path, published).await?;
+                seen.publish_all(published, manner);
+                (seen, version)
+            }
+            Begin::Resume { seen, version } => (seen, version),
+        };
+        let mut query = format!(
+            "{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}",
+            timeout.as_secs()
+        );
+        if streams {
+            query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        }
+        query = format!("{query}&resourceVersion={version}");
+        let begun = Instant::now();
+        let mut events = match in_time(open(client, &query)).await {
+            Ok(body) => Events::new(body),
+            Err(error) => match error.code() {
+                // By the server's age: it knows no initial events.
+                Some(400 | 422) if streams => return Ok(End::NoInitialEvents),
+                Some(410) => return Ok(End::Over),
+                _ => return Err(error),
+            },
+        };
+        let end = Instant::now() + timeout + GRACE;
+        let whole_by = Instant::now() + GRACE;
+        loop {
+            // A way that loses packets and says nothing is not waited on for ever.
+            let deadline = if seen.coming.is_some() { whole_by } else { end };
+            let Ok(next) = tokio::time::timeout_at(deadline, events.next::<T>()).await else {
+                return Err(ApiError::Late(GRACE));
+            };
+            match next? {
+                None => {
+                    let newest = events.into_version();
+                    let version = if newest.is_empty() { version } else { newest };
+                    let in_time = begun.elapsed() >= timeout;
+                    return Ok(match in_time && seen.can_go_on() && !version.is_empty() {
+                        true => End::TimeOver { seen, version },
+                        false => End::Over,
+                    });
+                }
+                Some(WatchEvent::Changed(mut object)) => {
+                    share_with_published(&mut object, published);
+                    if let Some((key, object)) = seen.put(object)? {
+                        published.send_modify(|picture| {
+                            Arc::make_mut(picture).objects.insert(key, object);
+                        });
+                    }
+                }
+                Some(WatchEvent::Deleted(object)) => {
+                    let key = object.key();
+                    if seen.remove(&key) {
+                        published.send_modify(|picture| {
+                            Arc::make_mut(picture).objects.remove(&key);
+                        });
+                    }
+                }
+                Some(WatchEvent::Bookmark { initial_end }) => {
+                    if initial_end {
+                        seen.publish_all(published, manner);
+                    }
+                }
+                Some(WatchEvent::Error(status)) => match status.code {
+                    410 => return Ok(End::Over),
+                    _ => return Err(answer::refused(*status)),
+                },
             }
         }
     }
@@ -213,93 +325,19 @@ impl<T: Watched> Reflector<T> {
     }
 }
 
-async fn follow<T: Watched>(
-    link: &Link,
-    path: &str,
-    (manner, streams): (Manner, bool),
-    published: &watch::Sender<Arc<WatchCache<T>>>,
-) -> Result<End, ApiError> {
-    let Some(clients) = link else { return std::future::pending().await };
-    let client = manner.client(clients);
-    let timeout = manner.duration();
-    let mut query =
-        format!("{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={}", timeout.as_secs());
-    let mut seen = Seen::default();
-    if streams {
-        query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=";
-    } else {
-        let text = in_time(list(client, path)).await?;
-        let (items, version) = answer::page::<T>(&text)?;
-        query = format!("{query}&resourceVersion={version}");
-        for mut item in items {
-            if let Some(previous) = published.borrow().objects.get(&item.key()) {
-                item.share(previous);
-            }
-            seen.put(item)?;
-        }
-        seen.publish_all(published, manner);
-    }
-    let mut events = match in_time(begin(client, &query)).await {
-        Ok(body) => Events::new(body),
-        // 400, 403 or 422, by the server's age: it knows no initial events.
-        Err(error) => match error.code() {
-            Some(400 | 422) if streams => return Ok(End::NoInitialEvents),
-            _ => return Err(error),
-        },
-    };
-    let end = Instant::now() + timeout + GRACE;
-    let whole_by = Instant::now() + GRACE;
-    loop {
-        // A way that loses packets and says nothing is not waited on for ever.
-        let deadline = if seen.coming.is_some() { whole_by } else { end };
-        let Ok(next) = tokio::time::timeout_at(deadline, events.next::<T>()).await else {
-            return Err(ApiError::Late(GRACE));
-        };
-        match next? {
-            None => return Ok(End::Over),
-            Some(WatchEvent::Changed(object)) => {
-                let mut object = object;
-                if let Some(previous) = published.borrow().objects.get(&object.key()) {
-                    object.share(previous);
-                }
-                if let Some((key, object)) = seen.put(object)? {
-                    published.send_modify(|picture| {
-                        Arc::make_mut(picture).objects.insert(key, object);
-                    });
-                }
-            }
-            Some(WatchEvent::Deleted(object)) => {
-                let key = object.key();
-                if seen.remove(&key) {
-                    published.send_modify(|picture| {
-                        Arc::make_mut(picture).objects.remove(&key);
-                    });
-                }
-            }
-            Some(WatchEvent::Bookmark { initial_end }) => {
-                if initial_end {
-                    seen.publish_all(published, manner);
-                }
-            }
-            Some(WatchEvent::Error(status)) => match status.code {
-                410 => return Ok(End::Over),
-                _ => return Err(answer::refused(*status)),
-            },
-        }
-    }
-}
-
-/// What one watch has shown so far, and what that weighs.
+/// What a watch, and those before it that it goes on from, have shown, and what that weighs.
 struct Seen<T> {
     /// What came before everything was shown; `None` from then on.
     coming: Option<BTreeMap<String, Arc<T>>>,
     weights: BTreeMap<String, usize>,
     weight: usize,
+    since: Instant,
 }
 
 impl<T> Default for Seen<T> {
     fn default() -> Self {
-        Self { coming: Some(BTreeMap::new()), weights: BTreeMap::new(), weight: 0 }
+        let (coming, weights) = (Some(BTreeMap::new()), BTreeMap::new());
+        Self { coming, weights, weight: 0, since: Instant::now() }
     }
 }
 
@@ -334,6 +372,11 @@ impl<T: Watched> Seen<T> {
         }
     }
 
+    /// Whether another watch may go on from here: everything was shown, not too long ago.
+    fn can_go_on(&self) -> bool {
+        self.coming.is_none() && self.since.elapsed() < RESYNC
+    }
+
     /// Publishes everything, the first time.
     fn publish_all(&mut self, published: &watch::Sender<Arc<WatchCache<T>>>, manner: Manner) {
         if let Some(all) = self.coming.take() {
@@ -347,7 +390,13 @@ async fn in_time<T>(work: impl Future<Output = Result<T, ApiError>>) -> Result<T
     tokio::time::timeout(REQUEST_DEADLINE, work).await.unwrap_or(late)
 }
 
-async fn begin(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
+fn share_with_published<T: Watched>(object: &mut T, published: &watch::Sender<Arc<WatchCache<T>>>) {
+    if let Some(previous) = published.borrow().objects.get(&object.key()) {
+        object.share(previous);
+    }
+}
+
+async fn open(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
     let request = Request::get(query)
         .header(http::header::ACCEPT, "application/json")
         .body(Full::default())
@@ -355,8 +404,20 @@ async fn begin(client: &ApiClient, query: &str) -> Result<Body, ApiError> {
     answer::accepted(client.send(request).await?).await
 }
 
-async fn list(client: &ApiClient, path: &str) -> Result<Vec<u8>, ApiError> {
-    answer::text(begin(client, path).await?, answer::MAX_LIST_BYTES).await
+/// Everything, and its version.
+async fn list<T: Watched>(
+    client: &ApiClient,
+    path: &str,
+    published: &watch::Sender<Arc<WatchCache<T>>>,
+) -> Result<(Seen<T>, String), ApiError> {
+    let text = async { answer::text(open(client, path).await?, answer::MAX_LIST_BYTES).await };
+    let (items, version) = answer::page::<T>(&in_time(text).await?)?;
+    let mut seen = Seen::default();
+    for mut item in items {
+        share_with_published(&mut item, published);
+        seen.put(item)?;
+    }
+    Ok((seen, version))
 }
 
 fn publish<T>(
@@ -388,43 +449,108 @@ mod tests {
         api::client::{self, ApiClient},
         model::k8s,
     };
+    use futures_util::{StreamExt as _, stream};
     use http::Response;
-    use serde_json::json;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::body::Frame;
+    use std::sync::Mutex;
     use tokio::task::JoinSet;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    /// What a server answers to one watch.
+    enum Answered {
+        /// These lines, and the end when the time is over that was asked for.
+        InTime(&'static [&'static str]),
+        /// These lines, and the end at once.
+        AtOnce(&'static [&'static str]),
+        Gone,
+        /// Nothing.
+        Silence,
+    }
 
-    /// A server whose first watch shows node `n1` whole and ends, and that answers nothing later.
-    fn link() -> Link {
-        let node = json!({ "type": "ADDED", "object": { "metadata": { "name": "n1" } } });
-        let annotations = json!({ "k8s.io/initial-events-end": "true" });
-        let metadata = json!({ "metadata": { "annotations": annotations } });
-        let end = json!({ "type": "BOOKMARK", "object": metadata });
-        let lines = format!("{node}\n{end}\n");
-        let watches = Arc::new(AtomicUsize::new(0));
-        let client = ApiClient::new(move |_| {
-            let first = watches.fetch_add(1, Ordering::Relaxed) == 0;
-            let answer = Response::new(client::whole(lines.clone()));
-            async move {
-                if !first {
-                    std::future::pending::<()>().await;
+    const FIRST: &[&str] = &[
+        r#"{"type": "ADDED", "object": {"metadata": {"name": "n1", "resourceVersion": "3"}}}"#,
+        r#"{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7",
+            "annotations": {"k8s.io/initial-events-end": "true"}}}}"#,
+    ];
+    const SECOND: &[&str] =
+        &[r#"{"type": "ADDED", "object": {"metadata": {"name": "n2", "resourceVersion": "9"}}}"#];
+
+    fn body(lines: &[&str], then: Duration) -> Body {
+        let text: String = lines.iter().map(|line| line.replace('\n', "") + "\n").collect();
+        let first = stream::iter([Ok(Frame::data(text.into()))]);
+        let wait = stream::once(tokio::time::sleep(then)).filter_map(|()| async { None });
+        StreamBody::new(first.chain(wait)).boxed_unsync()
+    }
+
+    /// A reflector of a server with these answers, what it publishes, and the versions that it asks
+    /// for: `all` for everything.
+    async fn asked(answers: Vec<Answered>) -> (Vec<String>, Arc<WatchCache<k8s::Node>>) {
+        let last = answers.len();
+        let answers = Mutex::new(answers.into_iter());
+        let (versions, mut asked) = watch::channel(Vec::new());
+        let client = ApiClient::new(move |request| {
+            let path = request.uri().to_string();
+            let field = |name: &str| {
+                let found = path.split('&').find_map(|field| field.strip_prefix(name));
+                found.unwrap_or_default().to_owned()
+            };
+            let version = match &*field("sendInitialEvents=") {
+                "true" => "all".to_owned(),
+                _ => field("resourceVersion="),
+            };
+            versions.send_modify(|all: &mut Vec<String>| all.push(version));
+            let timeout = Duration::from_secs(field("timeoutSeconds=").parse().unwrap());
+            let answer = match answers.lock().unwrap().next().unwrap() {
+                Answered::InTime(lines) => Some(Response::new(body(lines, timeout))),
+                Answered::AtOnce(lines) => Some(Response::new(body(lines, Duration::ZERO))),
+                Answered::Gone => {
+                    Some(Response::builder().status(410).body(client::whole("{}")).unwrap())
                 }
-                Ok(answer)
+                Answered::Silence => None,
+            };
+            async move {
+                match answer {
+                    Some(answer) => Ok(answer),
+                    None => std::future::pending().await,
+                }
             }
         });
-        Some(Arc::new(Clients::of_client(&client)))
+        let (_link, link) = watch::channel(Some(Arc::new(Clients::of_client(&client))));
+        let (reflector, picture) =
+            Reflector::<k8s::Node>::new("/api/v1/nodes", "metadata.name=n1".to_owned(), link);
+        let reflector = Reflector { at_least: Duration::from_secs(1), ..reflector };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reflector.run(CancellationToken::new()));
+        let all = asked.wait_for(|asked| asked.len() == last).await.unwrap().clone();
+        (all, Arc::clone(&picture.borrow()))
+    }
+
+    fn names(picture: &WatchCache<k8s::Node>) -> Vec<&str> {
+        picture.objects.keys().map(String::as_str).collect()
     }
 
     #[tokio::test]
-    async fn a_watch_that_ended_is_not_live() {
-        let (_link, link) = watch::channel(link());
-        let (reflector, mut picture) =
-            Reflector::<k8s::Node>::new("/api/v1/nodes", "metadata.name=n1".to_owned(), link);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(reflector.run(CancellationToken::new()));
-        let ended = picture.wait_for(|picture| picture.whole && !picture.live);
-        let ended = tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap();
-        assert!(ended.objects.contains_key("n1"), "what was seen is kept");
+    async fn a_watch_whose_time_is_over_goes_on_from_its_version() {
+        use Answered::{Gone, InTime, Silence};
+        let (versions, picture) =
+            asked(vec![InTime(FIRST), InTime(&[]), InTime(SECOND), Silence]).await;
+        assert_eq!(versions, ["all", "7", "7", "9"]);
+        assert!(picture.live);
+        assert_eq!(names(&picture), ["n1", "n2"]);
+        let (versions, picture) = asked(vec![InTime(FIRST), Gone, Silence]).await;
+        assert_eq!(versions, ["all", "7", "all"]);
+        assert!(!picture.live);
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_ends_early_begins_anew() {
+        use Answered::{AtOnce, InTime, Silence};
+        let (versions, picture) = asked(vec![AtOnce(FIRST), Silence]).await;
+        assert_eq!(versions, ["all", "all"]);
+        assert!(!picture.live);
+        assert_eq!(names(&picture), ["n1"], "what was seen is kept");
+        // Not everything was shown.
+        let (versions, _) = asked(vec![InTime(&FIRST[..1]), Silence]).await;
+        assert_eq!(versions, ["all", "all"]);
     }
 }
