@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-earlier-apiserver test-machine soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-earlier-apiserver test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -113,6 +113,16 @@ test-machine: test-build ## whole machines with systemd and cgroup v2 in QEMU; a
 	@# Without Go (3) the test that needs a control plane says that it is skipped.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	$(CARGO) test --locked --test machine -- --test-threads=2
+
+NODE_FAILURE_TIMINGS ?= real
+node-failure: test-build ## experiments beside the upstream kubelet at real controller timings (NODE_FAILURE_TIMINGS=short); as root
+	scripts/prerequisites test
+	@# Not on the test's time, as above.
+	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --exact --nocapture node_failure::beside_the_upstream_kubelet
 
 SOAK_MINUTES ?= 60
 soak: test-build ## things going wrong at random for SOAK_MINUTES (60), from a printed seed; as root

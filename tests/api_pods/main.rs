@@ -22,6 +22,7 @@ mod demo;
 mod failures;
 mod lifecycle;
 mod node;
+mod node_failure;
 mod objects;
 mod rejoin;
 mod runtime;

@@ -1,0 +1,382 @@
+//! The classic experiments of node failure: an agent that is away, for shorter or longer than pods
+//! tolerate it, or until its pods were deleted by force, and a node that is cut off from the API
+//! server. docs/node-failure.md has the timelines, with real timings, of nodelet and the upstream
+//! kubelet.
+//!
+//! ```text
+//!   place the workloads ─► begin the fault ─► wait until the control plane has done what the
+//!   length says ─► end the fault ─► wait until all is well ─► check what Kubernetes promises
+//! ```
+
+mod bench;
+mod timeline;
+
+use super::{
+    support::{say_loudly, skips::skip_without},
+    upstream,
+};
+use bench::{Bench, Candidate, Direction, LATE, Originals, Timings, WORKLOADS};
+use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use timeline::{Timeline, side_by_side};
+use tokio::time::Instant;
+
+/// What happens to `node2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Its agent is killed, and started again at the end.
+    AgentStopped,
+    /// Packets between it and the API server are lost.
+    Cut(Direction),
+}
+
+/// What the control plane does before the fault ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    /// Nothing.
+    Unnoticed,
+    /// It marks the node and its pods as not ready.
+    NotReady,
+    /// It also deletes the pods, which tolerate it no longer, and replaces what can be replaced.
+    Evicted,
+    /// It marks the node and its pods, which a person then deletes by force.
+    Forced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Experiment {
+    title: &'static str,
+    fault: Fault,
+    length: Length,
+}
+
+const AWAY_SHORTLY: Experiment = Experiment {
+    title: "The agent is away for less than pods tolerate",
+    fault: Fault::AgentStopped,
+    length: Length::NotReady,
+};
+const AWAY_LONG: Experiment = Experiment {
+    title: "The agent is away for longer than pods tolerate",
+    fault: Fault::AgentStopped,
+    length: Length::Evicted,
+};
+const AWAY_FORCED: Experiment = Experiment {
+    title: "The pods are deleted by force while the agent is away",
+    fault: Fault::AgentStopped,
+    length: Length::Forced,
+};
+const CUT_UNNOTICED: Experiment = Experiment {
+    title: "A cut that is shorter than the grace period",
+    fault: Fault::Cut(Direction::Both),
+    length: Length::Unnoticed,
+};
+const CUT_BOTH: Experiment = Experiment {
+    title: "A cut that is longer than the grace period",
+    fault: Fault::Cut(Direction::Both),
+    length: Length::NotReady,
+};
+const CUT_TO_NODE: Experiment = Experiment {
+    title: "A cut from the API server to the node",
+    fault: Fault::Cut(Direction::ToNode),
+    length: Length::NotReady,
+};
+const CUT_FROM_NODE: Experiment = Experiment {
+    title: "A cut from the node to the API server",
+    fault: Fault::Cut(Direction::FromNode),
+    length: Length::NotReady,
+};
+const CUT_LONG: Experiment = Experiment {
+    title: "A cut that is longer than pods tolerate",
+    fault: Fault::Cut(Direction::Both),
+    length: Length::Evicted,
+};
+
+/// In the order of docs/node-failure.md. Those of a row share a cluster.
+const ALL: [&[Experiment]; 2] = [
+    &[AWAY_SHORTLY, AWAY_LONG, AWAY_FORCED],
+    &[CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE, CUT_LONG],
+];
+
+impl Fault {
+    fn begin(self, bench: &Bench) {
+        match self {
+            Self::AgentStopped => bench.kill_agent(),
+            Self::Cut(direction) => bench.lose(direction, true),
+        }
+    }
+
+    fn end(self, bench: &Bench) {
+        match self {
+            Self::AgentStopped => bench.start_agent(),
+            Self::Cut(direction) => bench.lose(direction, false),
+        }
+    }
+
+    /// The marks of its beginning and its end.
+    fn marks(self) -> [&'static str; 2] {
+        match self {
+            Self::AgentStopped => ["the agent is stopped", "the agent is started"],
+            Self::Cut(_) => ["packets are lost", "packets arrive again"],
+        }
+    }
+
+    /// Whether the agent runs meanwhile.
+    fn is_cut(self) -> bool {
+        match self {
+            Self::AgentStopped => false,
+            Self::Cut(_) => true,
+        }
+    }
+}
+
+/// An experiment under way: its timeline, and what it looks at.
+struct Run<'a> {
+    bench: &'a Bench,
+    originals: Originals,
+    began: Instant,
+    timeline: Timeline,
+}
+
+impl Run<'_> {
+    fn mark(&mut self, mark: &str) {
+        self.timeline.mark(mark, self.began.elapsed());
+    }
+
+    /// Notes what changes until something is so.
+    #[track_caller]
+    fn watch_until(&mut self, what: &str, accept: impl Fn(&Timeline, Duration) -> bool) {
+        let begun = Instant::now();
+        let deadline = self.bench.timings().deadline();
+        while !accept(&self.timeline, begun.elapsed()) {
+            if begun.elapsed() > deadline {
+                let table = side_by_side(&[("here", &self.timeline)]);
+                panic!(
+                    "not within {deadline:?}: {what}\n{table}\n{:#?}\n--- the agent's log: {}",
+                    self.timeline,
+                    self.bench.log_tail()
+                );
+            }
+            let facts = self.bench.observe(&self.originals);
+            self.timeline.note(facts, self.began.elapsed());
+        }
+    }
+}
+
+/// Whether the node and all its pods are marked.
+fn is_marked(timeline: &Timeline) -> bool {
+    timeline.state("node") == "Unknown"
+        && timeline.state("taint NoSchedule") == "unreachable"
+        && timeline.state("taint NoExecute") == "unreachable"
+        && all(timeline, "pod", &WORKLOADS, "not Ready")
+}
+
+/// Whether `KIND WORKLOAD` is in a state that begins like this, for all these workloads.
+fn all(timeline: &Timeline, kind: &str, workloads: &[&str], state: &str) -> bool {
+    let mut states = workloads.iter().map(|app| timeline.state(&format!("{kind} {app}")));
+    states.all(|now| now.starts_with(state))
+}
+
+/// What has a pod elsewhere when its node is away; a DaemonSet has not, and a StatefulSet must not.
+const REPLACED: [&str; 2] = ["web", "work"];
+/// Whose pods do not tolerate for ever that the node is away.
+const EVICTED: [&str; 3] = ["web", "db", "work"];
+
+impl Experiment {
+    /// Runs it, and checks what Kubernetes promises.
+    #[track_caller]
+    fn run(&self, bench: &Bench) -> Timeline {
+        let originals = bench.place();
+        let [begun, ended] = self.fault.marks();
+        let timeline = Timeline::begin(begun, bench.observe(&originals));
+        let mut run = Run { bench, originals, began: Instant::now(), timeline };
+        self.fault.begin(bench);
+        self.watch_fault(&mut run);
+        run.mark(ended);
+        self.fault.end(bench);
+        run.watch_until("all is well", |timeline, _| self.is_over(timeline));
+        self.check(&run);
+        bench.clear();
+        run.timeline
+    }
+
+    /// From the beginning of the fault to its end.
+    fn watch_fault(&self, run: &mut Run<'_>) {
+        if self.has_late_pod() {
+            run.bench.create_late_pod();
+        }
+        match self.length {
+            Length::Unnoticed => {
+                let enough = run.bench.timings().unnoticed();
+                run.watch_until("the time is over", |_, elapsed| elapsed >= enough);
+            }
+            Length::NotReady => {
+                run.watch_until("the pods are marked", |timeline, _| is_marked(timeline));
+            }
+            Length::Evicted => {
+                run.watch_until("the pods are replaced", |timeline, _| {
+                    all(timeline, "pod", &EVICTED, "Terminating")
+                        && all(timeline, "replacement", &REPLACED, "Ready")
+                });
+                assert_eq!(run.timeline.state("replacement db"), "none");
+                assert_eq!(run.timeline.state("pod daemon"), "not Ready");
+            }
+            Length::Forced => {
+                run.watch_until("the pods are marked", |timeline, _| is_marked(timeline));
+                run.mark("the pods are deleted by force");
+                run.bench.delete_by_force(&run.originals);
+                run.watch_until("they are replaced", |timeline, _| {
+                    all(timeline, "pod", &WORKLOADS, "gone")
+                        && all(timeline, "replacement", &EVICTED, "Ready")
+                });
+            }
+        }
+    }
+
+    /// Whether a pod is bound to the node while it is cut off: one that the agent can only know
+    /// when its watch is not half open any more.
+    fn has_late_pod(&self) -> bool {
+        let lasts = matches!(self.length, Length::Unnoticed | Length::NotReady);
+        lasts && self.fault.is_cut()
+    }
+
+    /// Whether everything is as it must be in the end.
+    fn is_over(&self, timeline: &Timeline) -> bool {
+        let stopped = |workloads: &[&str]| {
+            all(timeline, "pod", workloads, "gone")
+                && all(timeline, "container", workloads, "stopped")
+                && all(timeline, "volumes", workloads, "removed")
+                && all(timeline, "replacement", workloads, "Ready")
+        };
+        let pods = match self.length {
+            Length::Unnoticed | Length::NotReady => all(timeline, "pod", &WORKLOADS, "Ready"),
+            Length::Evicted => stopped(&EVICTED) && timeline.state("pod daemon") == "Ready",
+            Length::Forced => stopped(&WORKLOADS),
+        };
+        let late = !self.has_late_pod() || timeline.state(&format!("pod {LATE}")) == "Ready";
+        pods && late
+            && timeline.state("node") == "Ready"
+            && all(timeline, "taint", &["NoSchedule", "NoExecute"], "none")
+            && timeline.state("endpoint of the Service") == "ready"
+    }
+
+    /// What Kubernetes promises, once everything is over.
+    fn check(&self, run: &Run<'_>) {
+        let (timeline, bench) = (&run.timeline, run.bench);
+        let table = side_by_side(&[("here", timeline)]);
+        let kept: &[&str] = match self.length {
+            Length::Unnoticed | Length::NotReady => &WORKLOADS,
+            Length::Evicted => &["daemon"],
+            Length::Forced => &[],
+        };
+        for app in kept {
+            assert!(bench.is_unchanged(&run.originals[app]), "{app} has changed\n{table}");
+            assert!(!timeline.has_seen(&format!("container {app}"), "stopped"), "{app}\n{table}");
+        }
+        match self.length {
+            Length::Unnoticed => {
+                assert!(!timeline.has_seen("node", "Unknown"), "{table}");
+                assert!(!timeline.has_seen("endpoint of the Service", "not ready"), "{table}");
+            }
+            Length::NotReady | Length::Evicted => {}
+            // A person has said that the first one does not run.
+            Length::Forced => return,
+        }
+        assert_eq!(bench.ran_twice(), None, "{table}");
+    }
+}
+
+/// Runs experiments with one agent, one after the other; `None` when they must be skipped.
+fn timelines(
+    candidate: &Candidate,
+    timings: Timings,
+    experiments: &[Experiment],
+) -> Option<Vec<Timeline>> {
+    let bench = Bench::start(candidate, timings)?;
+    let run = |experiment: &Experiment| {
+        let timeline = experiment.run(&bench);
+        let table = side_by_side(&[(candidate.name(), &timeline)]);
+        say_loudly(&format!("\n{}\n{table}", experiment.title));
+        timeline
+    };
+    let timelines = experiments.iter().map(run).collect();
+    bench.finish();
+    Some(timelines)
+}
+
+/// How soon the node and its pods must be Ready when the fault is over.
+const SOON: Duration = Duration::from_secs(15);
+
+/// Runs experiments with nodelet and short timings.
+#[track_caller]
+fn with_nodelet(experiments: &[Experiment]) {
+    let Some(timelines) = timelines(&Candidate::Nodelet, Timings::Short, experiments) else {
+        return;
+    };
+    for (experiment, timeline) in experiments.iter().zip(&timelines) {
+        for subject in ["node", "pod web", "pod db", "pod daemon", "pod work", "pod late"] {
+            let ready = timeline.since_last_mark(subject, "Ready").unwrap_or_default();
+            assert!(ready < SOON, "{}: {subject} after {ready:?}", experiment.title);
+        }
+    }
+}
+
+#[test]
+fn agent_away_shortly_or_its_pods_deleted_by_force() {
+    with_nodelet(&[AWAY_SHORTLY, AWAY_FORCED]);
+}
+
+#[test]
+fn agent_away_for_longer_than_pods_tolerate() {
+    with_nodelet(&[AWAY_LONG]);
+}
+
+#[test]
+fn network_cut_shortly_and_in_one_direction() {
+    with_nodelet(&[CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE]);
+}
+
+#[test]
+fn network_cut_for_longer_than_pods_tolerate() {
+    with_nodelet(&[CUT_LONG]);
+}
+
+/// How much later nodelet may be than the kubelet: the controllers look at a node every 5 s, so
+/// that they see the same change up to 5 s sooner or later.
+const CONTROLLERS_LOOK_EVERY: Duration = Duration::from_secs(5);
+
+#[test]
+#[ignore = "it takes a quarter of an hour: make node-failure"]
+fn beside_the_upstream_kubelet() {
+    let Some(binary) = upstream::binary() else {
+        skip_without(&[(false, "an upstream kubelet or Go to build it")]);
+        return;
+    };
+    let timings = match std::env::var_os("NODE_FAILURE_TIMINGS") {
+        Some(text) if text == "short" => Timings::Short,
+        Some(_) | None => Timings::Real,
+    };
+    let candidates = [Candidate::Nodelet, Candidate::Kubelet(binary.clone())];
+    let results = std::thread::scope(|scope| {
+        let started = ALL.map(|row| {
+            candidates.each_ref().map(|of| scope.spawn(move || timelines(of, timings, row)))
+        });
+        started.map(|row| row.map(|thread| thread.join().unwrap()))
+    });
+    let version = upstream::version(&binary);
+    let mut text = format!("Timings: {timings:?}. The kubelet is {version}.\n");
+    let mut slower = Vec::new();
+    for (row, results) in ALL.into_iter().zip(results) {
+        let [Some(ours), Some(theirs)] = results else { return };
+        for (experiment, (ours, theirs)) in row.iter().zip(ours.iter().zip(&theirs)) {
+            let table = side_by_side(&[("nodelet", ours), ("kubelet", theirs)]);
+            write!(text, "\n{}\n\n{table}", experiment.title).unwrap();
+            let late = ours.slower_than(theirs, CONTROLLERS_LOOK_EVERY);
+            slower.extend(late.into_iter().map(|what| format!("{}: {what}", experiment.title)));
+        }
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("node-failure");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("timelines.txt");
+    fs::write(&file, &text).unwrap();
+    say_loudly(&format!("{text}\nThis is in {}", file.display()));
+    assert!(slower.is_empty(), "nodelet is slower:\n{}", slower.join("\n"));
+}
