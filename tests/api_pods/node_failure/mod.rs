@@ -293,8 +293,11 @@ fn timelines(
     let bench = Bench::start(candidate, timings)?;
     let run = |experiment: &Experiment| {
         let timeline = experiment.run(&bench);
-        let table = side_by_side(&[(candidate.name(), &timeline)]);
-        say_loudly(&format!("\n{}\n{table}", experiment.title));
+        // A run of many minutes shows how far it is.
+        if timings == Timings::Real {
+            let table = side_by_side(&[(candidate.name(), &timeline)]);
+            say_loudly(&format!("\n{}\n{table}", experiment.title));
+        }
         timeline
     };
     let timelines = experiments.iter().map(run).collect();
