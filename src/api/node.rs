@@ -141,7 +141,7 @@ impl Unkept {
 impl NodeMemory {
     fn new(periods: ReportPeriods) -> Self {
         Self {
-            posting: Posting::new(periods),
+            posting: Posting::new(periods, clock::now()),
             written: Unechoed::default(),
             pause: Pause::default(),
             unschedulable: false,
@@ -270,6 +270,9 @@ impl NodeTask {
         memory: &mut NodeMemory,
     ) -> Result<(), ApiError> {
         let now = clock::now();
+        if memory.posting.waits_for_runtime(report.not_ready().is_empty(), now) {
+            return Ok(());
+        }
         let Computed { status, told } = node::status(report, Some(node), now);
         let ours = serde_json::to_value(&status).unwrap_or_default();
         let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();

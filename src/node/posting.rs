@@ -15,6 +15,8 @@ pub struct ReportPeriods {
 #[derive(Clone, Copy, Debug)]
 pub struct Posting {
     periods: ReportPeriods,
+    /// Boot time at which this run of the agent began to report.
+    begun: Duration,
     /// Boot time from which on it is due, changed or not.
     due: Option<Duration>,
 }
@@ -22,8 +24,17 @@ pub struct Posting {
 impl Posting {
     /// Nothing was written yet: the first is due.
     #[must_use]
-    pub fn new(periods: ReportPeriods) -> Self {
-        Self { periods, due: None }
+    pub fn new(periods: ReportPeriods, now: Now) -> Self {
+        Self { periods, begun: now.boot, due: None }
+    }
+
+    /// Whether the first status of this run waits for the runtime. Until the runtime has answered,
+    /// the status of an earlier run is closer to the truth: a node that is not ready for a moment
+    /// has all its pods marked as not ready. Like the kubelet's fast start, but for one update
+    /// period at most.
+    #[must_use]
+    pub fn waits_for_runtime(&self, ready: bool, now: Now) -> bool {
+        !ready && self.due.is_none() && now.boot < self.begun.saturating_add(self.periods.update)
     }
 
     /// Whether to write a status that has or has not changed.

@@ -320,7 +320,7 @@ fn a_wall_clock_step_changes_no_condition_and_no_schedule() {
         let theirs = serde_json::to_value(&node.status).unwrap();
         let ours = serde_json::to_value(&computed.status).unwrap();
         assert_eq!(status_patch(&theirs, &ours, &NODE_STATUS), None);
-        let mut posting = Posting::new(periods);
+        let mut posting = Posting::new(periods, first);
         posting.posted(false, 0.5, first);
         assert!(!posting.is_due(false, now));
         assert!(posting.is_due(false, Now { boot: Duration::from_secs(300), wall }));
@@ -341,10 +341,22 @@ fn a_lease_follows_the_node_that_it_belongs_to() {
 }
 
 #[test]
+fn the_first_status_waits_for_the_runtime() {
+    let periods =
+        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+    let mut posting = Posting::new(periods, at(100));
+    assert!(!posting.waits_for_runtime(true, at(100)), "it is ready");
+    assert!(posting.waits_for_runtime(false, at(109)));
+    assert!(!posting.waits_for_runtime(false, at(110)), "it has waited for one period");
+    posting.posted(true, 0.5, at(101));
+    assert!(!posting.waits_for_runtime(false, at(102)), "it was ready in this run");
+}
+
+#[test]
 fn a_status_is_written_when_it_changes_or_is_due() {
     let periods =
         ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
-    let mut posting = Posting::new(periods);
+    let mut posting = Posting::new(periods, at(0));
     assert!(posting.is_due(false, at(0)), "the first");
     posting.posted(true, 0.5, at(0));
     assert!(!posting.is_due(false, at(299)));
