@@ -122,6 +122,7 @@ node-failure: test-build ## experiments beside the upstream kubelet at real cont
 	@tests/upstream/build kubelet "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build kube-proxy "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build coredns "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
+	@tests/upstream/build metrics-server "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --exact --nocapture node_failure::beside_the_upstream_kubelet
 
 SOAK_MINUTES ?= 60
