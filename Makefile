@@ -7,7 +7,7 @@ TARGET := $(shell scripts/find-cargo target)
 # Every test file that is no tier of its own.
 PURE = $(filter-out bench component containerds monitoring node soak,$(basename $(notdir $(wildcard tests/*.rs))))
 
-.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-earlier-apiserver test-machine node-failure soak soak-machine bench bench-doc lint fmt
+.PHONY: help build demo cluster-demo test test-all test-attacks test-fast test-build test-release test-api-pods test-cluster test-containerds test-skew test-machine node-failure soak soak-machine bench bench-doc lint fmt
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -91,7 +91,7 @@ test-api-pods: test-build ## pods from an API server, on one node and on two wit
 	scripts/containerd-versions fetch || [ $$? = 3 ]
 	scripts/tier api-pods 600 $(CARGO) test --locked --test api_pods -- --test-threads=2
 
-test-earlier-apiserver: test-build ## a node with an API server of Kubernetes 1.35, which is built first (10 minutes); as root
+test-skew: test-build ## a node with an API server of the version before, 1.35, which is built first (10 minutes); as root
 	scripts/prerequisites test
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	@tests/upstream/build apiserver-1.35 "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]

@@ -204,7 +204,7 @@ fn conditions_of_others_stay(node: &Node) {
 
 /// The node in a cluster whose API server is one minor version older.
 #[test]
-#[ignore = "builds another kube-apiserver: make test-earlier-apiserver"]
+#[ignore = "builds another kube-apiserver: make test-skew"]
 fn pods_of_an_api_server_of_kubernetes_1_35() {
     let Some(program) = upstream::earlier_apiserver() else {
         skip_without(&[(false, "kube-apiserver of 1.35 or Go to build it")]);
