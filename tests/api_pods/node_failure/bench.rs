@@ -184,6 +184,14 @@ impl Bench {
         }
     }
 
+    /// Whether the agent of `node2` runs.
+    pub fn agent_runs(&self) -> bool {
+        match &self.kubelet {
+            Some(kubelet) => kubelet.is_running(),
+            None => self.node().agent.is_running(),
+        }
+    }
+
     /// The last lines of the log of the agent of `node2`.
     pub fn log_tail(&self) -> String {
         match &self.kubelet {

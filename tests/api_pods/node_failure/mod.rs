@@ -192,7 +192,10 @@ impl Experiment {
         self.watch_fault(&mut run);
         run.mark(ended);
         self.fault.end(bench);
-        run.watch_until("all is well", |timeline, _| self.is_over(timeline));
+        run.watch_until("all is well", |timeline, _| {
+            assert!(bench.agent_runs(), "the agent has ended: {}", bench.log_tail());
+            self.is_over(timeline)
+        });
         self.check(&run);
         bench.clear();
         run.timeline
