@@ -228,18 +228,20 @@ fn event<T: DeserializeOwned>(line: &[u8]) -> Result<(WatchEvent<T>, String), Ap
         }
     };
     let text = text.get().as_bytes();
+    // The part that all events have. Their size is checked with the object.
+    let metadata = || serde_json::from_slice(text).map_err(|error| damaged(&error));
     let event = match kind {
         "ADDED" | "MODIFIED" => WatchEvent::Changed(object(text)?),
         "DELETED" => WatchEvent::Deleted(object(text)?),
         "BOOKMARK" => {
-            let Versioned { metadata } = object(text)?;
+            let Versioned { metadata } = metadata()?;
             let end = metadata.annotations.initial_end.is_some_and(|end| end == "true");
             WatchEvent::Bookmark { initial_end: end }
         }
         "ERROR" => WatchEvent::Error(object(text)?),
         _ => return Err(ApiError::Failed("the watch has an event of an unknown type".to_owned())),
     };
-    let Versioned { metadata } = object(text)?;
+    let Versioned { metadata } = metadata()?;
     Ok((event, metadata.resource_version))
 }
 

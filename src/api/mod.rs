@@ -66,8 +66,8 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 pub const MAX_PAUSE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause after the API server has refused something: it answers, so only somebody's
-/// change of an object can help.
+/// The longest pause after the API server has refused something. It answers, so in most cases an
+/// object must change before another try can succeed.
 pub const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(20);
 
 /// The pause before the next try: doubles from 100 ms up to [`MAX_PAUSE`] or

@@ -204,6 +204,10 @@ impl NodeTask {
             Some(node) => {
                 memory.startup.found();
                 self.know(&node, memory);
+                let wait = memory.posting.wait_for_runtime(&report, &node, clock::now());
+                if let Some(wait) = wait {
+                    return wait;
+                }
                 self.report(&clients, &report, &node, memory).await
             }
         };
@@ -270,9 +274,6 @@ impl NodeTask {
         memory: &mut NodeMemory,
     ) -> Result<(), ApiError> {
         let now = clock::now();
-        if memory.posting.waits_for_runtime(report.not_ready().is_empty(), now) {
-            return Ok(());
-        }
         let Computed { status, told } = node::status(report, Some(node), now);
         let ours = serde_json::to_value(&status).unwrap_or_default();
         let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();

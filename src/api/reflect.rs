@@ -6,12 +6,13 @@
 //!    │             └─► list ────► watch from a version ────────────┘    │
 //!    │                              ▲                                   │
 //!    │                              └── its time is over ◄──────────────┤
-//!    └── a pause of 2 s at most ◄── the stream breaks, ends early or is too old
+//!    └── a pause of 2 s at most ◄── the stream breaks, ends early, is too old, or a resync is due
 //! ```
 //!
 //! The server ends a watch after the time that was asked for. The next one goes on from the newest
-//! version, so that nothing is shown twice, for up to [`RESYNC`]. A watch that ends in any other way
-//! is begun anew with everything: the server may be another one, or have lost what it had. That the
+//! version, so that nothing is shown twice, unless everything is due again ([`RESYNC`]). A watch that
+//! ends in any other way is begun anew with everything: the server may be another one, or have lost
+//! what it had. That the
 //! way to the server is broken is noticed by the connection's pings. What was seen last stays
 //! published, as it is better than nothing; [`WatchCache::live`] tells the difference.
 
@@ -34,8 +35,8 @@ const WATCH_FOR: Duration = Duration::from_secs(300);
 /// The same for a watch of a single object, as in the kubelet. With 300 objects and 5 minutes, an
 /// idle node would begin a watch every second.
 const ONE_OF_MANY_FOR: Duration = Duration::from_secs(1800);
-/// A watch that ends this long after everything was shown is begun anew with everything, in case an
-/// event was lost.
+/// A watch that ends this long after the last one with everything began is begun anew with
+/// everything, in case an event was lost.
 const RESYNC: Duration = Duration::from_secs(3600);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);
@@ -134,7 +135,8 @@ enum Begin<T> {
 enum End<T> {
     /// The time that was asked for is over: it goes on from this version.
     TimeOver { seen: Seen<T>, version: String },
-    /// Too early, or it is too old: begin anew at once.
+    /// It ended early, its version is too old, or everything is due again. The next one begins with
+    /// everything.
     Over,
     /// The server does not send initial events.
     NoInitialEvents,
@@ -227,6 +229,7 @@ impl<T: Watched> Reflector<T> {
         let timeout = Duration::from_secs((self.at_least + jitter(self.at_least)).as_secs());
         let (published, manner) = (&self.published, self.manner);
         let streams = matches!(begin, Begin::InitialEvents);
+        let resumes = matches!(begin, Begin::Resume { .. });
         let (mut seen, version) = match begin {
             Begin::InitialEvents => (Seen::default(), String::new()),
             Begin::List => {
@@ -250,7 +253,7 @@ impl<T: Watched> Reflector<T> {
             Err(error) => match error.code() {
                 // By the server's age: it knows no initial events.
                 Some(400 | 422) if streams => return Ok(End::NoInitialEvents),
-                Some(410) => return Ok(End::Over),
+                Some(410) if resumes => return Ok(End::Over),
                 _ => return Err(error),
             },
         };
@@ -266,7 +269,8 @@ impl<T: Watched> Reflector<T> {
                 None => {
                     let newest = events.into_version();
                     let version = if newest.is_empty() { version } else { newest };
-                    let in_time = begun.elapsed() >= timeout;
+                    // The server counts by its own clock.
+                    let in_time = begun.elapsed() >= timeout - timeout / 100;
                     return Ok(match in_time && seen.can_go_on() && !version.is_empty() {
                         true => End::TimeOver { seen, version },
                         false => End::Over,

@@ -3,7 +3,8 @@
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 
-/// The first 128 bits of the SHA-256, as 32 lowercase hex digits: an identity for what has none.
+/// The first 128 bits of the SHA-256, as 32 lowercase hex digits: the identity of data that has
+/// no name.
 #[must_use]
 pub fn short_digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes)[..16])

@@ -1,7 +1,11 @@
 //! When the status is written.
 
-use crate::model::Now;
+use super::NodeReport;
+use crate::model::{Now, k8s};
 use std::time::Duration;
+
+/// How long the first status waits for the runtime at most.
+const RUNTIME_ANSWERS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportPeriods {
@@ -28,13 +32,23 @@ impl Posting {
         Self { periods, begun: now.boot, due: None }
     }
 
-    /// Whether the first status of this run waits for the runtime. Until the runtime has answered,
-    /// the status of an earlier run is closer to the truth: a node that is not ready for a moment
-    /// has all its pods marked as not ready. Like the kubelet's fast start, but for one update
-    /// period at most.
+    /// How long the first status of this run waits at most for the runtime to answer; `None` when it
+    /// does not wait. The status of the run before, of the same boot, is closer to the truth until
+    /// then: the pods of a node that is not ready for a moment may all be marked as not ready.
     #[must_use]
-    pub fn waits_for_runtime(&self, ready: bool, now: Now) -> bool {
-        !ready && self.due.is_none() && now.boot < self.begun.saturating_add(self.periods.update)
+    pub fn wait_for_runtime(
+        &self,
+        report: &NodeReport,
+        node: &k8s::Node,
+        now: Now,
+    ) -> Option<Duration> {
+        let told = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let same_boot = told.is_some_and(|info| info.boot_id == report.info.boot_id);
+        let conditions = &report.conditions;
+        let only_runtime = !conditions.runtime.is_empty() && !conditions.shutdown;
+        let until = self.begun.saturating_add(self.periods.update.min(RUNTIME_ANSWERS));
+        let waits = self.due.is_none() && same_boot && only_runtime && now.boot < until;
+        waits.then(|| until.saturating_sub(now.boot))
     }
 
     /// Whether to write a status that has or has not changed.

@@ -9,6 +9,9 @@ use crate::{
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
+const PERIODS: ReportPeriods =
+    ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
+
 fn at(seconds: u64) -> Now {
     let wall = "2026-11-21T10:00:00Z".parse::<jiff::Timestamp>().unwrap();
     Now { boot: Duration::from_secs(seconds), wall: wall + Duration::from_secs(seconds) }
@@ -302,8 +305,6 @@ fn a_wall_clock_step_changes_no_condition_and_no_schedule() {
     let report = report();
     let first = at(0);
     let node = new_node(&registration(), &report, first);
-    let periods =
-        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
     let day = Duration::from_secs(24 * 3600);
     let boot = Duration::from_secs(10);
     for wall in [first.wall + day, first.wall - day] {
@@ -320,7 +321,7 @@ fn a_wall_clock_step_changes_no_condition_and_no_schedule() {
         let theirs = serde_json::to_value(&node.status).unwrap();
         let ours = serde_json::to_value(&computed.status).unwrap();
         assert_eq!(status_patch(&theirs, &ours, &NODE_STATUS), None);
-        let mut posting = Posting::new(periods, first);
+        let mut posting = Posting::new(PERIODS, first);
         posting.posted(false, 0.5, first);
         assert!(!posting.is_due(false, now));
         assert!(posting.is_due(false, Now { boot: Duration::from_secs(300), wall }));
@@ -342,21 +343,36 @@ fn a_lease_follows_the_node_that_it_belongs_to() {
 
 #[test]
 fn the_first_status_waits_for_the_runtime() {
-    let periods =
-        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
-    let mut posting = Posting::new(periods, at(100));
-    assert!(!posting.waits_for_runtime(true, at(100)), "it is ready");
-    assert!(posting.waits_for_runtime(false, at(109)));
-    assert!(!posting.waits_for_runtime(false, at(110)), "it has waited for one period");
+    let mut posting = Posting::new(PERIODS, at(100));
+    let node = |boot: &str| k8s::Node {
+        status: Some(k8s::NodeStatus {
+            node_info: Some(k8s::NodeSystemInfo { boot_id: boot.to_owned(), ..Default::default() }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let ready = report();
+    let mut not_ready = report();
+    not_ready.conditions.runtime = vec!["container runtime is down".to_owned()];
+    let mut going_down = not_ready.clone();
+    going_down.conditions.shutdown = true;
+    let wait = |posting: &Posting, report: &NodeReport, boot, second| {
+        posting.wait_for_runtime(report, &node(boot), at(second)).map(|wait| wait.as_secs())
+    };
+    assert_eq!(wait(&posting, &ready, "b1", 100), None);
+    assert_eq!(wait(&posting, &not_ready, "b1", 103), Some(7));
+    assert_eq!(wait(&posting, &not_ready, "b1", 110), None, "it has waited long enough");
+    assert_eq!(wait(&posting, &not_ready, "b0", 100), None, "nothing runs after a reboot");
+    assert_eq!(wait(&posting, &going_down, "b1", 100), None);
+    let rarely = ReportPeriods { update: Duration::from_secs(300), ..PERIODS };
+    assert_eq!(wait(&Posting::new(rarely, at(100)), &not_ready, "b1", 100), Some(10));
     posting.posted(true, 0.5, at(101));
-    assert!(!posting.waits_for_runtime(false, at(102)), "it was ready in this run");
+    assert_eq!(wait(&posting, &not_ready, "b1", 102), None, "it was ready in this run");
 }
 
 #[test]
 fn a_status_is_written_when_it_changes_or_is_due() {
-    let periods =
-        ReportPeriods { update: Duration::from_secs(10), report: Duration::from_secs(300) };
-    let mut posting = Posting::new(periods, at(0));
+    let mut posting = Posting::new(PERIODS, at(0));
     assert!(posting.is_due(false, at(0)), "the first");
     posting.posted(true, 0.5, at(0));
     assert!(!posting.is_due(false, at(299)));

@@ -41,7 +41,8 @@ const VOLUMES: &[Feature<k8s::Volume>] = &[
     ("scaleIO", |volume| volume.scale_io.is_some()),
     ("storageos", |volume| volume.storageos.is_some()),
     ("vsphereVolume", |volume| volume.vsphere_volume.is_some()),
-    // The API server and the decoder of manifests make such a volume an emptyDir.
+    // A volume that is written without a source is an emptyDir by now, so this one has a source
+    // that this version does not know.
     (UNKNOWN, |volume| {
         *volume == k8s::Volume { name: volume.name.clone(), ..k8s::Volume::default() }
     }),
@@ -51,12 +52,12 @@ const VOLUMES: &[Feature<k8s::Volume>] = &[
 const PROJECTIONS: &[Feature<k8s::VolumeProjection>] = &[
     ("clusterTrustBundle", |source| source.cluster_trust_bundle.is_some()),
     ("podCertificate", |source| source.pod_certificate.is_some()),
-    // The API server has required one.
+    // The API server rejects a projection without a source.
     (UNKNOWN, is_default),
 ];
 
-/// The name of a feature whose field is newer than this version: the decoder has left it out, and
-/// what the field was to choose is missing.
+/// The name of a source that this version does not know: the decoder drops its field, so nothing is
+/// chosen.
 const UNKNOWN: &str = "(unknown kind)";
 
 /// Fields of containers, apart from volumes and resource claims.

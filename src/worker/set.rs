@@ -370,8 +370,9 @@ impl WorkerSet {
         }
     }
 
-    /// Gives the workers the objects that their pods may read, and wakes those whose pods read
-    /// other ones now. The rest get them as well, so that nobody keeps old ones in memory.
+    /// Gives the workers the objects that their pods may read, and wakes those whose pods read an
+    /// object that has changed. The others get them without being woken, so that no worker keeps
+    /// outdated objects in memory.
     fn take_objects(&mut self) {
         let places: Vec<Arc<NodeObjects>> =
             self.objects.iter_mut().map(|place| Arc::clone(&place.borrow_and_update())).collect();

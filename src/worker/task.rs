@@ -142,7 +142,7 @@ impl Worker {
     /// Runs until the set drops the input or the agent shuts down.
     pub(super) async fn run(mut self) {
         loop {
-            // Dropped before the wait, which would keep old objects in memory.
+            // It is dropped before the wait: an idle worker would keep outdated objects in memory.
             let input = self.input.borrow_and_update().clone();
             let pass = self.pass(&input).await;
             drop(input);

@@ -124,6 +124,10 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
             }
             RequestOutcome::Refused { why, is_forbidden } => {
                 let before = request.trouble.as_ref().and_then(|trouble| trouble.told_from);
+                if before.is_none() {
+                    // Failures before it were those of a server that was away.
+                    request.pause.reset();
+                }
                 let patience = if is_forbidden { AUTHORIZER_LAG } else { Duration::ZERO };
                 let told_from = before.unwrap_or(now + patience);
                 let trouble = RequestTrouble { why, told_from: Some(told_from) };

@@ -263,6 +263,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_refusal_after_an_absence_is_soon_asked_for_again() {
+        let mut tokens = Tokens::default();
+        tokens.want(wanted(&["a"]), HOUR);
+        for _ in 0..10 {
+            tokens.hurry(HOUR);
+            tokens.next(HOUR).unwrap();
+            tokens.settle(&key("a"), RequestOutcome::Failed("away".to_owned()), HOUR);
+        }
+        tokens.hurry(HOUR);
+        tokens.next(HOUR).unwrap();
+        tokens.settle(&key("a"), refused(true), HOUR);
+        assert!(tokens.wake_at().unwrap() <= HOUR + Duration::from_millis(100));
+    }
+
+    #[test]
     fn tokens_of_a_pod_that_is_gone_are_dropped() {
         let mut tokens = Tokens::default();
         tokens.want(wanted(&["a", "b"]), HOUR);
