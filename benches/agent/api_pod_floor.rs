@@ -52,7 +52,9 @@ impl ApiPodFloor {
 
 impl Calls {
     async fn follow(self) {
-        let path = format!("/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3D{NODE_NAME}");
+        let path = format!(
+            "/api/v1/pods?watch=1&timeoutSeconds=86400&fieldSelector=spec.nodeName%3D{NODE_NAME}"
+        );
         let (mut ends, mut tasks) = (HashMap::<String, oneshot::Sender<()>>::new(), JoinSet::new());
         let watched = self.client.watch(&path, |event| {
             let pod = &event["object"];

@@ -243,7 +243,7 @@ impl Watcher {
                 let at = now();
                 notes.send_modify(|seen: &mut Sightings| seen.note(event, at));
             };
-            let watched = client.watch(&format!("{PODS}?watch=1"), note).await;
+            let watched = client.watch(&format!("{PODS}?watch=1&timeoutSeconds=86400"), note).await;
             panic!("the watch is over: {watched:?}");
         };
         Self { seen, _watching: Background::start(watching) }

@@ -30,7 +30,7 @@ fn pods_outlive_a_cordon_and_a_deletion_of_their_node() {
     node.plane.kubectl_text(&["cordon", NODE_NAME]);
     node.create(&plain("later", WAITS));
     node.wait_pod("later", "has no node", is_unscheduled);
-    // An agent that starts again leaves the cordon.
+    // A restarted agent keeps its node cordoned.
     node.world.agent.kill();
     let renewed = || node.admin().get(LEASE)["spec"]["renewTime"].clone();
     let before = renewed();

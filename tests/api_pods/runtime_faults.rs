@@ -42,7 +42,8 @@ fn becomes_not_ready(node: &Node, stopped: Instant) {
     };
     let ready = node.wait("the node is not Ready", ready, |ready| ready["status"] == "False");
     let after = stopped.elapsed();
-    assert!(after > DOWN_AFTER - BETWEEN_QUESTIONS - Duration::from_secs(1), "{after:?}");
+    // The last good answer may be older than one question: on a busy machine it comes late.
+    assert!(after > DOWN_AFTER - BETWEEN_QUESTIONS * 3, "{after:?}");
     assert_eq!(ready["reason"], "KubeletNotReady");
     assert_eq!(ready["message"], "container runtime is down");
 }

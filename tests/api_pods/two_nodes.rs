@@ -31,7 +31,8 @@ fn deployment(name: &str, node: &str, script: &str) -> Value {
 /// The Service `web`, for the pods with label `app: web`.
 pub fn web_service() -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "web", "labels": { "app": "web" } },
         "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
     })
 }

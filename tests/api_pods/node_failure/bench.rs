@@ -5,7 +5,7 @@ use super::{
     super::{
         cluster::{Cluster, Machine},
         controlplane::{Options, link::address_in},
-        node::{PODS, is_ready, plain},
+        node::{PODS, WAITS, condition, is_ready, plain},
         support::{cri::Cri, pause},
         two_nodes::web_service,
         upstream::Kubelet,
@@ -50,7 +50,7 @@ impl Candidate {
 /// How long the control plane waits before it does something about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timings {
-    /// A grace period of 8 s, tolerations of 10 s, and heartbeats every second.
+    /// A grace period of 10 s, tolerations of 20 s, and heartbeats every second.
     Short,
     /// The defaults: a grace period of 50 s, tolerations of 300 s, and heartbeats every 10 s.
     Real,
@@ -63,12 +63,13 @@ impl Timings {
             Self::Short => Options::default()
                 .controller_manager(&[
                     "--node-monitor-period=1s",
-                    "--node-monitor-grace-period=8s",
+                    "--node-monitor-grace-period=10s",
                     // So many nodes per second can get a taint.
                     "--node-eviction-rate=10",
                 ])
-                .apiserver("--default-not-ready-toleration-seconds=10")
-                .apiserver("--default-unreachable-toleration-seconds=10"),
+                // Longer than a node may take to be Ready again, so that no pod is deleted then.
+                .apiserver("--default-not-ready-toleration-seconds=20")
+                .apiserver("--default-unreachable-toleration-seconds=20"),
         }
     }
 
@@ -269,7 +270,7 @@ impl Bench {
     /// Binds a pod to `node2`.
     #[track_caller]
     pub fn create_late_pod(&self) {
-        let mut pod = plain(LATE, "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done");
+        let mut pod = plain(LATE, WAITS);
         pod["spec"]["nodeName"] = json!(NODE);
         self.cluster.plane.admin.create(PODS, &pod).unwrap().ok();
     }
@@ -321,9 +322,9 @@ impl Bench {
             note(format!("taint {effect}"), taint(&node, effect));
         }
         note("endpoint of the Service".to_owned(), self.endpoint());
-        // The node is asked first: what it runs then was not yet stopped when the pods are read.
-        let running = running(&self.runtimes[1].containers());
+        // The pods are read first: a container that still runs after that has no object.
         let pods = self.pods();
+        let running = running(&self.runtimes[1].containers());
         for (app, original) in originals {
             let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == *original.uid);
             note(format!("pod {app}"), pod_state(pod));
@@ -386,7 +387,7 @@ fn running(containers: &[Container]) -> Vec<String> {
 }
 
 fn node_state(node: &Value) -> &'static str {
-    match super::super::node::condition(node, "Ready").and_then(|ready| ready["status"].as_str()) {
+    match condition(node, "Ready").and_then(|ready| ready["status"].as_str()) {
         Some("True") => "Ready",
         Some("Unknown") => "Unknown",
         Some(_) | None => "not Ready",
@@ -447,18 +448,17 @@ fn workloads(shared: &Path) -> Vec<Value> {
         let selector = json!({ "matchLabels": template["metadata"]["labels"] });
         json!({ "selector": selector, "template": template })
     };
-    let waits = super::super::node::WAITS;
     let mut db = template("db", HOLDS_LOCK);
     let volumes = db["spec"]["volumes"].as_array_mut().unwrap();
     volumes.push(json!({ "name": "shared", "hostPath": { "path": shared } }));
     let mounts = db["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap();
     mounts.push(json!({ "name": "shared", "mountPath": "/shared" }));
-    let mut work = template("work", waits);
+    let mut work = template("work", WAITS);
     work["spec"]["restartPolicy"] = json!("Never");
     vec![
-        object("Deployment", "apps/v1", "web", selected(template("web", waits))),
+        object("Deployment", "apps/v1", "web", selected(template("web", WAITS))),
         object("StatefulSet", "apps/v1", "db", selected(db)),
-        object("DaemonSet", "apps/v1", "daemon", selected(template("daemon", waits))),
+        object("DaemonSet", "apps/v1", "daemon", selected(template("daemon", WAITS))),
         object("Job", "batch/v1", "work", json!({ "template": work })),
     ]
 }

@@ -49,7 +49,7 @@ struct Experiment {
     length: Length,
 }
 
-const AWAY_SHORTLY: Experiment = Experiment {
+const AWAY_BRIEFLY: Experiment = Experiment {
     title: "The agent is away for less than pods tolerate",
     fault: Fault::AgentStopped,
     length: Length::NotReady,
@@ -60,39 +60,39 @@ const AWAY_LONG: Experiment = Experiment {
     length: Length::Evicted,
 };
 const AWAY_FORCED: Experiment = Experiment {
-    title: "The pods are deleted by force while the agent is away",
+    title: "The pods are deleted by force",
     fault: Fault::AgentStopped,
     length: Length::Forced,
 };
 const CUT_UNNOTICED: Experiment = Experiment {
-    title: "A cut that is shorter than the grace period",
+    title: "The network is cut briefly",
     fault: Fault::Cut(Direction::Both),
     length: Length::Unnoticed,
 };
 const CUT_BOTH: Experiment = Experiment {
-    title: "A cut that is longer than the grace period",
+    title: "The network is cut for longer than the grace period",
     fault: Fault::Cut(Direction::Both),
     length: Length::NotReady,
 };
 const CUT_TO_NODE: Experiment = Experiment {
-    title: "A cut from the API server to the node",
+    title: "Packets are lost in one direction: to the node",
     fault: Fault::Cut(Direction::ToNode),
     length: Length::NotReady,
 };
 const CUT_FROM_NODE: Experiment = Experiment {
-    title: "A cut from the node to the API server",
+    title: "Packets are lost in one direction: from the node",
     fault: Fault::Cut(Direction::FromNode),
     length: Length::NotReady,
 };
 const CUT_LONG: Experiment = Experiment {
-    title: "A cut that is longer than pods tolerate",
+    title: "The network is cut for longer than pods tolerate",
     fault: Fault::Cut(Direction::Both),
     length: Length::Evicted,
 };
 
 /// In the order of docs/node-failure.md. Those of a row share a cluster.
 const ALL: [&[Experiment]; 2] = [
-    &[AWAY_SHORTLY, AWAY_LONG, AWAY_FORCED],
+    &[AWAY_BRIEFLY, AWAY_LONG, AWAY_FORCED],
     &[CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE, CUT_LONG],
 ];
 
@@ -326,8 +326,8 @@ fn with_nodelet(experiments: &[Experiment]) {
 }
 
 #[test]
-fn agent_away_shortly_or_its_pods_deleted_by_force() {
-    with_nodelet(&[AWAY_SHORTLY, AWAY_FORCED]);
+fn agent_away_briefly_or_its_pods_deleted_by_force() {
+    with_nodelet(&[AWAY_BRIEFLY, AWAY_FORCED]);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn agent_away_for_longer_than_pods_tolerate() {
 }
 
 #[test]
-fn network_cut_shortly_and_in_one_direction() {
+fn network_cut_briefly_and_in_one_direction() {
     with_nodelet(&[CUT_UNNOTICED, CUT_BOTH, CUT_TO_NODE, CUT_FROM_NODE]);
 }
 

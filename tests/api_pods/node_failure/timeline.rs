@@ -85,13 +85,15 @@ impl Timeline {
     pub fn slower_than(&self, other: &Self, slack: Duration) -> Vec<String> {
         let subjects = self.facts.keys();
         let late = subjects.filter_map(|subject| {
-            let state = self.state(subject);
-            if state != other.state(subject) {
+            let (state, other_state) = (self.state(subject), other.state(subject));
+            // A replacement may be Ready on another node.
+            let kind = |state: &str| state.split(' ').next().map(str::to_owned);
+            if kind(state) != kind(other_state) {
                 return None;
             }
             let ours = self.since_last_mark(subject, state)?;
             // What has not changed there took no time there.
-            let theirs = other.since_last_mark(subject, state).unwrap_or_default();
+            let theirs = other.since_last_mark(subject, other_state).unwrap_or_default();
             (ours > theirs + slack).then(|| {
                 let (ours, theirs) = (seconds(Some(ours)), seconds(Some(theirs)));
                 format!("{subject} {state}: {ours}, and {theirs} in the other one")
