@@ -102,7 +102,7 @@ fn a_cluster_at_work() {
     cluster.wait_nodes_ready();
     show(&cluster, &["get", "nodes,pods", "-o", "wide"]);
 
-    title("metrics-server has read both nodes twice by now");
+    title("kubectl top, once metrics-server has read both nodes twice");
     let read = |rows: &Result<Rows, String>| rows.as_ref().is_ok_and(|rows| rows.len() == 2);
     cluster.wait("both nodes have figures", || cluster.plane.top(&["nodes"]), read).unwrap();
     show(&cluster, &["top", "nodes"]);
