@@ -304,8 +304,8 @@ pub enum SwapBehavior {
 /// How pods are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsConfig {
-    /// How many pods are started at a time; `None`: the agent's choice. `startConcurrency`, default
-    /// `None`.
+    /// How many sandboxes and containers start at a time; `None`: the agent's choice.
+    /// `startConcurrency`, default `None`.
     pub start_concurrency: Option<u32>,
     /// `prepareUpdates`: the images and objects of a changed manifest are there before its pod is
     /// stopped. Default true.
