@@ -44,12 +44,14 @@ use crate::{
     store::{Loaded, Store},
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
-    worker::{Host, Known, Leftovers, SetInputs, UserNamespaces, VolumeTurns, WorkerSet},
+    worker::{
+        Host, Known, Leftovers, SetInputs, StartTurns, UserNamespaces, VolumeTurns, WorkerSet,
+    },
 };
 use anyhow::Context as _;
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -532,7 +534,7 @@ fn host(
         files,
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         handlers: links.handlers,
-        starts: Semaphore::new(start_turns(config)),
+        starts: StartTurns::new(start_turns(config)),
         volume_turns: VolumeTurns::default(),
         user_namespaces: UserNamespaces::new(id_space(config)),
         node_ips: links.node_ips,

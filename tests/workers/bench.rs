@@ -36,7 +36,8 @@ use nodelet::{
     store::Store,
     volume::Volumes,
     worker::{
-        Host, HostSettings, Leftovers, SetInputs, SetView, UserNamespaces, VolumeTurns, WorkerSet,
+        Host, HostSettings, Leftovers, SetInputs, SetView, StartTurns, UserNamespaces, VolumeTurns,
+        WorkerSet,
     },
 };
 use serde_json::Value;
@@ -48,7 +49,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -154,7 +155,7 @@ impl Bench {
             volumes,
             files,
             handlers: Handlers::new().unwrap(),
-            starts: Semaphore::new(4),
+            starts: StartTurns::new(4),
             node_ips: node_ips.subscribe(),
             volume_turns: VolumeTurns::default(),
             user_namespaces: UserNamespaces::new(IdSpace::of_machine("", "", IDS_PER_POD, 110)),

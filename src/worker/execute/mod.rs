@@ -13,6 +13,7 @@ mod remove;
 mod resize;
 mod sandbox;
 mod start;
+mod start_turns;
 mod stop;
 mod user_namespaces;
 mod volume_turns;
@@ -21,6 +22,8 @@ pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
 pub use leftovers::Leftovers;
+use start_turns::StartCall;
+pub use start_turns::StartTurns;
 pub use user_namespaces::UserNamespaces;
 pub use volume_turns::VolumeTurns;
 
@@ -53,10 +56,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    sync::{Semaphore, SemaphorePermit, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// How long a start may keep its turn. A longer call probably hangs, so it gives its turn to the
@@ -80,7 +80,7 @@ pub struct Host {
     /// Asks containers over the network.
     pub handlers: Handlers,
     /// Turns for starting sandboxes and containers.
-    pub starts: Semaphore,
+    pub starts: StartTurns,
     pub volume_turns: VolumeTurns,
     /// The node's addresses.
     pub node_ips: watch::Receiver<NodeIps>,
@@ -198,13 +198,6 @@ impl Host {
             None => message,
         }
     }
-
-    /// Waits for the turn to start a sandbox or a container. Turns are given in the order of
-    /// requests.
-    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed; without a turn the start goes ahead.
-        self.starts.acquire().await.ok()
-    }
 }
 
 impl Request {
@@ -268,7 +261,7 @@ impl Request {
     async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
-        call: &str,
+        call: StartCall,
         deadline: Duration,
         make: impl FnOnce() -> Call<'a, T>,
     ) -> T {
@@ -276,7 +269,7 @@ impl Request {
         // Both only wait.
         let turn = tokio::select! {
             biased;
-            turn = host.turn() => turn,
+            turn = host.starts.turn(call) => turn,
             () = self.cancel.cancelled() => None,
         };
         self.progress.send_modify(|progress| progress.may_be_dropped = false);
@@ -285,7 +278,7 @@ impl Request {
             return answer;
         }
         drop(turn);
-        self.awaited(call, deadline.saturating_sub(TURN), answer).await
+        self.awaited(call.name(), deadline.saturating_sub(TURN), answer).await
     }
 }
 

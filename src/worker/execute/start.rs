@@ -4,7 +4,8 @@ mod images;
 
 use super::{
     Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
-    sandbox, stop::stop_container, user_namespaces, volume_turns::with_volumes,
+    sandbox, start_turns::StartCall, stop::stop_container, user_namespaces,
+    volume_turns::with_volumes,
 };
 use crate::{
     blocking::PODS,
@@ -144,7 +145,10 @@ impl Start<'_> {
                 Ok((id, termination_log, log_path))
             })
         };
-        let made = self.request.awaited_in_turn(self.host, "CreateContainer", deadline, call).await;
+        let made = self
+            .request
+            .awaited_in_turn(self.host, StartCall::CreateContainer, deadline, call)
+            .await;
         let (id, termination_log, log_path) = match made {
             Ok(made) => made,
             Err(NotMade::Config(error)) => return Err(self.config_failed(error.message())),
@@ -180,8 +184,10 @@ impl Start<'_> {
     async fn run(&self, mut made: ObservedContainer) -> Result<ObservedContainer, Box<Failure>> {
         let deadline = self.host.settings.request_timeout;
         let call = || -> Call<'_, _> { Box::pin(self.host.runtime.start_container(&made.id)) };
-        let started =
-            self.request.awaited_in_turn(self.host, "StartContainer", deadline, call).await;
+        let started = self
+            .request
+            .awaited_in_turn(self.host, StartCall::StartContainer, deadline, call)
+            .await;
         if let Err(error) = started {
             let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };
             let message = self.host.explained(error.message());
