@@ -6,6 +6,7 @@ use crate::{
     node::NodeRef,
 };
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// All that a decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub enum MirrorStep {
     Nothing,
     /// It has not, and nothing can be done about it for now: why.
     Wait(String),
+    /// It has not, and what is missing may wait until this time.
+    Later(Duration),
     /// Make the mirror.
     Create(Box<k8s::Pod>),
     /// Delete it, at once, if it is still this one.
@@ -49,6 +52,8 @@ pub enum MirrorStep {
         version: u64,
         /// Fields of `status`, for a strategic merge.
         status: Map<String, Value>,
+        /// More is likely to follow at once, and nobody needs this alone.
+        small: bool,
     },
     /// Say that this pod is not run: it was bound to the node through the API.
     Decline {
@@ -62,7 +67,7 @@ impl MirrorStep {
     #[must_use]
     pub fn body(&self) -> Option<Value> {
         match self {
-            Self::Nothing | Self::Wait(_) | Self::Decline { .. } => None,
+            Self::Nothing | Self::Wait(_) | Self::Later(_) | Self::Decline { .. } => None,
             Self::Create(pod) => serde_json::to_value(pod).ok(),
             Self::Delete { uid, .. } => Some(json!({
                 "apiVersion": "v1",
@@ -70,7 +75,7 @@ impl MirrorStep {
                 "gracePeriodSeconds": 0,
                 "preconditions": {"uid": uid},
             })),
-            Self::PatchStatus { uid, version, status } => {
+            Self::PatchStatus { uid, version, status, .. } => {
                 let mut metadata = json!({"uid": uid});
                 // Nothing leaves a final phase, which may be there although the answer was lost: a
                 // phase is written on what it was decided by, and on nothing newer.
@@ -120,12 +125,19 @@ pub fn plan(case: &Case<'_>) -> MirrorStep {
         Some(why) => return delete(why),
         None => {}
     }
-    match status::patch(&seen.status, &view.status) {
-        Some(status) => {
-            MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status }
-        }
-        None => MirrorStep::Nothing,
-    }
+    patch_status(seen, view, status::patch).unwrap_or(MirrorStep::Nothing)
+}
+
+/// What is to be written of the status, by `patch`.
+fn patch_status(
+    seen: &SeenPod,
+    view: &PodView,
+    patch: fn(&k8s::PodStatus, &k8s::PodStatus) -> Option<Map<String, Value>>,
+) -> Option<MirrorStep> {
+    let status = patch(&seen.status, &view.status)?;
+    let small = patch(&seen.status, &status::without_small_news(&seen.status, &view.status));
+    let (uid, small) = (seen.uid.clone(), small.is_none());
+    Some(MirrorStep::PatchStatus { uid, version: seen.version, status, small })
 }
 
 fn is_from_api(view: &PodView) -> bool {
@@ -136,10 +148,14 @@ fn is_from_api(view: &PodView) -> bool {
 fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
     // The agent has no status to write for a pod that ended before the agent knew it.
     let known = !status::is_final(&seen.status) || !view.containers.is_empty();
-    if known && let Some(status) = status::patch_of_api(&seen.status, &view.status) {
-        return MirrorStep::PatchStatus { uid: seen.uid.clone(), version: seen.version, status };
+    let patch = known.then(|| patch_status(seen, view, status::patch_of_api)).flatten();
+    match patch {
+        // What little is left to be said goes with the object.
+        Some(MirrorStep::PatchStatus { small: true, .. }) | None => {
+            last_deletion(seen, view).or(patch).unwrap_or(MirrorStep::Nothing)
+        }
+        Some(patch) => patch,
     }
-    last_deletion(seen, view).unwrap_or(MirrorStep::Nothing)
 }
 
 /// The last deletion of a pod of the API server, which lets the object go: nothing of the pod is

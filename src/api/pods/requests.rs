@@ -15,7 +15,10 @@ use std::sync::Arc;
 pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorStep) -> Answer {
     let collection = format!("/api/v1/namespaces/{}/pods", key.namespace);
     let (verb, path) = match step {
-        MirrorStep::Nothing | MirrorStep::Wait(_) | MirrorStep::Decline { .. } => {
+        MirrorStep::Nothing
+        | MirrorStep::Wait(_)
+        | MirrorStep::Later(_)
+        | MirrorStep::Decline { .. } => {
             return Answer::Unclear("nothing to be sent".to_owned());
         }
         MirrorStep::Create(_) => (Verb::Create, collection),

@@ -187,6 +187,32 @@ async fn a_mirror_lives_as_long_as_its_manifest() {
 }
 
 #[tokio::test]
+async fn a_pod_that_begins_is_told_of_after_a_moment() {
+    let mut bench = Bench::new(None);
+    bench.show(&[]);
+    let mut begins = view("web");
+    begins.status = Arc::new(
+        serde_json::from_value(json!({
+            "phase": "Pending", "startTime": "2026-01-01T00:00:00Z",
+            "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        }))
+        .unwrap(),
+    );
+    let views = BTreeMap::from([(begins.key.clone(), Arc::new(begins))]);
+    bench.views.send_replace(Arc::new(views));
+    let api = Arc::clone(&bench.api);
+    let is_made = move || api.lock().unwrap().requests.len() == 1;
+    bench.until(|report| report.waiting == 1 && is_made()).await;
+    // Nothing else wakes the task.
+    bench.until(|report| report.mirrored == 1 && report.waiting == 0).await;
+    let pod = bench.api.lock().unwrap().pods.values().next().cloned().unwrap();
+    assert_eq!(pod["status"]["startTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(bench.requests().len(), 2);
+    bench.tasks.shutdown().await;
+}
+
+#[tokio::test]
 async fn pods_of_the_api_are_declined_once() {
     let mut bench = Bench::new(Some(Bucket::new(1000, 1000)));
     let pod = json!({"metadata": {"name": "own", "namespace": "default", "uid": "u1", "resourceVersion": "1"}});

@@ -39,6 +39,25 @@ fn decide_api(view: Option<&PodView>, seen: Option<&SeenPod>) -> String {
     }))
 }
 
+/// The next step, with what is remembered.
+fn plan_api(
+    memory: &mut MirrorMemory,
+    view: &PodView,
+    seen: &Arc<SeenPod>,
+    now: Duration,
+) -> MirrorStep {
+    let (key, node) = (key(), node("node-1"));
+    let sight = Sight {
+        key: &key,
+        view: Some(view),
+        shown: Some(seen),
+        live: true,
+        node: Some(&node),
+        runs_api_pods: true,
+    };
+    memory.plan(&sight, |_: &PodUid| false, now)
+}
+
 fn terminated(exit_code: i32, reason: &str) -> Value {
     json!({"name": "web", "image": "web:1", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"terminated": {"exitCode": exit_code, "reason": reason}}})
@@ -152,20 +171,74 @@ fn a_final_status_is_completed_with_container_ends() {
 fn a_status_that_does_not_stay_keeps_no_object() {
     let view = PodView { stopped: true, ..running("u1", "Failed") };
     let seen = Arc::new(deleted(object("u1", "Running")));
-    let (key, node) = (key(), node("node-1"));
-    let sight = Sight {
-        key: &key,
-        view: Some(&view),
-        shown: Some(&seen),
-        live: true,
-        node: Some(&node),
-        runs_api_pods: true,
-    };
     let mut memory = MirrorMemory::default();
-    let step = memory.plan(&sight, |_: &PodUid| false, Duration::ZERO);
+    let step = plan_api(&mut memory, &view, &seen, Duration::ZERO);
     assert!(matches!(step, MirrorStep::PatchStatus { .. }), "{step:?}");
     // The API server answers with the object as it was.
     memory.settle(&step, &Answer::Pod(Arc::clone(&seen)), Duration::ZERO);
-    let step = memory.plan(&sight, |_: &PodUid| false, Duration::ZERO);
+    let step = plan_api(&mut memory, &view, &seen, Duration::ZERO);
     assert_eq!(in_words(step), "delete u1: it was deleted and has ended");
+}
+
+/// The status of a pod with one container in `state`; `sandbox` tells whether its sandbox is ready.
+fn life(phase: &str, state: &Value, sandbox: &str, generation: i64) -> Value {
+    let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let ready = if phase == "Running" { "True" } else { "False" };
+    json!({
+        "phase": phase, "startTime": "2026-01-01T00:00:00Z", "observedGeneration": generation,
+        "podIP": (sandbox == "True").then_some("10.0.0.7"),
+        "conditions": [condition("PodReadyToStartContainers", sandbox), condition("Ready", ready)],
+        "containerStatuses": [{"name": "web", "image": "web:1", "imageID": "",
+            "ready": phase == "Running", "restartCount": 0, "state": state}],
+    })
+}
+
+#[test]
+fn small_news_wait_for_what_follows_them() {
+    let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+    let begun = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+    let scheduled = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+    let begins = life("Pending", &waiting("ContainerCreating"), "False", 1);
+    let sandbox = life("Pending", &waiting("ContainerCreating"), "True", 1);
+    let runs = life("Running", &begun, "True", 1);
+    let deleted = life("Running", &begun, "True", 2);
+    let over = life("Succeeded", &ended, "True", 1);
+    for (from, to, small) in [
+        (&scheduled, &begins, true),
+        (&scheduled, &sandbox, true),
+        (&begins, &sandbox, true),
+        (&sandbox, &begins, true),
+        (&sandbox, &runs, false),
+        (&scheduled, &runs, false),
+        (&scheduled, &life("Pending", &waiting("ErrImagePull"), "True", 1), false),
+        (&begins, &life("Pending", &waiting("ErrImagePull"), "False", 1), false),
+        (&runs, &deleted, true),
+        (&runs, &life("Running", &ended, "True", 1), false),
+        (&runs, &over, false),
+        (&over, &life("Succeeded", &ended, "False", 1), true),
+    ] {
+        let seen = Arc::new(SeenPod { status: status(from.clone()), ..object("u1", "Pending") });
+        let view = PodView { status: Arc::new(status(to.clone())), ..running("u1", "Pending") };
+        let mut told = Vec::new();
+        let mut memory = MirrorMemory::default();
+        for millis in [1000, 1499, 1500] {
+            let step = plan_api(&mut memory, &view, &seen, Duration::from_millis(millis));
+            told.push(in_words(step).chars().take(5).collect::<String>());
+        }
+        let expected = if small { ["later", "later", "patch"] } else { ["patch"; 3] };
+        assert_eq!(told, expected, "{from} -> {to}");
+    }
+}
+
+#[test]
+fn the_last_deletion_does_not_wait_for_small_news() {
+    let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+    let told = life("Succeeded", &ended, "True", 1);
+    let seen = deleted(SeenPod { status: status(told), ..object("u1", "Succeeded") });
+    let ours = Arc::new(status(life("Succeeded", &ended, "False", 2)));
+    let view = PodView { status: ours, stopped: true, ..running("u1", "Succeeded") };
+    let expected = "delete u1: it was deleted and has ended";
+    assert_eq!(decide_api(Some(&view), Some(&seen)), expected);
 }

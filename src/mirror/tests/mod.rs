@@ -111,7 +111,8 @@ fn in_words(step: MirrorStep) -> String {
             format!("create {}", pod.metadata.annotations.unwrap()["kubernetes.io/config.mirror"])
         }
         MirrorStep::Delete { uid, why } => format!("delete {uid}: {why}"),
-        MirrorStep::PatchStatus { uid, version, status } => {
+        MirrorStep::Later(at) => format!("later: {at:?}"),
+        MirrorStep::PatchStatus { uid, version, status, .. } => {
             format!("patch {uid}@{version} {}", Value::Object(status))
         }
         MirrorStep::Decline { uid } => format!("decline {uid}"),
@@ -223,6 +224,7 @@ fn a_status_is_written_where_what_is_ours_differs() {
         uid: "m1".to_owned(),
         version: 7,
         status: serde_json::Map::new(),
+        small: false,
     }
     .body();
     assert_eq!(body, Some(json!({"metadata": {"uid": "m1"}, "status": {}})));

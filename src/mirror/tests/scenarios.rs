@@ -173,8 +173,13 @@ impl World {
     /// Steps until there is nothing more to do.
     fn settle(&mut self) {
         for _ in 0..20 {
-            if let (MirrorStep::Nothing | MirrorStep::Wait(_), _) = self.step(false) {
-                return;
+            match self.step(false).0 {
+                MirrorStep::Nothing | MirrorStep::Wait(_) => return,
+                MirrorStep::Later(at) => self.now = at,
+                MirrorStep::Create(_)
+                | MirrorStep::Delete { .. }
+                | MirrorStep::PatchStatus { .. }
+                | MirrorStep::Decline { .. } => {}
             }
         }
         panic!("no end: {:?} {:?}", self.step(false), self.api.object);
@@ -331,6 +336,7 @@ fn a_status_that_does_not_stay_is_not_written_for_ever() {
         uid: "m1".to_owned(),
         version: world.api.version,
         status: json!({"message": "x"}).as_object().unwrap().clone(),
+        small: false,
     };
     let object = seen(world.api.object.as_ref().unwrap());
     world.memory.settle(&step, &Answer::Pod(object), world.now);
