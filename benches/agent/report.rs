@@ -117,20 +117,21 @@ fn circumstances(facts: &Value, table: Table) -> String {
     };
     let at_a_time = text("/floor/at_a_time");
     let floor = match table {
-        Table::Features => String::new(),
+        Table::Features | Table::Api => String::new(),
         Table::Agent | Table::ApiPods => {
             format!("The floor makes {at_a_time} calls at a time, {floor}\n")
         }
     };
     let singles = text("/plan/singles");
     let samples = match table {
+        Table::Api => "samples of a round as told below".to_owned(),
         Table::Agent | Table::Features => format!("{singles} pods each where one pod is measured"),
         Table::ApiPods => format!("single pods: {singles}, Deployments of each size: {singles}"),
     };
     let idle = text("/plan/idle_seconds");
     let windows = match table {
         Table::Agent => format!("; windows of {idle} s, {} each", text("/plan/idle_rounds")),
-        Table::Features => format!("; windows of {idle} s"),
+        Table::Features | Table::Api => format!("; windows of {idle} s"),
         Table::ApiPods => String::new(),
     };
     format!(

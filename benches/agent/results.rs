@@ -127,19 +127,22 @@ pub enum Table {
     Agent,
     /// Of the act of features.
     Features,
+    /// Of the HTTPS API.
+    Api,
     /// Of pods of the API server.
     ApiPods,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Agent, Self::Features, Self::ApiPods];
+    pub const ALL: [Self; 4] = [Self::Agent, Self::Features, Self::Api, Self::ApiPods];
 
     /// Its file.
     pub fn file(self) -> &'static str {
         match self {
             Self::Agent => "bench.md",
             Self::Features => "features.md",
+            Self::Api => "api.md",
             Self::ApiPods => "pods.md",
         }
     }
@@ -226,10 +229,11 @@ impl Row {
                 | Self::ScrapeCpu(_)
                 | Self::ScrapeRss
                 | Self::FeaturesRss
-                | Self::Api(_)
         );
         if is_of_features {
             Table::Features
+        } else if matches!(self, Self::Api(_)) {
+            Table::Api
         } else if matches!(self, Self::ApiPod(_)) {
             Table::ApiPods
         } else {
