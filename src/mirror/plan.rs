@@ -135,8 +135,9 @@ fn patch_status(
     patch: fn(&k8s::PodStatus, &k8s::PodStatus) -> Option<Map<String, Value>>,
 ) -> Option<MirrorStep> {
     let status = patch(&seen.status, &view.status)?;
-    let small = patch(&seen.status, &status::without_small_news(&seen.status, &view.status));
-    let (uid, small) = (seen.uid.clone(), small.is_none());
+    let rest = || status::without_small_news(&seen.status, &view.status);
+    let small = seen.status.phase == view.status.phase && patch(&seen.status, &rest()).is_none();
+    let uid = seen.uid.clone();
     Some(MirrorStep::PatchStatus { uid, version: seen.version, status, small })
 }
 

@@ -81,7 +81,8 @@ impl<'de> Deserialize<'de> for SeenPod {
         let mirrors = annotation(MIRROR).map(PodUid::from);
         let deletion_seconds = metadata.deletion_grace_period_seconds.unwrap_or_default();
         let deletion_seconds = u32::try_from(deletion_seconds.max(0)).unwrap_or(u32::MAX);
-        let status = status.unwrap_or_default();
+        let mut status = status.unwrap_or_default();
+        leave_out_empty(&mut status);
         let desired = spec
             .filter(|_| mirrors.is_none())
             .and_then(|spec| desired_pod(&metadata, spec, &status))
@@ -99,6 +100,20 @@ impl<'de> Deserialize<'de> for SeenPod {
             uid: metadata.uid.unwrap_or_default(),
             status,
         })
+    }
+}
+
+/// An API server writes `lastState: {}` for a container that has none. Without it a status compares
+/// equal to ours.
+fn leave_out_empty(status: &mut k8s::PodStatus) {
+    let lists = [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    for container in lists.into_iter().flatten().flatten() {
+        let empty = k8s::ContainerState::default();
+        container.last_state = container.last_state.take().filter(|state| *state != empty);
     }
 }
 
@@ -139,6 +154,18 @@ mod tests {
             },
         };
         assert_eq!(serde_json::from_value::<SeenPod>(object).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_empty_last_state_is_none() {
+        let container = |state: serde_json::Value| json!({"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0, "lastState": state});
+        let ended = json!({"terminated": {"exitCode": 1}});
+        let object = json!({"metadata": {"name": "a", "namespace": "b"}, "status": {
+            "containerStatuses": [container(json!({})), container(ended)]}});
+        let pod: SeenPod = serde_json::from_value(object).unwrap();
+        let states = pod.status.container_statuses.unwrap();
+        let states: Vec<bool> = states.iter().map(|one| one.last_state.is_some()).collect();
+        assert_eq!(states, [false, true]);
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Pods of the API server that run here: their status and their last deletion.
 
 use super::*;
-use crate::model::{ContainerInstance, Origin, SourceKind};
+use crate::{
+    mirror::status::says_the_same,
+    model::{ContainerInstance, Origin, SourceKind},
+    patch::POD_STATUS,
+};
 use std::time::Duration;
 
 /// A pod of the API server as it runs.
@@ -241,4 +245,48 @@ fn the_last_deletion_does_not_wait_for_small_news() {
     let view = PodView { status: ours, stopped: true, ..running("u1", "Succeeded") };
     let expected = "delete u1: it was deleted and has ended";
     assert_eq!(decide_api(Some(&view), Some(&seen)), expected);
+}
+
+#[test]
+fn two_statuses_say_the_same_only_without_a_patch() {
+    let running = json!([{"name": "web", "image": "web:1", "imageID": "", "ready": true,
+        "restartCount": 0, "state": {"running": {}}}]);
+    let condition = |type_: &str, status: &str, time: &str| json!({"type": type_, "status": status, "lastTransitionTime": time});
+    let seen = json!({
+        "phase": "Running", "startTime": "2026-01-01T00:00:00Z", "qosClass": "Burstable",
+        "conditions": [
+            condition("PodScheduled", "True", "2026-01-01T00:00:00Z"),
+            condition("Ready", "True", "2026-01-01T00:00:00Z"),
+        ],
+        "containerStatuses": running,
+    });
+    let mut ours = seen.clone();
+    ours["qosClass"] = json!("BestEffort");
+    ours["conditions"] = json!([
+        condition("Ready", "True", "2026-01-01T00:00:09Z"),
+        condition("PodScheduled", "True", "2026-01-01T00:00:00Z"),
+    ]);
+    assert!(says_the_same(&status(seen.clone()), &status(ours.clone())));
+    for (field, _) in POD_STATUS.fields {
+        let other = match *field {
+            "conditions" => json!([
+                condition("Ready", "False", "2026-01-01T00:00:00Z"),
+                condition("PodScheduled", "True", "2026-01-01T00:00:00Z"),
+            ]),
+            "containerStatuses" | "initContainerStatuses" | "ephemeralContainerStatuses" => {
+                json!([terminated(0, "Completed")])
+            }
+            "hostIPs" | "podIPs" => json!([{"ip": "10.0.0.7"}]),
+            "observedGeneration" => json!(2),
+            "startTime" => json!("2026-01-01T00:00:01Z"),
+            _ => json!("other"),
+        };
+        let mut changed = ours.clone();
+        changed[field] = other;
+        assert!(!says_the_same(&status(seen.clone()), &status(changed)), "{field}");
+        let mut without = ours.clone();
+        if without.as_object_mut().unwrap().remove(*field).is_some() {
+            assert!(!says_the_same(&status(seen.clone()), &status(without)), "no {field}");
+        }
+    }
 }
