@@ -1,4 +1,4 @@
-//! Node selectors and required node affinity.
+//! Node selectors and required node affinity, of pods and of PersistentVolumes.
 
 use crate::model::k8s;
 use std::collections::BTreeMap;
@@ -17,10 +17,27 @@ pub(super) fn matches(
         .and_then(|affinity| affinity.node_affinity.as_ref())
         .and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
     let name = BTreeMap::from([("metadata.name".to_owned(), node_name.to_owned())]);
-    selected
-        && required.is_none_or(|selector| {
-            selector.node_selector_terms.iter().any(|term| meets(term, labels, &name))
-        })
+    selected && required.is_none_or(|selector| meets_any(selector, labels, &name))
+}
+
+/// True when a node with these labels can use a PersistentVolume with this node affinity. As in
+/// the kubelet, the name of the node is not compared.
+#[must_use]
+pub fn volume_is_usable(
+    affinity: &k8s::VolumeNodeAffinity,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let required = affinity.required.as_ref();
+    required.is_none_or(|selector| meets_any(selector, labels, &BTreeMap::new()))
+}
+
+/// Whether one of the selector's terms is met.
+fn meets_any(
+    selector: &k8s::NodeSelector,
+    labels: &BTreeMap<String, String>,
+    fields: &BTreeMap<String, String>,
+) -> bool {
+    selector.node_selector_terms.iter().any(|term| meets(term, labels, fields))
 }
 
 /// Whether every requirement of a term is met. A term without any is met by nothing.
@@ -139,5 +156,29 @@ mod tests {
         let mut both = terms(&json!([{"matchExpressions": [ssd]}]));
         both["nodeSelector"] = json!({"disk": "hdd"});
         assert!(!node_matches(&both), "the selector counts beside the affinity");
+    }
+
+    #[test]
+    fn a_volume_is_usable_where_one_of_its_terms_is_met() {
+        let labels = [("disk".to_owned(), "ssd".to_owned())].into();
+        let usable = |affinity: &Value| {
+            volume_is_usable(&serde_json::from_value(affinity.clone()).unwrap(), &labels)
+        };
+        let has = |key: &str| json!({"key": key, "operator": "Exists"});
+        let this = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+        for (terms, expected) in [
+            (json!([{"matchExpressions": [has("disk")]}]), true),
+            (json!([{"matchExpressions": [has("rack")]}]), false),
+            (
+                json!([{"matchExpressions": [has("rack")]}, {"matchExpressions": [has("disk")]}]),
+                true,
+            ),
+            (json!([{"matchFields": [this]}]), false),
+            (json!([]), false),
+        ] {
+            let affinity = json!({"required": {"nodeSelectorTerms": terms}});
+            assert_eq!(usable(&affinity), expected, "{affinity}");
+        }
+        assert!(usable(&json!({})), "nothing is required");
     }
 }

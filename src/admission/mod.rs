@@ -35,6 +35,7 @@ mod resources;
 mod rules;
 mod taints;
 
+pub use affinity::volume_is_usable;
 pub use after::{Cycle, Progress, StartOrder};
 pub use allocatable::{Allocatable, Capacity, Reserved, allocatable, percent_of, pod_capacity};
 pub use node::{NodeFacts, go_arch, kernel_version, node_labels};

@@ -70,11 +70,12 @@ impl ApiPods {
     fn tasks(
         self,
         seen: watch::Receiver<Arc<WatchCache<SeenPod>>>,
+        node: watch::Receiver<Option<Arc<NodeScheduling>>>,
         link: &watch::Receiver<Link>,
         stop: &CancellationToken,
     ) -> [Part; 2] {
-        let objects =
-            ObjectsTask::new(link.clone(), self.pods.subscribe(), self.objects, self.answers);
+        let pods = self.pods.subscribe();
+        let objects = ObjectsTask::new(link.clone(), pods, node, self.objects, self.answers);
         let source = PodSourceTask { seen, published: self.pods };
         [
             ("pods of the API server", Box::pin(source.run(stop.clone()))),
@@ -145,6 +146,7 @@ pub(super) fn parts(
     });
     let seen_pods = pods.clone();
     let scheduling = inputs.scheduling;
+    let labels = scheduling.subscribe();
     let pod_cidr_task = pod_cidr_task(&inputs.machine, &nodes);
     let own_node = OwnNode { link: link.clone(), picture: nodes.clone(), registered, scheduling };
     let (report_task, node_task, node) =
@@ -178,7 +180,7 @@ pub(super) fn parts(
         ("mirror pods", Box::pin(pods_task.run(stop()))),
         ("cluster view", Box::pin(view_task.run(stop()))),
     ];
-    let of_api = inputs.api_pods.map(|api_pods| api_pods.tasks(seen_pods, &of_reviews, shutdown));
+    let of_api = inputs.api_pods.map(|pods| pods.tasks(seen_pods, labels, &of_reviews, shutdown));
     parts.extend(of_api.into_iter().flatten());
     for (name, task) in certificates.tasks {
         parts.push((name, Box::pin(task.run(inputs.reload.clone(), stop()))));

@@ -25,6 +25,8 @@ pub enum ClaimAnswer {
     /// The claim is bound to this volume. The API server lets nobody change that, so the answer is
     /// final.
     Bound(Arc<PersistentVolume>),
+    /// The claim is bound to the volume of this name, whose node affinity excludes this node.
+    Elsewhere(Box<str>),
     /// The pod can't use the claim now, for this reason.
     Failed(Box<str>),
 }

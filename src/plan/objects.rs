@@ -6,8 +6,8 @@
 use super::{Action, ContainerKind, PodPlan, init::kill, memory::Stage, name::Cx};
 use crate::model::{EventKind, ObjectScope, ObservedContainer, k8s};
 use crate::podspec::{
-    are_claims_known, are_objects_known, are_services_known, bound_volume, check_env_objects,
-    check_volume_objects, is_made_from_objects, is_mounted, object_scope,
+    ClaimError, are_claims_known, are_objects_known, are_services_known, bound_volume,
+    check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, object_scope,
 };
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
@@ -30,12 +30,7 @@ pub(crate) fn volumes_ready(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
         plan.block(if claims_known { API_NOT_KNOWN } else { CLAIMS_NOT_KNOWN });
         return false;
     }
-    let missing: Vec<String> = mounted(cx)
-        .filter_map(|volume| {
-            let error = why_not_ready(cx, volume)?;
-            Some(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name))
-        })
-        .collect();
+    let missing: Vec<String> = mounted(cx).filter_map(|volume| why_not_ready(cx, volume)).collect();
     if missing.is_empty() {
         return true;
     }
@@ -119,13 +114,19 @@ pub(crate) fn kill_outdated(
     true
 }
 
-/// Why a volume can't be set up with the objects and claims that are there.
+/// Why a volume can't be set up with the objects and claims that are there, as the event says it.
 fn why_not_ready(cx: &Cx<'_>, volume: &k8s::Volume) -> Option<String> {
     let objects = cx.input.objects;
-    if let Err(error) = check_volume_objects(cx.pod, volume, objects) {
-        return Some(error.to_string());
-    }
-    bound_volume(cx.pod, volume, objects).err().map(|error| error.to_string())
+    let why = if let Err(error) = check_volume_objects(cx.pod, volume, objects) {
+        error.to_string()
+    } else {
+        match bound_volume(cx.pod, volume, objects) {
+            Ok(_) => return None,
+            Err(error @ ClaimError::Elsewhere(_)) => return Some(error.to_string()),
+            Err(error) => error.to_string(),
+        }
+    };
+    Some(format!("MountVolume.SetUp failed for volume {:?} : {why}", volume.name))
 }
 
 /// The volumes that are made from objects.

@@ -31,6 +31,11 @@ pub enum ClaimError {
         /// The reason.
         why: Box<str>,
     },
+    /// The node affinity of the volume excludes this node. The whole sentence is the kubelet's.
+    #[error(
+        "MountVolume.NodeAffinity check failed for volume {0:?} : no matching NodeSelectorTerms"
+    )]
+    Elsewhere(Box<str>),
     /// The volume is a block device, and a container wants a file system. In the kubelet's words.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
@@ -83,6 +88,7 @@ pub fn bound_volume(
     let Some(key) = claim_key(pod, volume) else { return Ok(None) };
     let found = match objects.api.claims.get(&key) {
         Some(ClaimAnswer::Bound(found)) => found,
+        Some(ClaimAnswer::Elsewhere(volume)) => return Err(ClaimError::Elsewhere(volume.clone())),
         Some(ClaimAnswer::Failed(why)) => {
             let ClaimKey { namespace, name, .. } = key;
             return Err(ClaimError::Failed { namespace, name, why: why.clone() });
@@ -208,6 +214,10 @@ mod tests {
             (
                 ClaimAnswer::Failed("PVC is not bound".into()),
                 "error processing PVC ns/data: PVC is not bound",
+            ),
+            (
+                ClaimAnswer::Elsewhere("pv".into()),
+                "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms",
             ),
             (
                 bound(local(), true),

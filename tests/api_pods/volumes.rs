@@ -1,7 +1,7 @@
 //! Volumes of pods whose data outlive them: PersistentVolumes.
 
 use super::{
-    node::{Node, WAITS, plain},
+    node::{Node, WAITS, is_ready, plain},
     support::agent::NODE_NAME,
 };
 use serde_json::{Value, json};
@@ -153,6 +153,41 @@ fn a_volume_of_an_unsupported_kind_keeps_its_pod_pending() {
     let unsupported = r#"MountVolume.SetUp failed for volume "data" : PersistentVolumes of kind csi are not supported by this node"#;
     node.wait("the pod says why", told, |events| events.contains(unsupported));
     assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
+    node.finish();
+}
+
+#[test]
+fn a_volume_of_other_nodes_is_not_mounted() {
+    let Some(node) = Node::start() else { return };
+    let here = json!({ "key": "disk", "operator": "In", "values": ["ssd"] });
+    let mut source = host_path(&disk(&node, "disk"));
+    source["nodeAffinity"] =
+        json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } });
+    volume(&node, "pv", "manual", &source);
+    claim(&node, "data", "manual");
+    let mut pod = claimed("web", WAITS, "data");
+    // The scheduler would not bind the pod.
+    pod["spec"]["nodeName"] = json!(NODE_NAME);
+    node.create(&pod);
+    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    let elsewhere =
+        r#"MountVolume.NodeAffinity check failed for volume "pv" : no matching NodeSelectorTerms"#;
+    node.wait("the pod says why", told, |events| events.contains(elsewhere));
+    let status = node.pod("web").unwrap()["status"].clone();
+    let waiting = &status["containerStatuses"][0]["state"]["waiting"]["reason"];
+    assert_eq!((&status["phase"], waiting), (&json!("Pending"), &json!("ContainerCreating")));
+    let set_label = |value: Value| {
+        let patch = json!({ "metadata": { "labels": { "disk": value } } });
+        node.admin().patch(&format!("/api/v1/nodes/{NODE_NAME}"), &patch).unwrap().ok();
+    };
+    set_label(json!("ssd"));
+    node.wait_pod_ready("web");
+    // As with a kubelet, only a mount compares the labels.
+    set_label(Value::Null);
+    node.world.kill_container(&node.running("web")[0]);
+    node.wait_pod("web", "is restarted", |pod| {
+        is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    });
     node.finish();
 }
 

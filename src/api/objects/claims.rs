@@ -1,23 +1,32 @@
 //! PersistentVolumeClaims of pods: which PersistentVolume each of them is bound to.
 //!
 //! The node authorizer allows `get` of the claims and volumes of the node's pods, and no watch. So
-//! a claim is read when its pod comes, and again after pauses until it is bound. Nobody can change
-//! a binding or the source of a volume, so that answer is final for the pod.
+//! a claim is read when its pod comes, and again after pauses until it is bound to a volume that
+//! this node can use. Nobody can change a binding or the source of a volume, so that answer is final
+//! for the pod. Node affinity is compared before that, as the kubelet does before it mounts a volume.
 
 use super::{
     super::{ApiClient, ApiError, Verb, call},
     is_object_name,
     requests::{RequestKey, RequestOutcome, Requests},
 };
-use crate::model::{ClaimAnswer, ClaimKey, PersistentSource, PersistentVolume, PodUid};
+use crate::{
+    admission::volume_is_usable,
+    model::{
+        ClaimAnswer, ClaimKey, NodeScheduling, PersistentSource, PersistentVolume, PodUid, k8s,
+    },
+};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The claims of the node's pods.
-pub(super) type Claims = Requests<ClaimKey, (), Arc<PersistentVolume>>;
+pub(super) type Claims = Requests<ClaimKey, (), ClaimAnswer>;
+
+/// A claim is read again after this time while the node affinity of its volume excludes the node.
+const ELSEWHERE_AGAIN: Duration = Duration::from_secs(10);
 
 /// The finalizer that keeps a claim while a pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -53,11 +62,8 @@ impl RequestKey for ClaimKey {
 }
 
 /// The answer that is published.
-pub(super) fn answer(found: Result<&Arc<PersistentVolume>, &str>) -> ClaimAnswer {
-    match found {
-        Ok(volume) => ClaimAnswer::Bound(Arc::clone(volume)),
-        Err(why) => ClaimAnswer::Failed(why.into()),
-    }
+pub(super) fn answer(found: Result<&ClaimAnswer, &str>) -> ClaimAnswer {
+    found.map_or_else(|why| ClaimAnswer::Failed(why.into()), Clone::clone)
 }
 
 /// Reads a claim and the volume to which it is bound.
@@ -67,9 +73,16 @@ pub(super) fn answer(found: Result<&Arc<PersistentVolume>, &str>) -> ClaimAnswer
 pub(super) async fn read(
     client: &ApiClient,
     key: &ClaimKey,
-) -> RequestOutcome<Arc<PersistentVolume>> {
-    match try_read(client, key).await {
-        Ok(volume) => RequestOutcome::Answered { value: Arc::new(volume), again_after: None },
+    node: &NodeScheduling,
+) -> RequestOutcome<ClaimAnswer> {
+    match try_read(client, key, &node.labels).await {
+        Ok(value) => {
+            let again_after = match &value {
+                ClaimAnswer::Elsewhere(_) => Some(ELSEWHERE_AGAIN),
+                ClaimAnswer::Bound(_) | ClaimAnswer::Failed(_) => None,
+            };
+            RequestOutcome::Answered { value, again_after }
+        }
         Err(outcome) => outcome,
     }
 }
@@ -77,7 +90,8 @@ pub(super) async fn read(
 async fn try_read<T>(
     client: &ApiClient,
     key: &ClaimKey,
-) -> Result<PersistentVolume, RequestOutcome<T>> {
+    labels: &BTreeMap<String, String>,
+) -> Result<ClaimAnswer, RequestOutcome<T>> {
     let ClaimKey { namespace, name, .. } = key;
     let missing = || refused(format!("persistentvolumeclaim {name:?} not found"));
     if !is_object_name(namespace) || !is_object_name(name) {
@@ -92,7 +106,7 @@ async fn try_read<T>(
     }
     let path = format!("/api/v1/persistentvolumes/{volume_name}");
     let volume: SentVolume = get(client, &path, missing).await?;
-    volume_of(volume, &claim.metadata.uid).map_err(refused)
+    volume_of(volume, &claim.metadata.uid, labels).map_err(refused)
 }
 
 async fn get<O: DeserializeOwned, T>(
@@ -130,8 +144,13 @@ fn bound_to<'a>(claim: &'a SentClaim, key: &ClaimKey) -> Result<&'a str, String>
     name.ok_or_else(|| "PVC has empty pvc.Spec.VolumeName".to_owned())
 }
 
-/// The parts of a volume that a pod needs, or why the volume is not that of the claim.
-fn volume_of(sent: SentVolume, claim_uid: &str) -> Result<PersistentVolume, String> {
+/// The parts of a volume that a pod needs, or why the volume is not that of the claim. `labels` are
+/// those of the Node.
+fn volume_of(
+    sent: SentVolume,
+    claim_uid: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<ClaimAnswer, String> {
     let name = sent.metadata.name;
     let Some(of) = sent.spec.claim_ref else {
         return Err(format!(
@@ -144,6 +163,10 @@ fn volume_of(sent: SentVolume, claim_uid: &str) -> Result<PersistentVolume, Stri
             of.uid
         ));
     }
+    let affinity = sent.spec.node_affinity;
+    if affinity.is_some_and(|affinity| !volume_is_usable(&affinity, labels)) {
+        return Ok(ClaimAnswer::Elsewhere(name.into()));
+    }
     let source = if let Some(source) = sent.spec.host_path {
         let kind = source.kind.unwrap_or_default().into();
         PersistentSource::HostPath { path: source.path.into(), kind }
@@ -155,7 +178,8 @@ fn volume_of(sent: SentVolume, claim_uid: &str) -> Result<PersistentVolume, Stri
         PersistentSource::Other(other.copied().unwrap_or("unknown").into())
     };
     let is_block = sent.spec.volume_mode.as_deref() == Some("Block");
-    Ok(PersistentVolume { name: name.into(), is_block, source })
+    let volume = PersistentVolume { name: name.into(), is_block, source };
+    Ok(ClaimAnswer::Bound(Arc::new(volume)))
 }
 
 #[derive(Default, Deserialize)]
@@ -206,6 +230,7 @@ struct SentVolume {
 struct SentVolumeSpec {
     claim_ref: Option<SentClaimRef>,
     volume_mode: Option<String>,
+    node_affinity: Option<k8s::VolumeNodeAffinity>,
     host_path: Option<SentHostPath>,
     local: Option<SentLocal>,
     #[serde(flatten)]
@@ -252,9 +277,18 @@ mod tests {
         serde_json::from_value(claim).unwrap()
     }
 
-    fn volume(spec: &Value) -> Result<PersistentVolume, String> {
+    /// The answer for a volume with this spec, on a node with label `disk=ssd`.
+    fn volume(spec: &Value) -> Result<ClaimAnswer, String> {
         let sent = json!({"metadata": {"name": "pv"}, "spec": spec});
-        volume_of(serde_json::from_value(sent).unwrap(), "c1")
+        let labels = [("disk".to_owned(), "ssd".to_owned())].into();
+        volume_of(serde_json::from_value(sent).unwrap(), "c1", &labels)
+    }
+
+    fn bound_volume(spec: &Value) -> Arc<PersistentVolume> {
+        match volume(spec).unwrap() {
+            ClaimAnswer::Bound(volume) => volume,
+            other @ (ClaimAnswer::Elsewhere(_) | ClaimAnswer::Failed(_)) => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -296,9 +330,9 @@ mod tests {
         let claim_ref = json!({"uid": "c1", "name": "data"});
         let source = |name: &str, value: Value| {
             let spec = json!({"claimRef": claim_ref, "capacity": {"storage": "1Gi"}, name: value});
-            let volume = volume(&spec).unwrap();
+            let volume = bound_volume(&spec);
             assert!(!volume.is_block && &*volume.name == "pv");
-            volume.source
+            volume.source.clone()
         };
         assert_eq!(
             source("hostPath", json!({"path": "/a", "type": "Directory"})),
@@ -311,7 +345,20 @@ mod tests {
         assert_eq!(source("csi", json!({"driver": "d"})), PersistentSource::Other("csi".into()));
         assert_eq!(source("new", json!({})), PersistentSource::Other("unknown".into()));
         let block = json!({"claimRef": claim_ref, "volumeMode": "Block", "local": {"path": "/b"}});
-        assert!(volume(&block).unwrap().is_block);
+        assert!(bound_volume(&block).is_block);
+    }
+
+    #[test]
+    fn a_volume_of_other_nodes_is_not_used() {
+        let answer = |value: &str| {
+            let label = json!({"key": "disk", "operator": "In", "values": [value]});
+            let terms = json!([{"matchExpressions": [label]}]);
+            let affinity = json!({"required": {"nodeSelectorTerms": terms}});
+            let local = json!({"path": "/b"});
+            volume(&json!({"claimRef": {"uid": "c1"}, "local": local, "nodeAffinity": affinity}))
+        };
+        assert!(matches!(answer("ssd"), Ok(ClaimAnswer::Bound(_))));
+        assert_eq!(answer("hdd"), Ok(ClaimAnswer::Elsewhere("pv".into())));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! ```text
 //!  pods ─┬─► object references ─► one watch for each object ──┐
 //!        ├─► token sources ─────► TokenRequest, renewals ─────┤
-//!        ├─► volume claims ─────► read until they are bound ──┼─► NodeObjects (watch) ─► workers
+//!        ├─► volume claims ─────► read until they are usable ─┼─► NodeObjects (watch) ─► workers
 //!        ├─► runtime classes ───► one watch of all of them ───┤
 //!        └─► any pod at all ────► one watch of Services ──────┘
 //! ```
@@ -26,8 +26,8 @@ use crate::{
     clock,
     desired::SourceSnapshot,
     model::{
-        ApiObjects, ClaimKey, DesiredPod, NodeObjects, ObjectKey, PersistentVolume, SavedAnswers,
-        ServiceAccountToken, SourceKind, TokenKey,
+        ApiObjects, ClaimAnswer, ClaimKey, DesiredPod, NodeObjects, NodeScheduling, ObjectKey,
+        SavedAnswers, ServiceAccountToken, SourceKind, TokenKey,
     },
     podspec::{claim_keys, object_refs, runtime_class, token_keys},
     publish::PublishIfChanged as _,
@@ -57,6 +57,8 @@ const AUTHORIZER_LAG: Duration = Duration::from_secs(5);
 pub struct ObjectsTask {
     link: watch::Receiver<Link>,
     pods: watch::Receiver<Arc<SourceSnapshot>>,
+    /// Claims are read once the labels of the Node are known.
+    node: watch::Receiver<Option<Arc<NodeScheduling>>>,
     published: watch::Sender<Arc<NodeObjects>>,
     watches: Watches,
     tokens: Tokens,
@@ -72,7 +74,7 @@ pub struct ObjectsTask {
 /// A finished request.
 enum Requested {
     Token(TokenKey, RequestOutcome<ServiceAccountToken>),
-    Claim(ClaimKey, RequestOutcome<Arc<PersistentVolume>>),
+    Claim(ClaimKey, RequestOutcome<ClaimAnswer>),
 }
 
 impl std::fmt::Debug for ObjectsTask {
@@ -96,6 +98,7 @@ impl ObjectsTask {
     pub fn new(
         link: watch::Receiver<Link>,
         pods: watch::Receiver<Arc<SourceSnapshot>>,
+        node: watch::Receiver<Option<Arc<NodeScheduling>>>,
         published: watch::Sender<Arc<NodeObjects>>,
         remembered: SavedAnswers,
     ) -> Self {
@@ -104,6 +107,7 @@ impl ObjectsTask {
             watches: Watches::new(link.clone()),
             link,
             pods,
+            node,
             published,
             tokens: Tokens::default(),
             claims: Claims::default(),
@@ -125,6 +129,7 @@ impl ObjectsTask {
                 () = shutdown.cancelled() => return,
                 Ok(()) = self.pods.changed() => self.take_pods(),
                 Ok(()) = self.link.changed() => self.hurry(),
+                Ok(()) = self.node.changed() => self.claims.repeat(clock::now().boot),
                 () = changed.notified() => {}
                 Some(done) = self.requests.join_next() => match done {
                     Ok(requested) => self.settle(requested),
@@ -162,6 +167,7 @@ impl ObjectsTask {
         self.tokens.want(tokens, now);
         self.claims.want(claims, now);
         for (key, value) in std::mem::take(&mut self.remembered.claims) {
+            let value = ClaimAnswer::Bound(value);
             let bound = RequestOutcome::Answered { value, again_after: None };
             self.claims.settle(&key, bound, now);
         }
@@ -184,12 +190,15 @@ impl ObjectsTask {
     /// Begins the requests that are due, a few at a time.
     fn send_requests(&mut self) {
         let Some(clients) = self.link.borrow().clone() else { return };
+        let node = self.node.borrow().clone();
         let now = clock::now().boot;
         while self.requests.len() < PARALLEL {
             let client = clients.main.clone();
-            if let Some((key, ())) = self.claims.next(now) {
+            let claim = node.as_ref().and_then(|node| Some((self.claims.next(now)?, node)));
+            if let Some(((key, ()), node)) = claim {
+                let node = Arc::clone(node);
                 self.requests.spawn(async move {
-                    let outcome = claims::read(&client, &key).await;
+                    let outcome = claims::read(&client, &key, &node).await;
                     Requested::Claim(key, outcome)
                 });
             } else if let Some((key, bound)) = self.tokens.next(now) {
@@ -213,7 +222,8 @@ impl ObjectsTask {
         let runtime_classes = newest(runtime_classes, &mut self.remembered.runtime_classes);
         let tokens = self.tokens.answers(now, tokens::answer);
         let claims = self.claims.answers(now, claims::answer);
-        let due_at = self.tokens.wake_at().into_iter().chain(self.claims.wake_at()).min();
+        let claims_due_at = self.node.borrow().as_ref().and_then(|_| self.claims.wake_at());
+        let due_at = self.tokens.wake_at().into_iter().chain(claims_due_at).min();
         let api = ApiObjects { objects, tokens, claims, services, runtime_classes };
         let all = NodeObjects { api: Arc::new(api), ..Self::nothing() };
         self.published.publish_if_changed(Arc::new(all));

@@ -76,6 +76,16 @@ enum RequestTurn {
     Done,
 }
 
+impl RequestTurn {
+    /// Makes the next request due now.
+    fn hurry(&mut self, now: Duration) {
+        match self {
+            Self::DueAt(at) => *at = now,
+            Self::Busy | Self::Done => {}
+        }
+    }
+}
+
 impl<K, C, V> Default for Requests<K, C, V> {
     fn default() -> Self {
         Self(BTreeMap::new())
@@ -146,12 +156,13 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
 
     /// Makes failed requests due at once, because the connection to the API server is a new one.
     pub(super) fn hurry(&mut self, now: Duration) {
-        for request in self.0.values_mut().filter(|request| request.trouble.is_some()) {
-            match request.turn {
-                RequestTurn::DueAt(_) => request.turn = RequestTurn::DueAt(now),
-                RequestTurn::Busy | RequestTurn::Done => {}
-            }
-        }
+        let failed = self.0.values_mut().filter(|request| request.trouble.is_some());
+        failed.for_each(|request| request.turn.hurry(now));
+    }
+
+    /// Makes all requests due at once whose answer is not final.
+    pub(super) fn repeat(&mut self, now: Duration) {
+        self.0.values_mut().for_each(|request| request.turn.hurry(now));
     }
 
     /// The boot time at which the next request is due.

@@ -157,6 +157,7 @@ struct Bench {
     server: Arc<Mutex<Server>>,
     link: watch::Sender<Link>,
     pods: watch::Sender<Arc<SourceSnapshot>>,
+    node: watch::Sender<Option<Arc<NodeScheduling>>>,
     objects: watch::Receiver<Arc<NodeObjects>>,
     _tasks: JoinSet<()>,
 }
@@ -172,10 +173,11 @@ impl Bench {
         let (link, of_link) = watch::channel(link_to(&server));
         let (pods, of_pods) = watch::channel(snapshot(recorded));
         let (published, objects) = watch::channel(Arc::new(ObjectsTask::nothing()));
-        let task = ObjectsTask::new(of_link, of_pods, published, remembered);
+        let (node, of_node) = watch::channel(Some(Arc::default()));
+        let task = ObjectsTask::new(of_link, of_pods, of_node, published, remembered);
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run(CancellationToken::new()));
-        Self { server, link, pods, objects, _tasks: tasks }
+        Self { server, link, pods, node, objects, _tasks: tasks }
     }
 
     fn server<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
@@ -466,11 +468,7 @@ async fn a_claim_is_read_until_it_is_bound() {
     bench.server(|server| put(server, claim_key, claim("Bound")));
     let missing = "persistentvolume \"pv\" not found";
     bench.until(missing, |objects| failed(objects, missing)).await;
-    bench.server(|server| {
-        let spec = json!({"claimRef": {"uid": "c1"}, "local": {"path": "/disk"}});
-        let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
-        put(server, "persistentvolumes/pv", volume);
-    });
+    bench.server(|server| put(server, "persistentvolumes/pv", local_volume()));
     let is_bound = |objects: &NodeObjects| {
         let mut answers = objects.api.claims.values();
         answers.all(|answer| matches!(answer, ClaimAnswer::Bound(volume) if &*volume.name == "pv"))
@@ -489,6 +487,51 @@ async fn a_claim_is_read_until_it_is_bound() {
     later.until("it is remembered", |objects| !objects.api.claims.is_empty()).await;
     assert!(is_bound(&later.objects.borrow()));
     assert!(later.objects.borrow().api.services.is_some());
+}
+
+fn local_volume() -> Value {
+    let spec = json!({"claimRef": {"uid": "c1"}, "local": {"path": "/disk"}});
+    json!({"metadata": {"name": "pv"}, "spec": spec})
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_the_labels_of_the_node() {
+    let mut bench = Bench::new();
+    bench.node.send_replace(None);
+    bench.run(&[claiming_pod()]);
+    bench.until("Services are read", |objects| objects.api.services.is_some()).await;
+    bench.server(|server| {
+        let mut volume = local_volume();
+        let here = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
+        volume["spec"]["nodeAffinity"] =
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}});
+        let claim = json!({
+            "metadata": {"name": "data", "namespace": "ns", "uid": "c1"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+        });
+        server.objects.insert("persistentvolumes/pv".to_owned(), volume);
+        server.objects.insert("ns/persistentvolumeclaims/data".to_owned(), claim);
+    });
+    assert!(bench.objects.borrow().api.claims.is_empty(), "the labels are not known");
+    let labelled = |value: &str| {
+        let labels = [("disk".to_owned(), value.to_owned())].into();
+        Some(Arc::new(NodeScheduling { labels, ..NodeScheduling::default() }))
+    };
+    bench.node.send_replace(labelled("hdd"));
+    let elsewhere = ClaimAnswer::Elsewhere("pv".into());
+    let is_elsewhere = |objects: &NodeObjects| objects.api.claims.values().eq([&elsewhere]);
+    bench.until("it is elsewhere", is_elsewhere).await;
+    assert_eq!(bench.objects.borrow().api.to_save().unwrap().claims, []);
+    bench.node.send_replace(labelled("ssd"));
+    let is_bound = |objects: &NodeObjects| {
+        matches!(objects.api.claims.values().next(), Some(ClaimAnswer::Bound(_)))
+    };
+    bench.until("it is bound", is_bound).await;
+    // As with a kubelet, a mounted volume is not given up.
+    bench.node.send_replace(labelled("hdd"));
+    bench.run(&[claiming_pod(), pod("b", &config_map("conf"))]);
+    bench.sees(ConfigMap, "conf", "missing").await;
+    assert!(is_bound(&bench.objects.borrow()));
 }
 
 /// A pod of namespace `ns` that mounts claim `data`.

@@ -251,6 +251,12 @@ fn a_pod_waits_for_its_volume_claim() {
     assert_eq!(trace.matches(told).count(), 1, "{trace}");
     assert!(world.truth.sandboxes.is_empty(), "nothing is tried");
 
+    claim_answer(&mut world, ClaimAnswer::Elsewhere("pv".into()));
+    let told = "event FailedMount MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms";
+    let trace = world.take_trace();
+    assert_eq!(trace.matches(told).count(), 1, "{trace}");
+    assert_eq!(world.line(), "ContainerCreating 0/1 0");
+
     let source = PersistentSource::Local { path: "/disk".into() };
     let volume = PersistentVolume { name: "pv".into(), is_block: false, source };
     claim_answer(&mut world, ClaimAnswer::Bound(Arc::new(volume)));
