@@ -57,7 +57,7 @@ const PROJECTIONS: &[Feature<k8s::VolumeProjection>] = &[
 ];
 
 /// The name of a source that this version does not know: the decoder drops its field, so nothing is
-/// chosen.
+/// chosen. A message says it in words.
 const UNKNOWN: &str = "(unknown kind)";
 
 /// Fields of containers, apart from volumes and resource claims.
@@ -126,10 +126,17 @@ fn first_of<T>(features: &[Feature<T>], part: &T) -> Option<&'static str> {
 }
 
 fn of_volume(volume: &k8s::Volume) -> Option<Unsupported> {
-    let kind = first_of(VOLUMES, volume).map(|kind| format!("{kind} volumes"));
+    let kind = first_of(VOLUMES, volume).map(|kind| match kind {
+        UNKNOWN => "volumes of an unknown kind".to_owned(),
+        kind => format!("{kind} volumes"),
+    });
     let projections = volume.projected.iter().flat_map(|source| source.sources.iter().flatten());
     let mut projections = projections.filter_map(|source| first_of(PROJECTIONS, source));
-    let what = kind.or_else(|| Some(format!("projected {} sources", projections.next()?)))?;
+    let projection = || match projections.next()? {
+        UNKNOWN => Some("projected sources of an unknown kind".to_owned()),
+        kind => Some(format!("projected {kind} sources")),
+    };
+    let what = kind.or_else(projection)?;
     let name = &volume.name;
     let message = format!(
         "MountVolume.SetUp failed for volume {name:?} : {what} are not supported by this node"
@@ -226,8 +233,8 @@ mod tests {
         let windows = || json!({"windowsOptions": {}});
         for (spec, expected) in [
             (mounting("csi", json!({"driver": "d"})), mount("csi volumes")),
-            (mounting("new", json!({})), mount("(unknown kind) volumes")),
-            (projected("new"), mount("projected (unknown kind) sources")),
+            (mounting("new", json!({})), mount("volumes of an unknown kind")),
+            (projected("new"), mount("projected sources of an unknown kind")),
             (projected("clusterTrustBundle"), mount("projected clusterTrustBundle sources")),
             (projected("podCertificate"), mount("projected podCertificate sources")),
             (

@@ -141,7 +141,7 @@ fn fields_and_values_of_a_newer_api_server() {
     // As with a kubelet: an unknown policy counts as ClusterFirst.
     let resolver = node.exec("dns", &["cat", "/etc/resolv.conf"]);
     assert!(resolver.contains("nameserver 10.213.0.10"), "{resolver}");
-    let mount = "MountVolume.SetUp failed for volume \"data\" : (unknown kind) volumes are not supported by this node";
+    let mount = "MountVolume.SetUp failed for volume \"data\" : volumes of an unknown kind are not supported by this node";
     stays_pending(&node, "volume", mount);
     for (pod, place) in [("hook", "lifecycle.postStart"), ("variable", "env[].valueFrom")] {
         let why = format!("{place} (unknown kind) of container \"main\"");
