@@ -4,7 +4,7 @@ use crate::{
     cri::{CriError, RuntimeClient},
     handler::{Handlers, HttpGet, PROBE_USER_AGENT, resolve_port},
     model::{Finding, k8s},
-    podspec::{container_of, probe_command},
+    podspec::{container_of, pod_display, probe_command, uid_of},
     probe::Attempt,
 };
 
@@ -69,7 +69,9 @@ impl Asked<'_> {
                 Err(_) => Finding::Error(format!("invalid port number: {}", action.port)),
             }
         } else {
-            Finding::Error("the probe has no handler".to_owned())
+            // Only a later version of the API knows the handler. The words are the kubelet's.
+            let pod = pod_display(&self.attempt.key, &uid_of(&self.attempt.pod));
+            Finding::Error(format!("missing probe handler for {pod}:{}", self.container.name))
         }
     }
 

@@ -149,9 +149,12 @@ fn fields_and_values_of_a_newer_api_server() {
         stays_pending(&node, pod, &message);
     }
     // As with a kubelet: no result of this probe is ever known.
-    let errored = "Readiness probe errored and resulted in unknown state: the probe has no handler";
+    let uid = node.pod("probe").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let errored = format!(
+        "Readiness probe errored and resulted in unknown state: missing probe handler for probe_default({uid}):main"
+    );
     let told = || warnings(&node, "probe");
-    node.wait("the probe is an error", told, |told| told.iter().any(|(text, _)| text == errored));
+    node.wait("the probe is an error", told, |told| told.iter().any(|(text, _)| *text == errored));
     let probed = node.wait_pod("probe", "runs", |pod| pod["status"]["phase"] == "Running");
     assert!(!is_ready(&probed), "{probed:#}");
     conditions_of_others_stay(&node);
