@@ -8,7 +8,7 @@
 
 use super::{Action, ContainerKind, PodPlan, Restart, name::Cx, restart::plan_start};
 use crate::model::{ContainerId, ContainerState, EventKind, ObservedSandbox, k8s};
-use crate::podspec::{as_container, ephemeral_containers};
+use crate::podspec::{Unsupported, as_container, ephemeral_containers, unsupported_ephemeral};
 
 /// Starts the ephemeral containers that have not run yet. They do not wait for init containers.
 pub(crate) fn plan_ephemeral(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -36,14 +36,18 @@ fn start(
     sandbox: &ObservedSandbox,
     plan: &mut PodPlan,
 ) {
-    if let Target::Absent(message) = target(cx, ephemeral, sandbox) {
-        let path = Some(ContainerKind::Ephemeral.field_path(&ephemeral.name));
-        let event = cx.event(path, EventKind::Warning, "Failed", format!("Error: {message}"));
-        plan.notice(message.clone(), event);
-        plan.wait(&ephemeral.name, "CreateContainerConfigError", message);
-        return;
-    }
-    plan_start(cx, &as_container(ephemeral), ContainerKind::Ephemeral, sandbox, plan);
+    let container = as_container(ephemeral);
+    let (reason, told) = match target(cx, ephemeral, sandbox) {
+        Target::Absent(message) => ("Failed", format!("Error: {message}")),
+        Target::Unset | Target::Running(_) => match unsupported_ephemeral(cx.pod, &container) {
+            Some(Unsupported { reason, message }) => (reason, message),
+            None => return plan_start(cx, &container, ContainerKind::Ephemeral, sandbox, plan),
+        },
+    };
+    let message = told.strip_prefix("Error: ").unwrap_or(&told).to_owned();
+    let path = Some(ContainerKind::Ephemeral.field_path(&ephemeral.name));
+    plan.notice(message.clone(), cx.event(path, EventKind::Warning, reason, told));
+    plan.wait(&ephemeral.name, "CreateContainerConfigError", message);
 }
 
 /// The container whose process id namespace an ephemeral container shares.

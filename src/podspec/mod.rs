@@ -86,7 +86,7 @@ pub use sysctl::{
     SysctlNamespace, is_allowed_sysctl, is_safe_sysctl, sysctl_name, sysctl_namespace,
 };
 pub use tokens::token_keys;
-pub use unsupported::{Unsupported, unsupported};
+pub use unsupported::{Unsupported, unsupported, unsupported_ephemeral};
 pub use user_namespace::{IDS_PER_POD, IdRange, IdSpace, IdSpaceError, has_user_namespace};
 
 #[cfg(test)]

@@ -105,10 +105,25 @@ pub fn unsupported(pod: &k8s::Pod) -> Option<Unsupported> {
     let mut mounted = volumes.filter(|volume| is_mounted(spec, &volume.name));
     mounted
         .find_map(of_volume)
-        .or_else(|| block_volume(spec))
+        .or_else(|| block_volume(containers(spec)))
         .or_else(|| resource_claims(spec))
         .or_else(|| of_security_context(spec))
         .or_else(|| containers(spec).find_map(of_container))
+}
+
+/// The first feature of an ephemeral container that the agent lacks. Its pod runs already, so other
+/// features than volumes have the event of a container that can't be created.
+#[must_use]
+pub fn unsupported_ephemeral(pod: &k8s::Pod, container: &k8s::Container) -> Option<Unsupported> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mounts = |name: &str| container.volume_mounts.iter().flatten().any(|one| one.name == name);
+    let mut mounted = volumes.filter(|volume| mounts(&volume.name));
+    let feature = || {
+        let feature = first_of(CONTAINERS, container)?;
+        let message = format!("Error: {feature} is not supported by this node");
+        Some(Unsupported { reason: "Failed", message })
+    };
+    mounted.find_map(of_volume).or_else(|| block_volume([container])).or_else(feature)
 }
 
 fn containers(spec: &k8s::PodSpec) -> impl Iterator<Item = &k8s::Container> {
@@ -144,8 +159,10 @@ fn of_volume(volume: &k8s::Volume) -> Option<Unsupported> {
     Some(Unsupported { reason: "FailedMount", message })
 }
 
-fn block_volume(spec: &k8s::PodSpec) -> Option<Unsupported> {
-    let mut devices = containers(spec).flat_map(|c| c.volume_devices.iter().flatten());
+fn block_volume<'a>(
+    containers: impl IntoIterator<Item = &'a k8s::Container>,
+) -> Option<Unsupported> {
+    let mut devices = containers.into_iter().flat_map(|c| c.volume_devices.iter().flatten());
     let name = &devices.next()?.name;
     let message = format!(
         "MapVolume.SetUpDevice failed for volume {name:?} : block volumes are not supported by this node"
@@ -278,6 +295,38 @@ mod tests {
             ),
         ] {
             assert_eq!(event(&spec), Some(expected), "{spec}");
+        }
+    }
+
+    #[test]
+    fn an_ephemeral_container_may_use_features_that_its_pod_does_not() {
+        let mut spec = mounting("csi", json!({"driver": "d"}));
+        spec["containers"][0]["volumeMounts"] = json!([]);
+        let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        assert_eq!(unsupported(&pod), None);
+        let event = |fields: Value| {
+            let mut container = fields;
+            container["name"] = json!("debug");
+            let container = serde_json::from_value(container).unwrap();
+            let found = unsupported_ephemeral(&pod, &container);
+            found.map(|found| format!("{}: {}", found.reason, found.message))
+        };
+        assert_eq!(event(json!({})), None);
+        for (fields, expected) in [
+            (
+                json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}),
+                "FailedMount: MountVolume.SetUp failed for volume \"v\" : csi volumes are not supported by this node",
+            ),
+            (
+                json!({"volumeDevices": [{"name": "v", "devicePath": "/d"}]}),
+                "FailedMapVolume: MapVolume.SetUpDevice failed for volume \"v\" : block volumes are not supported by this node",
+            ),
+            (
+                json!({"env": [{"name": "A", "valueFrom": {"new": {"key": "a"}}}]}),
+                "Failed: Error: env[].valueFrom (unknown kind) is not supported by this node",
+            ),
+        ] {
+            assert_eq!(event(fields).as_deref(), Some(expected));
         }
     }
 

@@ -247,6 +247,34 @@ fn an_ephemeral_container_waits_for_its_target() {
 }
 
 #[test]
+fn an_ephemeral_container_with_an_unsupported_feature_waits() {
+    let mut spec = web();
+    spec["volumes"] = json!([{"name": "data", "csi": {"driver": "d"}}]);
+    let mut mounts = container("debug");
+    mounts["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    let mut reads = container("debug");
+    reads["env"] = json!([{"name": "A", "valueFrom": {"new": {}}}]);
+    let mount =
+        "MountVolume.SetUp failed for volume \"data\" : csi volumes are not supported by this node";
+    let variable = "env[].valueFrom (unknown kind) is not supported by this node";
+    for (debug, message, event) in [
+        (mounts, mount, format!("event FailedMount {mount}")),
+        (reads, variable, format!("event Failed Error: {variable}")),
+    ] {
+        let mut world = World::of(&spec);
+        world.run();
+        world.debug_with(&spec, &debug);
+        assert_eq!(world.debug_waits(), ("CreateContainerConfigError", message));
+        world.advance(600);
+        world.run();
+        let trace = world.take_trace();
+        assert_eq!(trace.matches(&event).count(), 1, "{trace}");
+        assert!(!trace.contains("prepare"), "nothing is tried: {trace}");
+        assert_eq!((world.phase(), &*world.line()), ("Running", "Running 1/1 0"));
+    }
+}
+
+#[test]
 fn a_target_that_has_ended_is_not_joined() {
     let spec = json!({"restartPolicy": "OnFailure",
         "containers": [container("web"), container("api")]});
