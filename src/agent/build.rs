@@ -5,7 +5,7 @@ use super::{
     cluster::{self, ApiPods, ClusterInputs, Machine},
     kubelet_api::kubelet_api,
     node_facts::{self, node_facts},
-    places::find_places,
+    places::{find_claims, find_places},
     remembered::save_answers,
     settings::{
         cgroup_settings, enforces_pods, gc_settings, host_settings, id_space, image_settings,
@@ -128,6 +128,7 @@ pub(super) fn spawn_all(
         let saving = save_answers(of_api.objects.subscribe(), store.clone(), shutdown.clone());
         spawn(tasks, "saved answers of the API server", saving);
     }
+    let claims = find_claims(objects.clone());
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
         sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();
@@ -196,6 +197,7 @@ pub(super) fn spawn_all(
         cgroups: host.cgroups.clone(),
         runtime: runtime.clone(),
         places,
+        claims,
         pods: pods.clone(),
         disks,
         survey_period: config.pods.volume_stats_period,
@@ -328,7 +330,7 @@ struct Served {
 }
 
 fn stats_source(collector: Collector) -> StatsSource {
-    let of_logs = collector.clone();
+    let (of_logs, of_claims) = (collector.clone(), collector.clone());
     StatsSource {
         collect: Arc::new(move |depth| {
             let collector = collector.clone();
@@ -337,6 +339,10 @@ fn stats_source(collector: Collector) -> StatsSource {
         measure_logs: Arc::new(move || {
             let collector = of_logs.clone();
             Box::pin(async move { collector.log_sizes().await })
+        }),
+        measure_claims: Arc::new(move || {
+            let collector = of_claims.clone();
+            Box::pin(async move { collector.claims().await })
         }),
     }
 }

@@ -3,11 +3,21 @@
 use crate::{
     cgroup::Cgroups,
     hostfiles::HostFiles,
-    podspec::pod_cgroup_name,
+    model::NodeObjects,
+    podspec::{local_claims, pod_cgroup_name},
     signals::{ContainerPlaces, FindPlaces, PodPlaces},
+    stats::FindClaims,
     volume::Volumes,
 };
 use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Looks among these for the PersistentVolumes of a pod.
+pub(super) fn find_claims(objects: Vec<watch::Receiver<Arc<NodeObjects>>>) -> FindClaims {
+    Arc::new(move |pod| {
+        objects.iter().flat_map(|place| local_claims(pod, &place.borrow())).collect()
+    })
+}
 
 /// Looks among these for the places of a pod.
 pub(super) fn find_places(cgroups: Cgroups, volumes: Volumes, files: HostFiles) -> FindPlaces {

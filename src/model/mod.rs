@@ -81,7 +81,7 @@ pub use shutdown::{
     priority_of,
 };
 pub use stats::{
-    CgroupStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, LogSize,
+    CgroupStats, ClaimStats, ContainerStats, CpuStats, DeviceIo, FsStats, InterfaceStats, LogSize,
     MeasuredSpace, MemoryStats, NodeStats, PodStats, Psi, Stall, Stats, StatsDepth, SwapStats,
     Throttling, Traffic,
 };

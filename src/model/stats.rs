@@ -69,6 +69,8 @@ pub struct PodStats {
     pub network: Vec<InterfaceStats>,
     /// Each emptyDir, measured at that time.
     pub volumes: Vec<(Box<str>, MeasuredSpace)>,
+    /// Each PersistentVolume whose file system can be asked.
+    pub claims: Vec<ClaimStats>,
     /// Logs, emptyDirs on disk, writable layers and its files together.
     pub ephemeral_storage: Option<MeasuredSpace>,
 }
@@ -125,6 +127,23 @@ pub struct FsStats {
     pub bytes: (u64, u64),
     /// Inodes that may be taken, and that there are; `None`: it does not count them.
     pub inodes: Option<(u64, u64)>,
+}
+
+/// The use of a PersistentVolume that a pod mounts through a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimStats {
+    /// Full name of the pod.
+    pub key: PodKey,
+    /// Which incarnation.
+    pub uid: PodUid,
+    /// Name of the volume in the pod.
+    pub volume: Box<str>,
+    /// The claim, in the namespace of the pod.
+    pub claim: Box<str>,
+    /// The file system of the volume.
+    pub fs: FsStats,
+    /// What of it is taken, in bytes.
+    pub used_bytes: u64,
 }
 
 /// What a cgroup has used, at one moment.

@@ -2,7 +2,7 @@
 
 use super::{files::is_mounted, objects::namespace, uid_of};
 use crate::model::{ClaimAnswer, ClaimKey, NodeObjects, PersistentSource, PersistentVolume, k8s};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use thiserror::Error;
 
 /// A PersistentVolume as a pod uses it.
@@ -74,6 +74,32 @@ pub fn claimed_volumes(pod: &k8s::Pod, objects: &NodeObjects) -> ClaimedVolumes 
         Some((volume.name.clone(), found))
     };
     mounted_claims(pod).filter_map(bound).collect()
+}
+
+/// A PersistentVolume of kind `local`, as a pod mounts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalClaim {
+    /// Name of the volume in the pod.
+    pub volume: Box<str>,
+    /// `metadata.name` of the claim.
+    pub claim: Box<str>,
+    /// The path on the node.
+    pub path: PathBuf,
+}
+
+/// The PersistentVolumes of kind `local` that containers of the pod mount.
+#[must_use]
+pub fn local_claims(pod: &k8s::Pod, objects: &NodeObjects) -> Vec<LocalClaim> {
+    let local = |volume: &k8s::Volume| {
+        let found = bound_volume(pod, volume, objects).ok()??;
+        let path = match &found.volume.source {
+            PersistentSource::Local { path } => PathBuf::from(&**path),
+            PersistentSource::HostPath { .. } | PersistentSource::Other(_) => return None,
+        };
+        let claim = claim_key(pod, volume)?.name;
+        Some(LocalClaim { volume: volume.name.as_str().into(), claim, path })
+    };
+    mounted_claims(pod).filter_map(local).collect()
 }
 
 /// The PersistentVolume of a volume; `None` for a volume of another kind.
@@ -198,6 +224,22 @@ mod tests {
             assert_eq!((&volume.volume.source, volume.read_only), (&local(), read_only));
             assert_eq!(volumes.len(), 1);
         }
+    }
+
+    #[test]
+    fn local_volumes_are_found_by_their_paths() {
+        let host_path = PersistentSource::HostPath { path: "/disk".into(), kind: "".into() };
+        let claimed = pod("persistentVolumeClaim", &json!({"claimName": "data"}));
+        let ephemeral = pod("ephemeral", &json!({"volumeClaimTemplate": {"spec": {}}}));
+        let found = |pod: &k8s::Pod, answer| local_claims(pod, &answered(pod, answer));
+        for (pod, claim) in [(&claimed, "data"), (&ephemeral, "web-v")] {
+            let (volume, path) = ("v".into(), "/disk".into());
+            let expected = LocalClaim { volume, claim: claim.into(), path };
+            assert_eq!(found(pod, bound(local(), false)), [expected]);
+        }
+        assert_eq!(found(&claimed, bound(local(), true)), [], "a block device");
+        assert_eq!(found(&claimed, bound(host_path, false)), []);
+        assert_eq!(found(&claimed, ClaimAnswer::Failed("PVC is not bound".into())), []);
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub use cgroup::{
     pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use claims::{
-    BoundVolume, ClaimError, ClaimedVolumes, are_claims_known, bound_volume, claim_keys,
-    claimed_volumes, is_claimed,
+    BoundVolume, ClaimError, ClaimedVolumes, LocalClaim, are_claims_known, bound_volume,
+    claim_keys, claimed_volumes, is_claimed, local_claims,
 };
 pub use env::{
     EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,

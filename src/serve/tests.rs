@@ -67,6 +67,7 @@ fn no_stats() -> StatsSource {
     StatsSource {
         collect: Arc::new(|_| Box::pin(std::future::pending())),
         measure_logs: Arc::new(|| Box::pin(std::future::pending())),
+        measure_claims: Arc::new(|| Box::pin(std::future::pending())),
     }
 }
 

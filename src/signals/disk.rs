@@ -6,11 +6,11 @@
 use super::{NoReading, Sample, core, core::FileSystemUse, unreadable};
 use crate::{
     clock,
-    model::{DiskLayout, Reading, Signal, rough_seconds},
+    model::{DiskLayout, FsStats, Reading, Signal, rough_seconds},
 };
 use nix::sys::{stat::stat, statvfs::statvfs};
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     io,
     path::{Path, PathBuf},
     sync::mpsc,
@@ -183,6 +183,57 @@ impl Disks {
     }
 }
 
+/// File systems of volumes. Each has a thread only while it is asked, or hangs.
+#[derive(Debug)]
+pub struct VolumeDisks {
+    systems: BTreeMap<PathBuf, FileSystem>,
+    look: Look,
+}
+
+impl Default for VolumeDisks {
+    fn default() -> Self {
+        Self::looking(look)
+    }
+}
+
+impl VolumeDisks {
+    pub(super) fn looking(look: Look) -> Self {
+        Self { systems: BTreeMap::new(), look }
+    }
+
+    /// The file system at each path, and the bytes of it that are taken. One that has not answered
+    /// `within` this time is missing, and so is one that can't be looked at.
+    ///
+    /// # Cancel safety
+    /// The threads stay until the next call.
+    pub async fn ask(
+        &mut self,
+        paths: &BTreeSet<PathBuf>,
+        within: Duration,
+    ) -> BTreeMap<PathBuf, (FsStats, u64)> {
+        let all: Vec<&PathBuf> = paths.iter().collect();
+        let until = Instant::now() + within;
+        let answers = ask_all(&mut self.systems, self.look, &all, until).await;
+        self.systems.retain(|_, system| system.pending.is_some());
+        let now = clock::now();
+        let told = |(path, answer): (PathBuf, Result<(FileSystemUse, Duration), _>)| {
+            let (found, at) = answer.ok()?;
+            let at = now.wall.checked_sub(now.boot.saturating_sub(at)).unwrap_or(now.wall);
+            let fs =
+                FsStats { at, bytes: found.bytes(&path).ok()?, inodes: found.inodes(&path).ok() };
+            let taken = found.blocks.saturating_sub(found.blocks_free);
+            Some((path, (fs, taken.saturating_mul(found.block))))
+        };
+        answers.into_iter().filter_map(told).collect()
+    }
+
+    /// Those that have a thread.
+    #[cfg(test)]
+    pub(super) fn asked(&self) -> Vec<&PathBuf> {
+        self.systems.keys().collect()
+    }
+}
+
 /// Bytes or inodes of an answer: what is left, and what there is.
 type Part = fn(&FileSystemUse, &Path) -> Result<(u64, u64), NoReading>;
 
@@ -273,6 +324,7 @@ fn look(path: &Path) -> io::Result<FileSystemUse> {
             fragment => fragment,
         },
         blocks: of_system.blocks(),
+        blocks_free: of_system.blocks_free(),
         blocks_available: of_system.blocks_available(),
         inodes: of_system.files(),
         inodes_available: of_system.files_available(),

@@ -29,7 +29,7 @@ mod usage;
 mod walk;
 
 pub use core::{NoReading, Process, SystemOom};
-pub use disk::Disks;
+pub use disk::{Disks, VolumeDisks};
 pub use disk_readings::{DiskReadings, DiskSample};
 pub use kmsg::KernelLog;
 pub use memory::{MachineReader, MemorySignal, SampleRequest, cgroup_memory, cgroup_tasks};

@@ -290,10 +290,33 @@ fn scripted(path: &Path) -> std::io::Result<core::FileSystemUse> {
         device,
         block: 1,
         blocks: 100,
+        blocks_free: 50,
         blocks_available: 40,
         inodes,
         inodes_available: 0,
     })
+}
+
+#[tokio::test]
+async fn volumes_are_asked_for_their_use() {
+    let files = Files::new();
+    let (one, hung) = (files.put("one", "1"), files.put("hung", "hang"));
+    let mut volumes = VolumeDisks::looking(scripted);
+    let whole = [one.clone(), files.0.path().join("gone")].into();
+    let found = volumes.ask(&whole, SOON).await;
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&one], "the other one can't be looked at");
+    let (fs, used_bytes) = found[&one];
+    assert_eq!((fs.bytes, fs.inodes, used_bytes), ((40, 100), None, 50));
+    assert_eq!(volumes.asked(), [&hung; 0]);
+    for _ in 0..2 {
+        let found = volumes.ask(&[hung.clone()].into(), Duration::from_millis(20)).await;
+        assert!(found.is_empty());
+        assert_eq!(volumes.asked(), [&hung], "its thread is left");
+    }
+    fs::rename(files.put("next", "12"), &hung).unwrap();
+    let found = volumes.ask(&[one, hung.clone()].into(), SOON).await;
+    assert_eq!((found.len(), found[&hung].0.inodes), (2, Some((0, 1))));
+    assert_eq!(volumes.asked(), [&hung; 0]);
 }
 
 #[tokio::test]

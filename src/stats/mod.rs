@@ -4,6 +4,7 @@
 //!  request ─► Collector ─┬─► cgroups, /proc: read now, unless that was done within a second
 //!                        ├─► rates: CPU time since an earlier reading
 //!                        ├─► readings of the disks, which the evictions have anyway
+//!                        ├─► file systems of PersistentVolumes: asked every ten seconds at most
 //!                        └─► survey: logs, volumes, writable layers, once a period
 //! ```
 //!
@@ -21,11 +22,14 @@ use crate::{
     clock,
     cri::RuntimeClient,
     model::{
-        CgroupStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now, PodStats,
-        PodView, PodViews, Signal, Space, Stats, StatsDepth,
+        CgroupStats, ClaimStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now,
+        PodStats, PodView, PodViews, Signal, Space, Stats, StatsDepth, k8s,
     },
-    podspec::image_of,
-    signals::{self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces},
+    podspec::{LocalClaim, image_of},
+    signals::{
+        self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces,
+        VolumeDisks,
+    },
 };
 use jiff::Timestamp;
 use rates::Rates;
@@ -46,6 +50,12 @@ const FRESH: Duration = Duration::from_secs(1);
 const LOGS_FRESH: Duration = Duration::from_secs(10);
 /// How long the logs of all pods together are measured.
 const LOGS_PATIENCE: Duration = Duration::from_millis(500);
+/// The same two for PersistentVolumes.
+const CLAIMS_FRESH: Duration = Duration::from_secs(10);
+const CLAIMS_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Finds the PersistentVolumes of a pod that are measured.
+pub type FindClaims = Arc<dyn Fn(&k8s::Pod) -> Vec<LocalClaim> + Send + Sync>;
 
 /// The parts of the agent that statistics are collected from.
 pub struct StatsParts {
@@ -55,11 +65,14 @@ pub struct StatsParts {
     pub runtime: RuntimeClient,
     /// Finds what is measured of a pod.
     pub places: FindPlaces,
+    /// Finds the PersistentVolumes that are measured of a pod.
+    pub claims: FindClaims,
     /// Every pod's view.
     pub pods: watch::Receiver<Arc<PodViews>>,
     /// Readings of the disks.
     pub disks: DiskReadings,
-    /// `volumeStatsAggPeriod`: time between two surveys of file systems; `None`: there are none.
+    /// `volumeStatsAggPeriod`: time between two surveys of file systems; `None`: there are none, and
+    /// PersistentVolumes are not measured either.
     pub survey_period: Option<Duration>,
 }
 
@@ -69,6 +82,16 @@ pub struct Collector {
     parts: Arc<StatsParts>,
     state: Arc<Mutex<State>>,
     logs: Arc<Mutex<Logs>>,
+    claims: Arc<Mutex<Claims>>,
+}
+
+/// PersistentVolumes, as they were measured last.
+#[derive(Default)]
+struct Claims {
+    disks: VolumeDisks,
+    /// Boot time; `None`: not measured yet.
+    at: Option<Duration>,
+    found: Arc<[ClaimStats]>,
 }
 
 /// The sizes of logs, as they were measured last.
@@ -100,7 +123,12 @@ impl Collector {
         let (latest, rates) = (None, Rates::default());
         let surveys = Surveys::new(parts.runtime.clone());
         let state = State { latest, rates, surveys };
-        Self { parts: Arc::new(parts), state: Arc::new(Mutex::new(state)), logs: Arc::default() }
+        Self {
+            parts: Arc::new(parts),
+            state: Arc::new(Mutex::new(state)),
+            logs: Arc::default(),
+            claims: Arc::default(),
+        }
     }
 
     /// The use of the node and its pods, not older than a second. What is measured once a period is
@@ -128,6 +156,10 @@ impl Collector {
             }
             _ => None,
         };
+        let claims = match depth {
+            StatsDepth::Everything => self.claims().await,
+            StatsDepth::Resources => Arc::default(),
+        };
         let parts = Arc::clone(&self.parts);
         // The files of the kernel answer within microseconds, but there are hundreds of them.
         let read = STATS.run(move || {
@@ -139,6 +171,9 @@ impl Collector {
         if let Some(survey) = survey {
             stats.node.images_bytes = survey.images_bytes;
             stats.pods.iter_mut().for_each(|pod| put_space(pod, &survey));
+        }
+        for pod in &mut stats.pods {
+            pod.claims = claims.iter().filter(|one| one.uid == pod.uid).cloned().collect();
         }
         state.rates.put(&mut stats, clock::now().boot);
         let stats = Arc::new(stats);
@@ -176,14 +211,51 @@ impl Collector {
         Arc::clone(&logs.sizes)
     }
 
+    /// The use of the PersistentVolumes of pods that run, not older than ten seconds. Their file
+    /// systems are asked, as a kubelet does. One that has not answered within half a second is
+    /// missing.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but the answer.
+    pub async fn claims(&self) -> Arc<[ClaimStats]> {
+        if self.parts.survey_period.is_none() {
+            return Arc::default();
+        }
+        let mut claims = self.claims.lock().await;
+        let now = clock::now().boot;
+        if claims.at.is_some_and(|at| now.saturating_sub(at) < CLAIMS_FRESH) {
+            return Arc::clone(&claims.found);
+        }
+        let everyone = Arc::clone(&self.parts.pods.borrow());
+        let of_pod = |view: &Arc<PodView>| {
+            let found = view.pod.as_deref().map(|pod| (self.parts.claims)(pod));
+            let view = Arc::clone(view);
+            found.into_iter().flatten().map(move |claim| (Arc::clone(&view), claim))
+        };
+        let all: Vec<_> = everyone.values().filter(|view| runs(view)).flat_map(of_pod).collect();
+        let paths = all.iter().map(|(_, claim)| claim.path.clone()).collect();
+        let asked = claims.disks.ask(&paths, CLAIMS_PATIENCE).await;
+        let measured = |(view, claim): (Arc<PodView>, LocalClaim)| {
+            let (fs, used_bytes) = *asked.get(&claim.path)?;
+            let (key, uid) = (view.key.clone(), view.uid.clone());
+            let LocalClaim { volume, claim, .. } = claim;
+            Some(ClaimStats { key, uid, volume, claim, fs, used_bytes })
+        };
+        claims.found = all.into_iter().filter_map(measured).collect();
+        claims.at = Some(now);
+        Arc::clone(&claims.found)
+    }
+
     /// The pods of which a container runs, and where they are measured.
     fn pods(&self, views: &PodViews) -> Vec<(Arc<PodView>, PodPlaces)> {
-        let running = |view: &&Arc<PodView>| {
-            !view.has_ended() && view.containers.iter().any(|one| one.running_since.is_some())
-        };
         let place = |view: &Arc<PodView>| Some((Arc::clone(view), (self.parts.places)(view)?));
-        views.values().filter(running).filter_map(place).collect()
+        views.values().filter(|view| runs(view)).filter_map(place).collect()
     }
+}
+
+/// True when a container of the pod runs.
+fn runs(view: &PodView) -> bool {
+    !view.has_ended() && view.containers.iter().any(|one| one.running_since.is_some())
 }
 
 /// What is told when reading has crashed.
@@ -274,6 +346,7 @@ fn pod_stats(
             None => Vec::new(),
         },
         volumes: Vec::new(),
+        claims: Vec::new(),
         ephemeral_storage: None,
     }
 }

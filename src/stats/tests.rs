@@ -62,6 +62,7 @@ impl Rig {
         let all: PodViews = [(view.key.clone(), Arc::new(view))].into_iter().collect();
         let (pods, views) = watch::channel(Arc::new(all));
         let cgroup = CgroupDirs::unified(Self::pod(dir.path()));
+        let disk = dir.path().to_owned();
         let collector = Collector::new(StatsParts {
             cgroups: Cgroups::on_hierarchies(vec![hierarchy], &cgroups).unwrap(),
             runtime: RuntimeClient::new("unix:///nonexistent", None, Duration::from_secs(1))
@@ -82,6 +83,10 @@ impl Rig {
                     runtime_files: Vec::new(),
                     runtime_dirs: Vec::new(),
                 })
+            }),
+            claims: Arc::new(move |_| {
+                let (volume, claim, path) = ("v".into(), "data".into(), disk.clone());
+                vec![LocalClaim { volume, claim, path }]
             }),
             pods: views,
             disks: DiskReadings::new(watch::channel(Arc::default()).1, Arc::default()),
@@ -117,6 +122,19 @@ fn running_pod() -> PodView {
         previous: None,
         probes: Vec::new(),
     }
+}
+
+#[tokio::test]
+async fn claimed_volumes_are_told_when_everything_is_asked_for() {
+    let rig = Rig::new();
+    let short = rig.collector.collect(StatsDepth::Resources).await;
+    assert_eq!(short.pods[0].claims, []);
+    let stats = rig.collector.collect(StatsDepth::Everything).await;
+    let [found] = &stats.pods[0].claims[..] else { panic!("{stats:?}") };
+    assert_eq!((&*found.volume, &*found.claim), ("v", "data"));
+    let (available, capacity) = found.fs.bytes;
+    assert!(available <= capacity && found.used_bytes <= capacity && capacity > 0, "{found:?}");
+    assert_eq!(*rig.collector.claims().await, stats.pods[0].claims, "they are shared");
 }
 
 #[tokio::test]

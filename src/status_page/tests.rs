@@ -117,6 +117,7 @@ fn graphs_begin_with_the_second_sample() {
             containers: Vec::new(),
             network: Vec::new(),
             volumes: Vec::new(),
+            claims: Vec::new(),
             ephemeral_storage: None,
         }],
         ..Stats::default()

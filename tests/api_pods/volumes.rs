@@ -2,10 +2,15 @@
 
 use super::{
     node::{Node, WAITS, is_ready, plain},
-    support::agent::NODE_NAME,
+    support::{agent::NODE_NAME, status::get},
 };
+use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
@@ -125,7 +130,32 @@ fn a_local_volume_is_bound_when_its_pod_comes() {
     for name in ["", "file", "own"] {
         assert_eq!(fs::metadata(disk.join(name)).unwrap().gid(), 4711, "{name:?}");
     }
+    claim_is_measured(&node, &disk);
     node.finish();
+}
+
+/// Claim `data` of pod `web` is in the statistics: what the file system of this directory says.
+fn claim_is_measured(node: &Node, disk: &Path) {
+    let socket = node.world.agent.run_dir().join("nodelet.sock");
+    let asked = |path: &str| get(&socket, path).unwrap_or_default();
+    let size = {
+        let found = statvfs(disk).unwrap();
+        found.blocks() * found.fragment_size()
+    };
+    let volume = || {
+        let summary: Value = serde_json::from_str(&asked("/stats/summary")).unwrap_or_default();
+        let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+        let web = pods.into_iter().find(|pod| pod["podRef"]["name"] == "web");
+        web.map(|pod| pod["volume"][0].clone()).unwrap_or_default()
+    };
+    let volume = node.wait("it is measured", volume, |volume| volume["name"] == "data");
+    assert_eq!(volume["pvcRef"], json!({ "name": "data", "namespace": "default" }));
+    assert_eq!(volume["capacityBytes"], size, "{volume}");
+    let sample = format!(
+        "kubelet_volume_stats_capacity_bytes{{namespace=\"default\",persistentvolumeclaim=\"data\"}} {size}"
+    );
+    let metrics = asked("/metrics");
+    assert!(metrics.lines().any(|line| line == sample), "no {sample}: {metrics}");
 }
 
 #[test]

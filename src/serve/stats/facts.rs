@@ -2,13 +2,15 @@
 
 use crate::{
     metrics::{Family, Kind, Samples, labels, number},
-    model::{FileVerdict, KUBELET_VERSION, LogSize, NodeView, PodConfig, PodView, PodViews},
+    model::{
+        ClaimStats, FileVerdict, KUBELET_VERSION, LogSize, NodeView, PodConfig, PodView, PodViews,
+    },
     serve::routes::App,
     signals::{self, OwnProcess},
 };
 use Kind::{Counter, Gauge};
 use jiff::Timestamp;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What the samples are made from.
 pub(super) struct Facts {
@@ -17,6 +19,7 @@ pub(super) struct Facts {
     cgroup_version: u8,
     certificate_until: Option<Timestamp>,
     logs: Arc<[LogSize]>,
+    claims: Arc<[ClaimStats]>,
     process: OwnProcess,
     started_at: Option<f64>,
 }
@@ -63,6 +66,52 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
             "What the logs of a container that runs take, in bytes; measured every 10 seconds at most",
         ),
         Facts::put_logs,
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_capacity_bytes",
+            "Size of the file system of a local PersistentVolume, in bytes; measured every 10 seconds at most",
+        ),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.fs.bytes.1)),
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_available_bytes",
+            "What of the file system of a local PersistentVolume may be taken, in bytes",
+        ),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.fs.bytes.0)),
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_used_bytes",
+            "What of the file system of a local PersistentVolume is taken, in bytes",
+        ),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.used_bytes)),
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_inodes",
+            "Inodes of the file system of a local PersistentVolume",
+        ),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.fs.inodes?.1)),
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_inodes_free",
+            "Inodes of the file system of a local PersistentVolume that may be taken",
+        ),
+        |facts, samples| facts.put_claims(samples, |one| Some(one.fs.inodes?.0)),
+    ),
+    (
+        gauge(
+            "kubelet_volume_stats_inodes_used",
+            "Inodes of the file system of a local PersistentVolume that are taken",
+        ),
+        |facts, samples| {
+            facts.put_claims(samples, |one| {
+                one.fs.inodes.map(|(free, all)| all.saturating_sub(free))
+            });
+        },
     ),
     (
         gauge("kubelet_mirror_pods", "Mirror pods in the API; absent without an API server"),
@@ -150,7 +199,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
 ];
 
 impl Facts {
-    pub(super) fn of(app: &App, logs: Arc<[LogSize]>) -> Self {
+    pub(super) fn of(app: &App, logs: Arc<[LogSize]>, claims: Arc<[ClaimStats]>) -> Self {
         let node = Arc::clone(&app.views.node.borrow());
         let started_at = node.started_at.parse().ok().map(crate::metrics::unix);
         Self {
@@ -158,6 +207,7 @@ impl Facts {
             cgroup_version: app.machine.cgroup_version,
             certificate_until: *app.certificate_until.borrow(),
             logs,
+            claims,
             process: signals::own_process(),
             started_at,
             node,
@@ -196,6 +246,17 @@ impl Facts {
                 ("uid", uid.as_str()),
             ];
             samples.put(&labels(names), number(*bytes), None);
+        }
+    }
+
+    /// A sample for each claim, also where several pods mount it.
+    fn put_claims(&self, samples: &mut Samples, value: fn(&ClaimStats) -> Option<u64>) {
+        let mut put = BTreeSet::new();
+        for one in self.claims.iter() {
+            let names =
+                [("namespace", &*one.key.namespace), ("persistentvolumeclaim", &*one.claim)];
+            let Some(value) = value(one).filter(|_| put.insert(names)) else { continue };
+            samples.put(&labels(names), number(value), None);
         }
     }
 
@@ -242,7 +303,50 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::model::{FsStats, PodKey};
     use serde_json::json;
+
+    #[test]
+    fn a_claim_of_several_pods_is_told_once() {
+        let claim = |pod: &str, name: &str, inodes| ClaimStats {
+            key: PodKey::new("ns", pod),
+            uid: pod.into(),
+            volume: "v".into(),
+            claim: name.into(),
+            fs: FsStats { at: Timestamp::UNIX_EPOCH, bytes: (40, 100), inodes },
+            used_bytes: 50,
+        };
+        let full = Some((0, 8));
+        let all = [claim("a", "data", full), claim("b", "data", full), claim("b", "other", None)];
+        let facts = Facts {
+            pods: Arc::default(),
+            node: Arc::default(),
+            cgroup_version: 2,
+            certificate_until: None,
+            logs: Arc::default(),
+            claims: Arc::new(all),
+            process: signals::own_process(),
+            started_at: None,
+        };
+        let samples = |name: &str| {
+            let (family, tell) = SERIES.iter().find(|(family, _)| family.name == name).unwrap();
+            let text = family.text(|to| tell(&facts, to));
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let data = |name: &str, value: u64| {
+            format!("{name}{{namespace=\"ns\",persistentvolumeclaim=\"data\"}} {value}")
+        };
+        for (name, value) in [("capacity", 100), ("available", 40), ("used", 50)] {
+            let name = format!("kubelet_volume_stats_{name}_bytes");
+            let found = samples(&name);
+            assert_eq!((found.len(), &found[0]), (2, &data(&name, value)));
+        }
+        for (name, value) in [("inodes", 8), ("inodes_free", 0), ("inodes_used", 8)] {
+            let name = format!("kubelet_volume_stats_{name}");
+            assert_eq!(samples(&name), [data(&name, value)], "the other counts none");
+        }
+    }
 
     #[test]
     fn pods_are_told_apart_by_lifecycle_and_config() {

@@ -9,7 +9,7 @@ mod summary;
 use super::routes::{self, App, JSON, Piece, json, listed, literal, streamed};
 use crate::{
     metrics::{TEXT, metrics},
-    model::{LogSize, Stats, StatsDepth},
+    model::{ClaimStats, LogSize, Stats, StatsDepth},
 };
 use axum::{
     Router,
@@ -25,11 +25,13 @@ pub struct StatsSource {
     /// What containers, pods and the node have used.
     pub collect: CollectStats,
     /// The sizes of the logs of containers.
-    pub measure_logs: MeasureLogs,
+    pub measure_logs: Measure<LogSize>,
+    /// The use of PersistentVolumes.
+    pub measure_claims: Measure<ClaimStats>,
 }
 
-type MeasureLogs = Arc<dyn Fn() -> Measuring + Send + Sync>;
-type Measuring = Pin<Box<dyn Future<Output = Arc<[LogSize]>> + Send>>;
+type Measure<T> = Arc<dyn Fn() -> Measuring<T> + Send + Sync>;
+type Measuring<T> = Pin<Box<dyn Future<Output = Arc<[T]>> + Send>>;
 type CollectStats = Arc<dyn Fn(StatsDepth) -> Collecting + Send + Sync>;
 type Collecting = Pin<Box<dyn Future<Output = Arc<Stats>> + Send>>;
 
@@ -105,8 +107,9 @@ async fn summary(State(app): State<App>, Query(query): Query<Vec<(String, String
 
 /// What the agent counts of its own work, and what it knows now.
 async fn own(State(app): State<App>) -> Response {
-    let logs = (app.views.stats.measure_logs)().await;
-    let facts = facts::Facts::of(&app, logs);
+    let source = &app.views.stats;
+    let (logs, claims) = tokio::join!((source.measure_logs)(), (source.measure_claims)());
+    let facts = facts::Facts::of(&app, logs, claims);
     let facts = facts::SERIES.iter().map(move |(family, tell)| family.text(|to| tell(&facts, to)));
     streamed(TEXT, [Ok(metrics().text().into())].into_iter().chain(facts.map(text)))
 }

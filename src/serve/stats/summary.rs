@@ -2,8 +2,8 @@
 //! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). What is not known is left out.
 
 use crate::model::{
-    CgroupStats, ContainerStats, FsStats, InterfaceStats, MeasuredSpace, NodeStats, PodStats, Psi,
-    Stall,
+    CgroupStats, ClaimStats, ContainerStats, FsStats, InterfaceStats, MeasuredSpace, NodeStats,
+    PodStats, Psi, Stall,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -88,7 +88,7 @@ pub(super) fn pod(node: &NodeStats, pod: &PodStats, short: bool) -> Value {
             volume["name"] = Value::from(&**name);
             volume
         });
-        let volumes: Vec<Value> = volumes.collect();
+        let volumes: Vec<Value> = volumes.chain(pod.claims.iter().map(claim)).collect();
         let at = used.map(|used| used.at).unwrap_or_default();
         let tasks = used.and_then(|used| used.tasks);
         fields.extend(object([
@@ -100,6 +100,15 @@ pub(super) fn pod(node: &NodeStats, pod: &PodStats, short: bool) -> Value {
         ]));
     }
     Value::Object(fields)
+}
+
+fn claim(claim: &ClaimStats) -> Value {
+    let inodes_used = claim.fs.inodes.map(|(free, all)| all.saturating_sub(free));
+    let used = (claim.used_bytes.into(), inodes_used.into());
+    let mut volume = file_system(Some(claim.fs), used.0, used.1, claim.fs.at);
+    volume["name"] = Value::from(&*claim.volume);
+    volume["pvcRef"] = json!({ "name": claim.claim, "namespace": claim.key.namespace });
+    volume
 }
 
 fn container(node: &NodeStats, container: &ContainerStats, short: bool) -> Value {

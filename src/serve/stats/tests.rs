@@ -3,8 +3,8 @@
 use super::*;
 use crate::metrics::{Family, Metrics};
 use crate::model::{
-    CgroupStats, ContainerStats, CpuStats, InterfaceStats, MeasuredSpace, MemoryStats, NodeStats,
-    PodKey, PodStats, Psi, Space, Stall, SwapStats, Throttling, Traffic,
+    CgroupStats, ClaimStats, ContainerStats, CpuStats, FsStats, InterfaceStats, MeasuredSpace,
+    MemoryStats, NodeStats, PodKey, PodStats, Psi, Space, Stall, SwapStats, Throttling, Traffic,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -70,9 +70,31 @@ fn stats() -> Stats {
             }],
             network: vec![eth0],
             volumes: vec![("data".into(), layer)],
+            claims: Vec::new(),
             ephemeral_storage: None,
         }],
     }
+}
+
+#[test]
+fn the_volume_of_a_claim_names_its_claim() {
+    let mut stats = stats();
+    stats.pods[0].claims = vec![ClaimStats {
+        key: PodKey::new("default", "a"),
+        uid: "u1".into(),
+        volume: "v".into(),
+        claim: "web-v".into(),
+        fs: FsStats { at: at(), bytes: (40, 100), inodes: Some((3, 10)) },
+        used_bytes: 50,
+    }];
+    assert_eq!(
+        summary::pod(&stats.node, &stats.pods[0], false)["volume"][1],
+        json!({
+            "name": "v", "pvcRef": { "name": "web-v", "namespace": "default" },
+            "time": "2023-11-14T22:13:20Z", "availableBytes": 40, "capacityBytes": 100,
+            "usedBytes": 50, "inodesFree": 3, "inodes": 10, "inodesUsed": 7,
+        })
+    );
 }
 
 #[test]

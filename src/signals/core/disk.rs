@@ -13,6 +13,8 @@ pub(in crate::signals) struct FileSystemUse {
     pub(in crate::signals) block: u64,
     /// Blocks altogether.
     pub(in crate::signals) blocks: u64,
+    /// Blocks that are not taken.
+    pub(in crate::signals) blocks_free: u64,
     /// Blocks that anybody may still take: what is set apart for root is not among them.
     pub(in crate::signals) blocks_available: u64,
     /// Inodes altogether.
@@ -95,6 +97,7 @@ mod tests {
         device: 1,
         block: 4096,
         blocks: 1000,
+        blocks_free: 300,
         blocks_available: 250,
         inodes: 500,
         inodes_available: 499,
