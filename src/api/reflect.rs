@@ -12,9 +12,9 @@
 //! The server ends a watch after the time that was asked for. The next one goes on from the newest
 //! version, so that nothing is shown twice, unless everything is due again ([`RESYNC`]). A watch that
 //! ends in any other way is begun anew with everything: the server may be another one, or have lost
-//! what it had. That the
-//! way to the server is broken is noticed by the connection's pings. What was seen last stays
-//! published, as it is better than nothing; [`WatchCache::live`] tells the difference.
+//! what it had. That the way to the server is broken is noticed by the connection's pings. What was
+//! seen last stays published, as it is better than nothing; [`WatchCache::live`] tells the
+//! difference.
 
 use super::{
     ApiError, Link, Pause, REQUEST_DEADLINE,
@@ -88,6 +88,8 @@ pub struct Reflector<T> {
     manner: Manner,
     /// A watch is asked to last this long, and up to twice as long.
     at_least: Duration,
+    /// [`RESYNC`]
+    resync: Duration,
     link: watch::Receiver<Link>,
     published: watch::Sender<Arc<WatchCache<T>>>,
 }
@@ -153,7 +155,8 @@ impl<T: Watched> Reflector<T> {
         let (published, picture) = watch::channel(Arc::default());
         let (collection, manner) = (collection.into(), Manner::Alone);
         let at_least = manner.duration();
-        (Self { collection, field_selector, manner, at_least, link, published }, picture)
+        let resync = RESYNC;
+        (Self { collection, field_selector, manner, at_least, resync, link, published }, picture)
     }
 
     /// Makes it one of many watches. Each has another `number`, from 0. Watches with low numbers
@@ -271,10 +274,12 @@ impl<T: Watched> Reflector<T> {
                     let version = if newest.is_empty() { version } else { newest };
                     // The server counts by its own clock.
                     let in_time = begun.elapsed() >= timeout - timeout / 100;
-                    return Ok(match in_time && seen.can_go_on() && !version.is_empty() {
-                        true => End::TimeOver { seen, version },
-                        false => End::Over,
-                    });
+                    return Ok(
+                        match in_time && seen.can_go_on(self.resync) && !version.is_empty() {
+                            true => End::TimeOver { seen, version },
+                            false => End::Over,
+                        },
+                    );
                 }
                 Some(WatchEvent::Changed(mut object)) => {
                     share_with_published(&mut object, published);
@@ -377,8 +382,8 @@ impl<T: Watched> Seen<T> {
     }
 
     /// Whether another watch may go on from here: everything was shown, not too long ago.
-    fn can_go_on(&self) -> bool {
-        self.coming.is_none() && self.since.elapsed() < RESYNC
+    fn can_go_on(&self, resync: Duration) -> bool {
+        self.coming.is_none() && self.since.elapsed() < resync
     }
 
     /// Publishes everything, the first time.
@@ -476,6 +481,9 @@ mod tests {
         r#"{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "7",
             "annotations": {"k8s.io/initial-events-end": "true"}}}}"#,
     ];
+    const EXPIRED: &[&str] =
+        &[r#"{"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired",
+            "message": "too old resource version: 7 (9)"}}"#];
     const SECOND: &[&str] =
         &[r#"{"type": "ADDED", "object": {"metadata": {"name": "n2", "resourceVersion": "9"}}}"#];
 
@@ -489,6 +497,13 @@ mod tests {
     /// A reflector of a server with these answers, what it publishes, and the versions that it asks
     /// for: `all` for everything.
     async fn asked(answers: Vec<Answered>) -> (Vec<String>, Arc<WatchCache<k8s::Node>>) {
+        asked_with(RESYNC, answers).await
+    }
+
+    async fn asked_with(
+        resync: Duration,
+        answers: Vec<Answered>,
+    ) -> (Vec<String>, Arc<WatchCache<k8s::Node>>) {
         let last = answers.len();
         let answers = Mutex::new(answers.into_iter());
         let (versions, mut asked) = watch::channel(Vec::new());
@@ -522,7 +537,7 @@ mod tests {
         let (_link, link) = watch::channel(Some(Arc::new(Clients::of_client(&client))));
         let (reflector, picture) =
             Reflector::<k8s::Node>::new("/api/v1/nodes", "metadata.name=n1".to_owned(), link);
-        let reflector = Reflector { at_least: Duration::from_secs(1), ..reflector };
+        let reflector = Reflector { at_least: Duration::from_secs(1), resync, ..reflector };
         let mut tasks = JoinSet::new();
         tasks.spawn(reflector.run(CancellationToken::new()));
         let all = asked.wait_for(|asked| asked.len() == last).await.unwrap().clone();
@@ -544,6 +559,26 @@ mod tests {
         let (versions, picture) = asked(vec![InTime(FIRST), Gone, Silence]).await;
         assert_eq!(versions, ["all", "7", "all"]);
         assert!(!picture.live);
+    }
+
+    #[tokio::test]
+    async fn everything_is_shown_again_after_the_resync_period() {
+        use Answered::{InTime, Silence};
+        // Each watch lasts a second.
+        let resync = Duration::from_millis(1900);
+        let answers = vec![InTime(FIRST), InTime(SECOND), InTime(FIRST), Silence];
+        let (versions, picture) = asked_with(resync, answers).await;
+        assert_eq!(versions, ["all", "7", "all", "7"]);
+        assert_eq!(names(&picture), ["n1"], "the deletion of the other one was lost");
+    }
+
+    #[tokio::test]
+    async fn a_version_that_expires_during_a_watch_begins_anew() {
+        use Answered::{InTime, Silence};
+        let (versions, picture) = asked(vec![InTime(FIRST), InTime(EXPIRED), Silence]).await;
+        assert_eq!(versions, ["all", "7", "all"]);
+        assert!(!picture.live);
+        assert_eq!((&picture.trouble, names(&picture)), (&None, vec!["n1"]), "that is no trouble");
     }
 
     #[tokio::test]
