@@ -2,28 +2,9 @@
 //! asserted there after each action: one live sandbox, no incarnation beside another, no container
 //! twice, no ephemeral container again, no start before its back-off is over).
 
-use super::world::{Fault, Program, Want, World, container, desired};
-use crate::model::SandboxState;
+use super::world::{Fault, Happening, Program, Want, World, container, desired, happen};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-#[derive(Clone, Debug)]
-enum Happening {
-    Advance(u64),
-    Ends { container: usize, code: i32 },
-    SandboxDies,
-    AgentRestarts,
-    AgentDiesAfter(usize),
-    AgentDiesBefore(usize),
-    Reboot,
-    Goes,
-    Comes { uid: usize },
-    Undecided,
-    Kept(bool),
-    Fails(Fault),
-    NetworkGoes,
-    NetworkComes,
-}
 
 const NAMES: [&str; 7] = ["i0", "i1", "i2", "c0", "c1", "c2", "e0"];
 const UIDS: [&str; 3] = ["a", "b", "c"];
@@ -44,15 +25,15 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => (0_u64..120).prop_map(Happening::Advance),
         1 => (600_u64..1500).prop_map(Happening::Advance),
-        5 => (0..NAMES.len(), prop::sample::select(vec![0, 1, 42, 137]))
-            .prop_map(|(container, code)| Happening::Ends { container, code }),
+        5 => (prop::sample::select(&NAMES), prop::sample::select(vec![0, 1, 42, 137]))
+            .prop_map(|(container, code)| Happening::Ends(container, code)),
         2 => Just(Happening::SandboxDies),
         2 => Just(Happening::AgentRestarts),
         3 => (1_usize..6).prop_map(Happening::AgentDiesAfter),
         3 => (1_usize..6).prop_map(Happening::AgentDiesBefore),
         1 => Just(Happening::Reboot),
         2 => Just(Happening::Goes),
-        3 => (0..UIDS.len()).prop_map(|uid| Happening::Comes { uid }),
+        3 => prop::sample::select(&UIDS).prop_map(Happening::Comes),
         1 => Just(Happening::Undecided),
         2 => any::<bool>().prop_map(Happening::Kept),
         4 => faults.prop_map(Happening::Fails),
@@ -93,34 +74,6 @@ fn spec() -> impl Strategy<Value = Value> {
         }
         spec
     })
-}
-
-fn happen(world: &mut World, spec: &Value, happening: &Happening) {
-    match happening {
-        Happening::Advance(seconds) => world.advance(*seconds),
-        Happening::Ends { container, code } => {
-            if world.running(NAMES[*container]).is_some() {
-                world.kill(NAMES[*container], *code);
-            }
-        }
-        Happening::SandboxDies => {
-            if world.truth.sandboxes.iter().any(|s| s.state == SandboxState::Ready) {
-                world.sandbox_dies();
-            }
-        }
-        Happening::AgentRestarts => world.restart_agent(),
-        Happening::AgentDiesAfter(actions) => world.die_after = Some(world.count + actions),
-        Happening::AgentDiesBefore(actions) => world.die_before = Some(world.count + actions),
-        Happening::Reboot => world.reboot(),
-        Happening::Goes => world.want = Want::Gone,
-        Happening::Comes { uid } => world.want = Want::Run(Box::new(desired(UIDS[*uid], spec))),
-        Happening::Undecided => world.want = Want::Undecided,
-        Happening::Kept(keep) => world.keep = *keep,
-        Happening::Fails(fault) => world.fault(*fault),
-        Happening::NetworkGoes => world.runtime.network_not_ready = Some("gone".to_owned()),
-        Happening::NetworkComes => world.runtime.network_not_ready = None,
-    }
-    world.run();
 }
 
 proptest! {
