@@ -22,6 +22,7 @@ pub mod kubeadm;
 pub mod kubeconfig;
 pub mod link;
 pub mod metrics;
+pub mod objects;
 pub mod pki;
 
 use crate::support::{slot::Slot, wait_until};

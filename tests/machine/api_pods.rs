@@ -2,14 +2,15 @@
 //! shuts down without a grace period for pods.
 
 use crate::{
-    controlplane::{self, ControlPlane, kubeconfig::Kubeconfig},
+    cluster::Cluster,
+    controlplane::{
+        self,
+        kubeconfig::Kubeconfig,
+        objects::{WAITS, is_ready, plain},
+    },
     machine::{HOST, Hardware},
     node::{Driver, Node, Options},
-    support::{
-        agent::NODE_NAME, images::BUSYBOX, manifest::Pod, skips::skip_without, slot::Slot,
-        wait_until,
-    },
-    upstream,
+    support::{agent::NODE_NAME, manifest::Pod, wait_until},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, net::SocketAddr, time::Duration};
@@ -20,12 +21,11 @@ const EVENTS: &str = "/api/v1/namespaces/default/events";
 /// Gives pods no time to end.
 const NO_GRACE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
      shutdownGracePeriod: 0s\nshutdownGracePeriodCriticalPods: 0s\n";
-/// Ends at once when it is told to.
-const WAITS: &str = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done";
 
 /// All kinds of reboots, in one life of a machine.
 pub fn pods_of_the_api_server_outlive_reboots() {
-    let Some(cluster) = Cluster::start() else { return };
+    let options = controlplane::Options::default().controller_manager(&[]).scheduler();
+    let Some(cluster) = Cluster::start(options) else { return };
     let node = boot(&cluster);
     node.drop_pods(&[Pod::running("static")]);
     cluster.create_pods();
@@ -59,12 +59,6 @@ pub fn pods_of_the_api_server_outlive_reboots() {
     node.note("the machine was shut down without a grace period");
 }
 
-/// A control plane with all its controllers. Fields are dropped in this order.
-struct Cluster {
-    plane: ControlPlane,
-    slot: Slot,
-}
-
 /// One pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Running {
@@ -85,25 +79,12 @@ struct Seen {
 const ALL: [&str; 2] = ["solo", "web"];
 
 impl Cluster {
-    /// `None` where there are no programs to start.
-    fn start() -> Option<Self> {
-        let Some(programs) = upstream::control_plane() else {
-            skip_without(&[(false, "a control plane or Go to build it")]);
-            return None;
-        };
-        let slot = Slot::take();
-        let options =
-            controlplane::Options::default().address(HOST).controller_manager(&[]).scheduler();
-        let plane = ControlPlane::start(&slot, &programs, &options);
-        Some(Self { plane, slot })
-    }
-
     /// A pod of a Deployment, and one that nobody replaces.
     fn create_pods(&self) {
         let account = "/api/v1/namespaces/default/serviceaccounts/default";
         let made = || self.plane.admin.find(account).is_some();
         wait_until("the account is there", Duration::from_secs(120), made, |made| *made);
-        let (solo, web) = (pod("solo"), pod("web"));
+        let (solo, web) = (plain("solo", WAITS), plain("web", WAITS));
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
             "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "web" } }, "template": web },
@@ -196,7 +177,7 @@ impl Cluster {
         let (old, new) = (&before.pods["static"], &seen.pods["static"]);
         assert_ne!(new.container, old.container);
         assert_eq!(new.restarts, old.restarts + 1);
-        let mut again = pod("solo");
+        let mut again = plain("solo", WAITS);
         again["metadata"]["name"] = json!("solo-again");
         self.plane.admin.create(PODS, &again).unwrap().ok();
         seen
@@ -219,11 +200,6 @@ fn same_objects_with_one_restart_more(before: &Seen, after: &Seen) {
     }
 }
 
-fn is_ready(object: &Value) -> bool {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-}
-
 fn app(pod: &Value) -> String {
     pod["metadata"]["labels"]["app"].as_str().unwrap_or("static").to_owned()
 }
@@ -236,22 +212,6 @@ fn running(pod: &Value) -> Running {
         container: text(&status["containerID"]),
         restarts: status["restartCount"].as_u64().unwrap_or_default(),
     }
-}
-
-/// A pod, which is also the template of a Deployment.
-fn pod(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": name, "labels": { "app": name } },
-        "spec": {
-            "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 5,
-            "containers": [{
-                "name": "main", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent",
-                "command": ["sh", "-c", WAITS],
-            }],
-        },
-    })
 }
 
 /// A machine whose agent is a node of the cluster.

@@ -3,17 +3,14 @@
 //! packages `kubelet` and `kubeadm`. docs/cluster.md has the same commands.
 
 use crate::{
-    controlplane::{self, ControlPlane, kubeadm, kubeconfig::Kubeconfig},
+    cluster::Cluster,
+    controlplane::{self, kubeadm, kubeconfig::Kubeconfig, objects::is_ready},
     machine::{HOST, Hardware, SOON},
     node::{Driver, Node, Options},
-    support::{manifest::Pod, skips::skip_without, slot::Slot, wait_until},
-    upstream,
+    support::{manifest::Pod, wait_until},
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
@@ -28,7 +25,7 @@ const JOIN_LOG: &str = "/run/join.log";
 
 /// A machine joins, its agent restarts, the machine reboots, and it leaves the cluster.
 pub fn kubeadm_makes_a_machine_a_node() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(cluster) = Cluster::start_for_joining() else { return };
     let node = boot(&cluster.programs);
     install(&node);
     node.note("nodelet is installed as kubelet");
@@ -46,14 +43,6 @@ pub fn kubeadm_makes_a_machine_a_node() {
     kubeadm_reset_removes_everything(&node);
 }
 
-/// A control plane that lets nodes join as one that `kubeadm init` has made. Fields are dropped in
-/// this order.
-struct Cluster {
-    plane: ControlPlane,
-    programs: PathBuf,
-    slot: Slot,
-}
-
 /// What must stay the same for as long as the node exists.
 #[derive(Debug, PartialEq, Eq)]
 struct NodeIdentity {
@@ -69,17 +58,11 @@ struct Joined {
 }
 
 impl Cluster {
-    /// `None` where there are no programs to start.
-    fn start() -> Option<Self> {
-        let Some(programs) = upstream::control_plane() else {
-            skip_without(&[(false, "a control plane or Go to build it")]);
-            return None;
-        };
-        let slot = Slot::take();
+    /// A control plane that lets nodes join as one that `kubeadm init` has made.
+    fn start_for_joining() -> Option<Self> {
         let signer = "--controllers=*,bootstrapsigner,tokencleaner";
-        let options = controlplane::Options::default().address(HOST).controller_manager(&[signer]);
-        let plane = ControlPlane::start(&slot, &programs, &options);
-        let cluster = Self { plane, programs, slot };
+        let options = controlplane::Options::default().controller_manager(&[signer]);
+        let cluster = Self::start(options)?;
         cluster.init();
         Some(cluster)
     }
@@ -144,8 +127,9 @@ impl Cluster {
     #[track_caller]
     fn wait_ready(&self, node: &Node, accept: impl Fn(&Value, &Value) -> bool) -> Joined {
         let look = || (self.find(NODE), self.find(MIRROR));
-        let fits =
-            |(node, mirror): &(Value, Value)| ready(node) && ready(mirror) && accept(node, mirror);
+        let fits = |(node, mirror): &(Value, Value)| {
+            is_ready(node) && is_ready(mirror) && accept(node, mirror)
+        };
         let (found, mirror) = node.wait_until("the node and its pod are Ready", look, fits);
         Joined {
             identity: self.identity(),
@@ -158,12 +142,6 @@ impl Cluster {
 /// `text` with the host's loopback address as the machine has to name it.
 fn seen_from_the_machine(text: &str) -> String {
     text.replace("127.0.0.1", &HOST.to_string())
-}
-
-fn ready(object: &Value) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    let holds = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-    conditions.is_some_and(|conditions| conditions.iter().any(holds))
 }
 
 fn container_id(pod: &Value) -> &str {

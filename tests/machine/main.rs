@@ -44,6 +44,7 @@ mod upstream;
 mod api_pods;
 mod attacks;
 mod cgroups;
+mod cluster;
 mod disk;
 mod drift;
 mod drivers;
