@@ -49,46 +49,43 @@ struct Experiment {
     length: Length,
 }
 
-const AWAY_BRIEFLY: Experiment = Experiment {
-    title: "The agent is away for less than pods tolerate",
-    fault: Fault::AgentStopped,
-    length: Length::NotReady,
-};
-const AWAY_LONG: Experiment = Experiment {
-    title: "The agent is away for longer than pods tolerate",
-    fault: Fault::AgentStopped,
-    length: Length::Evicted,
-};
-const AWAY_FORCED: Experiment = Experiment {
-    title: "The pods are deleted by force",
-    fault: Fault::AgentStopped,
-    length: Length::Forced,
-};
-const CUT_UNNOTICED: Experiment = Experiment {
-    title: "The network is cut briefly",
-    fault: Fault::Cut(Direction::Both),
-    length: Length::Unnoticed,
-};
-const CUT_BOTH: Experiment = Experiment {
-    title: "The network is cut for longer than the grace period",
-    fault: Fault::Cut(Direction::Both),
-    length: Length::NotReady,
-};
-const CUT_TO_NODE: Experiment = Experiment {
-    title: "Packets are lost in one direction: to the node",
-    fault: Fault::Cut(Direction::ToNode),
-    length: Length::NotReady,
-};
-const CUT_FROM_NODE: Experiment = Experiment {
-    title: "Packets are lost in one direction: from the node",
-    fault: Fault::Cut(Direction::FromNode),
-    length: Length::NotReady,
-};
-const CUT_LONG: Experiment = Experiment {
-    title: "The network is cut for longer than pods tolerate",
-    fault: Fault::Cut(Direction::Both),
-    length: Length::Evicted,
-};
+impl Experiment {
+    const fn away(title: &'static str, length: Length) -> Self {
+        Self { title, fault: Fault::AgentStopped, length }
+    }
+
+    const fn cut(title: &'static str, direction: Direction, length: Length) -> Self {
+        Self { title, fault: Fault::Cut(direction), length }
+    }
+}
+
+const AWAY_BRIEFLY: Experiment =
+    Experiment::away("The agent is away for less than pods tolerate", Length::NotReady);
+const AWAY_LONG: Experiment =
+    Experiment::away("The agent is away for longer than pods tolerate", Length::Evicted);
+const AWAY_FORCED: Experiment = Experiment::away("The pods are deleted by force", Length::Forced);
+const CUT_UNNOTICED: Experiment =
+    Experiment::cut("The network is cut briefly", Direction::Both, Length::Unnoticed);
+const CUT_BOTH: Experiment = Experiment::cut(
+    "The network is cut for longer than the grace period",
+    Direction::Both,
+    Length::NotReady,
+);
+const CUT_TO_NODE: Experiment = Experiment::cut(
+    "Packets are lost in one direction: to the node",
+    Direction::ToNode,
+    Length::NotReady,
+);
+const CUT_FROM_NODE: Experiment = Experiment::cut(
+    "Packets are lost in one direction: from the node",
+    Direction::FromNode,
+    Length::NotReady,
+);
+const CUT_LONG: Experiment = Experiment::cut(
+    "The network is cut for longer than pods tolerate",
+    Direction::Both,
+    Length::Evicted,
+);
 
 /// In the order of docs/node-failure.md. Those of a row share a cluster.
 const ALL: [&[Experiment]; 2] = [
