@@ -3,7 +3,7 @@
 use super::{
     controlplane::Options,
     node::{Node, WAITS, condition, plain},
-    support::{agent::NODE_NAME, containerd::Suite, skips::skip_without, world::Kind},
+    support::{agent::NODE_NAME, containerd::Suite, poll_until, skips::skip_without, world::Kind},
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// Age of the last good answer of the runtime from which on it counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// Age of the last listing of pods from which on the agent counts as unhealthy.
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(180);
 /// The agent asks every 5 s.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(5);
 
@@ -32,15 +34,18 @@ fn before(node: &Node, pod: &str) -> Before {
     }
 }
 
+/// The condition of the node.
+fn ready(node: &Node) -> Value {
+    let this = node.admin().get(&format!("/api/v1/nodes/{NODE_NAME}"));
+    condition(&this, "Ready").unwrap().clone()
+}
+
 /// Waits until the node is not Ready: not too early, and with the kubelet's words. `stopped` is when
 /// the runtime has stopped.
 #[track_caller]
 fn becomes_not_ready(node: &Node, stopped: Instant) {
-    let ready = || {
-        let this = node.admin().get(&format!("/api/v1/nodes/{NODE_NAME}"));
-        condition(&this, "Ready").unwrap().clone()
-    };
-    let ready = node.wait("the node is not Ready", ready, |ready| ready["status"] == "False");
+    let ready =
+        node.wait("the node is not Ready", || ready(node), |ready| ready["status"] == "False");
     let after = stopped.elapsed();
     // The last good answer may be older than one question: on a busy machine it comes late.
     assert!(after > DOWN_AFTER - BETWEEN_QUESTIONS * 3, "{after:?}");
@@ -90,6 +95,28 @@ fn a_runtime_that_hangs_and_goes_on() {
     change_pods(&node);
     becomes_not_ready(&node, stopped);
     assert!(node.pod("goes").is_some(), "its container has not ended");
+    drop(frozen);
+    all_is_well(&node, &stays);
+    node.finish();
+}
+
+#[test]
+#[ignore = "takes four minutes: make soak"]
+fn a_runtime_that_hangs_for_minutes() {
+    let Some(node) = Node::start() else { return };
+    let stays = with_two_pods(&node);
+    let stopped = Instant::now();
+    let frozen = node.world.runtime.containerd().freeze();
+    change_pods(&node);
+    becomes_not_ready(&node, stopped);
+    let message = || ready(&node)["message"].as_str().unwrap().to_owned();
+    let unhealthy = |message: &String| message.contains("PLEG");
+    let message = poll_until(UNHEALTHY_AFTER * 2, message, unhealthy).unwrap();
+    // The last listing was just before the runtime was stopped.
+    assert!(stopped.elapsed() > UNHEALTHY_AFTER - BETWEEN_QUESTIONS * 3);
+    let before = "[container runtime is down, PLEG is not healthy: pleg was last seen active 3m";
+    assert!(message.starts_with(before), "{message}");
+    assert!(message.ends_with("s ago; threshold is 3m0s]"), "{message}");
     drop(frozen);
     all_is_well(&node, &stays);
     node.finish();
