@@ -89,6 +89,19 @@ impl PodOrders {
         (pod.uid == *uid && !shut_down && self.hold_on(uid).is_none()).then_some(pod)
     }
 
+    /// True when this incarnation is to end: no source wishes it, its object was deleted or has a
+    /// final phase, it is held, or its turn in a shutdown has come.
+    #[must_use]
+    pub fn ends(&self, uid: &PodUid) -> bool {
+        let stays = match &self.wish {
+            Wish::Run(_) => self.goes_on(uid).is_some(),
+            Wish::Keep { pod, .. } => pod.uid != *uid || self.goes_on(uid).is_some(),
+            Wish::Undecided => true,
+            Wish::End { .. } | Wish::Gone => false,
+        };
+        !stays || self.hold_on(uid).is_some()
+    }
+
     /// How long the wished pod has to stop since it was deleted, in seconds.
     #[must_use]
     pub fn deletion_seconds(&self) -> Option<u32> {

@@ -6,6 +6,7 @@ mod hold;
 mod objects;
 mod occupancy;
 mod order;
+mod orders;
 mod picture;
 mod probes;
 mod properties;

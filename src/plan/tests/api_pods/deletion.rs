@@ -1,7 +1,7 @@
 //! Deletion: a pod of the API server is stopped, and then its object may go.
 
 use super::{
-    super::world::{Fault, OWNER, Want, World, desired, from_api},
+    super::world::{Fault, OWNER, Want, World, container, desired, from_api},
     actions, deleted, done, forget, hold, phase, running, shutdown, web,
 };
 use crate::model::{HoldStop, TerminalPhase};
@@ -71,6 +71,26 @@ fn a_deletion_grants_what_it_says_and_its_period_only_shrinks() {
     assert_eq!(next(deleted(40), 6), "kill pod (end) [web 24 s] s1");
     assert_eq!(next(deleted(60), 30), "kill pod (end) [web 18 s] s1", "never longer");
     assert_eq!(next(deleted(60), 0), "kill pod (end) [web 2 s] s1");
+}
+
+/// The earlier stop grants its own time; the deletion counts for all containers.
+#[test]
+fn a_deletion_stops_a_container_that_is_being_stopped() {
+    let mut spec = json!({"containers": [container("web"), container("other")]});
+    spec["terminationGracePeriodSeconds"] = json!(120);
+    let mut world = running(&spec);
+    let id = world.truth.containers.iter().find(|one| &*one.name == "web").unwrap().id.clone();
+    world.probes.entry(id).or_default().liveness = Some(false);
+    assert_eq!(actions(&mut world), ["kill web (grace 120 s)"]);
+    let kill = world.plan.actions[0].clone();
+    world.memory.begin(&kill, &world.settings, world.now);
+    world.end = deleted(3);
+    world.on_term = 0;
+    let steps = done(&mut world);
+    let stop = "kill pod (end) [web 3 s, other 3 s] s1";
+    assert_eq!(steps, format!("{stop}, kill pod (end) s1, release"));
+    assert_eq!(phase(&world), Some(TerminalPhase::Succeeded));
+    forget(&mut world);
 }
 
 #[test]
