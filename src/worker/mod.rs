@@ -15,10 +15,12 @@
 //! Invariant: nothing is planned before the runtime was listed once.
 //!
 //! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
-//! and a hook are dropped, when their pod is no longer wanted.
+//! and a hook are dropped, when their pod is no longer wanted. A pod that is to end does not wait for
+//! the stop of one of its containers (`earlier`).
 
 mod counted;
 mod deadline;
+mod earlier;
 mod execute;
 mod objects;
 mod records;

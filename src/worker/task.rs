@@ -4,7 +4,8 @@ use super::{
     Input,
     counted::{self, Ends, PodStart},
     deadline::Deadline,
-    execute::{Host, Progress, Request, execute},
+    earlier::{EarlierStop, stopped},
+    execute::{Call, HookTime, Host, Progress, Request, execute, execute_owned},
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
     report::{Remembered, Report, Reporter},
@@ -89,6 +90,8 @@ pub(super) struct Worker {
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
     objects: ObjectsUsed,
+    /// The stop of a container that its pod's end has overtaken.
+    earlier: Option<EarlierStop>,
     /// The image of a new revision that is being fetched.
     pub(super) fetching: Option<Fetching>,
     pub(super) rollout: Rollout,
@@ -130,6 +133,7 @@ impl Worker {
             at_once: None,
             losses,
             objects: ObjectsUsed::default(),
+            earlier: None,
             fetching: None,
             rollout: start.rollout,
             trial_began: None,
@@ -141,6 +145,14 @@ impl Worker {
 
     /// Runs until the set drops the input or the agent shuts down.
     pub(super) async fn run(mut self) {
+        self.make_passes().await;
+        if let Some(earlier) = self.earlier {
+            // As when the agent stops during an action.
+            earlier.finish().await;
+        }
+    }
+
+    async fn make_passes(&mut self) {
         loop {
             // It is dropped before the wait: an idle worker would keep outdated objects in memory.
             let input = self.input.borrow_and_update().clone();
@@ -232,6 +244,9 @@ impl Worker {
         if self.picture.awaits_listing() {
             return Pass::Settled(None);
         }
+        if let Some(earlier) = &self.earlier {
+            earlier.hold_back(&mut plan.actions);
+        }
         if plan.actions.is_empty() {
             let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
             let wakes = plan.wake_at.into_iter().chain(update.wake_at).chain(judged);
@@ -289,25 +304,8 @@ impl Worker {
             self.pod_start.act(action.uid());
             let Some(outcome) = self.perform(input, plan, action).await else { return };
             counted::count(started, &outcome);
-            counted::count_restart(&outcome, &self.input.borrow().orders);
-            self.ends.take(&outcome);
-            let now = clock::now();
-            self.acted = true;
-            self.records.take(&self.host.store, &outcome).await;
-            self.objects.take(&outcome, objects);
-            if let Outcome::CleanedUp { uid } = &outcome {
-                self.reporter.forget(uid);
-            }
-            self.memory.record(&outcome, now);
-            self.keep().await;
             let failed = !outcome.is_success();
-            if let Outcome::Failed(failure) = &outcome {
-                tracing::debug!(
-                    pod = %self.key, uid = %failure.uid, step = ?failure.step,
-                    "{}: {}", failure.reason, failure.message
-                );
-            }
-            self.picture.record(outcome, now);
+            self.take_outcome(outcome, objects).await;
             let latest = self.input.borrow().clone();
             let overtaken =
                 self.input.has_changed().is_err() || self.acted_on(&latest).orders != input.orders;
@@ -317,25 +315,76 @@ impl Worker {
         }
     }
 
-    /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
-    /// appears in the view, and a call past its soft deadline is shown. Returns `None` when the
-    /// agent stops while the action may be dropped. The next start of the agent plans it again.
-    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
+    /// Saves and remembers what an action has done.
+    async fn take_outcome(&mut self, outcome: Outcome, objects: ObjectsRead) {
+        counted::count_restart(&outcome, &self.input.borrow().orders);
+        self.ends.take(&outcome);
+        let now = clock::now();
+        self.acted = true;
+        self.records.take(&self.host.store, &outcome).await;
+        self.objects.take(&outcome, objects);
+        if let Outcome::CleanedUp { uid } = &outcome {
+            self.reporter.forget(uid);
+        }
+        self.memory.record(&outcome, now);
+        self.keep().await;
+        if let Outcome::Failed(failure) = &outcome {
+            tracing::debug!(
+                pod = %self.key, uid = %failure.uid, step = ?failure.step,
+                "{}: {}", failure.reason, failure.message
+            );
+        }
+        self.picture.record(outcome, now);
+    }
+
+    /// Saves what must be known before an action is executed, and kills what must not wait for it.
+    async fn begin(&mut self, input: &Input, action: &Action) {
         if matches!(action, Action::KillPod(_)) {
             // A process may have been started since.
             self.at_once = None;
             self.kill_at_once(input);
         }
         let (now, host) = (clock::now(), Arc::clone(&self.host));
-        self.memory.begin(&action, &host.settings.plan, now);
+        self.memory.begin(action, &host.settings.plan, now);
         self.keep().await;
-        self.records.begin(&host.store, &action, input, now).await;
+        self.records.begin(&host.store, action, input, now).await;
+    }
+
+    /// Begins to execute an action, beside an earlier stop.
+    fn execute(
+        &mut self,
+        input: &Input,
+        action: &Arc<Action>,
+    ) -> (Arc<Request>, watch::Receiver<Progress>, Call<'static, Outcome>) {
+        let (uid, earlier) = (action.uid(), self.earlier.take());
+        let sender = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
+        let mut progress = sender.subscribe();
+        if earlier.is_some() {
+            progress.mark_changed();
+        }
+        let mut request = self.request(input, uid, self.records.pod_for(uid, input), sender);
+        request.earlier_stop = earlier.as_ref().map(EarlierStop::hook);
+        let request = Arc::new(request);
+        let running =
+            execute_owned(Arc::clone(&self.host), Arc::clone(&request), Arc::clone(action));
+        let running = match earlier {
+            Some(earlier) => earlier.beside(running),
+            None => running,
+        };
+        (request, progress, running)
+    }
+
+    /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
+    /// appears in the view, and a call past its soft deadline is shown. Returns `None` when the
+    /// agent stops while the action may be dropped, which the next start of the agent plans again,
+    /// and when the pod is to end while the action stops one container.
+    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
+        self.begin(input, &action).await;
+        let action = Arc::new(action);
         let uid: PodUid = action.uid().clone();
-        let (sender, mut progress) = watch::channel(Progress::default());
         let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
-        let request = self.request(input, &uid, self.records.pod_for(&uid, input), sender);
-        let cancel = request.cancel.clone();
-        let mut running = execute(&host, &request, &action);
+        let (request, mut progress, mut running) = self.execute(input, &action);
+        let cancel = &request.cancel;
         let mut deadline = Deadline::of(&action);
         let mut listening = true;
         let mut refresh: Option<Refresh> = None;
@@ -378,7 +427,7 @@ impl Worker {
                         }
                         self.picture.observe(Arc::clone(&input.observed));
                         self.kill_at_once(&input);
-                        if refresh.is_none() && matches!(action, Action::StartContainer(_)) {
+                        if refresh.is_none() && matches!(*action, Action::StartContainer(_)) {
                             refresh = self.refresh(&input, &uid);
                         }
                     }
@@ -395,6 +444,12 @@ impl Worker {
                 () = self.shutdown.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
             }
             if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
+                return None;
+            }
+            if let Action::KillContainer(kill) = &*action
+                && input.orders.ends(&uid)
+            {
+                self.earlier = Some(EarlierStop::new(kill, &request, running));
                 return None;
             }
             if let Some(observed) = self.picture.shared() {
@@ -457,6 +512,8 @@ impl Worker {
             cancel_pull: cancel.child_token(),
             cancel,
             progress,
+            hook_time: HookTime::default(),
+            earlier_stop: None,
             images_millis: AtomicU64::new(0),
         }
     }
@@ -494,6 +551,11 @@ impl Worker {
             () = self.shutdown.cancelled() => false,
             (fetch, outcome) = fetched(&mut self.fetching) => {
                 self.take_fetched(&fetch, &outcome);
+                true
+            }
+            outcome = stopped(&mut self.earlier) => {
+                (self.reporter.hung, self.reporter.doing) = (None, None);
+                self.take_outcome(outcome, ObjectsRead::default()).await;
                 true
             }
             changed = self.input.changed() => {

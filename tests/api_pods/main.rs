@@ -24,6 +24,7 @@ mod lifecycle;
 mod node;
 mod node_failure;
 mod objects;
+mod overtaken_stops;
 mod rejoin;
 mod runtime;
 mod runtime_faults;

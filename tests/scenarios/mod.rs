@@ -43,6 +43,7 @@ pub mod memory_restarts;
 pub mod memory_rig;
 pub mod objects;
 pub mod order;
+pub mod overtaken_stops;
 pub mod people;
 pub mod pid_pressure;
 pub mod pressure;
@@ -107,6 +108,12 @@ macro_rules! shared_scenarios {
             probes::a_probe_that_hangs_holds_up_no_other,
             hooks::post_start_hooks_over_http_fail_without_an_answer,
             hooks::pre_stop_hooks_over_http_hold_a_stop_only_while_they_wait,
+            overtaken_stops::a_removed_pod_does_not_wait_for_the_stop_of_a_container,
+            overtaken_stops::nothing_is_removed_while_an_earlier_stop_is_under_way,
+            overtaken_stops::a_pre_stop_hook_that_has_ended_is_not_called_again,
+            overtaken_stops::a_pre_stop_hook_that_runs_may_end_within_the_new_grace_period,
+            overtaken_stops::a_pre_stop_hook_ends_with_the_new_grace_period,
+            overtaken_stops::a_shutdown_does_not_wait_for_the_stop_of_a_container,
             url::pods_of_a_url_stay_while_it_is_away,
             url::redirects_of_a_url_take_headers_nowhere_else,
             identity::a_pod_removed_during_a_reboot_is_not_started_again,
@@ -328,6 +335,7 @@ macro_rules! core_scenarios {
             faults::lost_events_are_made_up_for_by_relisting,
             faults::reordered_events_change_nothing,
             stuck::a_container_that_died_under_a_stopped_shim_is_restarted_once,
+            overtaken_stops::a_removed_pod_does_not_wait_for_the_stop_of_a_container,
             usage::what_a_pod_uses_is_measured,
             usage::the_machine_and_its_images_are_read,
             usage::a_stopped_shim_leaves_one_layer_unmeasured,

@@ -62,7 +62,7 @@ impl Drop for Logind {
 }
 
 /// A world with a logind that holds the machine up.
-fn held_up(kind: Kind) -> (World, Logind) {
+pub fn held_up(kind: Kind) -> (World, Logind) {
     let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(PERIODS));
     let logind = Logind::start(&world.agent.system_bus());
     world.agent.start();

@@ -8,9 +8,51 @@ use crate::{
     podspec::{is_host_network, pod_display},
 };
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// A hook without a limit of its own ends with this, as good as never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The time of the preStop hooks that an action calls. Another action that stops the same container
+/// waits for its hook, and ends it.
+#[derive(Clone, Debug, Default)]
+pub(in crate::worker) struct HookTime {
+    /// The hook of `KillContainer` has ended, or there is none.
+    over: CancellationToken,
+    /// The hooks are ended now.
+    cut: CancellationToken,
+}
+
+impl HookTime {
+    /// Ends the hooks: the grace period of the pod is over, or nothing waits for them.
+    pub(in crate::worker) fn cut(&self) {
+        self.cut.cancel();
+    }
+
+    /// Tells a later action that the hook has ended.
+    pub(super) fn end(&self) {
+        self.over.cancel();
+    }
+
+    /// Waits until the hooks are to end.
+    pub(super) async fn is_cut(&self) {
+        self.cut.cancelled().await;
+    }
+
+    /// Waits for the hook of an earlier action, and ends it after `grace`, or earlier if the hooks
+    /// of `own` action are to end.
+    pub(super) async fn take_over(&self, grace: Duration, own: &Self) {
+        // All arms only wait.
+        tokio::select! {
+            biased;
+            () = self.over.cancelled() => return,
+            () = own.is_cut() => {}
+            () = tokio::time::sleep(grace) => {}
+        }
+        self.cut();
+        self.over.cancelled().await;
+    }
+}
 
 /// A container whose hook is called.
 pub(super) struct Hooked<'a> {

@@ -23,6 +23,7 @@ pub use call_turns::CallTurns;
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
+pub(super) use hooks::HookTime;
 pub use leftovers::Leftovers;
 pub use user_namespaces::UserNamespaces;
 pub use volume_turns::VolumeTurns;
@@ -37,8 +38,8 @@ use crate::{
     image::Images,
     machine::NodeIps,
     model::{
-        Event, EventKind, EventTarget, NodeObjects, ObservedPod, PodKey, PodUid, error_chain,
-        format_duration, k8s,
+        ContainerId, Event, EventKind, EventTarget, NodeObjects, ObservedPod, PodKey, PodUid,
+        error_chain, format_duration, k8s,
     },
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
@@ -131,6 +132,9 @@ pub(super) struct Request {
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
+    pub hook_time: HookTime,
+    /// The container that an earlier action still stops, and the time of its hook.
+    pub earlier_stop: Option<(ContainerId, HookTime)>,
     /// How long the images of a container took.
     pub images_millis: AtomicU64,
 }
@@ -169,6 +173,15 @@ pub(super) fn execute<'a>(
     }
 }
 
+/// [`execute`] for a caller that may go on with something else before the action has ended.
+pub(super) fn execute_owned(
+    host: Arc<Host>,
+    request: Arc<Request>,
+    action: Arc<Action>,
+) -> Call<'static, Outcome> {
+    Box::pin(async move { execute(&host, &request, &action).await })
+}
+
 impl Host {
     fn record(&self, request: &Request, kind: EventKind, reason: &'static str, message: String) {
         self.events.record(Event { target: request.target(None), kind, reason, message });
@@ -203,6 +216,11 @@ impl Request {
     /// How long the images of the container took that was started.
     pub(super) fn images_took(&self) -> Duration {
         Duration::from_millis(self.images_millis.load(Ordering::Relaxed))
+    }
+
+    /// The hook of a container that an earlier action still stops.
+    fn hook_of_earlier_stop(&self, id: &ContainerId) -> Option<&HookTime> {
+        self.earlier_stop.as_ref().filter(|(stopped, _)| stopped == id).map(|(_, hook)| hook)
     }
 
     fn target(&self, field_path: Option<String>) -> EventTarget {

@@ -153,21 +153,31 @@ fn present(answer: Result<(), CriError>) -> Result<Result<(), CriError>, CriErro
 }
 
 /// Calls the preStop hook of a container, for as long as its grace period at most. A hook that
-/// fails or takes longer changes nothing.
+/// fails or takes longer changes nothing. If an earlier stop has called the hook, it is not called
+/// again.
 async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
+    let grace = Duration::from_secs(kill.grace_seconds.into());
+    if let Some(earlier) = request.hook_of_earlier_stop(&kill.id) {
+        let grace = if kill.pre_stop { grace } else { Duration::ZERO };
+        return earlier.take_over(grace, &request.hook_time).await;
+    }
     let Some(pod) = request.pod.as_deref().filter(|_| kill.pre_stop) else { return };
     let Some(container) = container_of(pod, &kill.name) else { return };
     let lifecycle = container.lifecycle.as_ref();
     let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else { return };
-    let grace = Duration::from_secs(kill.grace_seconds.into());
     let hooked = Hooked { host, request, pod, container, id: &kill.id };
-    let failure = match tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))).await
-    {
-        Ok(Ok(())) => return,
+    // Both are cancel-safe.
+    let ended = tokio::select! {
+        biased;
+        ended = tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))) => ended.ok(),
+        () = request.hook_time.is_cut() => None,
+    };
+    let failure = match ended {
+        Some(Ok(())) => return,
         // A sleep may be as long as the grace period.
-        Err(_) if hook.sleep.is_some() => return,
-        Ok(Err(error)) => error,
-        Err(_) => "its preStop hook took longer than its grace period".to_owned(),
+        None if hook.sleep.is_some() => return,
+        Some(Err(error)) => error,
+        None => "its preStop hook took longer than its grace period".to_owned(),
     };
     tracing::info!(pod = %request.key, container = %kill.name, "{failure}");
     hooked.event(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed");
@@ -182,6 +192,7 @@ pub(super) async fn stop_container(
     let begun = Instant::now();
     host.events.record(kill.event.clone());
     pre_stop(host, request, kill).await;
+    request.hook_time.end();
     stop(host, request, kill, begun.elapsed()).await
 }
 

@@ -1,0 +1,178 @@
+//! A pod that is to end while one of its containers is being stopped for another reason.
+
+use super::shutdown::held_up;
+use crate::support::{
+    manifest::{FOREVER, Pod, STUBBORN},
+    proxy::Call,
+    stays,
+    world::{Kind, World},
+};
+use nodelet::cri::v1;
+use serde_json::json;
+use std::{fs, time::Duration};
+use tempfile::TempDir;
+
+/// The grace period of the liveness probe, in seconds: no test waits that long.
+const LONG: i64 = 600;
+
+/// A pod in whose container `main` the liveness probe fails when the test wants it. `main` takes no
+/// notice of SIGTERM, and `other` ends at once.
+struct Unhealthy {
+    world: World,
+    dir: TempDir,
+}
+
+impl Unhealthy {
+    /// The pod runs. `hook` is the command of the preStop hook of `main`.
+    fn start(kind: Kind, grace_seconds: u32, hook: Option<&str>) -> Self {
+        Self::start_in(World::start(kind), grace_seconds, hook)
+    }
+
+    fn start_in(world: World, grace_seconds: u32, hook: Option<&str>) -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("alive"), "yes\n").unwrap();
+        let probe = json!({
+            "exec": { "command": ["cat", "/host/alive"] },
+            "periodSeconds": 1,
+            "failureThreshold": 1,
+            "terminationGracePeriodSeconds": LONG,
+        });
+        let mut pod = Pod::with_main("web", STUBBORN)
+            .container("other", FOREVER)
+            .set("terminationGracePeriodSeconds", grace_seconds)
+            .set("containers/0/livenessProbe", probe);
+        if let Some(hook) = hook {
+            let command = ["sh", "-c", hook];
+            let hook = json!({ "preStop": { "exec": { "command": command } } });
+            pod = pod.set("containers/0/lifecycle", hook);
+        }
+        world.drop_pod(&pod.host_dir(dir.path()));
+        world.wait_running("web");
+        Self { world, dir }
+    }
+
+    fn fail_probe(&self) {
+        fs::remove_file(self.dir.path().join("alive")).unwrap();
+    }
+
+    /// Calls of this method for a container.
+    fn calls(&self, method: &str, container: &str) -> Vec<Call> {
+        let mut calls = self.world.proxy.calls();
+        calls.retain(|call| {
+            call.method == method && call.pod.as_ref().is_some_and(|pod| pod.container == container)
+        });
+        calls
+    }
+
+    /// The calls of the hook.
+    fn hooks(&self) -> Vec<Call> {
+        let mut calls = self.calls("ExecSync", "main");
+        calls.retain(|call| call.request::<v1::ExecSyncRequest>().cmd[0] == "sh");
+        calls
+    }
+
+    /// The timeouts with which a container was stopped, in seconds.
+    fn stops(&self, container: &str) -> Vec<i64> {
+        let calls = self.calls("StopContainer", container);
+        calls.iter().map(|call| call.request::<v1::StopContainerRequest>().timeout).collect()
+    }
+
+    #[track_caller]
+    fn wait_until_main_is_stopped(&self) {
+        self.world.wait_until("main is stopped", || self.stops("main"), |stops| !stops.is_empty());
+    }
+}
+
+pub fn a_removed_pod_does_not_wait_for_the_stop_of_a_container(kind: Kind) {
+    let pod = Unhealthy::start(kind, 3, None);
+    pod.fail_probe();
+    pod.wait_until_main_is_stopped();
+    assert!(pod.stops("other").is_empty());
+    pod.world.remove("web.yaml");
+    pod.world.wait_gone("web");
+    assert_eq!((pod.stops("main"), pod.stops("other")), (vec![LONG, 3], vec![3]));
+    let [first, second] = &pod.calls("StopContainer", "main")[..] else { unreachable!() };
+    let other = &pod.calls("StopContainer", "other")[0];
+    assert!(other.at < second.answered.unwrap().1, "they are stopped at the same time");
+    let removed = pod.calls("RemoveContainer", "main")[0].at;
+    assert!(first.answered.unwrap().1 <= removed, "the first call has an answer");
+    assert!(!pod.world.proxy.has_cut_short());
+    pod.world.finish();
+}
+
+pub fn nothing_is_removed_while_an_earlier_stop_is_under_way(kind: Kind) {
+    let pod = Unhealthy::start(kind, 2, None);
+    let world = &pod.world;
+    let held = world.proxy.on("StopContainer").pod("web").times(1).hang_answer();
+    pod.fail_probe();
+    pod.wait_until_main_is_stopped();
+    world.remove("web.yaml");
+    let ended = || pod.calls("StopContainer", "main").get(1).is_some_and(|c| c.answered.is_some());
+    world.wait_until("the second call has an answer", ended, |ended| *ended);
+    let calls = || {
+        let methods = ["RemoveContainer", "RemovePodSandbox"];
+        methods.map(|method| world.proxy.count(method, "web"))
+    };
+    stays("nothing is removed", Duration::from_secs(2), calls, |calls| *calls == [0, 0]);
+    world.proxy.lift(held);
+    world.wait_gone("web");
+    pod.world.finish();
+}
+
+pub fn a_pre_stop_hook_that_has_ended_is_not_called_again(kind: Kind) {
+    let pod = Unhealthy::start(kind, 3, Some("true"));
+    pod.fail_probe();
+    pod.wait_until_main_is_stopped();
+    pod.world.remove("web.yaml");
+    pod.world.wait_gone("web");
+    assert_eq!(pod.hooks().len(), 1);
+    pod.world.finish();
+}
+
+pub fn a_pre_stop_hook_that_runs_may_end_within_the_new_grace_period(kind: Kind) {
+    let pod = Unhealthy::start(kind, 60, Some("sleep 4"));
+    pod.fail_probe();
+    pod.world.wait_until("the hook is called", || pod.hooks().len(), |hooks| *hooks == 1);
+    pod.world.remove("web.yaml");
+    pod.world.wait_until("other is stopped", || pod.stops("other").len(), |stops| *stops == 1);
+    assert!(pod.stops("main").is_empty(), "its hook runs");
+    pod.wait_until_main_is_stopped();
+    let hook = &pod.hooks()[0];
+    let ended = hook.answered.unwrap().1;
+    assert!(ended - hook.at >= Duration::from_secs(4), "{hook:?}");
+    assert!(pod.calls("StopContainer", "main")[0].at >= ended);
+    pod.world.kill_container_if_there(&pod.world.running_id("web", "main"));
+    pod.world.wait_gone("web");
+    assert_eq!(pod.hooks().len(), 1);
+    let status = pod.world.agent.status().unwrap();
+    assert!(!status.has_event("FailedPreStopHook", "web"), "{status:?}");
+    pod.world.finish();
+}
+
+pub fn a_pre_stop_hook_ends_with_the_new_grace_period(kind: Kind) {
+    let pod = Unhealthy::start(kind, 3, Some("sleep 100000"));
+    pod.fail_probe();
+    pod.world.wait_until("the hook is called", || pod.hooks().len(), |hooks| *hooks == 1);
+    pod.world.remove("web.yaml");
+    pod.world.wait_gone("web");
+    assert_eq!(pod.hooks().len(), 1);
+    let status = pod.world.agent.status().unwrap();
+    assert!(status.has_event("FailedPreStopHook", "web"), "{status:?}");
+    pod.world.finish();
+}
+
+pub fn a_shutdown_does_not_wait_for_the_stop_of_a_container(kind: Kind) {
+    let (world, logind) = held_up(kind);
+    let pod = Unhealthy::start_in(world, 5, None);
+    pod.fail_probe();
+    pod.wait_until_main_is_stopped();
+    logind.prepare_for_shutdown(true);
+    let locks = || logind.fake().locks();
+    pod.world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));
+    // The shutdown grants less than the pod has.
+    assert_eq!((pod.stops("main"), pod.stops("other")), (vec![LONG, 4], vec![4]));
+    logind.prepare_for_shutdown(false);
+    fs::write(pod.dir.path().join("alive"), "yes\n").unwrap();
+    pod.world.wait_running("web");
+    pod.world.finish();
+}
