@@ -432,7 +432,10 @@ impl Worker {
                         }
                     }
                 }
-                () = deadline.passed() => self.kill_processes(&uid, &input),
+                () = deadline.passed() => {
+                    self.kill_processes(&uid, &input);
+                    request.hook_time.cut();
+                }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
                 }

@@ -2,7 +2,7 @@
 
 use super::{
     node::{Node, PODS, WAITS, plain},
-    support::agent::NODE_NAME,
+    support::{agent::NODE_NAME, status::Status},
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -45,15 +45,31 @@ fn a_second_deletion_can_only_shorten_the_grace_period() {
     let Some(node) = Node::start() else { return };
     let mut stubborn = plain("stubborn", "trap '' TERM; while true; do sleep 1; done");
     stubborn["spec"]["terminationGracePeriodSeconds"] = json!(600);
-    node.create(&stubborn);
-    node.wait_pod_ready("stubborn");
-    node.delete("stubborn");
-    node.wait_pod("stubborn", "is being deleted", |pod| {
-        pod["metadata"]["deletionGracePeriodSeconds"] == 600
-    });
-    node.wait("it is being stopped", || stops(&node, "stubborn"), |stops| *stops > 0);
-    node.plane.kubectl_text(&["delete", "pod", "stubborn", "--grace-period=1", "--wait=false"]);
-    node.wait_pod_gone("stubborn");
+    // During this hook no process runs that could be killed.
+    let mut sleeps = stubborn.clone();
+    sleeps["metadata"]["name"] = json!("sleeps");
+    sleeps["spec"]["containers"][0]["lifecycle"] =
+        json!({ "preStop": { "sleep": { "seconds": 600 } } });
+    for pod in [&stubborn, &sleeps] {
+        node.create(pod);
+    }
+    let names = ["stubborn", "sleeps"];
+    for name in names {
+        node.wait_pod_ready(name);
+        node.delete(name);
+        node.wait_pod(name, "is being deleted", |pod| {
+            pod["metadata"]["deletionGracePeriodSeconds"] == 600
+        });
+    }
+    node.wait("one is being stopped", || stops(&node, "stubborn"), |stops| *stops > 0);
+    let told = |status: &Status| status.has_event("Killing", "sleeps");
+    node.world.wait("the hook of the other is called", told);
+    for name in names {
+        node.plane.kubectl_text(&["delete", "pod", name, "--grace-period=1", "--wait=false"]);
+    }
+    for name in names {
+        node.wait_pod_gone(name);
+    }
     node.finish();
 }
 
