@@ -7,18 +7,19 @@
 //!                    └── dropped for a newer connection ──┴── lifetime
 //! ```
 //!
-//! A connection carries one request, or several where the policy keeps it. A new connection always
-//! gets in: when all places are taken, the oldest connection without a complete request is dropped
-//! for it. A client that sends nothing, sends slowly or never reads its answer therefore keeps its
-//! place only as long as no other client needs it. An answer with a [`Pace`] has no end of its own.
-//! It ends when the client reads nothing for a whole lifetime although there is something to read. A
-//! connection that is upgraded leaves its place: it is counted by whoever carries its streams.
+//! A connection carries one request, or several where the policy keeps it, and over HTTP/2 several
+//! at a time ([`http2`]). A new connection always gets in: when all places are taken, the oldest
+//! connection without a complete request is dropped for it. A client that sends nothing, sends
+//! slowly or never reads its answer therefore keeps its place only as long as no other client
+//! needs it. An answer with a [`Pace`] has no end of its own. It ends when the client reads
+//! nothing for a whole lifetime although there is something to read. A connection that is upgraded
+//! leaves its place: it is counted by whoever carries its streams.
 //!
 //! The accept loop yields whenever it has accepted a quarter of its places. A new connection reads
 //! what its client has sent before it can be dropped, and a flood of connections leaves every other
 //! task its turn.
 
-use super::follow::Pace;
+use super::{follow::Pace, http2};
 use axum::Router;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -33,7 +34,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -85,10 +86,24 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
+/// The version of HTTP that a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HttpVersion {
+    One,
+    Two,
+}
+
+/// A connection on which HTTP is spoken.
+pub(super) struct OpenedConnection {
+    pub(super) stream: Io,
+    pub(super) peer: Peer,
+    pub(super) version: HttpVersion,
+}
+
 /// Makes of an accepted connection what HTTP is spoken on.
 pub(super) trait Open: Clone + Send + 'static {
     /// `None`: the client is sent away.
-    fn open(&self, stream: Io) -> impl Future<Output = Option<(Io, Peer)>> + Send;
+    fn open(&self, stream: Io) -> impl Future<Output = Option<OpenedConnection>> + Send;
 }
 
 /// HTTP on the connection itself.
@@ -96,8 +111,8 @@ pub(super) trait Open: Clone + Send + 'static {
 pub(super) struct Plain;
 
 impl Open for Plain {
-    async fn open(&self, stream: Io) -> Option<(Io, Peer)> {
-        Some((stream, Peer(Vec::new())))
+    async fn open(&self, stream: Io) -> Option<OpenedConnection> {
+        Some(OpenedConnection { stream, peer: Peer(Vec::new()), version: HttpVersion::One })
     }
 }
 
@@ -162,7 +177,8 @@ pub(super) async fn bound(
     }
 }
 
-/// Serves until `shutdown`; connections that are open then are closed.
+/// Serves until `shutdown`; connections that are open then are closed, and clients of HTTP/2 are
+/// told.
 pub(super) async fn serve(
     listener: &impl Accept,
     open: impl Open,
@@ -176,7 +192,7 @@ pub(super) async fn serve(
     loop {
         // Cancel-safe: accept, join_next_with_id and cancelled lose nothing when dropped.
         let accepted = tokio::select! {
-            () = shutdown.cancelled() => return,
+            () = shutdown.cancelled() => break,
             Some(ended) = tasks.join_next_with_id() => {
                 forget(&mut connections, ended);
                 continue;
@@ -193,12 +209,13 @@ pub(super) async fn serve(
                     let asked = connections.iter().map(Connection::has_asked);
                     connections.remove(dispensable(asked)).task.abort();
                 }
-                let asked = Arc::new(AtomicBool::new(false));
+                let asked = Arc::new(AtomicUsize::new(0));
                 let (opening, router, told) = (open.clone(), router.clone(), Arc::clone(&asked));
+                let stop = shutdown.clone();
                 let answer = async move {
-                    let opened = timeout(policy.head, opening.open(stream)).await;
-                    if let Ok(Some((stream, peer))) = opened {
-                        answer(stream, Arc::new(peer), router, policy, told).await;
+                    let opened = timeout(policy.head, opening.open(stream));
+                    if let Some(Ok(Some(opened))) = stop.run_until_cancelled(opened).await {
+                        answer(opened, router, policy, told, stop).await;
                     }
                 };
                 connections.push(Connection { task: tasks.spawn(answer), asked });
@@ -212,18 +229,19 @@ pub(super) async fn serve(
                 tracing::warn!(%err, "a connection can't be accepted");
                 // Cancel-safe: both arms only wait.
                 tokio::select! {
-                    () = shutdown.cancelled() => return,
+                    () = shutdown.cancelled() => break,
                     () = sleep(ACCEPT_PAUSE) => {}
                 }
             }
         }
     }
+    while tasks.join_next().await.is_some() {}
 }
 
 struct Connection {
     task: AbortHandle,
-    /// Whether the head of its request has arrived.
-    asked: Arc<AtomicBool>,
+    /// How many requests have arrived. Over HTTP/2: how many are there now and were not refused.
+    asked: Arc<AtomicUsize>,
 }
 
 impl Connection {
@@ -232,7 +250,7 @@ impl Connection {
     }
 
     fn has_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -247,20 +265,37 @@ fn dispensable(mut asked: impl Iterator<Item = bool>) -> usize {
     asked.position(|asked| !asked).unwrap_or(0)
 }
 
+/// Answers the requests of a connection until it ends, or `shutdown`.
 async fn answer(
-    stream: Io,
-    peer: Arc<Peer>,
+    OpenedConnection { stream, peer, version }: OpenedConnection,
     router: Router,
     policy: ConnectionPolicy,
-    asked: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+    shutdown: CancellationToken,
+) {
+    let on = (stream, Arc::new(peer));
+    match version {
+        HttpVersion::One => {
+            shutdown.run_until_cancelled(answer_http1(on, router, policy, asked)).await;
+        }
+        // On the heap: few connections speak it.
+        HttpVersion::Two => {
+            Box::pin(http2::answer(on, router, policy, asked, shutdown)).await;
+        }
+    }
+}
+
+async fn answer_http1(
+    (stream, peer): (Io, Arc<Peer>),
+    router: Router,
+    policy: ConnectionPolicy,
+    asked: Arc<AtomicUsize>,
 ) {
     let router = TowerToHyperService::new(router);
     // Of the last answer.
     let pace = Arc::new(Mutex::new(None));
-    let requests = AtomicUsize::new(0);
     let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-        asked.store(true, Ordering::Relaxed);
-        requests.fetch_add(1, Ordering::Relaxed);
+        asked.fetch_add(1, Ordering::Relaxed);
         request.extensions_mut().insert(Arc::clone(&peer));
         let response = hyper::service::Service::call(&router, request);
         let pace = Arc::clone(&pace);
@@ -285,24 +320,27 @@ async fn answer(
         match timeout(policy.lifetime, &mut served).await {
             Ok(Ok(())) => return,
             Ok(Err(err)) => return tracing::debug!(%err, "a connection ended with an error"),
-            Err(_) if policy.kept.is_some() && requests.load(Ordering::Relaxed) != seen => {
-                seen = requests.load(Ordering::Relaxed);
+            Err(_) if policy.kept.is_some() && asked.load(Ordering::Relaxed) != seen => {
+                seen = asked.load(Ordering::Relaxed);
             }
-            Err(_) => match &*lock(&pace) {
-                Some(pace) if pace.goes_on() => {}
-                Some(_) => {
-                    let seconds = policy.lifetime.as_secs();
-                    return tracing::info!(
-                        seconds,
-                        "a command that follows this agent read nothing and was cut off"
-                    );
-                }
-                None => {
-                    return tracing::debug!("a connection was closed at the end of its lifetime");
-                }
-            },
+            Err(_) if goes_on(lock(&pace).as_ref(), policy.lifetime) => {}
+            Err(_) => return,
         }
     }
+}
+
+/// Whether an answer that has lasted for `lifetime` may go on.
+pub(super) fn goes_on(pace: Option<&Pace>, lifetime: Duration) -> bool {
+    let Some(pace) = pace else {
+        tracing::debug!("an answer was cut off at the end of its lifetime");
+        return false;
+    };
+    let goes_on = pace.goes_on();
+    if !goes_on {
+        let seconds = lifetime.as_secs();
+        tracing::info!(seconds, "a command that follows this agent read nothing and was cut off");
+    }
+    goes_on
 }
 
 fn lock(pace: &Mutex<Option<Pace>>) -> MutexGuard<'_, Option<Pace>> {
@@ -342,8 +380,8 @@ mod tests {
         });
         let router = Router::new().route("/events", events);
         let (mut client, server) = duplex(1024);
-        let peer = Arc::new(Peer(Vec::new()));
-        tasks.spawn(answer(Box::new(server), peer, router, POLICY, Arc::default()));
+        let on: (Io, _) = (Box::new(server), Arc::new(Peer(Vec::new())));
+        tasks.spawn(answer_http1(on, router, POLICY, Arc::default()));
         client.write_all(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         (client, tasks, recorder)
     }

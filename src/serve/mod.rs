@@ -15,6 +15,7 @@ mod connections;
 mod document;
 mod follow;
 mod health;
+mod http2;
 mod kubelet;
 mod routes;
 mod socket;

@@ -16,7 +16,10 @@ use super::{
     tls::Keys,
     user,
 };
-use crate::{clock, serve::connections::Peer};
+use crate::{
+    clock,
+    serve::{connections::Peer, http2},
+};
 use axum::{
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
@@ -244,7 +247,12 @@ pub(super) async fn check(
         Err(refusal) => Some(refusal),
     };
     match refusal {
-        None => next.run(request).await,
+        None => {
+            if let Some(requests) = request.extensions().get::<Arc<http2::ConnectionRequests>>() {
+                requests.let_in();
+            }
+            next.run(request).await
+        }
         Some(refusal) => answer(refusal),
     }
 }
@@ -271,6 +279,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::serve::http2::tests;
+    use axum::{Router, routing::get};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// An API server that knows the token `good` of jane, who may get `nodes/metrics`, and does
@@ -338,6 +348,26 @@ mod tests {
         assert_eq!(count.load(Ordering::Relaxed), 3, "answers are kept");
         assert_eq!(guard.user(&with(Some("late"))).await, Err(Refusal::Unauthorized));
         assert_eq!(count.load(Ordering::Relaxed), 4, "a failure is not kept");
+    }
+
+    #[tokio::test]
+    async fn requests_of_one_http2_connection_are_judged_one_by_one() {
+        let guard = guard(&Arc::default(), false);
+        let router = Router::new().route("/metrics", get("7")).route("/pods", get("none"));
+        let router = crate::serve::kubelet::routes::guarded(router, Arc::new(guard));
+        let (mut rig, near) = tests::serve(router, crate::serve::kubelet::POLICY);
+        let mut sender = tests::connect(&mut rig, near, 1 << 16).await;
+        let mut asks = async |path, token: &str| {
+            let mut request = tests::request(path);
+            let proof = format!("Bearer {token}").parse().unwrap();
+            request.headers_mut().insert(header::AUTHORIZATION, proof);
+            let answer = sender.send_request(request).await;
+            answer.map(|answer| answer.status().as_u16()).map_err(|error| error.to_string())
+        };
+        assert_eq!(asks("/metrics", "good").await, Ok(200));
+        assert_eq!(asks("/metrics", "good").await, Ok(200));
+        assert_eq!(asks("/pods", "good").await, Ok(403));
+        assert!(asks("/metrics", "good").await.is_err(), "the connection goes on");
     }
 
     #[tokio::test]

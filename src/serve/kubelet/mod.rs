@@ -7,8 +7,8 @@
 //!                                                       └────► relay ─► the runtime's streaming server
 //! ```
 //!
-//! HTTP/1.1 is spoken, and not HTTP/2: a connection carries one request at a time, so that places,
-//! deadlines and slow clients can be judged by connections.
+//! HTTP/1.1 and HTTP/2 are spoken, as the client chooses during the handshake (ALPN). Sessions need
+//! HTTP/1.1: a request of HTTP/2 can't be upgraded.
 
 mod access;
 mod cache;
@@ -29,7 +29,7 @@ pub(super) use routes::{Api, sessions_router};
 pub use tls::TlsSettings;
 
 use super::{
-    connections::{self, ConnectionPolicy, Io, Open, Peer, Plain},
+    connections::{self, ConnectionPolicy, HttpVersion, Io, Open, OpenedConnection, Peer, Plain},
     routes as local,
 };
 use crate::model::SystemLogs;
@@ -77,7 +77,7 @@ pub struct KubeletApi {
 struct Secured(Arc<Keys>);
 
 impl Open for Secured {
-    async fn open(&self, stream: Io) -> Option<(Io, Peer)> {
+    async fn open(&self, stream: Io) -> Option<OpenedConnection> {
         let config = self.0.server().await?;
         let stream = match TlsAcceptor::from(config).accept(stream).await {
             Ok(stream) => stream,
@@ -86,9 +86,14 @@ impl Open for Secured {
                 return None;
             }
         };
-        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let session = stream.get_ref().1;
+        let certificates = session.peer_certificates().unwrap_or_default();
         let peer = Peer(certificates.iter().map(|one| one.clone().into_owned()).collect());
-        Some((Box::new(stream), peer))
+        let version = match session.alpn_protocol() {
+            Some(tls::HTTP2) => HttpVersion::Two,
+            Some(_) | None => HttpVersion::One,
+        };
+        Some(OpenedConnection { stream: Box::new(stream), peer, version })
     }
 }
 

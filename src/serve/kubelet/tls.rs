@@ -43,6 +43,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 static POOL: &Pool = &SERVING;
+/// HTTP/2, as clients name it during the handshake.
+pub(super) const HTTP2: &[u8] = b"h2";
 /// The largest certificate or key file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 /// The least time between two looks at the files.
@@ -273,7 +275,7 @@ fn load_pair(settings: &TlsSettings) -> Result<Loaded, TlsError> {
     let mut server = builder
         .with_single_cert(chain, key)
         .map_err(|error| TlsError::Pair(certificate_file, key_file, error))?;
-    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    server.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Loaded { server: Arc::new(server), clients, until })
 }
 
