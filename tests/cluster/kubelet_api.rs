@@ -10,6 +10,7 @@ use super::{
     programs,
     support::{
         agent::{NODE_NAME, Settings},
+        block_on,
         images::BUSYBOX,
         manifest::Pod,
         program, skip_without_containerd,
@@ -19,6 +20,7 @@ use super::{
         world::{Kind, World, full_name},
     },
 };
+use futures_util::future::select_all;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::{
@@ -27,8 +29,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
+use tokio::time::{Instant, sleep};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
@@ -206,6 +210,58 @@ fn kubectl_reaches_into_pods() {
     let node = plane.admin.get(&format!("/api/v1/nodes/{NODE_NAME}"));
     let port = &node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"];
     assert_eq!(*port, world.agent.api_port());
+    world.finish();
+}
+
+/// Connections of clients to the HTTPS API.
+fn connections(world: &World) -> usize {
+    let port = format!(":{:04X} ", world.agent.api_port());
+    let of_server = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().is_some_and(|local| format!("{local} ").ends_with(&port));
+        local && fields.nth(1) == Some("01")
+    };
+    fs::read_to_string("/proc/net/tcp").unwrap().lines().filter(of_server).count()
+}
+
+#[test]
+fn the_api_server_follows_many_logs_on_few_connections() {
+    const MANY: usize = 30;
+    let Some((world, plane)) = member(Kind::Real) else { return };
+    world.agent.start();
+    world.drop_pod(&Pod::with_main("says", "echo '{}'; exec sleep 1000"));
+    world.wait_running("says");
+    let pod = format!("/api/v1/namespaces/default/pods/{}", full_name("says"));
+    let runs = |found: &Option<Value>| {
+        found.as_ref().is_some_and(|pod| pod["status"]["phase"] == "Running")
+    };
+    wait_until("it is shown", SOON, || plane.admin.find(&pod), runs);
+    let log = format!("{pod}/log?follow=true");
+    let files = || world.agent.usage().fds;
+    let before = files();
+    let lines = AtomicUsize::new(0);
+    let all_say = async {
+        let begun = Instant::now();
+        while lines.load(Ordering::Relaxed) < MANY {
+            assert!(begun.elapsed() < SOON, "{lines:?} of {MANY} logs have come");
+            sleep(Duration::from_millis(50)).await;
+        }
+        connections(&world)
+    };
+    let followed = (0..MANY).map(|_| {
+        plane.admin.watch(&log, |_| {
+            lines.fetch_add(1, Ordering::Relaxed);
+        })
+    });
+    let held = block_on(async {
+        tokio::select! {
+            held = all_say => held,
+            ended = select_all(followed.map(Box::pin)) => panic!("a log has ended: {:?}", ended.0),
+        }
+    });
+    assert!((1..=MANY / 2).contains(&held), "{held} connections");
+    let gone = |now: &u64| *now <= before + u64::try_from(held).unwrap();
+    wait_until("no log is followed any more", SOON, files, gone);
     world.finish();
 }
 

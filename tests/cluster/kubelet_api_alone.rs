@@ -9,11 +9,13 @@ use super::{
     kubelet_api::{PATHS, SOON, api, believes, put, shows, status, wait_served},
     support::{
         agent::Settings,
+        block_on,
         manifest::Pod,
         poll_until, wait_until,
         world::{Kind, World, full_name},
     },
 };
+use futures_util::future::join_all;
 use hyper::Method;
 use std::{
     fs,
@@ -99,6 +101,38 @@ impl Drop for SystemLogDir {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
+}
+
+#[test]
+fn http2_is_spoken_with_clients_that_speak_it() {
+    let (serving_authority, clients) = (Authority::new("serving"), Authority::new("clients"));
+    let world = alone(&serving_authority, &clients, "");
+    let (jane, stranger) = (
+        clients.client("jane", &[], Validity::Long),
+        Authority::new("other").client("jane", &[], Validity::Long),
+    );
+    let http1 = Client::new(api(&world), &serving_authority, Some(&jane));
+    let http2 = Client::over_http2(api(&world), &serving_authority, Some(&jane));
+    wait_served(&http2);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    for (method, path) in &PATHS {
+        assert_eq!(status(&http2, method, path), status(&http1, method, path), "{method} {path}");
+    }
+    // A session needs an upgrade, which HTTP/2 does not have.
+    let exec = format!("/exec/default/{}/main?command=id&output=1", full_name("web"));
+    let answer = http2.send(Method::POST, &exec, None).unwrap();
+    assert_eq!((answer.status, answer.text.as_str()), (500, "Upgrade request required"));
+    // More requests than one connection has at a time.
+    let asked = (0..50).map(|_| http2.ask(Method::GET, "/pods", None));
+    for answer in block_on(join_all(asked)) {
+        assert_eq!(answer.unwrap().json()["items"].as_array().unwrap().len(), 1);
+    }
+    let stranger = Client::over_http2(api(&world), &serving_authority, Some(&stranger));
+    for (method, path) in &PATHS {
+        assert_eq!(status(&stranger, method, path), 401, "{method} {path}");
+    }
+    assert_eq!(status(&http2, &Method::GET, "/pods"), 200);
 }
 
 #[test]

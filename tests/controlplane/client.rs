@@ -58,6 +58,19 @@ impl Client {
         Self::with_tls(server, authority.client_config(identity))
     }
 
+    /// Asks `server` over HTTP/2 alone.
+    pub fn over_http2(
+        server: SocketAddr,
+        authority: &Authority,
+        identity: Option<&Identity>,
+    ) -> Self {
+        let tls = authority.client_config(identity);
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().build();
+        let http = HttpClient::builder(TokioExecutor::new()).http2_only(true).build(connector);
+        Self { server, http, deadline: DEADLINE, token: None }
+    }
+
     /// Asks `server` over such TLS.
     pub fn with_tls(server: SocketAddr, tls: ClientConfig) -> Self {
         let connector =
