@@ -237,6 +237,85 @@ fn heads_that_never_end_keep_no_client_out_and_take_no_memory() {
     });
 }
 
+/// Frames of HTTP/2, as the client of an attack writes them.
+mod frames {
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// What a connection begins with. Answers must fit into a window of `window` bytes.
+    pub fn begin(window: u32) -> Vec<u8> {
+        let setting = [&[0, 4], &window.to_be_bytes()[..]].concat();
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &setting)[..]].concat()
+    }
+
+    /// A complete GET with a header of `filler` bytes, at least 127.
+    pub fn get(stream: u32, path: &str, filler: usize) -> Vec<u8> {
+        let length = u8::try_from(path.len()).unwrap();
+        let mut fields = [&[0x82, 0x87, 0x04, length], path.as_bytes(), &[0x01, 1, b'x']].concat();
+        // A literal "x", whose length is written as HPACK writes large numbers.
+        fields.extend([0x00, 1, b'x', 0x7f]);
+        let mut rest = filler - 127;
+        while rest >= 128 {
+            fields.push(u8::try_from(rest % 128).unwrap() | 0x80);
+            rest /= 128;
+        }
+        fields.push(u8::try_from(rest).unwrap());
+        fields.extend(std::iter::repeat_n(b'x', filler));
+        frame(HEADERS, 0x05, stream, &fields)
+    }
+
+    pub fn reset(stream: u32) -> Vec<u8> {
+        frame(RESET, 0, stream, &8_u32.to_be_bytes())
+    }
+}
+
+#[test]
+fn requests_over_http2_keep_no_client_out_and_take_no_memory() {
+    let Some(rig) = Rig::start() else { return };
+    let over_http2 = |config: &Arc<ClientConfig>| {
+        let mut config = ClientConfig::clone(config);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    };
+    let (known, stranger) = (over_http2(&rig.clients.known), over_http2(&rig.clients.stranger));
+    // As many as a client may begin with, before it is told how many are answered.
+    let streams = || (0..100).map(|n| 2 * n + 1);
+    let resets: Vec<u8> = (0..2000)
+        .map(|n| 2 * n + 1)
+        .flat_map(|n| [frames::get(n, "/pods", 127), frames::reset(n)].concat())
+        .collect();
+    let long: Vec<u8> = streams().flat_map(|n| frames::get(n, "/pods", 15_000)).collect();
+    let unread: Vec<u8> =
+        streams().flat_map(|n| frames::get(n, "/metrics/cadvisor", 127)).collect();
+    let attacks = [
+        (&stranger, frames::begin(65_535), resets),
+        (&stranger, frames::begin(0), long.clone()),
+        (&known, frames::begin(0), [unread, long].concat()),
+        (&stranger, frames::begin(0), Vec::new()),
+    ];
+    rig.under_attack(|clients, over| {
+        let mut held = std::collections::VecDeque::new();
+        for (config, begin, requests) in attacks.iter().cycle() {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            let Ok(mut tls) = clients.connect(config) else { continue };
+            if tls.write_all(begin).and_then(|()| tls.write_all(requests)).is_ok() {
+                held.push_back(tls);
+            }
+            if held.len() > 400 {
+                held.pop_front();
+            }
+        }
+    });
+}
+
 #[test]
 fn sessions_that_never_speak_leave_their_places() {
     let Some(rig) = Rig::start() else { return };
