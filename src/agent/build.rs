@@ -45,7 +45,7 @@ use crate::{
     systemd::{Pulse, SystemdTask},
     volume::Volumes,
     worker::{
-        CallTurns, Host, Known, Leftovers, SetInputs, UserNamespaces, VolumeTurns, WorkerSet,
+        Host, Known, Leftovers, SetInputs, StartTurns, UserNamespaces, VolumeTurns, WorkerSet,
     },
 };
 use anyhow::Context as _;
@@ -540,7 +540,7 @@ fn host(
         files,
         images: Images::new(links.runtime.clone(), image_settings(config)?),
         handlers: links.handlers,
-        turns: CallTurns::new(start_turns(config)),
+        starts: StartTurns::new(start_turns(config)),
         volume_turns: VolumeTurns::default(),
         user_namespaces: UserNamespaces::new(id_space(config)),
         node_ips: links.node_ips,

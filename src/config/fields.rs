@@ -908,7 +908,7 @@ pub(super) const NODELET: &[Field] = &[
         "startConcurrency",
         Int32,
         &default("0"),
-        "number of sandboxes and containers that start at the same time, sandboxes that stop included; `0`: 4",
+        "number of sandboxes and containers that start at the same time; `0`: 4",
     ),
     yes_with(
         "prepareUpdates",

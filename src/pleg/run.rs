@@ -36,7 +36,7 @@ use tracing::{error, info, warn};
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// A listing is followed by a pause this many times as long as it took.
 const SPACING: u32 = 10;
-const LONGEST_SPACING: Duration = Duration::from_millis(200);
+const LONGEST_SPACING: Duration = Duration::from_millis(100);
 /// With more pods asked for at once everything is listed: that is cheaper than one by one.
 const FEW: usize = 2;
 const HINTS: usize = 64;

@@ -29,7 +29,7 @@ mod set;
 mod task;
 mod update;
 
-pub use execute::{CallTurns, Host, HostSettings, Leftovers, UserNamespaces, VolumeTurns};
+pub use execute::{Host, HostSettings, Leftovers, StartTurns, UserNamespaces, VolumeTurns};
 pub use set::{Asking, Known, SetInputs, SetView, WorkerSet};
 
 use crate::{

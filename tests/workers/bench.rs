@@ -36,7 +36,7 @@ use nodelet::{
     store::Store,
     volume::Volumes,
     worker::{
-        CallTurns, Host, HostSettings, Leftovers, SetInputs, SetView, UserNamespaces, VolumeTurns,
+        Host, HostSettings, Leftovers, SetInputs, SetView, StartTurns, UserNamespaces, VolumeTurns,
         WorkerSet,
     },
 };
@@ -155,7 +155,7 @@ impl Bench {
             volumes,
             files,
             handlers: Handlers::new().unwrap(),
-            turns: CallTurns::new(4),
+            starts: StartTurns::new(4),
             node_ips: node_ips.subscribe(),
             volume_turns: VolumeTurns::default(),
             user_namespaces: UserNamespaces::new(IdSpace::of_machine("", "", IDS_PER_POD, 110)),

@@ -2,7 +2,6 @@
 //! that the action does not contain (requests to the runtime, paths, the environment) from the pod
 //! and the host.
 
-mod call_turns;
 mod error;
 mod fetch;
 mod holder;
@@ -14,17 +13,18 @@ mod remove;
 mod resize;
 mod sandbox;
 mod start;
+mod start_turns;
 mod stop;
 mod user_namespaces;
 mod volume_turns;
 
-use call_turns::CallInTurn;
-pub use call_turns::CallTurns;
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
 pub(super) use hooks::HookTime;
 pub use leftovers::Leftovers;
+use start_turns::StartCall;
+pub use start_turns::StartTurns;
 pub use user_namespaces::UserNamespaces;
 pub use volume_turns::VolumeTurns;
 
@@ -60,8 +60,8 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How long a call may keep its turn. A longer one probably hangs, so it gives its turn to the next
-/// pod.
+/// How long a start may keep its turn. A longer call probably hangs, so it gives its turn to the
+/// next pod.
 const TURN: Duration = Duration::from_secs(3);
 /// Work on the host that takes longer than this is shown in the status. Its duration is updated at
 /// this interval.
@@ -80,7 +80,8 @@ pub struct Host {
     pub images: Images,
     /// Asks containers over the network.
     pub handlers: Handlers,
-    pub turns: CallTurns,
+    /// Turns for starting sandboxes and containers.
+    pub starts: StartTurns,
     pub volume_turns: VolumeTurns,
     /// The node's addresses.
     pub node_ips: watch::Receiver<NodeIps>,
@@ -272,14 +273,13 @@ impl Request {
         result
     }
 
-    /// [`Self::awaited`] for a call that takes turns: waits for its turn, and gives it up when the
-    /// call hangs. The call is made with the turn, because on a full node a hundred pods wait for
-    /// theirs. When the action is cancelled meanwhile, `make` is called at once: that of a start
-    /// should then make no call.
+    /// [`Self::awaited`] for a start: takes a turn first and gives it up when the call hangs. The
+    /// call is made with the turn, because on a full node a hundred pods wait for theirs. When the
+    /// start is cancelled meanwhile, `make` is called at once, and should make no call.
     async fn awaited_in_turn<'a, T>(
         &self,
         host: &Host,
-        call: CallInTurn,
+        call: StartCall,
         deadline: Duration,
         make: impl FnOnce() -> Call<'a, T>,
     ) -> T {
@@ -287,7 +287,7 @@ impl Request {
         // Both only wait.
         let turn = tokio::select! {
             biased;
-            turn = host.turns.turn(call) => turn,
+            turn = host.starts.turn(call) => turn,
             () = self.cancel.cancelled() => None,
         };
         self.progress.send_modify(|progress| progress.may_be_dropped = false);

@@ -1,10 +1,9 @@
 //! `CreateSandbox`.
 
 use super::{
-    Call, Host, HostError, NotMade, Request, blocking,
-    call_turns::CallInTurn,
-    error_chain,
+    Call, Host, HostError, NotMade, Request, blocking, error_chain,
     holder::Holder,
+    start_turns::StartCall,
     user_namespaces::{self, UserNamespaceError},
 };
 use crate::{
@@ -51,7 +50,7 @@ pub(super) async fn create(host: &Host, request: &Request, create: &CreateSandbo
             Ok((made.map_err(NotMade::Runtime)?, warnings))
         })
     };
-    let made = request.awaited_in_turn(host, CallInTurn::RunPodSandbox, deadline, call).await;
+    let made = request.awaited_in_turn(host, StartCall::RunPodSandbox, deadline, call).await;
     let (id, warnings) = match made {
         Ok(made) => made,
         Err(NotMade::Config(error)) => return failed(error.message(), None),

@@ -3,8 +3,8 @@
 mod images;
 
 use super::{
-    Call, Host, HostError, NotMade, Progress, Request, blocking, call_turns::CallInTurn,
-    holder::Holder, hooks::Hooked, sandbox, stop::stop_container, user_namespaces,
+    Call, Host, HostError, NotMade, Progress, Request, blocking, holder::Holder, hooks::Hooked,
+    sandbox, start_turns::StartCall, stop::stop_container, user_namespaces,
     volume_turns::with_volumes,
 };
 use crate::{
@@ -147,7 +147,7 @@ impl Start<'_> {
         };
         let made = self
             .request
-            .awaited_in_turn(self.host, CallInTurn::CreateContainer, deadline, call)
+            .awaited_in_turn(self.host, StartCall::CreateContainer, deadline, call)
             .await;
         let (id, termination_log, log_path) = match made {
             Ok(made) => made,
@@ -186,7 +186,7 @@ impl Start<'_> {
         let call = || -> Call<'_, _> { Box::pin(self.host.runtime.start_container(&made.id)) };
         let started = self
             .request
-            .awaited_in_turn(self.host, CallInTurn::StartContainer, deadline, call)
+            .awaited_in_turn(self.host, StartCall::StartContainer, deadline, call)
             .await;
         if let Err(error) = started {
             let step = Step::Start { container: self.action.name.clone(), id: made.id.clone() };

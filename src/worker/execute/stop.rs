@@ -1,6 +1,6 @@
 //! `KillContainer` and `KillPod`.
 
-use super::{Call, Host, Request, blocking, call_turns::CallInTurn, error_chain, hooks::Hooked};
+use super::{Host, Request, blocking, error_chain, hooks::Hooked};
 use crate::{
     blocking::PODS,
     cri::CriError,
@@ -123,9 +123,8 @@ impl Host {
         id: &SandboxId,
     ) -> Result<(), CriError> {
         let deadline = self.settings.request_timeout;
-        let call = || -> Call<'_, _> { Box::pin(self.runtime.stop_sandbox(id)) };
-        let answer =
-            request.awaited_in_turn(self, CallInTurn::StopPodSandbox, deadline, call).await;
+        let call = Box::pin(self.runtime.stop_sandbox(id));
+        let answer = request.awaited("StopPodSandbox", deadline, call).await;
         if let Err(error) = &answer
             && error.message().contains("cached result")
         {

@@ -1,11 +1,9 @@
-//! Turns for the calls that take the runtime some time: starting sandboxes and containers, and
-//! stopping sandboxes, whose networks are taken down.
+//! Turns for starting sandboxes and containers.
 //!
 //! A pod that is further on its way goes first: a container is started before another one is
 //! created, and created before another sandbox is made. So on a node where a hundred pods start at
 //! once, the first of them run while the last still wait. If all sandboxes came first, nearly all
-//! pods would be ready at the end. A sandbox is stopped before anything is started, because that
-//! frees what a start may need.
+//! pods would be ready at the end.
 
 use std::{
     collections::VecDeque,
@@ -13,44 +11,42 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The calls that take turns. A later one goes first.
+/// The calls of a start that take turns, from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallInTurn {
+pub(super) enum StartCall {
     RunPodSandbox,
     CreateContainer,
     StartContainer,
-    StopPodSandbox,
 }
 
-impl CallInTurn {
-    const COUNT: usize = 4;
+impl StartCall {
+    const COUNT: usize = 3;
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::RunPodSandbox => "RunPodSandbox",
             Self::CreateContainer => "CreateContainer",
             Self::StartContainer => "StartContainer",
-            Self::StopPodSandbox => "StopPodSandbox",
         }
     }
 }
 
 /// The turns that there are, and who waits for one.
 #[derive(Clone, Debug)]
-pub struct CallTurns(Arc<Mutex<Turns>>);
+pub struct StartTurns(Arc<Mutex<Turns>>);
 
 #[derive(Debug)]
 struct Turns {
     free: usize,
-    /// By [`CallInTurn`], each in the order of requests.
-    waiting: [VecDeque<oneshot::Sender<CallTurn>>; CallInTurn::COUNT],
+    /// By [`StartCall`], each in the order of requests.
+    waiting: [VecDeque<oneshot::Sender<StartTurn>>; StartCall::COUNT],
 }
 
 /// Leave to make one call. Dropping it passes it on.
 #[derive(Debug)]
-pub(super) struct CallTurn(CallTurns);
+pub(super) struct StartTurn(StartTurns);
 
-impl CallTurns {
+impl StartTurns {
     /// `count` is the number of calls at a time (`startConcurrency`).
     #[must_use]
     pub fn new(count: usize) -> Self {
@@ -62,12 +58,12 @@ impl CallTurns {
     /// # Cancel safety
     /// When it is dropped, the place in the queue is given up, and a turn that was given at the same
     /// moment is passed on.
-    pub(super) async fn turn(&self, call: CallInTurn) -> Option<CallTurn> {
+    pub(super) async fn turn(&self, call: StartCall) -> Option<StartTurn> {
         let given = {
             let mut turns = self.lock();
             if turns.free > 0 {
                 turns.free -= 1;
-                return Some(CallTurn(self.clone()));
+                return Some(StartTurn(self.clone()));
             }
             let (sender, given) = oneshot::channel();
             turns.waiting[call as usize].push_back(sender);
@@ -91,7 +87,7 @@ impl CallTurns {
             let Some(next) = next else { return };
             // A turn that can't be sent is dropped, and passed on by that.
             if !next.is_closed() {
-                next.send(CallTurn(self.clone())).ok();
+                next.send(StartTurn(self.clone())).ok();
                 return;
             }
         }
@@ -102,7 +98,7 @@ impl CallTurns {
     }
 }
 
-impl Drop for CallTurn {
+impl Drop for StartTurn {
     fn drop(&mut self) {
         self.0.pass_on();
     }
@@ -115,21 +111,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_pod_that_is_furthest_goes_first() {
-        let turns = CallTurns::new(1);
-        let held = turns.turn(CallInTurn::RunPodSandbox).await.unwrap();
-        let mut sandbox = Box::pin(turns.turn(CallInTurn::RunPodSandbox));
-        let mut create = Box::pin(turns.turn(CallInTurn::CreateContainer));
-        let mut start = Box::pin(turns.turn(CallInTurn::StartContainer));
-        let mut later = Box::pin(turns.turn(CallInTurn::StartContainer));
-        let mut stop = Box::pin(turns.turn(CallInTurn::StopPodSandbox));
-        assert!(sandbox.as_mut().now_or_never().is_none());
-        assert!(create.as_mut().now_or_never().is_none());
-        assert!(start.as_mut().now_or_never().is_none());
-        assert!(later.as_mut().now_or_never().is_none());
-        assert!(stop.as_mut().now_or_never().is_none());
+        let turns = StartTurns::new(1);
+        let held = turns.turn(StartCall::RunPodSandbox).await.unwrap();
+        let mut sandbox = Box::pin(turns.turn(StartCall::RunPodSandbox));
+        let mut create = Box::pin(turns.turn(StartCall::CreateContainer));
+        let mut start = Box::pin(turns.turn(StartCall::StartContainer));
+        let mut later = Box::pin(turns.turn(StartCall::StartContainer));
+        for waiting in [&mut sandbox, &mut create, &mut start, &mut later] {
+            assert!(waiting.now_or_never().is_none());
+        }
         drop(held);
-        assert!(start.as_mut().now_or_never().is_none());
-        drop(stop.now_or_never().unwrap());
         assert!(sandbox.as_mut().now_or_never().is_none());
         assert!(create.as_mut().now_or_never().is_none());
         assert!(later.as_mut().now_or_never().is_none());
@@ -143,28 +134,28 @@ mod tests {
 
     #[tokio::test]
     async fn as_many_hold_a_turn_as_there_are() {
-        let turns = CallTurns::new(2);
-        let first = turns.turn(CallInTurn::StartContainer).await;
-        let _second = turns.turn(CallInTurn::StartContainer).await;
-        assert!(turns.turn(CallInTurn::StartContainer).now_or_never().is_none());
+        let turns = StartTurns::new(2);
+        let first = turns.turn(StartCall::StartContainer).await;
+        let _second = turns.turn(StartCall::StartContainer).await;
+        assert!(turns.turn(StartCall::StartContainer).now_or_never().is_none());
         drop(first);
-        let third = turns.turn(CallInTurn::RunPodSandbox).now_or_never();
+        let third = turns.turn(StartCall::RunPodSandbox).now_or_never();
         assert!(third.is_some());
-        assert!(turns.turn(CallInTurn::StartContainer).now_or_never().is_none());
+        assert!(turns.turn(StartCall::StartContainer).now_or_never().is_none());
     }
 
     #[tokio::test]
     async fn no_turn_is_lost_with_who_waits() {
-        let turns = CallTurns::new(1);
-        let held = turns.turn(CallInTurn::RunPodSandbox).await;
-        let mut given_up = Box::pin(turns.turn(CallInTurn::StartContainer));
+        let turns = StartTurns::new(1);
+        let held = turns.turn(StartCall::RunPodSandbox).await;
+        let mut given_up = Box::pin(turns.turn(StartCall::StartContainer));
         assert!(given_up.as_mut().now_or_never().is_none());
-        let mut given_up_late = Box::pin(turns.turn(CallInTurn::CreateContainer));
+        let mut given_up_late = Box::pin(turns.turn(StartCall::CreateContainer));
         assert!(given_up_late.as_mut().now_or_never().is_none());
         drop(given_up);
         // The turn is on its way to one that does not take it any more.
         drop(held);
         drop(given_up_late);
-        assert!(turns.turn(CallInTurn::RunPodSandbox).now_or_never().is_some());
+        assert!(turns.turn(StartCall::RunPodSandbox).now_or_never().is_some());
     }
 }
