@@ -17,7 +17,10 @@ use std::{
     thread,
     time::Duration,
 };
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::oneshot::{self, error::TryRecvError},
+    time::Instant,
+};
 
 /// Enough for two system calls.
 const STACK: usize = 64 << 10;
@@ -213,8 +216,10 @@ impl VolumeDisks {
     ) -> BTreeMap<PathBuf, (FsStats, u64)> {
         let all: Vec<&PathBuf> = paths.iter().collect();
         let until = Instant::now() + within;
+        // One whose answer came too late is asked again, or not needed any more.
+        self.systems.retain(|_, system| system.hangs());
         let answers = ask_all(&mut self.systems, self.look, &all, until).await;
-        self.systems.retain(|_, system| system.pending.is_some());
+        self.systems.retain(|_, system| system.hangs());
         let now = clock::now();
         let told = |(path, answer): (PathBuf, Result<(FileSystemUse, Duration), _>)| {
             let (found, at) = answer.ok()?;
@@ -291,6 +296,12 @@ impl FileSystem {
             self.pending = Some((answer, clock::now().boot));
         }
         Ok(())
+    }
+
+    /// Whether it has not answered yet. An answer that has come is dropped.
+    fn hangs(&mut self) -> bool {
+        let pending = self.pending.as_mut().map(|(answer, _)| answer.try_recv());
+        matches!(pending, Some(Err(TryRecvError::Empty)))
     }
 
     /// Waits for the answer. Cancel-safe: it is kept until it has come.

@@ -314,7 +314,7 @@ async fn volumes_are_asked_for_their_use() {
         assert_eq!(volumes.asked(), [&hung], "its thread is left");
     }
     fs::rename(files.put("next", "12"), &hung).unwrap();
-    let found = volumes.ask(&[one, hung.clone()].into(), SOON).await;
+    let found = volumes.ask(&[one.clone(), hung.clone()].into(), SOON).await;
     assert_eq!((found.len(), found[&hung].0.inodes), (2, Some((0, 1))));
     assert_eq!(volumes.asked(), [&hung; 0]);
 }
