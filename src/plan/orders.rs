@@ -90,13 +90,15 @@ impl PodOrders {
     }
 
     /// True when this incarnation is to end: no source wishes it, its object was deleted or has a
-    /// final phase, it is held, or its turn in a shutdown has come.
+    /// final phase, it is held, or its turn in a shutdown has come. In a shutdown this is also
+    /// true of a pod that no source has spoken of, before its turn.
     #[must_use]
     pub fn ends(&self, uid: &PodUid) -> bool {
         let stays = match &self.wish {
             Wish::Run(_) => self.goes_on(uid).is_some(),
-            Wish::Keep { pod, .. } => pod.uid != *uid || self.goes_on(uid).is_some(),
-            Wish::Undecided => true,
+            Wish::Keep { pod, .. } if pod.uid == *uid => self.goes_on(uid).is_some(),
+            // Its priority, and so its turn in a shutdown, is not known here.
+            Wish::Keep { .. } | Wish::Undecided => self.shutdown.is_none(),
             Wish::End { .. } | Wish::Gone => false,
         };
         !stays || self.hold_on(uid).is_some()

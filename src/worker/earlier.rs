@@ -14,16 +14,17 @@
 //! removed or released before.
 //!
 //! - The earlier stop ends before `KillPod` begins: its outcome is taken in as usual.
-//! - `KillPod` can't begin yet, or is not planned any more: the earlier stop goes on alone. Every
-//!   other action waits for it.
+//! - `KillPod` can't begin yet: the earlier stop goes on alone, and every other action waits for it.
+//!   If other actions of the ending pod are planned without `KillPod`, its hook is ended.
+//! - The pod is not to end any more: the earlier stop goes on alone, and its hook keeps its time.
 //! - `KillPod` fails: the hook is ended. The next try calls it again, as after each failed stop.
 //! - The agent is killed: both calls end. The next start plans the end from what still runs and
 //!   from the time that is left. A hook that was cut off is called again.
 
-use super::execute::{Call, HookTime, Progress, Request};
+use super::execute::{Call, HookControl, Progress, Request};
 use crate::{
     model::{ContainerId, PodKey, PodUid},
-    plan::{Action, KillContainer, Outcome},
+    plan::{Action, KillContainer, Outcome, PodOrders},
 };
 use futures_util::future::join;
 use tokio::sync::watch;
@@ -33,7 +34,7 @@ pub(super) struct EarlierStop {
     key: PodKey,
     uid: PodUid,
     container: ContainerId,
-    hook: HookTime,
+    hook: HookControl,
     progress: watch::Sender<Progress>,
     outcome: Call<'static, Outcome>,
 }
@@ -48,14 +49,14 @@ impl EarlierStop {
             key: request.key.clone(),
             uid: kill.uid.clone(),
             container: kill.id.clone(),
-            hook: request.hook_time.clone(),
+            hook: request.hook_control.clone(),
             progress: request.progress.clone(),
             outcome,
         }
     }
 
     /// The container, and the time of its hook.
-    pub(super) fn hook(&self) -> (ContainerId, HookTime) {
+    pub(super) fn hook(&self) -> (ContainerId, HookControl) {
         (self.container.clone(), self.hook.clone())
     }
 
@@ -64,12 +65,12 @@ impl EarlierStop {
         self.progress.clone()
     }
 
-    /// Leaves only the action that stops the pod. The others are planned again later. If the pod is
-    /// not to be stopped, nothing grants the hook its time any more, and it is ended.
-    pub(super) fn hold_back(&self, actions: &mut Vec<Action>) {
+    /// Leaves only the action that stops the pod. The others are planned again later. If a pod that
+    /// ends is not to be stopped, nothing grants the hook its time any more, and it is ended.
+    pub(super) fn hold_back(&self, orders: &PodOrders, actions: &mut Vec<Action>) {
         let held_back = !actions.is_empty();
         actions.retain(|action| matches!(action, Action::KillPod(kill) if kill.uid == self.uid));
-        if held_back && actions.is_empty() {
+        if held_back && actions.is_empty() && orders.ends(&self.uid) {
             self.hook.cut();
         }
     }

@@ -5,7 +5,7 @@ use super::{
     counted::{self, Ends, PodStart},
     deadline::Deadline,
     earlier::{EarlierStop, stopped},
-    execute::{Call, HookTime, Host, Progress, Request, execute, execute_owned},
+    execute::{Call, HookControl, Host, Progress, Request, execute, execute_owned},
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
     report::{Remembered, Report, Reporter},
@@ -245,7 +245,7 @@ impl Worker {
             return Pass::Settled(None);
         }
         if let Some(earlier) = &self.earlier {
-            earlier.hold_back(&mut plan.actions);
+            earlier.hold_back(&input.orders, &mut plan.actions);
         }
         if plan.actions.is_empty() {
             let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
@@ -434,7 +434,7 @@ impl Worker {
                 }
                 () = deadline.passed() => {
                     self.kill_processes(&uid, &input);
-                    request.hook_time.cut();
+                    request.hook_control.cut();
                 }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
@@ -515,7 +515,7 @@ impl Worker {
             cancel_pull: cancel.child_token(),
             cancel,
             progress,
-            hook_time: HookTime::default(),
+            hook_control: HookControl::default(),
             earlier_stop: None,
             images_millis: AtomicU64::new(0),
         }

@@ -55,6 +55,16 @@ fn a_pod_ends_when_it_is_deleted_replaced_held_or_shut_down() {
         ("it is kept and held", PodOrders { hold: held("a"), ..keep("a") }, true),
         ("another uid is held", PodOrders { hold: held("b"), ..run() }, false),
         ("others are shut down first", PodOrders { shutdown: shutdown(0), ..run() }, false),
+        (
+            "nothing is known in a shutdown",
+            PodOrders { shutdown: shutdown(0), ..orders(Wish::Undecided) },
+            true,
+        ),
+        (
+            "another uid is kept in a shutdown",
+            PodOrders { shutdown: shutdown(0), ..keep("b") },
+            true,
+        ),
         ("its turn in a shutdown", PodOrders { shutdown: shutdown(1), ..run() }, true),
     ] {
         assert_eq!(orders.ends(&"a".into()), ends, "{what}");

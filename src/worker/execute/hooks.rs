@@ -13,29 +13,28 @@ use tokio_util::sync::CancellationToken;
 /// A hook without a limit of its own ends with this, as good as never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The time of the preStop hooks that an action calls. Another action that stops the same container
-/// waits for its hook, and ends it.
+/// Ends the preStop hooks of an action, and tells when the hook of `KillContainer` has ended.
 #[derive(Clone, Debug, Default)]
-pub(in crate::worker) struct HookTime {
+pub(in crate::worker) struct HookControl {
     /// The hook of `KillContainer` has ended, or there is none.
-    over: CancellationToken,
+    ended: CancellationToken,
     /// The hooks are ended now.
     cut: CancellationToken,
 }
 
-impl HookTime {
+impl HookControl {
     /// Ends the hooks: the grace period of the pod is over, or nothing waits for them.
     pub(in crate::worker) fn cut(&self) {
         self.cut.cancel();
     }
 
     /// Tells a later action that the hook has ended.
-    pub(super) fn end(&self) {
-        self.over.cancel();
+    pub(super) fn mark_ended(&self) {
+        self.ended.cancel();
     }
 
     /// Waits until the hooks are to end.
-    pub(super) async fn is_cut(&self) {
+    pub(super) async fn wait_cut(&self) {
         self.cut.cancelled().await;
     }
 
@@ -45,12 +44,12 @@ impl HookTime {
         // All arms only wait.
         tokio::select! {
             biased;
-            () = self.over.cancelled() => return,
-            () = own.is_cut() => {}
+            () = self.ended.cancelled() => return,
+            () = own.wait_cut() => {}
             () = tokio::time::sleep(grace) => {}
         }
         self.cut();
-        self.over.cancelled().await;
+        self.ended.cancelled().await;
     }
 }
 

@@ -21,7 +21,7 @@ mod volume_turns;
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
-pub(super) use hooks::HookTime;
+pub(super) use hooks::HookControl;
 pub use leftovers::Leftovers;
 use start_turns::StartCall;
 pub use start_turns::StartTurns;
@@ -133,9 +133,9 @@ pub(super) struct Request {
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
-    pub hook_time: HookTime,
+    pub hook_control: HookControl,
     /// The container that an earlier action still stops, and the time of its hook.
-    pub earlier_stop: Option<(ContainerId, HookTime)>,
+    pub earlier_stop: Option<(ContainerId, HookControl)>,
     /// How long the images of a container took.
     pub images_millis: AtomicU64,
 }
@@ -220,7 +220,7 @@ impl Request {
     }
 
     /// The hook of a container that an earlier action still stops.
-    fn hook_of_earlier_stop(&self, id: &ContainerId) -> Option<&HookTime> {
+    fn hook_of_earlier_stop(&self, id: &ContainerId) -> Option<&HookControl> {
         self.earlier_stop.as_ref().filter(|(stopped, _)| stopped == id).map(|(_, hook)| hook)
     }
 

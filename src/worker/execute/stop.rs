@@ -158,7 +158,7 @@ async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
     let grace = Duration::from_secs(kill.grace_seconds.into());
     if let Some(earlier) = request.hook_of_earlier_stop(&kill.id) {
         let grace = if kill.pre_stop { grace } else { Duration::ZERO };
-        return earlier.take_over(grace, &request.hook_time).await;
+        return earlier.take_over(grace, &request.hook_control).await;
     }
     let Some(pod) = request.pod.as_deref().filter(|_| kill.pre_stop) else { return };
     let Some(container) = container_of(pod, &kill.name) else { return };
@@ -168,15 +168,19 @@ async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
     // Both are cancel-safe.
     let ended = tokio::select! {
         biased;
-        ended = tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))) => ended.ok(),
-        () = request.hook_time.is_cut() => None,
+        ended = tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))) => {
+            ended.map_err(|_| "its preStop hook took longer than its grace period")
+        }
+        () = request.hook_control.wait_cut() => {
+            Err("its preStop hook was ended before its grace period")
+        }
     };
     let failure = match ended {
-        Some(Ok(())) => return,
+        Ok(Ok(())) => return,
         // A sleep may be as long as the grace period.
-        None if hook.sleep.is_some() => return,
-        Some(Err(error)) => error,
-        None => "its preStop hook took longer than its grace period".to_owned(),
+        Err(_) if hook.sleep.is_some() => return,
+        Ok(Err(error)) => error,
+        Err(too_long) => too_long.to_owned(),
     };
     tracing::info!(pod = %request.key, container = %kill.name, "{failure}");
     hooked.event(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed");
@@ -191,7 +195,7 @@ pub(super) async fn stop_container(
     let begun = Instant::now();
     host.events.record(kill.event.clone());
     pre_stop(host, request, kill).await;
-    request.hook_time.end();
+    request.hook_control.mark_ended();
     stop(host, request, kill, begun.elapsed()).await
 }
 
