@@ -177,8 +177,7 @@ pub(super) async fn bound(
     }
 }
 
-/// Serves until `shutdown`; connections that are open then are closed, and clients of HTTP/2 are
-/// told.
+/// Serves until `shutdown`. Open connections are closed then; clients of HTTP/2 get GOAWAY first.
 pub(super) async fn serve(
     listener: &impl Accept,
     open: impl Open,
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_that_does_not_read_is_cut_off() {
+    async fn a_follower_that_does_not_read_wait_cut_off() {
         let (client, mut tasks, recorder) = start_follower().await;
         record_many(&recorder);
         timeout(Duration::from_secs(20), tasks.join_next()).await.unwrap().unwrap().unwrap();

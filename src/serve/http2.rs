@@ -4,8 +4,9 @@
 //!               ┌─► request ─► let in ──► answered ──► ended
 //!  connection ──┤                 │          └── lifetime, or nothing read ──► reset ──┐
 //!               │                 └── refused, or given up before its answer ──────────┤
+//!               ├── later, no request for `kept` ──────────────────────────────────────┤
 //!               │                                                                      ▼
-//!               └── no request for `head`, later for `kept` ──► closed ◄── `head` ─── GOAWAY
+//!               └── no request for `head` ───────────────────► closed ◄── `head` ─── GOAWAY
 //! ```
 //!
 //! A connection has at most [`STREAMS`] requests at a time, each with the deadlines that a request
@@ -96,8 +97,8 @@ pub(super) struct ConnectionRequests {
     is_known: AtomicBool,
     /// Whether the connection ends when no request holds a [`HeldPlace`] any more.
     leaves: AtomicBool,
-    /// Wakes the connection to say so.
-    told: Notify,
+    /// Wakes the task of the connection when `leaves` was set.
+    leave_requested: Notify,
 }
 
 impl ConnectionRequests {
@@ -107,7 +108,7 @@ impl ConnectionRequests {
             turns: Semaphore::new(1),
             is_known: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
-            told: Notify::new(),
+            leave_requested: Notify::new(),
         }
     }
 
@@ -118,9 +119,13 @@ impl ConnectionRequests {
         }
     }
 
+    fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
     fn leave(&self) {
         self.leaves.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.leave_requested.notify_one();
     }
 
     fn leaves(&self) -> bool {
@@ -149,7 +154,7 @@ struct StreamExecutor {
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        if self.requests.leaves() && !self.requests.is_known.load(Ordering::Relaxed) {
+        if self.requests.leaves() && !self.requests.is_known() {
             return;
         }
         let (requests, lifetime) = (Arc::clone(&self.requests), self.lifetime);
@@ -266,7 +271,7 @@ pub(super) async fn answer(
         // connection is polled after its requests, so that a refusal and GOAWAY are sent together.
         tokio::select! {
             biased;
-            () = requests.told.notified() => served.as_mut().graceful_shutdown(),
+            () = requests.leave_requested.notified() => served.as_mut().graceful_shutdown(),
             Some(stream) = new.recv() => streams.push(stream),
             Some(()) = streams.next() => {}
             ended = &mut served => {
@@ -276,7 +281,12 @@ pub(super) async fn answer(
                 return;
             }
             () = ends(quiet, patience) => {
-                return tracing::debug!("a connection without a request was closed");
+                if requests.leaves() || !requests.is_known() {
+                    return tracing::debug!("a connection without a request was closed");
+                }
+                // A client may be about to send a request. After GOAWAY it repeats it elsewhere.
+                requests.leave();
+                quiet = Some(Instant::now());
             }
             () = shutdown.cancelled() => break,
         }
