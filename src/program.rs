@@ -325,13 +325,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_without_end_is_cut_and_the_program_killed() {
+    async fn output_without_end_wait_cut_and_the_program_killed() {
         let error = run_shown(command("yes"), "").await.unwrap_err();
         assert!(matches!(error, ProgramFailure::TooLong), "{error}");
     }
 
     #[tokio::test]
-    async fn standard_error_is_cut_and_shown_where_it_is_asked_for() {
+    async fn standard_error_wait_cut_and_shown_where_it_is_asked_for() {
         let long =
             command("echo 'no\taccess' >&2; head -c 100000 /dev/zero | tr '\\0' x >&2; exit 3");
         let text = run_shown(long, "").await.unwrap_err().to_string();

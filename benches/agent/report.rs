@@ -124,9 +124,11 @@ fn circumstances(facts: &Value, table: Table) -> String {
     };
     let singles = text("/plan/singles");
     let samples = match table {
-        Table::Api => "samples of a round as told below".to_owned(),
-        Table::Agent | Table::Features => format!("{singles} pods each where one pod is measured"),
-        Table::ApiPods => format!("single pods: {singles}, Deployments of each size: {singles}"),
+        Table::Api => String::new(),
+        Table::Agent | Table::Features => {
+            format!(" ({singles} pods each where one pod is measured)")
+        }
+        Table::ApiPods => format!(" (single pods: {singles}, Deployments of each size: {singles})"),
     };
     let idle = text("/plan/idle_seconds");
     let windows = match table {
@@ -137,7 +139,7 @@ fn circumstances(facts: &Value, table: Table) -> String {
     format!(
         "Measured on {date} ({profile}): {processor}, {cores} cores, {memory}; {system}, Linux {kernel}, cgroup {cgroup}.\n\
          nodelet {nodelet}, kubelet {kubelet}, containerd {containerd}, runc {runc}.\n\
-         {rounds} ({samples}){windows}.\n{floor}",
+         {rounds}{samples}{windows}.\n{floor}",
         date = text("/date"),
         profile = text("/profile"),
         processor = text("/machine/processor"),

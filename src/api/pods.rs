@@ -123,8 +123,8 @@ struct Pod {
     pause: Pause,
     failures: u32,
     not_before: Option<Instant>,
-    /// When what is left to be written has waited long enough for more.
-    later: Option<Instant>,
+    /// When the minor changes that are left to be written have waited long enough for others.
+    delayed_until: Option<Instant>,
 }
 
 /// Where a pod is on its way to a request.
@@ -273,7 +273,7 @@ impl PodsTask {
         }
         for (key, pod) in &mut self.pods {
             let due = |at: &mut Instant| now >= *at;
-            let is_due = [pod.not_before.take_if(due), pod.later.take_if(due)];
+            let is_due = [pod.not_before.take_if(due), pod.delayed_until.take_if(due)];
             if all || is_due.iter().any(Option::is_some) {
                 enqueue(&mut self.queue, key, pod);
             }
@@ -292,7 +292,8 @@ impl PodsTask {
 
     /// When time itself changes something, or a request may begin.
     fn wake_at(&self, turn: Option<Instant>) -> Instant {
-        let pauses = self.pods.values().flat_map(|pod| [pod.not_before, pod.later]).flatten();
+        let pauses =
+            self.pods.values().flat_map(|pod| [pod.not_before, pod.delayed_until]).flatten();
         pauses.chain(turn).fold(self.compare_all_at, Instant::min)
     }
 
@@ -316,7 +317,7 @@ impl PodsTask {
                 self.has_token = true;
             }
             let Some((key, step)) = self.next(elapsed) else {
-                let waits = |pod: &Pod| pod.not_before.is_some() || pod.later.is_some();
+                let waits = |pod: &Pod| pod.not_before.is_some() || pod.delayed_until.is_some();
                 let paused = self.pods.values().any(waits);
                 if self.jobs.is_empty() && !paused {
                     // What could not be written is as it should be: nothing is left to ask for that
@@ -348,7 +349,7 @@ impl PodsTask {
     /// The request that a pod needs whose turn has come.
     fn step_of(&mut self, key: &PodKey, now: Duration) -> Option<MirrorStep> {
         let pod = self.pods.get_mut(key)?;
-        (pod.turn, pod.later) = (Turn::Idle, None);
+        (pod.turn, pod.delayed_until) = (Turn::Idle, None);
         if pod.not_before.is_some_and(|at| Instant::now() < at) {
             return None;
         }
@@ -382,9 +383,9 @@ impl PodsTask {
                 pod.behind = true;
                 return None;
             }
-            MirrorStep::Later(at) => {
+            MirrorStep::Delay(at) => {
                 pod.behind = true;
-                pod.later = Some(self.start + *at);
+                pod.delayed_until = Some(self.start + *at);
                 return None;
             }
             MirrorStep::Decline { uid } => {

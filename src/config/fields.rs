@@ -322,7 +322,7 @@ pub(super) const KUBELET: &[Field] = &[
         "volumeStatsAggPeriod",
         String,
         &flag("volume-stats-agg-period", SERVER).value("DURATION").default("1m0s"),
-        "how old statistics of logs, volumes and writable layers may be when a client asks for them; negative: there are none. Evictions measure for themselves",
+        "how old statistics of logs, emptyDirs and writable layers may be when a client asks for them; negative: there are none, and none of PersistentVolumes. Evictions measure for themselves",
     ),
     ignored_with("kubeletCgroups", String, &hidden_flag("kubelet-cgroups"), CGROUP_OTHERS),
     ignored_with("systemCgroups", String, &hidden_flag("system-cgroups"), CGROUP_OTHERS),

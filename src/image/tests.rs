@@ -598,7 +598,7 @@ async fn an_unreachable_registry_gives_no_access() {
 }
 
 #[tokio::test]
-async fn a_pull_that_is_cut_off_leaves_its_intent() {
+async fn a_pull_that_wait_cut_off_leaves_its_intent() {
     let image = "r.io/app:1";
     let refused = PullError { text: "the connection is gone".to_owned(), answered: false };
     let world = World::with(&[], vec![]);

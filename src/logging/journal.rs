@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_and_not_lost() {
+    fn what_is_too_long_wait_cut_and_not_lost() {
         let (_dir, journald, journal) = journald();
         tracing::subscriber::with_default(Registry::default().with(JournalLayer(journal)), || {
             tracing::info!("{}", "ü".repeat(LONGEST));

@@ -19,9 +19,9 @@ use std::{
     time::Duration,
 };
 
-/// How long small news wait for more. A sandbox and its containers are made within this time, also
-/// when many pods start at once.
-const MORE_FOLLOWS: Duration = Duration::from_millis(500);
+/// How long minor changes wait for others. A sandbox and its containers are made within this time,
+/// also when many pods start at once.
+const MINOR_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -53,8 +53,8 @@ pub struct MirrorMemory {
     made: Option<String>,
     /// The status that was written last, and the one that is being written.
     said: [Option<Arc<k8s::PodStatus>>; 2],
-    /// Since when there is nothing to be written but small news.
-    small_since: Option<Duration>,
+    /// Since when there is nothing to be written but minor changes.
+    minor_since: Option<Duration>,
     contest: Contest,
     /// The step that was planned last puts right what somebody else wrote.
     answers: bool,
@@ -113,13 +113,13 @@ impl MirrorMemory {
         if let (MirrorStep::Wait(_), Some((pod, view))) = (&step, own.zip(sight.view)) {
             step = last_deletion(pod, view).unwrap_or(step);
         }
-        let step = self.with_more(step, now);
+        let step = self.delay_minor_patch(step, now);
         let step = self.with_patience(step, sight, seen.as_deref(), now);
         match &step {
             MirrorStep::Nothing => self.trouble = None,
             MirrorStep::Wait(why) => self.trouble = Some(why.clone()),
             MirrorStep::Decline { uid } => self.declined = Some(uid.clone()),
-            MirrorStep::Later(_)
+            MirrorStep::Delay(_)
             | MirrorStep::Create(_)
             | MirrorStep::Delete { .. }
             | MirrorStep::PatchStatus { .. } => {}
@@ -127,14 +127,14 @@ impl MirrorMemory {
         step
     }
 
-    /// Small news are written together with what follows them, or when nothing has followed.
-    fn with_more(&mut self, step: MirrorStep, now: Duration) -> MirrorStep {
-        if !matches!(step, MirrorStep::PatchStatus { small: true, .. }) {
-            self.small_since = None;
+    /// Minor changes are written together with what follows them, or when nothing has followed.
+    fn delay_minor_patch(&mut self, step: MirrorStep, now: Duration) -> MirrorStep {
+        if !matches!(step, MirrorStep::PatchStatus { is_minor: true, .. }) {
+            self.minor_since = None;
             return step;
         }
-        let due = *self.small_since.get_or_insert(now) + MORE_FOLLOWS;
-        if now < due { MirrorStep::Later(due) } else { step }
+        let due = *self.minor_since.get_or_insert(now) + MINOR_DELAY;
+        if now < due { MirrorStep::Delay(due) } else { step }
     }
 
     /// What was said once, or written without effect, is not done again.
@@ -150,7 +150,7 @@ impl MirrorMemory {
             }
             MirrorStep::Nothing
             | MirrorStep::Wait(_)
-            | MirrorStep::Later(_)
+            | MirrorStep::Delay(_)
             | MirrorStep::Decline { .. }
             | MirrorStep::Create(_)
             | MirrorStep::Delete { .. }
@@ -177,7 +177,7 @@ impl MirrorMemory {
             }
             MirrorStep::Nothing
             | MirrorStep::Wait(_)
-            | MirrorStep::Later(_)
+            | MirrorStep::Delay(_)
             | MirrorStep::Create(_)
             | MirrorStep::Decline { .. } => false,
         };
@@ -240,7 +240,7 @@ impl MirrorMemory {
                 MirrorStep::Create(_)
                 | MirrorStep::Nothing
                 | MirrorStep::Wait(_)
-                | MirrorStep::Later(_)
+                | MirrorStep::Delay(_)
                 | MirrorStep::Decline { .. },
                 _,
             ) => {

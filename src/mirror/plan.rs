@@ -33,8 +33,8 @@ pub enum MirrorStep {
     Nothing,
     /// It has not, and nothing can be done about it for now: why.
     Wait(String),
-    /// It has not, and what is missing may wait until this time.
-    Later(Duration),
+    /// It has not, but what is missing may wait until this time.
+    Delay(Duration),
     /// Make the mirror.
     Create(Box<k8s::Pod>),
     /// Delete it, at once, if it is still this one.
@@ -52,8 +52,8 @@ pub enum MirrorStep {
         version: u64,
         /// Fields of `status`, for a strategic merge.
         status: Map<String, Value>,
-        /// More is likely to follow at once, and nobody needs this alone.
-        small: bool,
+        /// True for a patch of minor changes only: more changes usually follow within moments.
+        is_minor: bool,
     },
     /// Say that this pod is not run: it was bound to the node through the API.
     Decline {
@@ -67,7 +67,7 @@ impl MirrorStep {
     #[must_use]
     pub fn body(&self) -> Option<Value> {
         match self {
-            Self::Nothing | Self::Wait(_) | Self::Later(_) | Self::Decline { .. } => None,
+            Self::Nothing | Self::Wait(_) | Self::Delay(_) | Self::Decline { .. } => None,
             Self::Create(pod) => serde_json::to_value(pod).ok(),
             Self::Delete { uid, .. } => Some(json!({
                 "apiVersion": "v1",
@@ -135,10 +135,10 @@ fn patch_status(
     patch: fn(&k8s::PodStatus, &k8s::PodStatus) -> Option<Map<String, Value>>,
 ) -> Option<MirrorStep> {
     let status = patch(&seen.status, &view.status)?;
-    let rest = || status::without_small_news(&seen.status, &view.status);
-    let small = seen.status.phase == view.status.phase && patch(&seen.status, &rest()).is_none();
+    let rest = || status::without_minor_changes(&seen.status, &view.status);
+    let is_minor = seen.status.phase == view.status.phase && patch(&seen.status, &rest()).is_none();
     let uid = seen.uid.clone();
-    Some(MirrorStep::PatchStatus { uid, version: seen.version, status, small })
+    Some(MirrorStep::PatchStatus { uid, version: seen.version, status, is_minor })
 }
 
 fn is_from_api(view: &PodView) -> bool {
@@ -151,8 +151,8 @@ fn of_api(seen: &SeenPod, view: &PodView) -> MirrorStep {
     let known = !status::is_final(&seen.status) || !view.containers.is_empty();
     let patch = known.then(|| patch_status(seen, view, status::patch_of_api)).flatten();
     match patch {
-        // What little is left to be said goes with the object.
-        Some(MirrorStep::PatchStatus { small: true, .. }) | None => {
+        // Minor changes are not written before the last deletion.
+        Some(MirrorStep::PatchStatus { is_minor: true, .. }) | None => {
             last_deletion(seen, view).or(patch).unwrap_or(MirrorStep::Nothing)
         }
         Some(patch) => patch,

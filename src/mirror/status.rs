@@ -87,12 +87,15 @@ pub(super) fn patch_of_api(
     patch(seen, &ours)
 }
 
-/// `ours` with what `seen` has instead of small news: more follows such news within moments, and
-/// nobody needs them alone. On a busy node they would be half of all requests.
+/// `ours`, but with the minor changes taken back to what `seen` has. On a busy node, patches of minor
+/// changes alone would be half of all requests.
 ///
-/// Small news are the first word on a pod whose containers have not begun, the addresses and the
-/// readiness of its sandbox, and which generation was seen.
-pub(super) fn without_small_news(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> k8s::PodStatus {
+/// Minor changes are the first status of a pod whose containers have not begun, its IPs, the
+/// condition `PodReadyToStartContainers` and `observedGeneration`.
+pub(super) fn without_minor_changes(
+    seen: &k8s::PodStatus,
+    ours: &k8s::PodStatus,
+) -> k8s::PodStatus {
     if seen.start_time.is_none() && has_not_begun(ours) {
         return seen.clone();
     }
@@ -100,10 +103,10 @@ pub(super) fn without_small_news(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -
     ours.observed_generation = seen.observed_generation;
     ours.pod_ip.clone_from(&seen.pod_ip);
     ours.pod_ips.clone_from(&seen.pod_ips);
-    let is_small = |condition: &k8s::PodCondition| condition.type_ == "PodReadyToStartContainers";
+    let is_minor = |condition: &k8s::PodCondition| condition.type_ == "PodReadyToStartContainers";
     let conditions = ours.conditions.get_or_insert_default();
-    conditions.retain(|condition| !is_small(condition));
-    conditions.extend(seen.conditions.iter().flatten().filter(|one| is_small(one)).cloned());
+    conditions.retain(|condition| !is_minor(condition));
+    conditions.extend(seen.conditions.iter().flatten().filter(|one| is_minor(one)).cloned());
     ours
 }
 

@@ -129,6 +129,14 @@ pub struct FsStats {
     pub inodes: Option<(u64, u64)>,
 }
 
+impl FsStats {
+    /// Inodes that are taken, where the file system counts them.
+    #[must_use]
+    pub fn inodes_used(&self) -> Option<u64> {
+        self.inodes.map(|(free, all)| all.saturating_sub(free))
+    }
+}
+
 /// The use of a PersistentVolume that a pod mounts through a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimStats {

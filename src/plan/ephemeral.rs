@@ -37,14 +37,14 @@ fn start(
     plan: &mut PodPlan,
 ) {
     let container = as_container(ephemeral);
-    let (reason, told) = match target(cx, ephemeral, sandbox) {
-        Target::Absent(message) => ("Failed", format!("Error: {message}")),
+    let (reason, message) = match target(cx, ephemeral, sandbox) {
+        Target::Absent(message) => ("Failed", message),
         Target::Unset | Target::Running(_) => match unsupported_ephemeral(cx.pod, &container) {
             Some(Unsupported { reason, message }) => (reason, message),
             None => return plan_start(cx, &container, ContainerKind::Ephemeral, sandbox, plan),
         },
     };
-    let message = told.strip_prefix("Error: ").unwrap_or(&told).to_owned();
+    let told = if reason == "Failed" { format!("Error: {message}") } else { message.clone() };
     let path = Some(ContainerKind::Ephemeral.field_path(&ephemeral.name));
     plan.notice(message.clone(), cx.event(path, EventKind::Warning, reason, told));
     plan.wait(&ephemeral.name, "CreateContainerConfigError", message);

@@ -57,7 +57,7 @@ const PROJECTIONS: &[Feature<k8s::VolumeProjection>] = &[
 ];
 
 /// The name of a source that this version does not know: the decoder drops its field, so nothing is
-/// chosen. A message says it in words.
+/// chosen. Messages about volumes say "of an unknown kind" instead.
 const UNKNOWN: &str = "(unknown kind)";
 
 /// Fields of containers, apart from volumes and resource claims.
@@ -120,7 +120,7 @@ pub fn unsupported_ephemeral(pod: &k8s::Pod, container: &k8s::Container) -> Opti
     let mut mounted = volumes.filter(|volume| mounts(&volume.name));
     let feature = || {
         let feature = first_of(CONTAINERS, container)?;
-        let message = format!("Error: {feature} is not supported by this node");
+        let message = format!("{feature} is not supported by this node");
         Some(Unsupported { reason: "Failed", message })
     };
     mounted.find_map(of_volume).or_else(|| block_volume([container])).or_else(feature)
@@ -323,7 +323,7 @@ mod tests {
             ),
             (
                 json!({"env": [{"name": "A", "valueFrom": {"new": {"key": "a"}}}]}),
-                "Failed: Error: env[].valueFrom (unknown kind) is not supported by this node",
+                "Failed: env[].valueFrom (unknown kind) is not supported by this node",
             ),
         ] {
             assert_eq!(event(fields).as_deref(), Some(expected));

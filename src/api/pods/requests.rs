@@ -17,7 +17,7 @@ pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorSte
     let (verb, path) = match step {
         MirrorStep::Nothing
         | MirrorStep::Wait(_)
-        | MirrorStep::Later(_)
+        | MirrorStep::Delay(_)
         | MirrorStep::Decline { .. } => {
             return Answer::Unclear("nothing to be sent".to_owned());
         }

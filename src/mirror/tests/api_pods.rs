@@ -198,7 +198,7 @@ fn life(phase: &str, state: &Value, sandbox: &str, generation: i64) -> Value {
 }
 
 #[test]
-fn small_news_wait_for_what_follows_them() {
+fn minor_changes_wait_for_what_follows_them() {
     let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
     let begun = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
     let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
@@ -209,7 +209,7 @@ fn small_news_wait_for_what_follows_them() {
     let runs = life("Running", &begun, "True", 1);
     let deleted = life("Running", &begun, "True", 2);
     let over = life("Succeeded", &ended, "True", 1);
-    for (from, to, small) in [
+    for (from, to, is_minor) in [
         (&scheduled, &begins, true),
         (&scheduled, &sandbox, true),
         (&begins, &sandbox, true),
@@ -231,13 +231,13 @@ fn small_news_wait_for_what_follows_them() {
             let step = plan_api(&mut memory, &view, &seen, Duration::from_millis(millis));
             told.push(in_words(step).chars().take(5).collect::<String>());
         }
-        let expected = if small { ["later", "later", "patch"] } else { ["patch"; 3] };
+        let expected = if is_minor { ["delay", "delay", "patch"] } else { ["patch"; 3] };
         assert_eq!(told, expected, "{from} -> {to}");
     }
 }
 
 #[test]
-fn the_last_deletion_does_not_wait_for_small_news() {
+fn the_last_deletion_does_not_wait_for_minor_changes() {
     let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
     let told = life("Succeeded", &ended, "True", 1);
     let seen = deleted(SeenPod { status: status(told), ..object("u1", "Succeeded") });

@@ -111,7 +111,7 @@ fn in_words(step: MirrorStep) -> String {
             format!("create {}", pod.metadata.annotations.unwrap()["kubernetes.io/config.mirror"])
         }
         MirrorStep::Delete { uid, why } => format!("delete {uid}: {why}"),
-        MirrorStep::Later(at) => format!("later: {at:?}"),
+        MirrorStep::Delay(at) => format!("delay: {at:?}"),
         MirrorStep::PatchStatus { uid, version, status, .. } => {
             format!("patch {uid}@{version} {}", Value::Object(status))
         }
@@ -224,7 +224,7 @@ fn a_status_is_written_where_what_is_ours_differs() {
         uid: "m1".to_owned(),
         version: 7,
         status: serde_json::Map::new(),
-        small: false,
+        is_minor: false,
     }
     .body();
     assert_eq!(body, Some(json!({"metadata": {"uid": "m1"}, "status": {}})));

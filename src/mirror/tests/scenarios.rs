@@ -175,7 +175,7 @@ impl World {
         for _ in 0..20 {
             match self.step(false).0 {
                 MirrorStep::Nothing | MirrorStep::Wait(_) => return,
-                MirrorStep::Later(at) => self.now = at,
+                MirrorStep::Delay(at) => self.now = at,
                 MirrorStep::Create(_)
                 | MirrorStep::Delete { .. }
                 | MirrorStep::PatchStatus { .. }
@@ -336,7 +336,7 @@ fn a_status_that_does_not_stay_is_not_written_for_ever() {
         uid: "m1".to_owned(),
         version: world.api.version,
         status: json!({"message": "x"}).as_object().unwrap().clone(),
-        small: false,
+        is_minor: false,
     };
     let object = seen(world.api.object.as_ref().unwrap());
     world.memory.settle(&step, &Answer::Pod(object), world.now);

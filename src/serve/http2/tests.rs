@@ -164,7 +164,7 @@ async fn requests_of_one_connection_are_answered_side_by_side() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_is_cut_off_and_no_other_one() {
+async fn an_answer_that_is_not_read_wait_cut_off_and_no_other_one() {
     let policy = ConnectionPolicy { lifetime: Duration::from_millis(300), ..PATIENT };
     for path in ["/endless", "/followed"] {
         let (router, _) = guarded(with_parts());

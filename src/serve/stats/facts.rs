@@ -107,11 +107,7 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
             "kubelet_volume_stats_inodes_used",
             "Inodes of the file system of a local PersistentVolume that are taken",
         ),
-        |facts, samples| {
-            facts.put_claims(samples, |one| {
-                one.fs.inodes.map(|(free, all)| all.saturating_sub(free))
-            });
-        },
+        |facts, samples| facts.put_claims(samples, |one| one.fs.inodes_used()),
     ),
     (
         gauge("kubelet_mirror_pods", "Mirror pods in the API; absent without an API server"),

@@ -35,8 +35,7 @@ pub(super) fn node(
         let whole = |fs: Option<FsStats>| {
             let fs = fs?;
             let used = fs.bytes.1.saturating_sub(fs.bytes.0);
-            let inodes = fs.inodes.map(|(free, all)| all.saturating_sub(free).into());
-            Some(file_system(Some(fs), used.into(), inodes.unwrap_or_default(), fs.at))
+            Some(file_system(Some(fs), used.into(), fs.inodes_used().into(), fs.at))
         };
         let tasks = machine.tasks_limit.zip(machine.tasks).map(
             |(limit, tasks)| json!({ "time": time(machine.at), "maxpid": limit, "curproc": tasks }),
@@ -103,9 +102,8 @@ pub(super) fn pod(node: &NodeStats, pod: &PodStats, short: bool) -> Value {
 }
 
 fn claim(claim: &ClaimStats) -> Value {
-    let inodes_used = claim.fs.inodes.map(|(free, all)| all.saturating_sub(free));
-    let used = (claim.used_bytes.into(), inodes_used.into());
-    let mut volume = file_system(Some(claim.fs), used.0, used.1, claim.fs.at);
+    let (bytes, inodes) = (claim.used_bytes.into(), claim.fs.inodes_used().into());
+    let mut volume = file_system(Some(claim.fs), bytes, inodes, claim.fs.at);
     volume["name"] = Value::from(&*claim.volume);
     volume["pvcRef"] = json!({ "name": claim.claim, "namespace": claim.key.namespace });
     volume

@@ -1,9 +1,10 @@
 //! Turns for starting sandboxes and containers.
 //!
-//! A pod that is further on its way goes first: a container is started before another one is
+//! The pod that has come furthest goes first: a container is started before another one is
 //! created, and created before another sandbox is made. So on a node where a hundred pods start at
 //! once, the first of them run while the last still wait. If all sandboxes came first, nearly all
-//! pods would be ready at the end.
+//! pods would be ready at the end. A sandbox waits as long as any container does. Containers that
+//! crash again and again do not keep it waiting, because of their back-off.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +32,7 @@ impl StartCall {
     }
 }
 
-/// The turns that there are, and who waits for one.
+/// The free turns, and the calls that wait for one.
 #[derive(Clone, Debug)]
 pub struct StartTurns(Arc<Mutex<Turns>>);
 
@@ -42,7 +43,7 @@ struct Turns {
     waiting: [VecDeque<oneshot::Sender<StartTurn>>; StartCall::COUNT],
 }
 
-/// Leave to make one call. Dropping it passes it on.
+/// Permission to make one call. Dropping it passes the turn on.
 #[derive(Debug)]
 pub(super) struct StartTurn(StartTurns);
 
@@ -73,7 +74,7 @@ impl StartTurns {
         given.await.ok()
     }
 
-    /// Gives a turn that is free to whoever is next.
+    /// Gives a free turn to the next waiting call.
     fn pass_on(&self) {
         loop {
             let next = {
@@ -110,7 +111,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     #[tokio::test]
-    async fn the_pod_that_is_furthest_goes_first() {
+    async fn later_calls_of_a_start_go_first() {
         let turns = StartTurns::new(1);
         let held = turns.turn(StartCall::RunPodSandbox).await.unwrap();
         let mut sandbox = Box::pin(turns.turn(StartCall::RunPodSandbox));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn as_many_hold_a_turn_as_there_are() {
+    async fn no_more_turns_are_given_than_there_are() {
         let turns = StartTurns::new(2);
         let first = turns.turn(StartCall::StartContainer).await;
         let _second = turns.turn(StartCall::StartContainer).await;
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_turn_is_lost_with_who_waits() {
+    async fn a_call_that_stops_waiting_loses_no_turn() {
         let turns = StartTurns::new(1);
         let held = turns.turn(StartCall::RunPodSandbox).await;
         let mut given_up = Box::pin(turns.turn(StartCall::StartContainer));

@@ -24,7 +24,7 @@ pub(super) struct Listing {
     /// Sorted; those of directories end in a slash.
     names: Vec<String>,
     /// There are more, which are left out.
-    is_cut: bool,
+    wait_cut: bool,
 }
 
 /// The most names of a listing: whoever may write into a directory decides how many there are.
@@ -61,10 +61,10 @@ fn list(directory: &OwnedFd) -> io::Result<Listing> {
         }
         names.push(name);
     }
-    let is_cut = names.len() > MOST_NAMES;
+    let wait_cut = names.len() > MOST_NAMES;
     names.truncate(MOST_NAMES);
     names.sort();
-    Ok(Listing { names, is_cut })
+    Ok(Listing { names, wait_cut })
 }
 
 impl Listing {
@@ -75,7 +75,7 @@ impl Listing {
                 @for name in &self.names {
                     a href=(encoded(name)) { (name) } "\n"
                 }
-                @if self.is_cut { "There are more names.\n" }
+                @if self.wait_cut { "There are more names.\n" }
             }
         };
         page.into_string()
@@ -134,14 +134,17 @@ mod tests {
             assert!(open(&logs, Path::new(path)).is_err(), "{path}");
         }
         let Found::Directory(listing) = open(&logs, Path::new("sub")).unwrap() else { panic!() };
-        assert_eq!(listing, Listing { names: vec!["a.log".into(), "deep/".into()], is_cut: false });
+        assert_eq!(
+            listing,
+            Listing { names: vec!["a.log".into(), "deep/".into()], wait_cut: false }
+        );
     }
 
     #[test]
     fn names_are_only_names() {
         let names = ["a b<script>.log".to_owned(), "javascript:x".to_owned()];
         assert_eq!(
-            Listing { names: names.to_vec(), is_cut: true }.page(),
+            Listing { names: names.to_vec(), wait_cut: true }.page(),
             "<pre><a href=\"a%20b%3Cscript%3E.log\">a b&lt;script&gt;.log</a>\n\
              <a href=\"javascript%3Ax\">javascript:x</a>\n\
              There are more names.\n</pre>"
