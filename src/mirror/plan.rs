@@ -33,7 +33,7 @@ pub enum MirrorStep {
     Nothing,
     /// It has not, and nothing can be done about it for now: why.
     Wait(String),
-    /// It has not, but what is missing may wait until this time.
+    /// It has not, but what is missing may wait until this time (as `now` in `MirrorMemory::plan`).
     Delay(Duration),
     /// Make the mirror.
     Create(Box<k8s::Pod>),

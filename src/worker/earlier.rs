@@ -55,7 +55,7 @@ impl EarlierStop {
         }
     }
 
-    /// The container, and the time of its hook.
+    /// The container, and what ends its hook.
     pub(super) fn hook(&self) -> (ContainerId, HookControl) {
         (self.container.clone(), self.hook.clone())
     }

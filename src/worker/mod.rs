@@ -23,6 +23,7 @@ mod deadline;
 mod earlier;
 mod execute;
 mod objects;
+mod perform;
 mod records;
 mod report;
 mod set;

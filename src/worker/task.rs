@@ -3,9 +3,8 @@
 use super::{
     Input,
     counted::{self, Ends, PodStart},
-    deadline::Deadline,
     earlier::{EarlierStop, stopped},
-    execute::{Call, HookControl, Host, Progress, Request, execute, execute_owned},
+    execute::Host,
     objects::{ObjectsRead, ObjectsUsed},
     records::Records,
     report::{Remembered, Report, Reporter},
@@ -14,21 +13,15 @@ use super::{
 use crate::{
     clock,
     metrics::metrics,
-    model::{DesiredPod, ObservedPod, PodKey, PodUid, k8s},
+    model::{ObservedPod, PodKey, PodUid, k8s},
     plan::{
         Action, HeldPod, NameInput, Occupancy, Outcome, Picture, PodMemory, PodPlan, Rollout, Wish,
         plan_name,
     },
-    podspec::{self, are_objects_known},
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    pin::Pin,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -72,8 +65,8 @@ pub(super) struct SavedMemory {
 pub(super) struct Worker {
     pub(super) key: PodKey,
     pub(super) host: Arc<Host>,
-    input: watch::Receiver<Input>,
-    shutdown: CancellationToken,
+    pub(super) input: watch::Receiver<Input>,
+    pub(super) shutdown: CancellationToken,
     pub(super) records: Records,
     pub(super) picture: Picture,
     pub(super) memory: PodMemory,
@@ -86,12 +79,12 @@ pub(super) struct Worker {
     /// The incarnation that was held at the last pass.
     held: Option<PodUid>,
     /// The hold for which the pod's processes were killed last.
-    at_once: Option<HeldPod>,
+    pub(super) at_once: Option<HeldPod>,
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
-    objects: ObjectsUsed,
+    pub(super) objects: ObjectsUsed,
     /// The stop of a container that its pod's end has overtaken.
-    earlier: Option<EarlierStop>,
+    pub(super) earlier: Option<EarlierStop>,
     /// The image of a new revision that is being fetched.
     pub(super) fetching: Option<Fetching>,
     pub(super) rollout: Rollout,
@@ -99,7 +92,7 @@ pub(super) struct Worker {
     pub(super) trial_began: Option<(Box<str>, Duration)>,
     /// The number of the last request of a person that was taken over.
     asked: u64,
-    pod_start: PodStart,
+    pub(super) pod_start: PodStart,
     ends: Ends,
 }
 
@@ -337,135 +330,9 @@ impl Worker {
         self.picture.record(outcome, now);
     }
 
-    /// Saves what must be known before an action is executed, and kills what must not wait for it.
-    async fn begin(&mut self, input: &Input, action: &Action) {
-        if matches!(action, Action::KillPod(_)) {
-            // A process may have been started since.
-            self.at_once = None;
-            self.kill_at_once(input);
-        }
-        let (now, host) = (clock::now(), Arc::clone(&self.host));
-        self.memory.begin(action, &host.settings.plan, now);
-        self.keep().await;
-        self.records.begin(&host.store, action, input, now).await;
-    }
-
-    /// Begins to execute an action, beside an earlier stop.
-    fn execute(
-        &mut self,
-        input: &Input,
-        action: &Arc<Action>,
-    ) -> (Arc<Request>, watch::Receiver<Progress>, Call<'static, Outcome>) {
-        let (uid, earlier) = (action.uid(), self.earlier.take());
-        let sender = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
-        let mut progress = sender.subscribe();
-        if earlier.is_some() {
-            progress.mark_changed();
-        }
-        let mut request = self.request(input, uid, self.records.pod_for(uid, input), sender);
-        request.earlier_stop = earlier.as_ref().map(EarlierStop::hook);
-        let request = Arc::new(request);
-        let running =
-            execute_owned(Arc::clone(&self.host), Arc::clone(&request), Arc::clone(action));
-        let running = match earlier {
-            Some(earlier) => earlier.beside(running),
-            None => running,
-        };
-        (request, progress, running)
-    }
-
-    /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
-    /// appears in the view, and a call past its soft deadline is shown. Returns `None` when the
-    /// agent stops while the action may be dropped, which the next start of the agent plans again,
-    /// and when the pod is to end while the action stops one container.
-    async fn perform(&mut self, input: &Input, plan: &PodPlan, action: Action) -> Option<Outcome> {
-        self.begin(input, &action).await;
-        let action = Arc::new(action);
-        let uid: PodUid = action.uid().clone();
-        let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
-        let (request, mut progress, mut running) = self.execute(input, &action);
-        let cancel = &request.cancel;
-        let mut deadline = Deadline::of(&action);
-        let mut listening = true;
-        let mut refresh: Option<Refresh> = None;
-        let mut input = input.clone();
-        // `running`, `refresh` and the fetch are pinned outside and polled again when another arm
-        // wins; a watch's `changed` loses nothing when it is dropped.
-        loop {
-            tokio::select! {
-                biased;
-                outcome = &mut running => {
-                    (self.reporter.hung, self.reporter.doing) = (None, None);
-                    self.pod_start.images_took(&uid, request.images_took());
-                    // The next action may write the same volumes.
-                    if let Some((done, objects)) = finished(&mut refresh).await {
-                        self.objects.take(&done, objects);
-                    }
-                    return Some(outcome);
-                }
-                Some((done, objects)) = finished(&mut refresh) => {
-                    self.objects.take(&done, objects);
-                    refresh = if done.is_success() { self.refresh(&input, &uid) } else { None };
-                }
-                changed = self.input.changed(), if listening => {
-                    listening = changed.is_ok();
-                    let latest = self.input.borrow().clone();
-                    if self.delays_update(&latest) {
-                        request.cancel_pull.cancel();
-                    }
-                    let latest = self.acted_on(&latest);
-                    // The same uid may be wished with another image: the manifest names the uid.
-                    let pod = latest.orders.goes_on(&uid).map(|wished| &*wished.pod);
-                    if !listening || pod.is_none() || image_of(pod, &action) != image {
-                        cancel.cancel();
-                    }
-                    if listening {
-                        deadline.look(&latest.orders);
-                        input = latest;
-                        if self.take_asked(&input).await {
-                            request.cancel_pull.cancel();
-                        }
-                        self.picture.observe(Arc::clone(&input.observed));
-                        self.kill_at_once(&input);
-                        if refresh.is_none() && matches!(*action, Action::StartContainer(_)) {
-                            refresh = self.refresh(&input, &uid);
-                        }
-                    }
-                }
-                () = deadline.passed() => {
-                    self.kill_processes(&uid, &input);
-                    request.hook_control.cut();
-                }
-                (fetch, outcome) = fetched(&mut self.fetching) => {
-                    self.take_fetched(&fetch, &outcome);
-                }
-                Ok(()) = progress.changed() => {
-                    let progress = progress.borrow_and_update();
-                    self.reporter.hung.clone_from(&progress.overdue);
-                    self.reporter.doing.clone_from(&progress.doing);
-                }
-                () = self.shutdown.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-            }
-            if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
-                return None;
-            }
-            if let Action::KillContainer(kill) = &*action
-                && input.orders.ends(&uid)
-            {
-                self.earlier = Some(EarlierStop::new(kill, &request, running));
-                return None;
-            }
-            if let Some(observed) = self.picture.shared() {
-                self.memory.take_probes(&input.probes, &observed);
-                let known = Remembered { records: &self.records, memory: &self.memory };
-                self.reporter.report(&input, &observed, known, plan, None).await;
-            }
-        }
-    }
-
     /// Takes over what people have asked for, and saves it before the set hears of it. Returns true
     /// when containers are to be restarted.
-    async fn take_asked(&mut self, input: &Input) -> bool {
+    pub(super) async fn take_asked(&mut self, input: &Input) -> bool {
         let asked = input.orders.asked.as_ref().filter(|asked| asked.number > self.asked);
         let Some(asked) = asked else { return false };
         self.memory.ask(asked);
@@ -475,55 +342,9 @@ impl Worker {
         !asked.restart.is_empty()
     }
 
-    /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
-    /// which lasts as long as the pull of its image.
-    fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
-        let pod = input.orders.goes_on(uid)?;
-        let objects = ObjectsRead::of(&pod.pod, &input.objects);
-        let known = || are_objects_known(&pod.pod, &input.objects);
-        if objects.is_empty() || self.objects.are_written(input) || !known() {
-            return None;
-        }
-        let request = self.request_beside(input, pod);
-        let host = Arc::clone(&self.host);
-        Some(Box::pin(async move {
-            let action = Action::PreparePod { uid: request.uid.clone() };
-            (execute(&host, &request, &action).await, objects)
-        }))
-    }
-
-    /// A request for work beside the actions of a plan.
-    pub(super) fn request_beside(&self, input: &Input, pod: &DesiredPod) -> Request {
-        let progress = watch::Sender::default();
-        self.request(input, &pod.uid, Some(Arc::clone(&pod.pod)), progress)
-    }
-
-    fn request(
-        &self,
-        input: &Input,
-        uid: &PodUid,
-        pod: Option<Arc<k8s::Pod>>,
-        progress: watch::Sender<Progress>,
-    ) -> Request {
-        let cancel = CancellationToken::new();
-        Request {
-            key: self.key.clone(),
-            uid: uid.clone(),
-            pod,
-            observed: self.picture.shared().unwrap_or_default(),
-            objects: Arc::clone(&input.objects),
-            cancel_pull: cancel.child_token(),
-            cancel,
-            progress,
-            hook_control: HookControl::default(),
-            earlier_stop: None,
-            images_millis: AtomicU64::new(0),
-        }
-    }
-
     /// Kills the processes of a pod that must be killed at once. Does so once for each hold,
     /// without waiting for the call that is under way.
-    fn kill_at_once(&mut self, input: &Input) {
+    pub(super) fn kill_at_once(&mut self, input: &Input) {
         if self.at_once.as_ref() == input.orders.killed_at_once() {
             return;
         }
@@ -536,7 +357,7 @@ impl Worker {
     /// Kills every process of an incarnation, without the runtime. All agents that run a uid share
     /// its cgroup, so nothing is killed while another agent runs it: the runtime knows the owner of
     /// each container.
-    fn kill_processes(&self, uid: &PodUid, input: &Input) {
+    pub(super) fn kill_processes(&self, uid: &PodUid, input: &Input) {
         let occupancy = Occupancy::new(&input.observed, &self.host.settings.owner);
         if occupancy.foreign_use(uid).is_some() {
             return;
@@ -587,7 +408,7 @@ impl Worker {
     }
 
     /// Keeps what the agent's next life needs, when it has changed.
-    async fn keep(&mut self) {
+    pub(super) async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
         let memory = as_json(&self.memory);
         if memory == self.kept_memory && same_statuses(statuses, &self.kept_statuses) {
@@ -604,27 +425,10 @@ impl Worker {
     }
 }
 
-/// Volumes that are being written, and from what.
-type Refresh = Pin<Box<dyn Future<Output = (Outcome, ObjectsRead)> + Send>>;
-
-/// Waits for its end; `None` at once when there is none. It may be dropped and called again.
-async fn finished(refresh: &mut Option<Refresh>) -> Option<(Outcome, ObjectsRead)> {
-    match refresh {
-        Some(refresh) => Some(refresh.await),
-        None => None,
-    }
-}
-
 /// Comparable, and small.
 fn as_json(memory: &PodMemory) -> Box<[u8]> {
     // Maps with text as keys, and numbers: nothing that JSON has no words for.
     serde_json::to_vec(memory).unwrap_or_default().into()
-}
-
-/// The image of the container that a start is about.
-fn image_of(pod: Option<&k8s::Pod>, action: &Action) -> Option<String> {
-    let Action::StartContainer(start) = action else { return None };
-    podspec::image_of(pod?.spec.as_ref()?, &start.name).map(ToOwned::to_owned)
 }
 
 /// Whether both hold the same statuses; each is made once and shared.

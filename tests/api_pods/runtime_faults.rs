@@ -3,7 +3,10 @@
 use super::{
     controlplane::Options,
     node::{Node, WAITS, condition, plain},
-    support::{agent::NODE_NAME, containerd::Suite, poll_until, skips::skip_without, world::Kind},
+    support::{
+        agent::NODE_NAME, containerd::Suite, poll_until, process::Stopped, skips::skip_without,
+        world::Kind,
+    },
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -86,14 +89,21 @@ fn with_two_pods(node: &Node) -> Before {
     before(node, "stays")
 }
 
+/// The runtime hangs while pods change, and the node is not Ready. It goes on when the guard is
+/// dropped. Also returns since when it hangs.
+fn with_a_runtime_that_hangs(node: &Node) -> (Before, Stopped, Instant) {
+    let stays = with_two_pods(node);
+    let stopped = Instant::now();
+    let frozen = node.world.runtime.containerd().freeze();
+    change_pods(node);
+    becomes_not_ready(node, stopped);
+    (stays, frozen, stopped)
+}
+
 #[test]
 fn a_runtime_that_hangs_and_goes_on() {
     let Some(node) = Node::start() else { return };
-    let stays = with_two_pods(&node);
-    let stopped = Instant::now();
-    let frozen = node.world.runtime.containerd().freeze();
-    change_pods(&node);
-    becomes_not_ready(&node, stopped);
+    let (stays, frozen, _) = with_a_runtime_that_hangs(&node);
     assert!(node.pod("goes").is_some(), "its container has not ended");
     drop(frozen);
     all_is_well(&node, &stays);
@@ -104,11 +114,7 @@ fn a_runtime_that_hangs_and_goes_on() {
 #[ignore = "takes four minutes: make soak"]
 fn a_runtime_that_hangs_for_minutes() {
     let Some(node) = Node::start() else { return };
-    let stays = with_two_pods(&node);
-    let stopped = Instant::now();
-    let frozen = node.world.runtime.containerd().freeze();
-    change_pods(&node);
-    becomes_not_ready(&node, stopped);
+    let (stays, frozen, stopped) = with_a_runtime_that_hangs(&node);
     let message = || ready(&node)["message"].as_str().unwrap().to_owned();
     let unhealthy = |message: &String| message.contains("PLEG");
     let message = poll_until(UNHEALTHY_AFTER * 2, message, unhealthy).unwrap();

@@ -134,7 +134,7 @@ pub(super) struct Request {
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
     pub hook_control: HookControl,
-    /// The container that an earlier action still stops, and the time of its hook.
+    /// The container that an earlier action still stops, and what ends its hook.
     pub earlier_stop: Option<(ContainerId, HookControl)>,
     /// How long the images of a container took.
     pub images_millis: AtomicU64,

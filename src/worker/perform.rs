@@ -1,0 +1,220 @@
+//! Executes one action of a worker while the worker still reads its input.
+
+use super::{
+    Input,
+    deadline::Deadline,
+    earlier::EarlierStop,
+    execute::{Call, HookControl, Progress, Request, execute, execute_owned},
+    objects::ObjectsRead,
+    report::Remembered,
+    task::Worker,
+    update::fetched,
+};
+use crate::{
+    clock,
+    model::{DesiredPod, PodUid, k8s},
+    plan::{Action, Outcome, PodPlan},
+    podspec::{self, are_objects_known},
+};
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::AtomicU64},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+impl Worker {
+    /// Saves what must be known before an action is executed, and kills what must not wait for it.
+    async fn begin(&mut self, input: &Input, action: &Action) {
+        if matches!(action, Action::KillPod(_)) {
+            // A process may have been started since.
+            self.at_once = None;
+            self.kill_at_once(input);
+        }
+        let (now, host) = (clock::now(), Arc::clone(&self.host));
+        self.memory.begin(action, &host.settings.plan, now);
+        self.keep().await;
+        self.records.begin(&host.store, action, input, now).await;
+    }
+
+    /// Begins to execute an action, beside an earlier stop.
+    fn execute(
+        &mut self,
+        input: &Input,
+        action: &Arc<Action>,
+    ) -> (Arc<Request>, watch::Receiver<Progress>, Call<'static, Outcome>) {
+        let (uid, earlier) = (action.uid(), self.earlier.take());
+        let sender = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
+        let mut progress = sender.subscribe();
+        if earlier.is_some() {
+            progress.mark_changed();
+        }
+        let mut request = self.request(input, uid, self.records.pod_for(uid, input), sender);
+        request.earlier_stop = earlier.as_ref().map(EarlierStop::hook);
+        let request = Arc::new(request);
+        let running =
+            execute_owned(Arc::clone(&self.host), Arc::clone(&request), Arc::clone(action));
+        let running = match earlier {
+            Some(earlier) => earlier.beside(running),
+            None => running,
+        };
+        (request, progress, running)
+    }
+
+    /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
+    /// appears in the view, and a call past its soft deadline is shown. Returns `None` in two cases.
+    /// The agent stops while the action may be dropped: its next start plans the action again. Or
+    /// the pod is to end during a `KillContainer`: the stop goes on as [`EarlierStop`].
+    pub(super) async fn perform(
+        &mut self,
+        input: &Input,
+        plan: &PodPlan,
+        action: Action,
+    ) -> Option<Outcome> {
+        self.begin(input, &action).await;
+        let action = Arc::new(action);
+        let uid: PodUid = action.uid().clone();
+        let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
+        let (request, mut progress, mut running) = self.execute(input, &action);
+        let cancel = &request.cancel;
+        let mut deadline = Deadline::of(&action);
+        let mut listening = true;
+        let mut refresh: Option<Refresh> = None;
+        let mut input = input.clone();
+        // `running`, `refresh` and the fetch are pinned outside and polled again when another arm
+        // wins; a watch's `changed` loses nothing when it is dropped.
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut running => {
+                    (self.reporter.hung, self.reporter.doing) = (None, None);
+                    self.pod_start.images_took(&uid, request.images_took());
+                    // The next action may write the same volumes.
+                    if let Some((done, objects)) = finished(&mut refresh).await {
+                        self.objects.take(&done, objects);
+                    }
+                    return Some(outcome);
+                }
+                Some((done, objects)) = finished(&mut refresh) => {
+                    self.objects.take(&done, objects);
+                    refresh = if done.is_success() { self.refresh(&input, &uid) } else { None };
+                }
+                changed = self.input.changed(), if listening => {
+                    listening = changed.is_ok();
+                    let latest = self.input.borrow().clone();
+                    if self.delays_update(&latest) {
+                        request.cancel_pull.cancel();
+                    }
+                    let latest = self.acted_on(&latest);
+                    // The same uid may be wished with another image: the manifest names the uid.
+                    let pod = latest.orders.goes_on(&uid).map(|wished| &*wished.pod);
+                    if !listening || pod.is_none() || image_of(pod, &action) != image {
+                        cancel.cancel();
+                    }
+                    if listening {
+                        deadline.look(&latest.orders);
+                        input = latest;
+                        if self.take_asked(&input).await {
+                            request.cancel_pull.cancel();
+                        }
+                        self.picture.observe(Arc::clone(&input.observed));
+                        self.kill_at_once(&input);
+                        if refresh.is_none() && matches!(*action, Action::StartContainer(_)) {
+                            refresh = self.refresh(&input, &uid);
+                        }
+                    }
+                }
+                () = deadline.passed() => {
+                    self.kill_processes(&uid, &input);
+                    request.hook_control.cut();
+                }
+                (fetch, outcome) = fetched(&mut self.fetching) => {
+                    self.take_fetched(&fetch, &outcome);
+                }
+                Ok(()) = progress.changed() => {
+                    let progress = progress.borrow_and_update();
+                    self.reporter.hung.clone_from(&progress.overdue);
+                    self.reporter.doing.clone_from(&progress.doing);
+                }
+                () = self.shutdown.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+            }
+            if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
+                return None;
+            }
+            if let Action::KillContainer(kill) = &*action
+                && input.orders.ends(&uid)
+            {
+                self.earlier = Some(EarlierStop::new(kill, &request, running));
+                return None;
+            }
+            if let Some(observed) = self.picture.shared() {
+                self.memory.take_probes(&input.probes, &observed);
+                let known = Remembered { records: &self.records, memory: &self.memory };
+                self.reporter.report(&input, &observed, known, plan, None).await;
+            }
+        }
+    }
+
+    /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
+    /// which lasts as long as the pull of its image.
+    fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
+        let pod = input.orders.goes_on(uid)?;
+        let objects = ObjectsRead::of(&pod.pod, &input.objects);
+        let known = || are_objects_known(&pod.pod, &input.objects);
+        if objects.is_empty() || self.objects.are_written(input) || !known() {
+            return None;
+        }
+        let request = self.request_beside(input, pod);
+        let host = Arc::clone(&self.host);
+        Some(Box::pin(async move {
+            let action = Action::PreparePod { uid: request.uid.clone() };
+            (execute(&host, &request, &action).await, objects)
+        }))
+    }
+
+    /// A request for work beside the actions of a plan.
+    pub(super) fn request_beside(&self, input: &Input, pod: &DesiredPod) -> Request {
+        let progress = watch::Sender::default();
+        self.request(input, &pod.uid, Some(Arc::clone(&pod.pod)), progress)
+    }
+
+    fn request(
+        &self,
+        input: &Input,
+        uid: &PodUid,
+        pod: Option<Arc<k8s::Pod>>,
+        progress: watch::Sender<Progress>,
+    ) -> Request {
+        let cancel = CancellationToken::new();
+        Request {
+            key: self.key.clone(),
+            uid: uid.clone(),
+            pod,
+            observed: self.picture.shared().unwrap_or_default(),
+            objects: Arc::clone(&input.objects),
+            cancel_pull: cancel.child_token(),
+            cancel,
+            progress,
+            hook_control: HookControl::default(),
+            earlier_stop: None,
+            images_millis: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Volumes that are being written, and from what.
+type Refresh = Pin<Box<dyn Future<Output = (Outcome, ObjectsRead)> + Send>>;
+
+/// Waits for its end; `None` at once when there is none. It may be dropped and called again.
+async fn finished(refresh: &mut Option<Refresh>) -> Option<(Outcome, ObjectsRead)> {
+    match refresh {
+        Some(refresh) => Some(refresh.await),
+        None => None,
+    }
+}
+
+/// The image of the container that a start is about.
+fn image_of(pod: Option<&k8s::Pod>, action: &Action) -> Option<String> {
+    let Action::StartContainer(start) = action else { return None };
+    podspec::image_of(pod?.spec.as_ref()?, &start.name).map(ToOwned::to_owned)
+}
