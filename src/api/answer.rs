@@ -14,9 +14,6 @@ use serde_json::value::RawValue;
 pub(super) const MAX_OBJECT_BYTES: usize = 4 << 20;
 /// The largest list, in bytes: 800 pods of 20 KiB.
 pub(super) const MAX_LIST_BYTES: usize = 16 << 20;
-/// The most that all the objects of a watch may weigh together: 500 pods of the API server, which
-/// weigh 100 KiB each by this measure.
-pub(super) const MAX_WEIGHT: usize = 64 << 20;
 /// The most values in one object. A node with a hundred images has a thousand.
 const MAX_VALUES: usize = 25_000;
 /// What a value takes in memory besides its text, roughly.

@@ -45,6 +45,8 @@ impl Versioned for k8s::Node {
 }
 
 impl Watched for k8s::Node {
+    const MAX_WEIGHT: usize = 2 * answer::MAX_OBJECT_BYTES;
+
     fn key(&self) -> String {
         self.metadata.name.clone().unwrap_or_default()
     }

@@ -38,14 +38,19 @@ const RECONCILE: Duration = Duration::from_secs(10);
 const HASTY: u32 = 5;
 
 impl Watched for SeenPod {
+    /// 400 pods, which weigh 100 KiB each by this measure.
+    const MAX_WEIGHT: usize = 40 << 20;
+
     fn key(&self) -> String {
         self.key.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
     fn weight(&self) -> usize {
-        // Everything else that is kept of a pod is bounded by the API.
         let desired = self.desired.as_ref().map(|desired| answer::weight(&*desired.pod));
-        answer::weight(&self.status) + desired.unwrap_or_default() + 2048
+        let mirrors = self.mirrors.as_ref().map_or(0, |uid| uid.as_str().len());
+        let texts = [Some(&self.uid), self.revision.as_ref(), self.owner.as_ref()];
+        let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
+        answer::weight(&self.status) + desired.unwrap_or_default() + mirrors + texts
     }
 
     fn share(&mut self, previous: &Self) {

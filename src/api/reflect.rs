@@ -40,15 +40,21 @@ const ONE_OF_MANY_FOR: Duration = Duration::from_secs(1800);
 const RESYNC: Duration = Duration::from_secs(3600);
 /// A watch that lasted this long was a good one.
 const WORTHWHILE: Duration = Duration::from_secs(5);
+/// What an object takes besides its own memory, roughly, in bytes: its places in two maps.
+const ENTRY_BYTES: usize = 256;
 /// How long the server may take to end a watch, and to send what there is at its beginning.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// An object as far as it is of interest here. Whatever else the server sends of it is not kept.
 pub trait Watched: DeserializeOwned + Clone + Send + Sync + 'static {
+    /// The most that all the objects of a watch may weigh together, in bytes. A watch that shows
+    /// more is refused: it is not what the agent asked for.
+    const MAX_WEIGHT: usize;
+
     /// `namespace/name`, or the name.
     fn key(&self) -> String;
 
-    /// What it takes in memory, roughly, in bytes.
+    /// What it takes in memory besides the structure itself, roughly, in bytes.
     fn weight(&self) -> usize;
 
     /// Shares what it has in common with the object as it was shown before.
@@ -353,10 +359,11 @@ impl<T> Default for Seen<T> {
 impl<T: Watched> Seen<T> {
     /// Takes an object; gives it back with its key when it is to be published at once.
     fn put(&mut self, object: T) -> Result<Option<(String, Arc<T>)>, ApiError> {
-        let (key, weight) = (object.key(), object.weight());
+        let key = object.key();
+        let weight = object.weight() + size_of::<T>() + 2 * key.len() + ENTRY_BYTES;
         let before = self.weights.insert(key.clone(), weight).unwrap_or_default();
         self.weight = self.weight.saturating_sub(before).saturating_add(weight);
-        if self.weight > answer::MAX_WEIGHT {
+        if self.weight > T::MAX_WEIGHT {
             return Err(ApiError::TooMuch);
         }
         let object = Arc::new(object);

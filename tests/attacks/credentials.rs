@@ -234,8 +234,11 @@ fn an_exec_plugin_that_prints_without_end() {
     world.finish();
 }
 
+/// Something that a hostile server answers.
+type Garbage = fn(&mut dyn Write) -> std::io::Result<()>;
+
 /// What a hostile server answers, one after the other.
-const GARBAGE: [fn(&mut dyn Write) -> std::io::Result<()>; 10] = [
+const GARBAGE: [Garbage; 10] = [
     |out| out.write_all(b"HTTP/1.1 200 OK\r\n\r\n<html><body>Log in to the hotel's network"),
     |out| endless(out, "200 OK", &"x".repeat(8192)),
     |out| endless(out, "200 OK", &"[".repeat(8192)),
@@ -248,17 +251,7 @@ const GARBAGE: [fn(&mut dyn Write) -> std::io::Result<()>; 10] = [
         );
         endless(out, "200 OK", &many)
     },
-    |out| {
-        head(out, "200 OK")?;
-        for n in 0..1_000_000 {
-            let labels = "y".repeat(1000);
-            writeln!(
-                out,
-                "{{\"type\": \"ADDED\", \"object\": {{\"metadata\": {{\"name\": \"x{n}\", \"namespace\": \"n\", \"labels\": {{\"a\": \"{labels}\"}}}}}}}}"
-            )?;
-        }
-        Ok(())
-    },
+    objects_without_end,
     |out| endless(out, "500 Internal Server Error", &"\u{1b}[31m".repeat(1000)),
     |out| {
         endless(
@@ -275,6 +268,19 @@ const GARBAGE: [fn(&mut dyn Write) -> std::io::Result<()>; 10] = [
     },
 ];
 
+/// A watch with a million objects of a kilobyte.
+fn objects_without_end(out: &mut dyn Write) -> std::io::Result<()> {
+    head(out, "200 OK")?;
+    for n in 0..1_000_000 {
+        let labels = "y".repeat(1000);
+        writeln!(
+            out,
+            "{{\"type\": \"ADDED\", \"object\": {{\"metadata\": {{\"name\": \"x{n}\", \"namespace\": \"n\", \"labels\": {{\"a\": \"{labels}\"}}}}}}}}"
+        )?;
+    }
+    Ok(())
+}
+
 fn head(out: &mut dyn Write, status: &str) -> std::io::Result<()> {
     write!(out, "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
 }
@@ -288,18 +294,20 @@ fn endless(out: &mut dyn Write, status: &str, part: &str) -> std::io::Result<()>
     Ok(())
 }
 
-/// A TLS server that answers requests with [`GARBAGE`], until it is dropped.
+/// A TLS server that answers requests with garbage, one kind after the other, until it is dropped.
 struct HostileServer {
     url: String,
-    answered: Arc<[AtomicUsize; GARBAGE.len()]>,
+    /// How often each kind was answered.
+    answered: Arc<[AtomicUsize]>,
     over: Arc<AtomicBool>,
 }
 
 impl HostileServer {
-    fn start() -> Self {
+    fn start(garbage: &'static [Garbage]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        let (answered, over) = (Arc::<[AtomicUsize; GARBAGE.len()]>::default(), Arc::default());
+        let answered: Arc<[AtomicUsize]> = garbage.iter().map(|_| AtomicUsize::new(0)).collect();
+        let over = Arc::default();
         let server = Self { url, answered: Arc::clone(&answered), over: Arc::clone(&over) };
         let config = Arc::new(tls());
         std::thread::spawn(move || {
@@ -309,9 +317,9 @@ impl HostileServer {
                 }
                 let (answered, config) = (Arc::clone(&answered), Arc::clone(&config));
                 std::thread::spawn(move || {
-                    let kind = n % GARBAGE.len();
+                    let kind = n % garbage.len();
                     // An error is a client that had enough.
-                    let _outcome = answer(stream, config, GARBAGE[kind]);
+                    let _outcome = answer(stream, config, garbage[kind]);
                     answered[kind].fetch_add(1, Ordering::Relaxed);
                 });
             }
@@ -345,11 +353,7 @@ fn tls() -> ServerConfig {
 }
 
 /// Reads one request and answers it.
-fn answer(
-    stream: TcpStream,
-    config: Arc<ServerConfig>,
-    garbage: fn(&mut dyn Write) -> std::io::Result<()>,
-) -> std::io::Result<()> {
+fn answer(stream: TcpStream, config: Arc<ServerConfig>, garbage: Garbage) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
     let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
@@ -367,15 +371,28 @@ fn answer(
 
 #[test]
 fn an_api_server_that_sends_garbage() {
+    is_survived(&GARBAGE, 1);
+}
+
+#[test]
+fn watches_that_show_objects_without_end() {
+    // Every watch of the agent gets it, one beside the other.
+    is_survived(&[objects_without_end], 12);
+}
+
+/// An agent starts pods, answers and keeps its memory, whatever the API server sends, until each
+/// kind of garbage was answered `rounds` times.
+#[track_caller]
+fn is_survived(garbage: &'static [Garbage], rounds: usize) {
     let Some((world, path)) = with_kubeconfig() else { return };
-    let server = HostileServer::start();
+    let server = HostileServer::start(garbage);
     replace(&path, &kubeconfig_of(&server.url, "    token: abc"));
     world.agent.start();
     let dog = Watchdog::start(&world);
-    world.wait_until("it has sent all of it", || server.rounds(), |rounds| *rounds >= 1);
+    world.wait_until("it has sent all of it", || server.rounds(), |seen| *seen >= rounds);
     world.drop_pod(&Pod::running("late"));
     world.wait_running("late");
-    dog.finish(&world);
+    println!("{:?}", dog.finish(&world));
     // What the heap has been once it stays: the ceiling at the end of every test is one for an
     // agent in peace.
     drop(server);

@@ -155,6 +155,8 @@ struct Condition {
 }
 
 impl Watched for Seen {
+    const MAX_WEIGHT: usize = 1 << 20;
+
     fn key(&self) -> String {
         self.metadata.name.clone()
     }

@@ -2,7 +2,7 @@
 //! server has validated them, so a value that can't be decoded is left out instead of being
 //! reported.
 
-use super::super::{Watched, secret::decode_base64};
+use super::super::{Watched, answer::MAX_OBJECT_BYTES, secret::decode_base64};
 use crate::model::{
     ClusterService, ClusterServicePort, DataObject, Datum, ObjectKey, ObjectKind, Origin,
     SourceKind,
@@ -28,6 +28,9 @@ impl SeenService {
 }
 
 impl Watched for SeenObject {
+    /// One object.
+    const MAX_WEIGHT: usize = 2 * MAX_OBJECT_BYTES;
+
     fn key(&self) -> String {
         format!("{}/{}", self.0.key.namespace, self.0.key.name)
     }
@@ -38,6 +41,9 @@ impl Watched for SeenObject {
 }
 
 impl Watched for SeenService {
+    /// 16,000 Services with two ports.
+    const MAX_WEIGHT: usize = 8 << 20;
+
     fn key(&self) -> String {
         format!("{}/{}", self.0.namespace, self.0.name)
     }
@@ -45,7 +51,9 @@ impl Watched for SeenService {
     fn weight(&self) -> usize {
         let ports =
             self.0.ports.iter().map(|port| size_of::<ClusterServicePort>() + port.name.len());
-        size_of::<ClusterService>() + 2 * self.key().len() + ports.sum::<usize>()
+        let texts = [&self.0.namespace, &self.0.name, &self.0.cluster_ip];
+        let texts = texts.into_iter().map(|text| text.len()).sum::<usize>();
+        size_of::<ClusterService>() + texts + ports.sum::<usize>()
     }
 }
 
@@ -58,12 +66,14 @@ pub(super) struct SeenRuntimeClass {
 }
 
 impl Watched for SeenRuntimeClass {
+    const MAX_WEIGHT: usize = 1 << 20;
+
     fn key(&self) -> String {
         self.name.clone()
     }
 
     fn weight(&self) -> usize {
-        size_of::<Self>() + self.name.len() + self.handler.len()
+        self.name.len() + self.handler.len()
     }
 }
 
