@@ -6,13 +6,13 @@
 use super::{ApiError, Clients, Link, Pause, Verb, call};
 use crate::{
     clock,
-    event::{Entry, EventLog, to_object},
+    event::{Entry, EventLog, MAX_ENTRIES, to_object},
     model::{Bucket, k8s},
     publish::PublishIfChanged as _,
 };
 use serde_json::json;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -41,8 +41,8 @@ pub struct EventsTask {
     pub waiting: watch::Sender<usize>,
 }
 
-/// Counts that the server was told, by name of the event.
-type Written = BTreeMap<String, u32>;
+/// Counts that the server was told, by number of the entry.
+type Written = HashMap<u64, u32>;
 /// When each object may have all of its writes again, by boot time.
 type Allowances = HashMap<String, Duration>;
 
@@ -95,22 +95,16 @@ impl EventsTask {
         written: &mut Written,
         allowances: &mut Allowances,
     ) -> Result<Duration, ApiError> {
-        let objects: Vec<(Arc<Entry>, k8s::Event)> = log
-            .entries
-            .iter()
-            .map(|entry| (Arc::clone(entry), to_object(entry, &self.node)))
-            .collect();
-        let names: std::collections::BTreeSet<&str> =
-            objects.iter().filter_map(|(_, object)| object.metadata.name.as_deref()).collect();
-        written.retain(|name, _| names.contains(name.as_str()));
+        if written.len() > 2 * MAX_ENTRIES {
+            let kept: HashSet<u64> = log.entries.iter().map(|entry| entry.number).collect();
+            written.retain(|number, _| kept.contains(number));
+        }
         let mut wait = Duration::MAX;
-        let mut left = 0;
-        for (entry, object) in &objects {
-            let name = object.metadata.name.clone().unwrap_or_default();
-            let known = written.get(&name).copied();
-            if known == Some(entry.count) {
+        for entry in &log.entries {
+            if is_written(entry, written) {
                 continue;
             }
+            let object = to_object(entry, &self.node);
             let now = clock::now().boot;
             let involved = &object.involved_object;
             let subject = format!(
@@ -119,33 +113,41 @@ impl EventsTask {
                 involved.name.as_deref().unwrap_or_default()
             );
             if !may_write(allowances, &subject, now) {
-                left += 1;
                 wait = wait.min(LATER);
                 continue;
             }
             while let Some(rest) = self.budget.as_mut().and_then(|b| b.wait(clock::now().boot)) {
                 tokio::time::sleep(rest).await;
             }
-            match send(clients, object, known.is_some()).await {
+            let known = written.contains_key(&entry.number);
+            match send(clients, &object, known).await {
                 Ok(()) => {
                     charge(allowances, subject, now);
-                    written.insert(name, entry.count);
+                    written.insert(entry.number, entry.count);
                 }
                 // The others are not held up by it.
                 Err(error) if error.is_of_webhook() => {
                     tracing::debug!(err = %error, "cannot write an event");
-                    left += 1;
                     wait = wait.min(LATER);
                 }
                 Err(error) => {
-                    self.waiting.send_replace(objects.len() - written.len());
+                    self.publish_waiting(log, written);
                     return Err(error);
                 }
             }
         }
-        self.waiting.publish_if_changed(left);
+        self.publish_waiting(log, written);
         Ok(wait)
     }
+
+    fn publish_waiting(&self, log: &EventLog, written: &Written) {
+        let waiting = log.entries.iter().filter(|entry| !is_written(entry, written)).count();
+        self.waiting.publish_if_changed(waiting);
+    }
+}
+
+fn is_written(entry: &Entry, written: &Written) -> bool {
+    written.get(&entry.number) == Some(&entry.count)
 }
 
 fn may_write(allowances: &mut Allowances, subject: &str, now: Duration) -> bool {
@@ -232,7 +234,8 @@ mod tests {
         };
         let at = Timestamp::UNIX_EPOCH;
         let annotations = Annotations::new();
-        let entry = Entry { event, annotations, combined: false, count, first: at, last: at };
+        let entry =
+            Entry { number: 1, event, annotations, combined: false, count, first: at, last: at };
         EventLog { entries: vec![Arc::new(entry)], dropped: 0 }
     }
 

@@ -43,6 +43,9 @@ pub type Annotations = BTreeMap<&'static str, String>;
 /// An event as kept: what happened, how often, and when first and last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Entries are numbered in the order in which they are made, from 1. It stays when the entry is
+    /// counted up.
+    pub number: u64,
     /// What happened. The message of a combined entry is that of the newest event in it.
     pub event: Event,
     /// Those of the last occurrence.
@@ -82,6 +85,8 @@ pub enum Verdict {
 pub struct Correlator {
     entries: Vec<Seen>,
     allowances: HashMap<(Subject, EventKind), Allowance>,
+    /// Entries made.
+    made: u64,
     dropped: u64,
 }
 
@@ -213,7 +218,9 @@ impl Correlator {
         if self.entries.len() >= MAX_ENTRIES {
             self.entries.remove(0);
         }
+        self.made += 1;
         let entry = Entry {
+            number: self.made,
             event,
             annotations: Annotations::new(),
             combined: is_combined,

@@ -94,7 +94,7 @@ mod tests {
         let first = "2026-11-20T10:00:00Z".parse().unwrap();
         let last = "2026-11-20T10:05:00Z".parse().unwrap();
         let annotations = BTreeMap::from([("starved_resource", "memory".to_owned())]);
-        let entry = Entry { event, annotations, combined: false, count: 3, first, last };
+        let entry = Entry { number: 1, event, annotations, combined: false, count: 3, first, last };
         let json = serde_json::to_value(to_object(&entry, "n1")).unwrap();
         assert_eq!(
             json,
@@ -124,7 +124,8 @@ mod tests {
         };
         let at = "2026-11-20T10:00:00Z".parse().unwrap();
         let annotations = BTreeMap::new();
-        let entry = Entry { event, annotations, combined: false, count: 1, first: at, last: at };
+        let entry =
+            Entry { number: 1, event, annotations, combined: false, count: 1, first: at, last: at };
         let object = to_object(&entry, "n1");
         assert_eq!(object.metadata.annotations, None);
         assert_eq!(object.metadata.namespace.as_deref(), Some("default"));
