@@ -57,7 +57,7 @@ impl Cgroups {
     }
 
     fn kill_place(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
-        if self.processes_in(place)?.is_empty() {
+        if !self.is_inhabited(place)? {
             return Ok(false);
         }
         let Some(directory) = self.freezer_path(place) else {
@@ -208,6 +208,19 @@ impl Cgroups {
         // The agent is not expected in such a cgroup. If it is, it must not kill itself.
         pids.remove(&Pid::this().as_raw());
         Ok(pids)
+    }
+
+    /// Whether there is one. Where there is, one hierarchy of v1's ten mostly tells.
+    pub(super) fn is_inhabited(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
+        let mut pids = BTreeSet::new();
+        for path in self.all_paths(place) {
+            collect_processes(&path, &mut pids)?;
+            pids.remove(&Pid::this().as_raw());
+            if !pids.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn signal_rounds(&self, place: &CgroupPlace) -> Result<(), CgroupError> {

@@ -273,7 +273,7 @@ impl Cgroups {
         places: [CgroupPlace; 2],
     ) -> Result<Option<CgroupPlace>, CgroupError> {
         for place in places {
-            if !self.processes_in(&place)?.is_empty() {
+            if self.is_inhabited(&place)? {
                 return Ok(Some(place));
             }
         }

@@ -46,8 +46,7 @@ impl Cgroups {
         let mut found: Vec<&CgroupPlace> = places.iter().filter(there).collect();
         if found.len() > 1 {
             // One that can't be looked at is as good as empty.
-            let inhabited =
-                |place: &CgroupPlace| self.processes_in(place).is_ok_and(|all| !all.is_empty());
+            let inhabited = |place: &CgroupPlace| self.is_inhabited(place).unwrap_or_default();
             found.sort_by_key(|place| !inhabited(place));
         }
         found.first().and_then(|place| dirs_of(place))

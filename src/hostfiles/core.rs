@@ -78,13 +78,22 @@ pub(super) fn is_file_name(name: &str) -> bool {
 
 /// `<pod>_<namespace>_<container>-<id>.log`, its first part cut so that it fits.
 pub(super) fn link_name(key: &PodKey, container: &str, id: &str) -> String {
-    let mut name = format!("{}_{}_{container}-{id}", key.name, key.namespace);
-    let mut end = name.len().min(MAX_FILE_NAME - ".log".len());
+    let name = links_begin(key) + &format!("{container}-{id}");
+    cut(name, MAX_FILE_NAME - ".log".len()) + ".log"
+}
+
+/// How the names of all links to a pod's logs begin.
+pub(super) fn links_begin(key: &PodKey) -> String {
+    cut(format!("{}_{}_", key.name, key.namespace), MAX_FILE_NAME - ".log".len())
+}
+
+fn cut(mut name: String, longest: usize) -> String {
+    let mut end = name.len().min(longest);
     while !name.is_char_boundary(end) {
         end -= 1;
     }
     name.truncate(end);
-    name + ".log"
+    name
 }
 
 /// The container id at the end of a link's name. Cut short where the name was.

@@ -221,8 +221,9 @@ impl HostFiles {
         slice: &mut Slice,
     ) -> Result<Removal, HostFileError> {
         let directory = self.pod_log_dir(key, uid)?;
-        for name in list(&self.paths.links_dir)? {
-            let link = self.paths.links_dir.join(&name);
+        let begin = core::links_begin(key);
+        for name in list(&self.paths.links_dir)?.iter().filter(|name| name.starts_with(&begin)) {
+            let link = self.paths.links_dir.join(name);
             if fs::read_link(&link).is_ok_and(|target| target.starts_with(&directory)) {
                 remove_file(&link)?;
             }
