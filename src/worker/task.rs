@@ -139,6 +139,8 @@ impl Worker {
     /// Runs until the set drops the input or the agent shuts down.
     pub(super) async fn run(mut self) {
         self.make_passes().await;
+        // An action may have ended since the last pass.
+        self.keep().await;
         if let Some(earlier) = self.earlier {
             // As when the agent stops during an action.
             earlier.finish().await;
@@ -233,14 +235,15 @@ impl Worker {
             self.records.end(store, wish, uid, (terminal, status)).await;
         }
         let judged = self.judge(input, &plan, now).await;
-        self.keep().await;
-        if self.picture.awaits_listing() {
-            return Pass::Settled(None);
-        }
         if let Some(earlier) = &self.earlier {
             earlier.hold_back(&input.orders, &mut plan.actions);
         }
+        if self.picture.awaits_listing() {
+            self.keep().await;
+            return Pass::Settled(None);
+        }
         if plan.actions.is_empty() {
+            self.keep().await;
             let again = (!records_saved).then(|| now.boot.saturating_add(SAVE_AGAIN));
             let wakes = plan.wake_at.into_iter().chain(update.wake_at).chain(judged);
             return Pass::Settled(wakes.chain(again).min());
@@ -308,7 +311,8 @@ impl Worker {
         }
     }
 
-    /// Saves and remembers what an action has done.
+    /// Remembers what an action has done. It is kept before the next action, or at the end of the
+    /// next pass.
     async fn take_outcome(&mut self, outcome: Outcome, objects: ObjectsRead) {
         counted::count_restart(&outcome, &self.input.borrow().orders);
         self.ends.take(&outcome);
@@ -320,7 +324,6 @@ impl Worker {
             self.reporter.forget(uid);
         }
         self.memory.record(&outcome, now);
-        self.keep().await;
         if let Outcome::Failed(failure) = &outcome {
             tracing::debug!(
                 pod = %self.key, uid = %failure.uid, step = ?failure.step,
@@ -407,7 +410,8 @@ impl Worker {
         self.keep().await;
     }
 
-    /// Keeps what the agent's next life needs, when it has changed.
+    /// Keeps what the agent's next life needs, when it has changed. Called before each action and
+    /// before each wait.
     pub(super) async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
         let memory = as_json(&self.memory);
