@@ -128,7 +128,7 @@ pub(super) fn spawn_all(
         let saving = save_answers(of_api.objects.subscribe(), store.clone(), shutdown.clone());
         spawn(tasks, "saved answers of the API server", saving);
     }
-    let claims = find_claims(objects.clone());
+    let claims = find_claims(objects.clone(), host.volumes.clone());
     let shown: Vec<_> = sources.all().map(|source| source.snapshots.clone()).collect();
     let heartbeats_of_sources: Vec<_> =
         sources.all().map(|source| ("manifests", source.heartbeat.clone())).collect();

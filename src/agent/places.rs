@@ -4,7 +4,7 @@ use crate::{
     cgroup::Cgroups,
     hostfiles::HostFiles,
     model::NodeObjects,
-    podspec::{local_claims, pod_cgroup_name},
+    podspec::{measured_claims, pod_cgroup_name, uid_of},
     signals::{ContainerPlaces, FindPlaces, PodPlaces},
     stats::FindClaims,
     volume::Volumes,
@@ -13,9 +13,16 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Looks among these for the PersistentVolumes of a pod.
-pub(super) fn find_claims(objects: Vec<watch::Receiver<Arc<NodeObjects>>>) -> FindClaims {
+pub(super) fn find_claims(
+    objects: Vec<watch::Receiver<Arc<NodeObjects>>>,
+    volumes: Volumes,
+) -> FindClaims {
     Arc::new(move |pod| {
-        objects.iter().flat_map(|place| local_claims(pod, &place.borrow())).collect()
+        let nfs_directory = |volume: &str| volumes.nfs_directory(&uid_of(pod), volume).ok();
+        let claims = |place: &watch::Receiver<Arc<NodeObjects>>| {
+            measured_claims(pod, &place.borrow(), nfs_directory)
+        };
+        objects.iter().flat_map(claims).collect()
     })
 }
 

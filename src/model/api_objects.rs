@@ -43,7 +43,9 @@ impl ApiObjects {
     pub fn to_save(&self) -> Option<SavedAnswers> {
         let bound = |(key, answer): (&ClaimKey, &ClaimAnswer)| match answer {
             ClaimAnswer::Bound(volume) => Some((key.clone(), Arc::clone(volume))),
-            ClaimAnswer::Elsewhere(_) | ClaimAnswer::Failed(_) => None,
+            ClaimAnswer::Elsewhere(_) | ClaimAnswer::MountOptions(_) | ClaimAnswer::Failed(_) => {
+                None
+            }
         };
         self.services.is_some().then(|| SavedAnswers {
             services: self.services.clone(),

@@ -27,11 +27,15 @@ pub enum ClaimAnswer {
     Bound(Arc<PersistentVolume>),
     /// The claim is bound to the volume of this name, whose node affinity excludes this node.
     Elsewhere(Box<str>),
+    /// The claim is bound to the volume of this name. It has mount options, and volumes of its kind
+    /// can't have any.
+    MountOptions(Box<str>),
     /// The pod can't use the claim now, for this reason.
     Failed(Box<str>),
 }
 
-/// The parts of a PersistentVolume that a pod needs. None of them can change.
+/// The parts of a PersistentVolume that a pod needs. None of them can change except the mount
+/// options; as they were read first, they hold for the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PersistentVolume {
@@ -41,6 +45,9 @@ pub struct PersistentVolume {
     pub is_block: bool,
     /// What is mounted.
     pub source: PersistentSource,
+    /// `spec.mountOptions`
+    #[serde(default)]
+    pub mount_options: Vec<Box<str>>,
 }
 
 /// The source of a PersistentVolume.
@@ -58,6 +65,15 @@ pub enum PersistentSource {
     Local {
         /// The path on the node.
         path: Box<str>,
+    },
+    /// `nfs`
+    Nfs {
+        /// The server as written.
+        server: Box<str>,
+        /// The path on the server.
+        path: Box<str>,
+        /// `readOnly` of the PersistentVolume.
+        read_only: bool,
     },
     /// A source that this agent does not mount, by its name in the API.
     Other(Box<str>),

@@ -122,7 +122,9 @@ fn why_not_ready(cx: &Cx<'_>, volume: &k8s::Volume) -> Option<String> {
     } else {
         match bound_volume(cx.pod, volume, objects) {
             Ok(_) => return None,
-            Err(error @ ClaimError::Elsewhere(_)) => return Some(error.to_string()),
+            Err(error @ (ClaimError::Elsewhere(_) | ClaimError::MountOptions(_))) => {
+                return Some(error.to_string());
+            }
             Err(error) => error.to_string(),
         }
     };

@@ -36,6 +36,12 @@ pub enum ClaimError {
         "MountVolume.NodeAffinity check failed for volume {0:?} : no matching NodeSelectorTerms"
     )]
     Elsewhere(Box<str>),
+    /// The volume has mount options, and its kind can't have any. The whole sentence is the
+    /// kubelet's.
+    #[error(
+        "MountVolume.MountOptionSupport check failed for volume {0:?} : mount options are not supported for this volume type"
+    )]
+    MountOptions(Box<str>),
     /// The volume is a block device, and a container wants a file system. In the kubelet's words.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
@@ -76,9 +82,9 @@ pub fn claimed_volumes(pod: &k8s::Pod, objects: &NodeObjects) -> ClaimedVolumes 
     mounted_claims(pod).filter_map(bound).collect()
 }
 
-/// A PersistentVolume of kind `local`, as a pod mounts it.
+/// A PersistentVolume whose use is measured: one of kind `local` or `nfs`, as with a kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalClaim {
+pub struct MeasuredClaim {
     /// Name of the volume in the pod.
     pub volume: Box<str>,
     /// `metadata.name` of the claim.
@@ -87,19 +93,25 @@ pub struct LocalClaim {
     pub path: PathBuf,
 }
 
-/// The PersistentVolumes of kind `local` that containers of the pod mount.
+/// The PersistentVolumes that containers of the pod mount and whose use is measured.
+/// `nfs_directory` tells where the NFS volume of this name is mounted.
 #[must_use]
-pub fn local_claims(pod: &k8s::Pod, objects: &NodeObjects) -> Vec<LocalClaim> {
-    let local = |volume: &k8s::Volume| {
+pub fn measured_claims(
+    pod: &k8s::Pod,
+    objects: &NodeObjects,
+    nfs_directory: impl Fn(&str) -> Option<PathBuf>,
+) -> Vec<MeasuredClaim> {
+    let measured = |volume: &k8s::Volume| {
         let found = bound_volume(pod, volume, objects).ok()??;
         let path = match &found.volume.source {
             PersistentSource::Local { path } => PathBuf::from(&**path),
+            PersistentSource::Nfs { .. } => nfs_directory(&volume.name)?,
             PersistentSource::HostPath { .. } | PersistentSource::Other(_) => return None,
         };
         let claim = claim_key(pod, volume)?.name;
-        Some(LocalClaim { volume: volume.name.as_str().into(), claim, path })
+        Some(MeasuredClaim { volume: volume.name.as_str().into(), claim, path })
     };
-    mounted_claims(pod).filter_map(local).collect()
+    mounted_claims(pod).filter_map(measured).collect()
 }
 
 /// The PersistentVolume of a volume; `None` for a volume of another kind.
@@ -115,6 +127,9 @@ pub fn bound_volume(
     let found = match objects.api.claims.get(&key) {
         Some(ClaimAnswer::Bound(found)) => found,
         Some(ClaimAnswer::Elsewhere(volume)) => return Err(ClaimError::Elsewhere(volume.clone())),
+        Some(ClaimAnswer::MountOptions(volume)) => {
+            return Err(ClaimError::MountOptions(volume.clone()));
+        }
         Some(ClaimAnswer::Failed(why)) => {
             let ClaimKey { namespace, name, .. } = key;
             return Err(ClaimError::Failed { namespace, name, why: why.clone() });
@@ -162,7 +177,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::model::ApiObjects;
+    use crate::{model::ApiObjects, podspec::has_nfs_volume};
     use serde_json::{Value, json};
 
     /// A pod that mounts volume `v` with this source.
@@ -185,11 +200,16 @@ mod tests {
     }
 
     fn bound(source: PersistentSource, is_block: bool) -> ClaimAnswer {
-        ClaimAnswer::Bound(Arc::new(PersistentVolume { name: "pv".into(), is_block, source }))
+        let (name, mount_options) = ("pv".into(), Vec::new());
+        ClaimAnswer::Bound(Arc::new(PersistentVolume { name, is_block, source, mount_options }))
     }
 
     fn local() -> PersistentSource {
         PersistentSource::Local { path: "/disk".into() }
+    }
+
+    fn nfs() -> PersistentSource {
+        PersistentSource::Nfs { server: "nas".into(), path: "/srv".into(), read_only: false }
     }
 
     #[test]
@@ -227,15 +247,20 @@ mod tests {
     }
 
     #[test]
-    fn local_volumes_are_found_by_their_paths() {
+    fn measured_volumes_are_found_by_their_paths() {
         let host_path = PersistentSource::HostPath { path: "/disk".into(), kind: "".into() };
         let claimed = pod("persistentVolumeClaim", &json!({"claimName": "data"}));
         let ephemeral = pod("ephemeral", &json!({"volumeClaimTemplate": {"spec": {}}}));
-        let found = |pod: &k8s::Pod, answer| local_claims(pod, &answered(pod, answer));
+        let found = |pod: &k8s::Pod, answer| {
+            let nfs_directory = |volume: &str| Some(PathBuf::from("/nfs").join(volume));
+            measured_claims(pod, &answered(pod, answer), nfs_directory)
+        };
         for (pod, claim) in [(&claimed, "data"), (&ephemeral, "web-v")] {
-            let (volume, path) = ("v".into(), "/disk".into());
-            let expected = LocalClaim { volume, claim: claim.into(), path };
-            assert_eq!(found(pod, bound(local(), false)), [expected]);
+            for (source, path) in [(local(), "/disk"), (nfs(), "/nfs/v")] {
+                let (volume, path) = ("v".into(), path.into());
+                let expected = MeasuredClaim { volume, claim: claim.into(), path };
+                assert_eq!(found(pod, bound(source, false)), [expected]);
+            }
         }
         assert_eq!(found(&claimed, bound(local(), true)), [], "a block device");
         assert_eq!(found(&claimed, bound(host_path, false)), []);
@@ -262,6 +287,10 @@ mod tests {
                 "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms",
             ),
             (
+                ClaimAnswer::MountOptions("pv".into()),
+                "MountVolume.MountOptionSupport check failed for volume \"pv\" : mount options are not supported for this volume type",
+            ),
+            (
                 bound(local(), true),
                 "volume v has volumeMode Block, but is specified in volumeMounts",
             ),
@@ -272,5 +301,18 @@ mod tests {
         ] {
             assert_eq!(error(&answered(&pod, answer)), expected);
         }
+    }
+
+    #[test]
+    fn nfs_volumes_are_found_in_pods_and_claims() {
+        let claimed = pod("persistentVolumeClaim", &json!({"claimName": "data"}));
+        let has_nfs = |answer| {
+            has_nfs_volume(&claimed, &claimed_volumes(&claimed, &answered(&claimed, answer)))
+        };
+        assert!(has_nfs(bound(nfs(), false)));
+        assert!(!has_nfs(bound(local(), false)));
+        assert!(!has_nfs(ClaimAnswer::Failed("PVC is not bound".into())));
+        let own = pod("nfs", &json!({"server": "nas", "path": "/srv"}));
+        assert!(has_nfs_volume(&own, &ClaimedVolumes::new()));
     }
 }

@@ -40,8 +40,8 @@ pub use cgroup::{
     pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use claims::{
-    BoundVolume, ClaimError, ClaimedVolumes, LocalClaim, are_claims_known, bound_volume,
-    claim_keys, claimed_volumes, is_claimed, local_claims,
+    BoundVolume, ClaimError, ClaimedVolumes, MeasuredClaim, are_claims_known, bound_volume,
+    claim_keys, claimed_volumes, is_claimed, measured_claims,
 };
 pub use env::{
     EnvContext, EnvError, ExpansionError, MAX_ENTRY_BYTES, MAX_EXEC_BYTES, TooLong, build_env,
@@ -65,7 +65,7 @@ pub use image_volumes::{
     ImageVolume, NeededImage, NoImageVolume, all_images, always_pulls, check_image_volume,
     image_volumes, needed_images, own_image,
 };
-pub use nfs::{NfsExportError, check_nfs_path, nfs_export, nfs_server};
+pub use nfs::{NfsExportError, check_nfs_path, has_nfs_volume, nfs_export, nfs_server};
 pub use objects::{
     ObjectRef, are_objects_known, are_services_known, check_env_objects, object_refs, object_scope,
     reads_the_same,

@@ -1,6 +1,7 @@
 //! NFS volumes: what `mount` is asked for.
 
-use crate::model::k8s;
+use super::ClaimedVolumes;
+use crate::model::{PersistentSource, k8s};
 use std::net::Ipv6Addr;
 use thiserror::Error;
 
@@ -24,9 +25,23 @@ pub enum NfsExportError {
 ///
 /// # Errors
 /// When the server or the path is not acceptable.
-pub fn nfs_export(source: &k8s::NFSVolumeSource) -> Result<String, NfsExportError> {
-    check_nfs_path(&source.path)?;
-    Ok(format!("{}:{}", nfs_server(&source.server)?, source.path))
+pub fn nfs_export(server: &str, path: &str) -> Result<String, NfsExportError> {
+    check_nfs_path(path)?;
+    Ok(format!("{}:{path}", nfs_server(server)?))
+}
+
+/// True when the pod has an NFS volume: its own, or a PersistentVolume.
+#[must_use]
+pub fn has_nfs_volume(pod: &k8s::Pod, claimed: &ClaimedVolumes) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let is_nfs = |source: &PersistentSource| match source {
+        PersistentSource::Nfs { .. } => true,
+        PersistentSource::HostPath { .. }
+        | PersistentSource::Local { .. }
+        | PersistentSource::Other(_) => false,
+    };
+    volumes.any(|volume| volume.nfs.is_some())
+        || claimed.values().flatten().any(|bound| is_nfs(&bound.volume.source))
 }
 
 /// # Errors
@@ -61,11 +76,6 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn export(server: &str, path: &str) -> Result<String, NfsExportError> {
-        let (server, path) = (server.to_owned(), path.to_owned());
-        nfs_export(&k8s::NFSVolumeSource { server, path, read_only: None })
-    }
-
     #[test]
     fn servers_are_names_and_addresses() {
         for (server, expected) in [
@@ -76,20 +86,20 @@ mod tests {
             ("[2001:db8::1]", "[2001:db8::1]:/srv"),
             ("fe80::1%eth0", "[fe80::1%eth0]:/srv"),
         ] {
-            assert_eq!(export(server, "/srv").as_deref(), Ok(expected));
+            assert_eq!(nfs_export(server, "/srv").as_deref(), Ok(expected));
         }
         for server in
             ["", "-o", "LABEL=x", "a,b", "a b", "a:b", "a/b", "[a]", "fe80::1%-o", "a\n", "nfs://a"]
         {
-            assert_eq!(export(server, "/srv"), Err(NfsExportError::Server), "{server}");
+            assert_eq!(nfs_export(server, "/srv"), Err(NfsExportError::Server), "{server}");
         }
     }
 
     #[test]
     fn paths_are_absolute() {
-        assert_eq!(export("a", "/srv/with blank").as_deref(), Ok("a:/srv/with blank"));
-        assert_eq!(export("a", "srv"), Err(NfsExportError::RelativePath));
-        assert_eq!(export("a", ""), Err(NfsExportError::RelativePath));
-        assert_eq!(export("a", "/srv\n"), Err(NfsExportError::Path));
+        assert_eq!(nfs_export("a", "/srv/with blank").as_deref(), Ok("a:/srv/with blank"));
+        assert_eq!(nfs_export("a", "srv"), Err(NfsExportError::RelativePath));
+        assert_eq!(nfs_export("a", ""), Err(NfsExportError::RelativePath));
+        assert_eq!(nfs_export("a", "/srv\n"), Err(NfsExportError::Path));
     }
 }

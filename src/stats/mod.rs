@@ -25,7 +25,7 @@ use crate::{
         CgroupStats, ClaimStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now,
         PodStats, PodView, PodViews, Signal, Space, Stats, StatsDepth, k8s,
     },
-    podspec::{LocalClaim, image_of},
+    podspec::{MeasuredClaim, image_of},
     signals::{
         self, ContainerCgroups, DiskReadings, DiskSample, FindPlaces, Measurer, PodPlaces,
         VolumeDisks,
@@ -55,7 +55,7 @@ const CLAIMS_FRESH: Duration = Duration::from_secs(10);
 const CLAIMS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Finds the PersistentVolumes of a pod that are measured.
-pub type FindClaims = Arc<dyn Fn(&k8s::Pod) -> Vec<LocalClaim> + Send + Sync>;
+pub type FindClaims = Arc<dyn Fn(&k8s::Pod) -> Vec<MeasuredClaim> + Send + Sync>;
 
 /// The parts of the agent that statistics are collected from.
 pub struct StatsParts {
@@ -235,10 +235,10 @@ impl Collector {
         let all: Vec<_> = everyone.values().filter(|view| runs(view)).flat_map(of_pod).collect();
         let paths = all.iter().map(|(_, claim)| claim.path.clone()).collect();
         let asked = claims.disks.ask(&paths, CLAIMS_PATIENCE).await;
-        let measured = |(view, claim): (Arc<PodView>, LocalClaim)| {
+        let measured = |(view, claim): (Arc<PodView>, MeasuredClaim)| {
             let (fs, used_bytes) = *asked.get(&claim.path)?;
             let (key, uid) = (view.key.clone(), view.uid.clone());
-            let LocalClaim { volume, claim, .. } = claim;
+            let MeasuredClaim { volume, claim, .. } = claim;
             Some(ClaimStats { key, uid, volume, claim, fs, used_bytes })
         };
         claims.found = all.into_iter().filter_map(measured).collect();

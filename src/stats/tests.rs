@@ -86,7 +86,7 @@ impl Rig {
             }),
             claims: Arc::new(move |_| {
                 let (volume, claim, path) = ("v".into(), "data".into(), disk.clone());
-                vec![LocalClaim { volume, claim, path }]
+                vec![MeasuredClaim { volume, claim, path }]
             }),
             pods: views,
             disks: DiskReadings::new(watch::channel(Arc::default()).1, Arc::default()),

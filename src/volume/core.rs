@@ -29,8 +29,8 @@ pub(super) enum VolumeKind {
     Local { path: String, read_only: bool },
     /// An image, which the runtime mounts.
     Image,
-    /// `SERVER:PATH`, which `mount` mounts.
-    Nfs { export: String, read_only: bool },
+    /// `SERVER:PATH`, which `mount` mounts with these options.
+    Nfs { export: String, read_only: bool, options: Vec<Box<str>> },
 }
 
 /// The kinds of volumes that have directories of the pod's own.
@@ -106,11 +106,14 @@ pub(super) fn kind_of(
 }
 
 fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
-    let read_only = bound.read_only;
+    let (read_only, options) = (bound.read_only, &bound.volume.mount_options);
     match &bound.volume.source {
         PersistentSource::HostPath { path, kind } => host_path(path, kind, read_only),
         PersistentSource::Local { path } => {
             Ok(VolumeKind::Local { path: path.to_string(), read_only })
+        }
+        PersistentSource::Nfs { server, path, read_only: always } => {
+            nfs(server, path, read_only || *always, options.clone())
         }
         PersistentSource::Other(_) => Err(VolumeError::UnsupportedKind),
     }
@@ -122,6 +125,17 @@ fn host_path(path: &str, kind: &str, read_only: bool) -> Result<VolumeKind, Volu
     Ok(VolumeKind::HostPath { path: path.to_owned(), kind, read_only })
 }
 
+fn nfs(
+    server: &str,
+    path: &str,
+    read_only: bool,
+    options: Vec<Box<str>>,
+) -> Result<VolumeKind, VolumeError> {
+    let export =
+        nfs_export(server, path).map_err(|error| VolumeError::Nfs { why: error.to_string() })?;
+    Ok(VolumeKind::Nfs { export, read_only, options })
+}
+
 /// What `volume` is. A volume without any source is an emptyDir, as the API defaults it.
 pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
     if let Some(source) = &volume.host_path {
@@ -130,10 +144,9 @@ pub(super) fn kind_of_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeE
     if volume.image.is_some() {
         return Ok(VolumeKind::Image);
     }
-    if let Some(nfs) = &volume.nfs {
-        let export =
-            nfs_export(nfs).map_err(|error| VolumeError::Nfs { why: error.to_string() })?;
-        return Ok(VolumeKind::Nfs { export, read_only: nfs.read_only.unwrap_or(false) });
+    if let Some(source) = &volume.nfs {
+        let read_only = source.read_only.unwrap_or(false);
+        return nfs(&source.server, &source.path, read_only, Vec::new());
     }
     if let Some(empty_dir) = &volume.empty_dir {
         let limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());

@@ -1,6 +1,6 @@
 //! Volumes of pods on the host: emptyDir (disk and memory), hostPath, NFS, PersistentVolumes of
-//! kind hostPath and local, subPaths, and those whose files the agent writes (configMap, secret,
-//! downwardAPI, projected).
+//! kind hostPath, local and nfs, subPaths, and those whose files the agent writes (configMap,
+//! secret, downwardAPI, projected).
 //!
 //! Owns `<root>/pods/<uid>/{volumes,plugins,volume-subpaths}` (the kubelet's layout, so that tools
 //! find what they expect) and removes a pod's directory at the end. `owner` marks the directories

@@ -5,13 +5,13 @@
 
 use super::{
     VolumeError, Volumes, check_name,
-    core::{Plugin, VolumeKind, kind_of_volume},
+    core::{Plugin, VolumeKind, kind_of},
     place::Place,
     root::{make_directory, mounts_at_or_below},
 };
 use crate::{
     model::{MountEntry, PodUid, k8s},
-    podspec::is_mounted,
+    podspec::{ClaimedVolumes, is_mounted},
 };
 use std::{
     collections::BTreeMap,
@@ -29,35 +29,51 @@ pub struct NfsMount {
     pub directory: PathBuf,
     /// Whether nothing can be written through it.
     pub read_only: bool,
+    /// `mountOptions` of the PersistentVolume.
+    pub options: Vec<Box<str>>,
 }
 
 /// By the volume's name, why an NFS volume could not be mounted.
 pub type NfsFailures = BTreeMap<String, String>;
 
 impl Volumes {
-    /// The NFS volumes that a container of the pod mounts and that are not mounted yet. Makes their
-    /// directories.
+    /// The NFS volumes that a container of the pod mounts and that are not mounted yet: those of the
+    /// pod, and its PersistentVolumes. Makes their directories.
     ///
     /// # Errors
     /// When the mount table can't be read or a directory can't be made.
-    pub fn nfs_to_mount(&self, pod: &k8s::Pod, uid: &PodUid) -> Result<Vec<NfsMount>, VolumeError> {
+    pub fn nfs_to_mount(
+        &self,
+        pod: &k8s::Pod,
+        uid: &PodUid,
+        claimed: &ClaimedVolumes,
+    ) -> Result<Vec<NfsMount>, VolumeError> {
         let Some(spec) = &pod.spec else { return Ok(Vec::new()) };
-        let pod_dir = self.pod_dir(uid)?;
         let mut wanted = Vec::new();
         for volume in spec.volumes.iter().flatten() {
             // One that can't be mounted as it is written fails when it is set up.
-            let Ok(VolumeKind::Nfs { export, read_only }) = kind_of_volume(volume) else {
+            let Ok(VolumeKind::Nfs { export, read_only, options }) = kind_of(volume, claimed)
+            else {
                 continue;
             };
-            check_name(&volume.name)?;
-            let directory = Place::new(&pod_dir, Plugin::Nfs, &volume.name).directory();
+            let directory = self.nfs_directory(uid, &volume.name)?;
             if !is_mounted(spec, &volume.name) || is_nfs_mounted(&directory)? {
                 continue;
             }
             make_directory(&directory)?;
-            wanted.push(NfsMount { volume: volume.name.clone(), export, directory, read_only });
+            let volume = volume.name.clone();
+            wanted.push(NfsMount { volume, export, directory, read_only, options });
         }
         Ok(wanted)
+    }
+
+    /// Where the NFS volume of this name is mounted, once it is.
+    ///
+    /// # Errors
+    /// For names that are no plain file names.
+    pub fn nfs_directory(&self, uid: &PodUid, volume: &str) -> Result<PathBuf, VolumeError> {
+        check_name(volume)?;
+        Ok(Place::new(&self.pod_dir(uid)?, Plugin::Nfs, volume).directory())
     }
 
     /// The directories where NFS volumes of the pod are mounted.

@@ -131,7 +131,7 @@ fn kinds_of_volumes() {
     assert_eq!(kind(json!({"name": "v", "image": {"reference": "c"}})).unwrap(), VolumeKind::Image);
     assert_eq!(
         kind(json!({"name": "v", "nfs": {"server": "nas", "path": "/srv"}})).unwrap(),
-        VolumeKind::Nfs { export: "nas:/srv".to_owned(), read_only: false }
+        VolumeKind::Nfs { export: "nas:/srv".to_owned(), read_only: false, options: Vec::new() }
     );
     let refused = kind(json!({"name": "v", "nfs": {"server": "-o", "path": "/srv"}}));
     assert_eq!(refused.unwrap_err().to_string(), "must be a host name or an IP address");
@@ -737,8 +737,10 @@ fn an_nfs_volume_is_there_when_it_is_mounted() {
         export: "nas:/srv".to_owned(),
         directory: directory.clone(),
         read_only: false,
+        options: Vec::new(),
     };
-    assert_eq!(root.volumes.nfs_to_mount(&pod, &uid()).unwrap(), [wanted]);
+    let to_mount = || root.volumes.nfs_to_mount(&pod, &uid(), &ClaimedVolumes::new());
+    assert_eq!(to_mount().unwrap(), [wanted]);
     let failure = |prepared| {
         let failed = root.volumes.setup(&pod, &uid(), None, prepared).unwrap_err();
         failed.failures[0].to_string()
@@ -754,7 +756,7 @@ fn an_nfs_volume_is_there_when_it_is_mounted() {
     mount(Some("x"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let text = failure(Prepared::default());
     assert!(text.contains("something else is mounted at"), "{text}");
-    assert!(root.volumes.nfs_to_mount(&pod, &uid()).is_err());
+    assert!(to_mount().is_err());
     assert!(root.volumes.nfs_mounted(&uid()).is_err());
     umount2(&directory, MntFlags::empty()).unwrap();
     assert_eq!(root.volumes.nfs_mounted(&uid()).unwrap(), Vec::<PathBuf>::new());
@@ -770,8 +772,49 @@ fn an_nfs_volume_is_there_when_it_is_mounted() {
 
 /// What is claimed when the claim of volume `v` is bound to this source.
 fn claimed(source: PersistentSource, read_only: bool) -> ClaimedVolumes {
-    let volume = Arc::new(PersistentVolume { name: "pv".into(), is_block: false, source });
+    claimed_with(source, read_only, &[])
+}
+
+fn claimed_with(source: PersistentSource, read_only: bool, options: &[&str]) -> ClaimedVolumes {
+    let mount_options = options.iter().map(|option| (*option).into()).collect();
+    let name = "pv".into();
+    let volume = Arc::new(PersistentVolume { name, is_block: false, source, mount_options });
     [("v".to_owned(), Ok(BoundVolume { volume, read_only }))].into()
+}
+
+/// A PersistentVolume is mounted as the pod's own NFS volume is. The claim or the PersistentVolume
+/// makes it read-only.
+#[test]
+fn a_claimed_nfs_volume_is_mounted_with_its_options() {
+    let root = TestRoot::new();
+    let pod = simple_pod(&json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}}));
+    let nfs = |server: &str, read_only| PersistentSource::Nfs {
+        server: server.into(),
+        path: "/srv".into(),
+        read_only,
+    };
+    for (of_volume, of_claim, read_only) in
+        [(false, false, false), (false, true, true), (true, false, true)]
+    {
+        let claimed = claimed_with(nfs("nas", of_volume), of_claim, &["soft", "nfsvers=4.1"]);
+        let wanted = NfsMount {
+            volume: "v".to_owned(),
+            export: "nas:/srv".to_owned(),
+            directory: root.volumes.nfs_directory(&uid(), "v").unwrap(),
+            read_only,
+            options: vec!["soft".into(), "nfsvers=4.1".into()],
+        };
+        assert_eq!(root.volumes.nfs_to_mount(&pod, &uid(), &claimed).unwrap(), [wanted]);
+    }
+    let failure = |claimed: ClaimedVolumes| {
+        assert_eq!(root.volumes.nfs_to_mount(&pod, &uid(), &claimed).unwrap().len(), 0);
+        let prepared = Prepared { claimed, ..Prepared::default() };
+        let failed = root.volumes.setup(&pod, &uid(), None, prepared).unwrap_err();
+        failed.failures[0].error.to_string()
+    };
+    assert_eq!(failure(claimed(nfs("-o", false), false)), "must be a host name or an IP address");
+    let unbound = ClaimError::NotKnown("data".into());
+    assert!(failure([("v".to_owned(), Err(unbound))].into()).contains("has not been read"));
 }
 
 #[test]

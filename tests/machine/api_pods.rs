@@ -79,11 +79,16 @@ struct Seen {
 const ALL: [&str; 2] = ["solo", "web"];
 
 impl Cluster {
-    /// A pod of a Deployment, and one that nobody replaces.
-    fn create_pods(&self) {
+    /// No pod can be made before.
+    pub fn wait_for_account(&self) {
         let account = "/api/v1/namespaces/default/serviceaccounts/default";
         let made = || self.plane.admin.find(account).is_some();
         wait_until("the account is there", Duration::from_secs(120), made, |made| *made);
+    }
+
+    /// A pod of a Deployment, and one that nobody replaces.
+    fn create_pods(&self) {
+        self.wait_for_account();
         let (solo, web) = (plain("solo", WAITS), plain("web", WAITS));
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
@@ -215,7 +220,7 @@ fn running(pod: &Value) -> Running {
 }
 
 /// A machine whose agent is a node of the cluster.
-fn boot(cluster: &Cluster) -> Node {
+pub fn boot(cluster: &Cluster) -> Node {
     let node = Node::boot(&Options {
         hardware: Hardware { reaches_host: true, ..Hardware::default() },
         driver: Driver::Systemd,

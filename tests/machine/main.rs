@@ -83,6 +83,7 @@ on_machines! {
     late_mount::a_reboot_with_the_manifest_mount_late,
     power::power_losses_in_a_churn,
     nfs::a_server_that_is_down_holds_up_its_own_pods_alone,
+    nfs::claims_mount_an_nfs_volume_with_its_options,
     disk::a_disk_that_takes_nothing_stops_nothing,
     pressure::memory_pressure_on_a_small_machine,
     signals::signals_evict_only_the_pod_that_is_the_cause,

@@ -6,7 +6,9 @@
 
 use crate::{
     machine::{Hardware, Machine, SOON},
-    support::{agent, cri::Cri, images, manifest::Pod, pause, poll_until, tokio_runtime, world},
+    support::{
+        agent, cri::Cri, images, manifest::Pod, pause, poll_until, status, tokio_runtime, world,
+    },
 };
 use nodelet::{
     cri::v1,
@@ -134,6 +136,11 @@ impl Node {
         }
         serde_json::from_slice(&answer.stdout)
             .map_err(|err| format!("{err}:\n{}", String::from_utf8_lossy(&answer.stdout)))
+    }
+
+    /// What the agent's socket answers for this path; empty when it does not.
+    pub fn ask(&self, path: &str) -> String {
+        status::get(&self.run_dir.join("nodelet.sock"), path).unwrap_or_default()
     }
 
     /// Waits until the status is as wanted; gives it.

@@ -25,11 +25,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 /// The claims of the node's pods.
 pub(super) type Claims = Requests<ClaimKey, (), ClaimAnswer>;
 
-/// A claim is read again after this time while the node affinity of its volume excludes the node.
-const ELSEWHERE_AGAIN: Duration = Duration::from_secs(10);
+/// A claim is read again after this time while its volume can't be used as it is: its node affinity
+/// excludes the node, or it has mount options that are not supported.
+const UNUSABLE_AGAIN: Duration = Duration::from_secs(10);
 
 /// The finalizer that keeps a claim while a pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
+/// The older form of `spec.mountOptions`, which takes precedence: the options with commas between.
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
 /// The names that the API has for sources of PersistentVolumes which this agent does not mount.
 const OTHER_SOURCES: &[&str] = &[
@@ -45,7 +49,6 @@ const OTHER_SOURCES: &[&str] = &[
     "gcePersistentDisk",
     "glusterfs",
     "iscsi",
-    "nfs",
     "photonPersistentDisk",
     "portworxVolume",
     "quobyte",
@@ -78,7 +81,7 @@ pub(super) async fn read(
     match try_read(client, key, &node.labels).await {
         Ok(value) => {
             let again_after = match &value {
-                ClaimAnswer::Elsewhere(_) => Some(ELSEWHERE_AGAIN),
+                ClaimAnswer::Elsewhere(_) | ClaimAnswer::MountOptions(_) => Some(UNUSABLE_AGAIN),
                 ClaimAnswer::Bound(_) | ClaimAnswer::Failed(_) => None,
             };
             RequestOutcome::Answered { value, again_after }
@@ -167,19 +170,42 @@ fn volume_of(
     if affinity.is_some_and(|affinity| !volume_is_usable(&affinity, labels)) {
         return Ok(ClaimAnswer::Elsewhere(name.into()));
     }
+    let mount_options = mount_options(sent.metadata.annotations, sent.spec.mount_options);
     let source = if let Some(source) = sent.spec.host_path {
+        if !mount_options.is_empty() {
+            return Ok(ClaimAnswer::MountOptions(name.into()));
+        }
         let kind = source.kind.unwrap_or_default().into();
         PersistentSource::HostPath { path: source.path.into(), kind }
     } else if let Some(source) = sent.spec.local {
         PersistentSource::Local { path: source.path.into() }
+    } else if let Some(source) = sent.spec.nfs {
+        PersistentSource::Nfs {
+            server: source.server.into(),
+            path: source.path.into(),
+            read_only: source.read_only.unwrap_or_default(),
+        }
     } else {
         let mut known = OTHER_SOURCES.iter();
         let other = known.find(|source| sent.spec.others.contains_key(**source));
         PersistentSource::Other(other.copied().unwrap_or("unknown").into())
     };
     let is_block = sent.spec.volume_mode.as_deref() == Some("Block");
-    let volume = PersistentVolume { name: name.into(), is_block, source };
+    let volume = PersistentVolume { name: name.into(), is_block, source, mount_options };
     Ok(ClaimAnswer::Bound(Arc::new(volume)))
+}
+
+/// The options with which a volume is mounted, as the kubelet reads them.
+fn mount_options(
+    annotations: Option<BTreeMap<String, String>>,
+    options: Option<Vec<String>>,
+) -> Vec<Box<str>> {
+    let older = annotations.and_then(|mut all| all.remove(MOUNT_OPTIONS));
+    let options = match older {
+        Some(text) => text.split(',').map(Box::from).collect(),
+        None => options.into_iter().flatten().map(Box::from).collect::<Vec<Box<str>>>(),
+    };
+    options.into_iter().filter(|option| !option.is_empty()).collect()
 }
 
 #[derive(Default, Deserialize)]
@@ -187,6 +213,7 @@ fn volume_of(
 struct SentMetadata {
     name: String,
     uid: String,
+    annotations: Option<BTreeMap<String, String>>,
     deletion_timestamp: Option<String>,
     finalizers: Option<Vec<String>>,
     owner_references: Option<Vec<SentOwner>>,
@@ -233,6 +260,8 @@ struct SentVolumeSpec {
     node_affinity: Option<k8s::VolumeNodeAffinity>,
     host_path: Option<SentHostPath>,
     local: Option<SentLocal>,
+    nfs: Option<SentNfs>,
+    mount_options: Option<Vec<String>>,
     #[serde(flatten)]
     others: BTreeMap<String, IgnoredAny>,
 }
@@ -253,6 +282,14 @@ struct SentHostPath {
 #[derive(Deserialize)]
 struct SentLocal {
     path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SentNfs {
+    server: String,
+    path: String,
+    read_only: Option<bool>,
 }
 
 #[cfg(test)]
@@ -285,10 +322,9 @@ mod tests {
     }
 
     fn bound_volume(spec: &Value) -> Arc<PersistentVolume> {
-        match volume(spec).unwrap() {
-            ClaimAnswer::Bound(volume) => volume,
-            other @ (ClaimAnswer::Elsewhere(_) | ClaimAnswer::Failed(_)) => panic!("{other:?}"),
-        }
+        let answer = volume(spec).unwrap();
+        let ClaimAnswer::Bound(volume) = answer else { panic!("{answer:?}") };
+        volume
     }
 
     #[test]
@@ -342,10 +378,50 @@ mod tests {
             source("local", json!({"path": "/b"})),
             PersistentSource::Local { path: "/b".into() }
         );
+        let nfs = |read_only| PersistentSource::Nfs {
+            server: "nas".into(),
+            path: "/c".into(),
+            read_only,
+        };
+        assert_eq!(source("nfs", json!({"server": "nas", "path": "/c"})), nfs(false));
+        assert_eq!(
+            source("nfs", json!({"server": "nas", "path": "/c", "readOnly": true})),
+            nfs(true)
+        );
         assert_eq!(source("csi", json!({"driver": "d"})), PersistentSource::Other("csi".into()));
         assert_eq!(source("new", json!({})), PersistentSource::Other("unknown".into()));
         let block = json!({"claimRef": claim_ref, "volumeMode": "Block", "local": {"path": "/b"}});
         assert!(bound_volume(&block).is_block);
+    }
+
+    #[test]
+    fn mount_options_are_those_of_the_annotation_or_the_specification() {
+        let options = |metadata: Value, options: Value| {
+            let nfs = json!({"server": "nas", "path": "/c"});
+            let spec = json!({"claimRef": {"uid": "c1"}, "nfs": nfs, "mountOptions": options});
+            let sent = json!({"metadata": metadata, "spec": spec});
+            let answer =
+                volume_of(serde_json::from_value(sent).unwrap(), "c1", &BTreeMap::new()).unwrap();
+            let ClaimAnswer::Bound(volume) = answer else { panic!("{answer:?}") };
+            volume.mount_options.join(" ")
+        };
+        let plain = json!({"name": "pv"});
+        assert_eq!(options(plain.clone(), Value::Null), "");
+        assert_eq!(options(plain, json!(["soft", "", "nfsvers=4.1"])), "soft nfsvers=4.1");
+        let annotated = json!({"name": "pv", "annotations": {MOUNT_OPTIONS: "hard,,ro"}});
+        assert_eq!(options(annotated, json!(["soft"])), "hard ro");
+    }
+
+    #[test]
+    fn a_host_path_has_no_mount_options() {
+        let answer = |options: Value| {
+            let host_path = json!({"path": "/a"});
+            volume(
+                &json!({"claimRef": {"uid": "c1"}, "hostPath": host_path, "mountOptions": options}),
+            )
+        };
+        assert_eq!(answer(json!(["noexec"])), Ok(ClaimAnswer::MountOptions("pv".into())));
+        assert!(matches!(answer(json!([])), Ok(ClaimAnswer::Bound(_))));
     }
 
     #[test]

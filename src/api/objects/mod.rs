@@ -27,7 +27,7 @@ use crate::{
     desired::SourceSnapshot,
     model::{
         ApiObjects, ClaimAnswer, ClaimKey, DesiredPod, NodeObjects, NodeScheduling, ObjectKey,
-        SavedAnswers, ServiceAccountToken, SourceKind, TokenKey,
+        PersistentSource, SavedAnswers, ServiceAccountToken, SourceKind, TokenKey,
     },
     podspec::{claim_keys, object_refs, runtime_class, token_keys},
     publish::PublishIfChanged as _,
@@ -167,6 +167,10 @@ impl ObjectsTask {
         self.tokens.want(tokens, now);
         self.claims.want(claims, now);
         for (key, value) in std::mem::take(&mut self.remembered.claims) {
+            // An older version may have saved a kind that this version mounts.
+            if let PersistentSource::Other(_) = value.source {
+                continue;
+            }
             let value = ClaimAnswer::Bound(value);
             let bound = RequestOutcome::Answered { value, again_after: None };
             self.claims.settle(&key, bound, now);

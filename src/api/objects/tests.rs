@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     desired::Knowledge,
-    model::{ClaimAnswer, ObjectAnswer, ObjectKind, Origin, SourceView, TokenAnswer},
+    model::{
+        ClaimAnswer, ObjectAnswer, ObjectKind, Origin, PersistentVolume, SourceView, TokenAnswer,
+    },
 };
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -487,6 +489,34 @@ async fn a_claim_is_read_until_it_is_bound() {
     later.until("it is remembered", |objects| !objects.api.claims.is_empty()).await;
     assert!(is_bound(&later.objects.borrow()));
     assert!(later.objects.borrow().api.services.is_some());
+}
+
+/// A newer version may mount what an older one could not.
+#[tokio::test]
+async fn a_saved_volume_of_an_unsupported_kind_is_read_again() {
+    let claimed = claiming_pod();
+    let source = PersistentSource::Other("nfs".into());
+    let (name, mount_options) = ("pv".into(), Vec::new());
+    let volume = PersistentVolume { name, is_block: false, source, mount_options };
+    let key = claim_keys(&claimed.pod).remove(0);
+    let claims = vec![(key, Arc::new(volume))];
+    let saved = SavedAnswers { claims, ..SavedAnswers::default() };
+    let mut bench = Bench::remembering(saved, &[claimed]);
+    bench.server(|server| {
+        let claim = json!({
+            "metadata": {"name": "data", "namespace": "ns", "uid": "c1"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+        });
+        server.objects.insert("persistentvolumes/pv".to_owned(), local_volume());
+        server.objects.insert("ns/persistentvolumeclaims/data".to_owned(), claim);
+    });
+    let is_local = |objects: &NodeObjects| match objects.api.claims.values().next() {
+        Some(ClaimAnswer::Bound(volume)) => {
+            matches!(volume.source, PersistentSource::Local { .. })
+        }
+        _ => false,
+    };
+    bench.until("it is read", is_local).await;
 }
 
 fn local_volume() -> Value {

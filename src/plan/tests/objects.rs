@@ -258,7 +258,8 @@ fn a_pod_waits_for_its_volume_claim() {
     assert_eq!(world.line(), "ContainerCreating 0/1 0");
 
     let source = PersistentSource::Local { path: "/disk".into() };
-    let volume = PersistentVolume { name: "pv".into(), is_block: false, source };
+    let (name, mount_options) = ("pv".into(), Vec::new());
+    let volume = PersistentVolume { name, is_block: false, source, mount_options };
     claim_answer(&mut world, ClaimAnswer::Bound(Arc::new(volume)));
     assert_eq!(world.line(), "Running 1/1 0");
 

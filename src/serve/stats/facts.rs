@@ -70,42 +70,39 @@ pub(super) const SERIES: &[(Family, Tell)] = &[
     (
         gauge(
             "kubelet_volume_stats_capacity_bytes",
-            "Size of the file system of a local PersistentVolume, in bytes; measured every 10 seconds at most",
+            "Size of the file system of a PersistentVolume, in bytes; measured every 10 seconds at most",
         ),
         |facts, samples| facts.put_claims(samples, |one| Some(one.fs.bytes.1)),
     ),
     (
         gauge(
             "kubelet_volume_stats_available_bytes",
-            "What of the file system of a local PersistentVolume may be taken, in bytes",
+            "What of the file system of a PersistentVolume may be taken, in bytes",
         ),
         |facts, samples| facts.put_claims(samples, |one| Some(one.fs.bytes.0)),
     ),
     (
         gauge(
             "kubelet_volume_stats_used_bytes",
-            "What of the file system of a local PersistentVolume is taken, in bytes",
+            "What of the file system of a PersistentVolume is taken, in bytes",
         ),
         |facts, samples| facts.put_claims(samples, |one| Some(one.used_bytes)),
     ),
     (
-        gauge(
-            "kubelet_volume_stats_inodes",
-            "Inodes of the file system of a local PersistentVolume",
-        ),
+        gauge("kubelet_volume_stats_inodes", "Inodes of the file system of a PersistentVolume"),
         |facts, samples| facts.put_claims(samples, |one| Some(one.fs.inodes?.1)),
     ),
     (
         gauge(
             "kubelet_volume_stats_inodes_free",
-            "Inodes of the file system of a local PersistentVolume that may be taken",
+            "Inodes of the file system of a PersistentVolume that may be taken",
         ),
         |facts, samples| facts.put_claims(samples, |one| Some(one.fs.inodes?.0)),
     ),
     (
         gauge(
             "kubelet_volume_stats_inodes_used",
-            "Inodes of the file system of a local PersistentVolume that are taken",
+            "Inodes of the file system of a PersistentVolume that are taken",
         ),
         |facts, samples| facts.put_claims(samples, |one| one.fs.inodes_used()),
     ),

@@ -5,6 +5,7 @@ use super::{Host, HostError, Request, blocking};
 use crate::{
     blocking::{PODS, UNMOUNTS},
     model::{PodUid, k8s},
+    podspec::{ClaimedVolumes, has_nfs_volume},
     program::{Program, ProgramFailure, StandardError, run},
     volume::{NfsFailures, NfsMount, Volumes},
 };
@@ -30,13 +31,14 @@ pub(super) async fn mount_all(
     host: &Host,
     request: &Request,
     pod: &Arc<k8s::Pod>,
+    claimed: &ClaimedVolumes,
 ) -> Result<NfsFailures, HostError> {
-    let volumes = || pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
-    if volumes().all(|volume| volume.nfs.is_none()) {
+    if !has_nfs_volume(pod, claimed) {
         return Ok(NfsFailures::new());
     }
     let (volumes, pod, uid) = (host.volumes.clone(), Arc::clone(pod), request.uid.clone());
-    let wanted = blocking(&PODS, move || volumes.nfs_to_mount(&pod, &uid)).await?;
+    let claimed = claimed.clone();
+    let wanted = blocking(&PODS, move || volumes.nfs_to_mount(&pod, &uid, &claimed)).await?;
     let mounted = futures_util::future::join_all(wanted.into_iter().map(mount));
     let results = request.shown("mounting NFS volumes", mounted).await;
     Ok(results.into_iter().flatten().collect())
@@ -44,16 +46,24 @@ pub(super) async fn mount_all(
 
 /// The volume's name and why it could not be mounted, where it could not.
 async fn mount(wanted: NfsMount) -> Option<(String, String)> {
-    let NfsMount { volume, export, directory, read_only } = wanted;
+    let options = options(&wanted);
+    let NfsMount { volume, export, directory, .. } = wanted;
     if !HELPERS.iter().any(|helper| Path::new(helper).exists()) {
         let why = "there is no mount.nfs on this node; on Debian, install nfs-common";
         return Some((volume, why.to_owned()));
     }
-    // `retry`: this process tries once, and the agent tries again.
-    let options = if read_only { "retry=0,ro" } else { "retry=0" };
-    let arguments = ["-t", "nfs", "-o", options, &export];
+    let arguments = ["-t", "nfs", "-o", &options, &export];
     let failure = run_on("mount", &arguments, &directory, MOUNT_DEADLINE).await.err()?;
     Some((volume, format!("cannot mount {export}: mount {failure}")))
+}
+
+/// The options of a mount. The last of several that contradict each other counts.
+fn options(wanted: &NfsMount) -> String {
+    // This process tries once and stays in the foreground, and the agent tries again: a process in
+    // the background could mount the volume after its pod is gone.
+    let own = ["retry=0", "fg"].into_iter().chain(wanted.read_only.then_some("ro"));
+    let all: Vec<&str> = wanted.options.iter().map(|option| &**option).chain(own).collect();
+    all.join(",")
 }
 
 /// Unmounts the NFS volumes of a pod. What a server has not taken within a deadline is given up:
@@ -101,4 +111,24 @@ async fn run_on(
     let args = words.chain([directory.to_string_lossy().into_owned()]).collect();
     let program = Program { program: name.into(), args, env: Vec::new() };
     run(program, Vec::new(), StandardError::Shown, deadline, &PODS).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_of_the_agent_come_last() {
+        let given = |given: &[&str], read_only| {
+            options(&NfsMount {
+                volume: "v".to_owned(),
+                export: "nas:/srv".to_owned(),
+                directory: PathBuf::new(),
+                read_only,
+                options: given.iter().map(|option| (*option).into()).collect(),
+            })
+        };
+        assert_eq!(given(&[], false), "retry=0,fg");
+        assert_eq!(given(&["bg", "rw", "nfsvers=4.1"], true), "bg,rw,nfsvers=4.1,retry=0,fg,ro");
+    }
 }

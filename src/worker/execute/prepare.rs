@@ -109,9 +109,9 @@ async fn set_up_volumes(
     let memory_limit =
         pod.spec.as_ref().and_then(|spec| pod_limits(spec).non_zero("memory")).map(|m| m.value());
     let files = files(host, request, &pod);
-    let nfs_failures = nfs::mount_all(host, request, &pod).await;
-    let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
     let claimed = claimed_volumes(&pod, &request.objects);
+    let nfs_failures = nfs::mount_all(host, request, &pod, &claimed).await;
+    let nfs_failures = nfs_failures.map_err(|error| ("FailedMount", error.message()))?;
     let prepared = Prepared { files, nfs_failures, claimed };
     let set_up = move || volumes.setup(&pod, &uid, memory_limit, prepared);
     let done = with_volumes(host, request, set_up)

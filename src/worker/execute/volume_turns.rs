@@ -2,7 +2,11 @@
 //! not answer, for example that of an NFS server that is down.
 
 use super::{Host, HostError, Request, TURN};
-use crate::{blocking::PODS, model::k8s, podspec::is_claimed};
+use crate::{
+    blocking::PODS,
+    model::k8s,
+    podspec::{claimed_volumes, has_nfs_volume, is_claimed},
+};
 use std::{sync::Arc, thread, time::Duration};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -35,7 +39,9 @@ pub(super) async fn with_volumes<T: Send + 'static>(
 ) -> Result<T, HostError> {
     let volumes = || request.pod.iter().filter_map(|pod| pod.spec.as_ref()?.volumes.as_ref());
     let has = |is: fn(&k8s::Volume) -> bool| volumes().flatten().any(is);
-    let turns = if has(|volume| volume.nfs.is_some()) {
+    let has_nfs =
+        |pod: &Arc<k8s::Pod>| has_nfs_volume(pod, &claimed_volumes(pod, &request.objects));
+    let turns = if request.pod.as_ref().is_some_and(has_nfs) {
         &host.volume_turns.nfs
     } else if has(|volume| volume.host_path.is_some() || is_claimed(volume)) {
         &host.volume_turns.host_paths
