@@ -25,8 +25,9 @@ pub(super) enum VolumeKind {
     Files(Plugin),
     /// A path of the host that must look like `kind`.
     HostPath { path: String, kind: HostPathType, read_only: bool },
-    /// A directory of the host that a PersistentVolume of kind `local` names.
-    Local { path: String, read_only: bool },
+    /// A directory of the host that a PersistentVolume of kind `local` names. With mount options it
+    /// is mounted for the pod.
+    Local { path: String, read_only: bool, options: Vec<Box<str>> },
     /// An image, which the runtime mounts.
     Image,
     /// `SERVER:PATH`, which `mount` mounts with these options.
@@ -106,17 +107,24 @@ pub(super) fn kind_of(
 }
 
 fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
-    let (read_only, options) = (bound.read_only, &bound.volume.mount_options);
+    let options = &bound.volume.mount_options;
+    // Without this, the runtime would mount it writable in the container.
+    let read_only = bound.read_only || single_options(options).any(|option| option == "ro");
     match &bound.volume.source {
         PersistentSource::HostPath { path, kind } => host_path(path, kind, read_only),
         PersistentSource::Local { path } => {
-            Ok(VolumeKind::Local { path: path.to_string(), read_only })
+            Ok(VolumeKind::Local { path: path.to_string(), read_only, options: options.clone() })
         }
         PersistentSource::Nfs { server, path, read_only: always } => {
             nfs(server, path, read_only || *always, options.clone())
         }
         PersistentSource::Other(_) => Err(VolumeError::UnsupportedKind),
     }
+}
+
+/// Mount options one by one: an entry of `mountOptions` may hold several.
+pub(super) fn single_options(options: &[Box<str>]) -> impl Iterator<Item = &str> {
+    options.iter().flat_map(|entry| entry.split(',')).filter(|option| !option.is_empty())
 }
 
 fn host_path(path: &str, kind: &str, read_only: bool) -> Result<VolumeKind, VolumeError> {

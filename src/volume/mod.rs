@@ -101,6 +101,12 @@ pub enum VolumeError {
         /// The path.
         path: String,
     },
+    /// A volume is not mounted that should be.
+    #[error("nothing is mounted at {path:?}")]
+    NotMounted {
+        /// The place.
+        path: PathBuf,
+    },
     /// An emptyDir medium that this version doesn't know.
     #[error("unknown storage medium {medium:?}")]
     Medium {
@@ -364,8 +370,12 @@ impl Volumes {
         let fs_group = inputs.fs_group();
         match core::kind_of(volume, inputs.claimed)? {
             core::VolumeKind::HostPath { path, kind, .. } => host_path::check(&path, kind),
-            core::VolumeKind::Local { path, read_only } => {
+            core::VolumeKind::Local { path, read_only, options } => {
                 local::check(&path)?;
+                if !options.is_empty() {
+                    let directory = place(Plugin::Local).directory();
+                    local::mount_at(&directory, &path, &options, read_only)?;
+                }
                 match inputs.group_of_data().filter(|_| !read_only) {
                     Some(group) => place(Plugin::Local)
                         .once(|| ownership::give_to_group(Path::new(&path), group)),

@@ -147,10 +147,15 @@ impl Volumes {
         };
         let source = match kind {
             VolumeKind::HostPath { path, .. } => part_of(PathBuf::from(path)),
-            VolumeKind::Local { path, .. } => {
+            VolumeKind::Local { path, options, .. } => {
                 // The runtime would make a directory that is missing.
                 local::check(&path)?;
-                part_of(PathBuf::from(path))
+                if options.is_empty() {
+                    part_of(PathBuf::from(path))
+                } else {
+                    let directory = place(Plugin::Local);
+                    local::check_mounted(&directory).and_then(|()| part_of(directory))
+                }
             }
             VolumeKind::Disk | VolumeKind::Memory { .. } | VolumeKind::HugePages { .. } => {
                 part_of(place(Plugin::EmptyDir))

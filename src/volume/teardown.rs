@@ -34,6 +34,9 @@ impl Volumes {
         for place in places(&pod_dir)? {
             result = result.and(place.unmount());
         }
+        for local in children(&pod_dir.join("volumes").join(Plugin::Local.directory()))? {
+            result = result.and(unmount(&local));
+        }
         result
     }
 

@@ -5,7 +5,10 @@ use crate::{
     podspec::BoundVolume,
     skips::{root, skip_without},
 };
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::statvfs::{FsFlags, statvfs},
+};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -850,6 +853,63 @@ fn a_persistent_volume_is_mounted_and_stays() {
     teardown(&root.volumes, &uid()).unwrap();
     remove_pod_dir(&root.volumes, &uid()).unwrap();
     assert!(disk.join("part").is_dir(), "data of a PersistentVolume are never deleted");
+}
+
+#[test]
+fn a_local_volume_with_mount_options_is_mounted_for_its_pod() {
+    if !can_mount() {
+        return;
+    }
+    let root = TestRoot::new();
+    let disk = root.host("disk");
+    fs::create_dir(&disk).unwrap();
+    fs::write(disk.join("precious"), "").unwrap();
+    let claim = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let pod = pod(&claim, &json!([{"name": "v", "mountPath": "/v"}]), None);
+    let source = PersistentSource::Local { path: disk.to_str().unwrap().into() };
+    let claimed = |options: &[&str]| claimed_with(source.clone(), false, options);
+    let mounted = |claimed: &ClaimedVolumes| {
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        root.volumes.mounts_for(&MountInputs {
+            pod: &pod,
+            uid: &uid(),
+            container: "web",
+            mounts: container.volume_mounts.as_deref().unwrap(),
+            expanded_sub_paths: &[],
+            claimed,
+        })
+    };
+    let set_up = |claimed: &ClaimedVolumes| {
+        let prepared = Prepared { claimed: claimed.clone(), ..Prepared::default() };
+        root.volumes.setup(&pod, &uid(), None, prepared).unwrap();
+    };
+    let directory = root.pod_dir().join("volumes/kubernetes.io~local-volume/v");
+    let quick = claimed(&["noexec,nosuid", "noatime", "discard"]);
+    assert!(matches!(mounted(&quick), Err(VolumeError::NotMounted { .. })));
+    // An agent was killed before it set the options.
+    fs::create_dir_all(&directory).unwrap();
+    mount(Some(&disk), &directory, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    for _ in 0..2 {
+        set_up(&quick);
+        assert_eq!(root.mounts(), std::slice::from_ref(&directory), "it is mounted once");
+        let flags = statvfs(&directory).unwrap().flags();
+        let wanted = FsFlags::ST_NOEXEC | FsFlags::ST_NOSUID | FsFlags::ST_NOATIME;
+        assert!(flags.contains(wanted) && !flags.contains(FsFlags::ST_RDONLY), "{flags:?}");
+    }
+    assert!(!statvfs(&disk).unwrap().flags().contains(FsFlags::ST_NOEXEC), "only for the pod");
+    let mounts = mounted(&quick).unwrap();
+    assert_eq!((host_path(&mounts[0]), mounts[0].readonly), (directory.as_path(), false));
+    assert!(remove_pod_dir(&root.volumes, &uid()).is_err(), "it is mounted");
+    teardown(&root.volumes, &uid()).unwrap();
+    assert_eq!(root.mounts(), Vec::<PathBuf>::new());
+
+    let read_only = claimed(&["ro"]);
+    set_up(&read_only);
+    assert!(statvfs(&directory).unwrap().flags().contains(FsFlags::ST_RDONLY));
+    assert!(mounted(&read_only).unwrap()[0].readonly);
+    teardown(&root.volumes, &uid()).unwrap();
+    remove_pod_dir(&root.volumes, &uid()).unwrap();
+    assert!(disk.join("precious").exists() && !root.pod_dir().exists());
 }
 
 #[test]

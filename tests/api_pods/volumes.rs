@@ -173,6 +173,56 @@ fn an_ephemeral_volume_has_a_claim_of_its_own() {
 }
 
 #[test]
+fn a_local_volume_is_mounted_with_its_options() {
+    let Some(node) = Node::start() else { return };
+    let disk = disk(&node, "disk");
+    let here = json!({
+        "key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME],
+    });
+    let affinity = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } });
+    let source = json!({
+        "local": { "path": disk }, "nodeAffinity": affinity, "mountOptions": ["noexec"],
+    });
+    volume(&node, "pv", "manual", &source);
+    claim(&node, "data", "manual");
+    let mut pod = claimed("web", WAITS, "data");
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([
+        { "name": "data", "mountPath": "/data" },
+        { "name": "data", "mountPath": "/part", "subPath": "part" },
+    ]);
+    node.create(&pod);
+    node.wait_pod_ready("web");
+    let script = "for place in /data /part; do
+        printf '#!/bin/sh\necho ran\n' > $place/file; chmod 755 $place/file
+        $place/file 2>/dev/null || echo refused
+    done";
+    assert_eq!(node.exec("web", &["sh", "-c", script]), "refused\nrefused\n");
+    assert!(disk.join("file").exists() && disk.join("part/file").exists());
+    node.delete("web");
+    node.wait_pod_gone("web");
+    assert!(disk.join("file").exists());
+    node.finish();
+}
+
+#[test]
+fn a_host_path_with_mount_options_keeps_its_pod_pending() {
+    let Some(node) = Node::start() else { return };
+    let mut source = host_path(&disk(&node, "disk"));
+    source["mountOptions"] = json!(["noexec"]);
+    volume(&node, "pv", "manual", &source);
+    claim(&node, "data", "manual");
+    node.create(&claimed("web", WAITS, "data"));
+    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    let refused = r#"MountVolume.MountOptionSupport check failed for volume "pv" : mount options are not supported for this volume type"#;
+    node.wait("the pod says why", told, |events| events.contains(refused));
+    assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
+    let patch = json!({ "spec": { "mountOptions": null } });
+    node.admin().patch(&format!("{VOLUMES}/pv"), &patch).unwrap().ok();
+    node.wait_pod_ready("web");
+    node.finish();
+}
+
+#[test]
 fn a_volume_of_an_unsupported_kind_keeps_its_pod_pending() {
     let Some(node) = Node::start() else { return };
     let source = json!({ "csi": { "driver": "csi.example.com", "volumeHandle": "v1" } });
