@@ -392,7 +392,7 @@ fn is_survived(garbage: &'static [Garbage], rounds: usize) {
     world.wait_until("it has sent all of it", || server.rounds(), |seen| *seen >= rounds);
     world.drop_pod(&Pod::running("late"));
     world.wait_running("late");
-    println!("{:?}", dog.finish(&world));
+    dog.finish(&world);
     // What the heap has been once it stays: the ceiling at the end of every test is one for an
     // agent in peace.
     drop(server);
