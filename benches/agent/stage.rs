@@ -115,6 +115,10 @@ pub struct Stage {
     lines: RefCell<String>,
 }
 
+/// Directories below a slot's that lie in /run on a machine, and so in memory: containerd's `state`,
+/// and the run directory of nodelet.
+const VOLATILE: [&str; 2] = ["containerd/state", "agent/run"];
+
 /// Nanoseconds since 1970, the unit in which the runtime records.
 pub type Moment = i64;
 
@@ -145,6 +149,7 @@ impl Stage {
     pub fn with(candidate: Candidate, kubelet: Option<&Path>, lines: &str) -> Self {
         let lines = format!("{MAX_PODS}{lines}");
         let slot = Slot::take();
+        VOLATILE.into_iter().for_each(|dir| make_volatile(&slot.dir().join(dir)));
         let containerd = Containerd::start(&slot);
         let socket = containerd.socket();
         let warmer = Floor::new(&slot, &socket);
@@ -493,6 +498,12 @@ impl Drop for Background {
     fn drop(&mut self) {
         block_on(self.0.shutdown());
     }
+}
+
+/// Makes a directory whose files are in memory. It goes with the slot.
+fn make_volatile(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    mount(Some("volatile"), dir, Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
 }
 
 /// A small file system over a directory. It goes with the stage.
