@@ -23,6 +23,18 @@ use std::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+/// The action that is being executed.
+struct Execution {
+    action: Arc<Action>,
+    request: Arc<Request>,
+    /// The image of the container that it starts.
+    image: Option<String>,
+    deadline: Deadline,
+    refresh: Option<Refresh>,
+    /// The latest input.
+    input: Input,
+}
+
 impl Worker {
     /// Saves what must be known before an action is executed, and kills what must not wait for it.
     async fn begin(&mut self, input: &Input, action: &Action) {
@@ -73,59 +85,41 @@ impl Worker {
     ) -> Option<Outcome> {
         self.begin(input, &action).await;
         let action = Arc::new(action);
-        let uid: PodUid = action.uid().clone();
-        let image = image_of(self.records.pod_for(&uid, input).as_deref(), &action);
         let (request, mut progress, mut running) = self.execute(input, &action);
-        let cancel = &request.cancel;
-        let mut deadline = Deadline::of(&action);
+        let mut current = Execution {
+            image: image_of(self.records.pod_for(action.uid(), input).as_deref(), &action),
+            deadline: Deadline::of(&action),
+            refresh: None,
+            input: input.clone(),
+            action,
+            request,
+        };
         let mut listening = true;
-        let mut refresh: Option<Refresh> = None;
-        let mut input = input.clone();
-        // `running`, `refresh` and the fetch are pinned outside and polled again when another arm
+        // `running`, the refresh and the fetch are pinned outside and polled again when another arm
         // wins; a watch's `changed` loses nothing when it is dropped.
         loop {
+            let Execution { request, deadline, refresh, input, .. } = &mut current;
             tokio::select! {
                 biased;
                 outcome = &mut running => {
                     (self.reporter.hung, self.reporter.doing) = (None, None);
-                    self.pod_start.images_took(&uid, request.images_took());
+                    self.pod_start.images_took(&request.uid, request.images_took());
                     // The next action may write the same volumes.
-                    if let Some((done, objects)) = finished(&mut refresh).await {
+                    if let Some((done, objects)) = finished(refresh).await {
                         self.objects.take(&done, objects);
                     }
                     return Some(outcome);
                 }
-                Some((done, objects)) = finished(&mut refresh) => {
+                Some((done, objects)) = finished(refresh) => {
                     self.objects.take(&done, objects);
-                    refresh = if done.is_success() { self.refresh(&input, &uid) } else { None };
+                    current.refresh = if done.is_success() { self.refresh(&current) } else { None };
                 }
                 changed = self.input.changed(), if listening => {
                     listening = changed.is_ok();
-                    let latest = self.input.borrow().clone();
-                    if self.delays_update(&latest) {
-                        request.cancel_pull.cancel();
-                    }
-                    let latest = self.acted_on(&latest);
-                    // The same uid may be wished with another image: the manifest names the uid.
-                    let pod = latest.orders.goes_on(&uid).map(|wished| &*wished.pod);
-                    if !listening || pod.is_none() || image_of(pod, &action) != image {
-                        cancel.cancel();
-                    }
-                    if listening {
-                        deadline.look(&latest.orders);
-                        input = latest;
-                        if self.take_asked(&input).await {
-                            request.cancel_pull.cancel();
-                        }
-                        self.picture.observe(Arc::clone(&input.observed));
-                        self.kill_at_once(&input);
-                        if refresh.is_none() && matches!(*action, Action::StartContainer(_)) {
-                            refresh = self.refresh(&input, &uid);
-                        }
-                    }
+                    self.take_input(&mut current, listening).await;
                 }
                 () = deadline.passed() => {
-                    self.kill_processes(&uid, &input);
+                    self.kill_processes(&request.uid, input);
                     request.hook_control.cut();
                 }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
@@ -136,28 +130,60 @@ impl Worker {
                     self.reporter.hung.clone_from(&progress.overdue);
                     self.reporter.doing.clone_from(&progress.doing);
                 }
-                () = self.shutdown.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+                () = self.shutdown.cancelled(), if !request.cancel.is_cancelled() => {
+                    request.cancel.cancel();
+                }
             }
             if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
                 return None;
             }
-            if let Action::KillContainer(kill) = &*action
-                && input.orders.ends(&uid)
+            if let Action::KillContainer(kill) = &*current.action
+                && current.input.orders.ends(&kill.uid)
             {
-                self.earlier = Some(EarlierStop::new(kill, &request, running));
+                self.earlier = Some(EarlierStop::new(kill, &current.request, running));
                 return None;
             }
             if let Some(observed) = self.picture.shared() {
-                self.memory.take_probes(&input.probes, &observed);
+                self.memory.take_probes(&current.input.probes, &observed);
                 let known = Remembered { records: &self.records, memory: &self.memory };
-                self.reporter.report(&input, &observed, known, plan, None).await;
+                self.reporter.report(&current.input, &observed, known, plan, None).await;
             }
+        }
+    }
+
+    /// Takes over the latest input during an action. `listening` is false when there will be no
+    /// more input, because the worker is to end.
+    async fn take_input(&mut self, current: &mut Execution, listening: bool) {
+        let latest = self.input.borrow().clone();
+        let request = &current.request;
+        if self.delays_update(&latest) {
+            request.cancel_pull.cancel();
+        }
+        let latest = self.acted_on(&latest);
+        // The same uid may be wished with another image: the manifest names the uid.
+        let pod = latest.orders.goes_on(&request.uid).map(|wished| &*wished.pod);
+        if !listening || pod.is_none() || image_of(pod, &current.action) != current.image {
+            request.cancel.cancel();
+        }
+        if !listening {
+            return;
+        }
+        current.deadline.look(&latest.orders);
+        current.input = latest;
+        if self.take_asked(&current.input).await {
+            request.cancel_pull.cancel();
+        }
+        self.picture.observe(Arc::clone(&current.input.observed));
+        self.kill_at_once(&current.input);
+        if current.refresh.is_none() && matches!(*current.action, Action::StartContainer(_)) {
+            current.refresh = self.refresh(current);
         }
     }
 
     /// Writes the volumes of a pod whose objects have changed, beside the start of a container,
     /// which lasts as long as the pull of its image.
-    fn refresh(&self, input: &Input, uid: &PodUid) -> Option<Refresh> {
+    fn refresh(&self, current: &Execution) -> Option<Refresh> {
+        let (input, uid) = (&current.input, current.action.uid());
         let pod = input.orders.goes_on(uid)?;
         let objects = ObjectsRead::of(&pod.pod, &input.objects);
         let known = || are_objects_known(&pod.pod, &input.objects);
