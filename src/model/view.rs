@@ -38,8 +38,8 @@ pub struct PodView {
     /// It has ended for good, nothing of it runs, and its volumes and cgroup are gone.
     #[serde(skip)]
     pub stopped: bool,
-    /// A call on it is past its deadline, or its inspection hangs: which, on what id, since how
-    /// long.
+    /// Every call on it that is past its deadline, or else its inspection that hangs: which, on
+    /// what, and for how long. Calls are separated by `; `.
     pub hung: Option<String>,
     /// What it waits for when its containers' states don't tell (the network, the runtime, an older
     /// incarnation).

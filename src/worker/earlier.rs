@@ -60,7 +60,7 @@ impl EarlierStop {
         (self.container.clone(), self.hook.clone())
     }
 
-    /// A call that hangs is shown here.
+    /// Calls that hang are shown here, those of a later action as well.
     pub(super) fn progress(&self) -> watch::Sender<Progress> {
         self.progress.clone()
     }

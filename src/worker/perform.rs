@@ -54,14 +54,11 @@ impl Worker {
         &mut self,
         input: &Input,
         action: &Arc<Action>,
-    ) -> (Arc<Request>, watch::Receiver<Progress>, Call<'static, Outcome>) {
+    ) -> (Arc<Request>, Call<'static, Outcome>) {
         let (uid, earlier) = (action.uid(), self.earlier.take());
-        let sender = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
-        let mut progress = sender.subscribe();
-        if earlier.is_some() {
-            progress.mark_changed();
-        }
-        let mut request = self.request(input, uid, self.records.pod_for(uid, input), sender);
+        let progress = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
+        self.reporter.progress = Some(progress.subscribe());
+        let mut request = self.request(input, uid, self.records.pod_for(uid, input), progress);
         request.earlier_stop = earlier.as_ref().map(EarlierStop::hook);
         let request = Arc::new(request);
         let running =
@@ -70,7 +67,7 @@ impl Worker {
             Some(earlier) => earlier.beside(running),
             None => running,
         };
-        (request, progress, running)
+        (request, running)
     }
 
     /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
@@ -85,7 +82,7 @@ impl Worker {
     ) -> Option<Outcome> {
         self.begin(input, &action).await;
         let action = Arc::new(action);
-        let (request, mut progress, mut running) = self.execute(input, &action);
+        let (request, mut running) = self.execute(input, &action);
         let mut current = Execution {
             image: image_of(self.records.pod_for(action.uid(), input).as_deref(), &action),
             deadline: Deadline::of(&action),
@@ -102,7 +99,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 outcome = &mut running => {
-                    (self.reporter.hung, self.reporter.doing) = (None, None);
+                    self.reporter.progress = None;
                     self.pod_start.images_took(&request.uid, request.images_took());
                     // The next action may write the same volumes.
                     if let Some((done, objects)) = finished(refresh).await {
@@ -125,16 +122,12 @@ impl Worker {
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
                 }
-                Ok(()) = progress.changed() => {
-                    let progress = progress.borrow_and_update();
-                    self.reporter.hung.clone_from(&progress.overdue);
-                    self.reporter.doing.clone_from(&progress.doing);
-                }
+                () = self.reporter.progressed() => {}
                 () = self.shutdown.cancelled(), if !request.cancel.is_cancelled() => {
                     request.cancel.cancel();
                 }
             }
-            if self.shutdown.is_cancelled() && progress.borrow().may_be_dropped {
+            if self.shutdown.is_cancelled() && current.request.progress.borrow().may_be_dropped {
                 return None;
             }
             if let Action::KillContainer(kill) = &*current.action

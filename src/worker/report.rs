@@ -2,7 +2,7 @@
 
 use super::{
     Input,
-    execute::Host,
+    execute::{Host, Progress},
     records::{Recorded, Records},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
 use std::{collections::BTreeMap, sync::Arc};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The view of a worker, and whether the worker is still needed.
 #[derive(Clone, Debug)]
@@ -65,10 +65,8 @@ pub(super) struct Reporter {
     /// The last statuses by incarnation: transition times are taken over from them.
     statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
     last: Option<Report>,
-    /// The call that is past its soft deadline.
-    pub hung: Option<String>,
-    /// The work on the host for the pod, if it takes long.
-    pub doing: Option<String>,
+    /// The progress of the action that is under way, and of an earlier stop.
+    pub progress: Option<watch::Receiver<Progress>>,
     /// How the update to a new revision stands.
     pub update: Option<PodUpdate>,
     /// `None`: nothing is on trial or rolled back.
@@ -95,8 +93,7 @@ impl Reporter {
             reports,
             statuses: BTreeMap::new(),
             last: None,
-            hung: None,
-            doing: None,
+            progress: None,
             update: None,
             rollout: None,
             asked: 0,
@@ -137,6 +134,17 @@ impl Reporter {
 
     pub(super) fn status(&self, uid: &PodUid) -> Option<&Arc<k8s::PodStatus>> {
         self.statuses.get(uid)
+    }
+
+    /// Waits until there is progress to report; for ever when nothing is under way. It may be
+    /// dropped and called again.
+    pub(super) async fn progressed(&mut self) {
+        if let Some(progress) = &mut self.progress
+            && progress.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
     }
 
     /// Sends a report if it differs from the last one. `answers` is for [`Report::answers`].
@@ -237,6 +245,9 @@ impl Reporter {
         };
         self.statuses.retain(|uid, _| *uid == subject.uid || records.of(uid).is_some());
         self.statuses.insert(subject.uid.clone(), Arc::clone(&status));
+        let progress = self.progress.as_ref().map(|progress| progress.borrow().clone());
+        let Progress { overdue, doing, .. } = progress.unwrap_or_default();
+        let hung = (!overdue.is_empty()).then(|| overdue.join("; "));
         PodView {
             key: self.key.clone(),
             uid: subject.uid.clone(),
@@ -255,8 +266,8 @@ impl Reporter {
             },
             terminating: subject.terminating,
             stopped: subject.wished && plan.stopped,
-            hung: self.hung.clone().or_else(|| observed.inspect_error.clone()),
-            waiting: self.doing.clone().or_else(|| plan.blocked.clone()),
+            hung: hung.or_else(|| observed.inspect_error.clone()),
+            waiting: doing.or_else(|| plan.blocked.clone()),
             update: self.update.clone(),
             previous: self.rollout.as_ref().and_then(|rollout| {
                 rollout.previous.as_ref().map(|previous| Arc::clone(&previous.pod))

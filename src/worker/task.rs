@@ -381,10 +381,11 @@ impl Worker {
                 true
             }
             outcome = stopped(&mut self.earlier) => {
-                (self.reporter.hung, self.reporter.doing) = (None, None);
+                self.reporter.progress = None;
                 self.take_outcome(outcome, ObjectsRead::default()).await;
                 true
             }
+            () = self.reporter.progressed() => true,
             changed = self.input.changed() => {
                 if changed.is_ok() {
                     // The next pass takes it in.

@@ -4,6 +4,7 @@ use crate::support::{
     agent::Settings,
     manifest::{FOREVER, Pod},
     proxy::EventFault,
+    status::Status,
     stays,
     world::{Kind, World},
 };
@@ -45,6 +46,28 @@ pub fn a_hung_call_holds_up_only_its_pod(kind: Kind) {
         world.wait_running("stuck");
         world.finish();
     }
+}
+
+pub fn every_hung_call_of_a_pod_is_named(kind: Kind) {
+    let world = World::start_with(kind, &Settings::for_kind(kind).kubelet(IMPATIENT));
+    world.drop_pod(&Pod::running("web").container("other", FOREVER));
+    world.wait_running("web");
+    let first = world.proxy.on("StopContainer").pod("web").times(1).hang();
+    world.proxy.on("StopContainer").pod("web").hang();
+    world.remove("web.yaml");
+    let named = |status: &Status| {
+        let hung = status.pod("web").and_then(|pod| pod.hung.as_deref()).unwrap_or_default();
+        ["main", "other"].map(|name| hung.contains(&format!("StopContainer {name}: no answer")))
+    };
+    world.wait("both are named", |status| named(status) == [true, true]);
+    world.proxy.lift(first);
+    world.wait("the one that has ended is not", |status| {
+        let named = named(status);
+        named != [true, true] && named != [false, false]
+    });
+    world.proxy.lift_all();
+    world.wait_gone("web");
+    world.finish();
 }
 
 pub fn a_hung_inspection_holds_up_only_its_pod(kind: Kind) {

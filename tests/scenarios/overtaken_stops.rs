@@ -1,9 +1,10 @@
 //! A pod that is to end while one of its containers is being stopped for another reason.
 
-use super::shutdown::held_up;
+use super::shutdown::{held_up, held_up_with};
 use crate::support::{
     manifest::{FOREVER, Pod, STUBBORN},
     proxy::Call,
+    status::Status,
     stays,
     world::{Kind, World},
 };
@@ -29,17 +30,22 @@ impl Unhealthy {
     }
 
     fn start_in(world: World, grace_seconds: u32, hook: Option<&str>) -> Self {
+        Self::start_with(world, (grace_seconds, LONG), hook)
+    }
+
+    /// `periods` are the grace periods of the pod and of the probe, in seconds.
+    fn start_with(world: World, periods: (u32, i64), hook: Option<&str>) -> Self {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("alive"), "yes\n").unwrap();
         let probe = json!({
             "exec": { "command": ["cat", "/host/alive"] },
             "periodSeconds": 1,
             "failureThreshold": 1,
-            "terminationGracePeriodSeconds": LONG,
+            "terminationGracePeriodSeconds": periods.1,
         });
         let mut pod = Pod::with_main("web", STUBBORN)
             .container("other", FOREVER)
-            .set("terminationGracePeriodSeconds", grace_seconds)
+            .set("terminationGracePeriodSeconds", periods.0)
             .set("containers/0/livenessProbe", probe);
         if let Some(hook) = hook {
             let command = ["sh", "-c", hook];
@@ -174,5 +180,32 @@ pub fn a_shutdown_does_not_wait_for_the_stop_of_a_container(kind: Kind) {
     logind.prepare_for_shutdown(false);
     fs::write(pod.dir.path().join("alive"), "yes\n").unwrap();
     pod.world.wait_running("web");
+    pod.world.finish();
+}
+
+/// The end of the pod can't begin: the runtime does not tell the state of a container.
+pub fn an_earlier_stop_that_hangs_alone_is_named(kind: Kind) {
+    let (world, logind) = held_up_with(kind, "runtimeRequestTimeout: 2s\n");
+    let pod = Unhealthy::start_with(world, (5, 10), None);
+    let world = &pod.world;
+    world.proxy.on("StopContainer").pod("web").times(1).hang();
+    pod.fail_probe();
+    pod.wait_until_main_is_stopped();
+    world.proxy.on("ContainerStatus").pod("web").hang();
+    world.kill_container(&world.running_id("web", "other"));
+    let hung = |status: &Status| status.pod("web").and_then(|pod| pod.hung.clone());
+    world.wait("an inspection hangs", |status| {
+        hung(status).is_some_and(|hung| hung.contains("ContainerStatus"))
+    });
+    logind.prepare_for_shutdown(true);
+    world.wait("the stop is named", |status| {
+        hung(status).is_some_and(|hung| hung.contains("StopContainer main: no answer for 12s"))
+    });
+    assert_eq!(pod.stops("main"), [10], "the end of the pod has not begun");
+    world.proxy.lift_all();
+    world.wait("the stop has ended", |status| hung(status).is_none());
+    logind.prepare_for_shutdown(false);
+    fs::write(pod.dir.path().join("alive"), "yes\n").unwrap();
+    world.wait_running("web");
     pod.world.finish();
 }

@@ -63,7 +63,13 @@ impl Drop for Logind {
 
 /// A world with a logind that holds the machine up.
 pub fn held_up(kind: Kind) -> (World, Logind) {
-    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(PERIODS));
+    held_up_with(kind, "")
+}
+
+/// As [`held_up`], with more lines for the agent's configuration.
+pub fn held_up_with(kind: Kind, lines: &str) -> (World, Logind) {
+    let lines = format!("{PERIODS}{lines}");
+    let world = World::prepare(kind, &Settings::for_kind(kind).kubelet(&lines));
     let logind = Logind::start(&world.agent.system_bus());
     world.agent.start();
     world.wait_until("it holds the machine up", || logind.fake().locks(), |locks| *locks == (1, 1));

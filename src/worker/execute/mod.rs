@@ -142,8 +142,8 @@ pub(super) struct Request {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Which call is past its soft deadline.
-    pub overdue: Option<String>,
+    /// The calls that are past their soft deadline, the longest overdue first.
+    pub overdue: Vec<String>,
     /// The work of the action on the host, and for how long; set only if it takes long.
     pub doing: Option<String>,
     /// No call is under way: nothing is lost when the action is dropped now.
@@ -246,10 +246,15 @@ impl Request {
         }
         let waited = format_duration(deadline);
         tracing::warn!(pod = %self.key, uid = %self.uid, "{call}: no answer for {waited}, still waiting");
-        let overdue = Some(format!("{call}: no answer for {waited}"));
-        self.progress.send_modify(|progress| progress.overdue = overdue);
+        let overdue = format!("{call}: no answer for {waited}");
+        self.progress.send_modify(|progress| progress.overdue.push(overdue.clone()));
         let answer = answer.await;
-        self.progress.send_modify(|progress| progress.overdue = None);
+        self.progress.send_modify(|progress| {
+            let own = progress.overdue.iter().position(|other| *other == overdue);
+            if let Some(own) = own {
+                progress.overdue.remove(own);
+            }
+        });
         answer
     }
 
