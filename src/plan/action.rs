@@ -244,6 +244,20 @@ impl Action {
         }
     }
 
+    /// True when the pod ends with this action, at least for now. The pod goes on after any other
+    /// stop of its containers.
+    #[must_use]
+    pub fn ends_pod(&self) -> bool {
+        let Self::KillPod(kill) = self else { return false };
+        match kill.purpose {
+            KillPurpose::Retire { .. } | KillPurpose::Terminal | KillPurpose::Shutdown => true,
+            KillPurpose::Restart
+            | KillPurpose::RestartAll { .. }
+            | KillPurpose::Surplus
+            | KillPurpose::Asked => false,
+        }
+    }
+
     /// True when the rest of the plan is dropped if this action fails. When a container other than
     /// an init container does not start or can't be resized, the others are still started, as in
     /// the kubelet.

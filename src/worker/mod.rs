@@ -16,7 +16,7 @@
 //!
 //! Invariant: a mutating call is awaited to its end, also when the agent stops. Only an image pull
 //! and a hook are dropped, when their pod is no longer wanted. A pod that is to end does not wait for
-//! the stop of one of its containers (`earlier`).
+//! a stop of containers after which it was to go on (`earlier`).
 
 mod counted;
 mod deadline;

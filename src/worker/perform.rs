@@ -1,10 +1,10 @@
 //! Executes one action of a worker while the worker still reads its input.
 
 use super::{
-    Input,
+    Input, counted,
     deadline::Deadline,
     earlier::EarlierStop,
-    execute::{Call, HookControl, Progress, Request, execute, execute_owned},
+    execute::{Call, Progress, Request, StopControl, execute},
     objects::ObjectsRead,
     report::Remembered,
     task::Worker,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock,
-    model::{DesiredPod, PodUid, k8s},
+    model::{DesiredPod, ObservedPod, PodUid, k8s},
     plan::{Action, Outcome, PodPlan},
     podspec::{self, are_objects_known},
 };
@@ -33,6 +33,15 @@ struct Execution {
     refresh: Option<Refresh>,
     /// The latest input.
     input: Input,
+}
+
+impl Execution {
+    /// Overtakes the action if the pod is to end and its end can begin beside the action. Returns
+    /// true if so.
+    fn overtake(&self, observed: &ObservedPod) -> bool {
+        let ends = self.input.orders.ends(&self.request.uid) && !self.action.ends_pod();
+        ends && self.request.stop_control.overtake(observed)
+    }
 }
 
 impl Worker {
@@ -59,10 +68,15 @@ impl Worker {
         let progress = earlier.as_ref().map(EarlierStop::progress).unwrap_or_default();
         self.reporter.progress = Some(progress.subscribe());
         let mut request = self.request(input, uid, self.records.pod_for(uid, input), progress);
-        request.earlier_stop = earlier.as_ref().map(EarlierStop::hook);
+        request.earlier_stop = earlier.as_ref().map(EarlierStop::control);
         let request = Arc::new(request);
-        let running =
-            execute_owned(Arc::clone(&self.host), Arc::clone(&request), Arc::clone(action));
+        let (host, action) = (Arc::clone(&self.host), Arc::clone(action));
+        let of_call = Arc::clone(&request);
+        let running: Call<'static, Outcome> = Box::pin(async move {
+            let outcome = execute(&host, &of_call, &action).await;
+            counted::count(counted::started(&action), &outcome);
+            outcome
+        });
         let running = match earlier {
             Some(earlier) => earlier.beside(running),
             None => running,
@@ -73,7 +87,7 @@ impl Worker {
     /// Executes one action and still reads the input: a changed wish cancels a pull, a listing
     /// appears in the view, and a call past its soft deadline is shown. Returns `None` in two cases.
     /// The agent stops while the action may be dropped: its next start plans the action again. Or
-    /// the pod is to end during a `KillContainer`: the stop goes on as [`EarlierStop`].
+    /// the pod is to end while the action stops containers: the action goes on as [`EarlierStop`].
     pub(super) async fn perform(
         &mut self,
         input: &Input,
@@ -100,11 +114,7 @@ impl Worker {
                 biased;
                 outcome = &mut running => {
                     self.reporter.progress = None;
-                    self.pod_start.images_took(&request.uid, request.images_took());
-                    // The next action may write the same volumes.
-                    if let Some((done, objects)) = finished(refresh).await {
-                        self.objects.take(&done, objects);
-                    }
+                    self.leave(&mut current).await;
                     return Some(outcome);
                 }
                 Some((done, objects)) = finished(refresh) => {
@@ -117,7 +127,7 @@ impl Worker {
                 }
                 () = deadline.passed() => {
                     self.kill_processes(&request.uid, input);
-                    request.hook_control.cut();
+                    request.stop_control.cut();
                 }
                 (fetch, outcome) = fetched(&mut self.fetching) => {
                     self.take_fetched(&fetch, &outcome);
@@ -130,17 +140,24 @@ impl Worker {
             if self.shutdown.is_cancelled() && current.request.progress.borrow().may_be_dropped {
                 return None;
             }
-            if let Action::KillContainer(kill) = &*current.action
-                && current.input.orders.ends(&kill.uid)
-            {
-                self.earlier = Some(EarlierStop::new(kill, &current.request, running));
+            let Some(observed) = self.picture.shared() else { continue };
+            if current.overtake(&observed) {
+                self.leave(&mut current).await;
+                self.earlier = Some(EarlierStop::new(&current.request, running));
                 return None;
             }
-            if let Some(observed) = self.picture.shared() {
-                self.memory.take_probes(&current.input.probes, &observed);
-                let known = Remembered { records: &self.records, memory: &self.memory };
-                self.reporter.report(&current.input, &observed, known, plan, None).await;
-            }
+            self.memory.take_probes(&current.input.probes, &observed);
+            let known = Remembered { records: &self.records, memory: &self.memory };
+            self.reporter.report(&current.input, &observed, known, plan, None).await;
+        }
+    }
+
+    /// What remains to be done when an action has ended, or is left to go on by itself.
+    async fn leave(&mut self, current: &mut Execution) {
+        self.pod_start.images_took(&current.request.uid, current.request.images_took());
+        // The next action may write the same volumes.
+        if let Some((done, objects)) = finished(&mut current.refresh).await {
+            self.objects.take(&done, objects);
         }
     }
 
@@ -214,7 +231,7 @@ impl Worker {
             cancel_pull: cancel.child_token(),
             cancel,
             progress,
-            hook_control: HookControl::default(),
+            stop_control: StopControl::default(),
             earlier_stop: None,
             images_millis: AtomicU64::new(0),
         }

@@ -83,7 +83,7 @@ pub(super) struct Worker {
     /// Changes when the files of this pod may be lost.
     losses: watch::Receiver<u64>,
     pub(super) objects: ObjectsUsed,
-    /// The stop of a container that its pod's end has overtaken.
+    /// The stop of containers that the end of their pod has overtaken.
     pub(super) earlier: Option<EarlierStop>,
     /// The image of a new revision that is being fetched.
     pub(super) fetching: Option<Fetching>,
@@ -296,10 +296,8 @@ impl Worker {
             let ends_pass = action.failure_ends_pass();
             let pod = self.records.pod_for(action.uid(), input);
             let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
-            let started = counted::started(&action);
             self.pod_start.act(action.uid());
             let Some(outcome) = self.perform(input, plan, action).await else { return };
-            counted::count(started, &outcome);
             let failed = !outcome.is_success();
             self.take_outcome(outcome, objects).await;
             let latest = self.input.borrow().clone();

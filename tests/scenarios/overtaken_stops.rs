@@ -1,6 +1,6 @@
 //! A pod that is to end while one of its containers is being stopped for another reason.
 
-use super::shutdown::{held_up, held_up_with};
+use super::shutdown::{Logind, held_up, held_up_with};
 use crate::support::{
     manifest::{FOREVER, Pod, STUBBORN},
     proxy::Call,
@@ -15,6 +15,14 @@ use tempfile::TempDir;
 
 /// The grace period of the liveness probe, in seconds: no test waits that long.
 const LONG: i64 = 600;
+
+fn calls_for(world: &World, method: &str, container: &str) -> Vec<Call> {
+    let mut calls = world.proxy.calls();
+    calls.retain(|call| {
+        call.method == method && call.pod.as_ref().is_some_and(|pod| pod.container == container)
+    });
+    calls
+}
 
 /// A pod in whose container `main` the liveness probe fails when the test wants it. `main` takes no
 /// notice of SIGTERM, and `other` ends at once.
@@ -63,11 +71,7 @@ impl Unhealthy {
 
     /// Calls of this method for a container.
     fn calls(&self, method: &str, container: &str) -> Vec<Call> {
-        let mut calls = self.world.proxy.calls();
-        calls.retain(|call| {
-            call.method == method && call.pod.as_ref().is_some_and(|pod| pod.container == container)
-        });
-        calls
+        calls_for(&self.world, method, container)
     }
 
     /// The calls of the hook.
@@ -181,6 +185,135 @@ pub fn a_shutdown_does_not_wait_for_the_stop_of_a_container(kind: Kind) {
     fs::write(pod.dir.path().join("alive"), "yes\n").unwrap();
     pod.world.wait_running("web");
     pod.world.finish();
+}
+
+/// A pod that a shutdown ends while its container `main`, which takes no notice of SIGTERM, is being
+/// stopped with a grace period that no test waits for.
+struct ShutDown {
+    world: World,
+    logind: Logind,
+    dir: TempDir,
+}
+
+impl ShutDown {
+    /// `pod` begins. Its containers find the file `/host/alive`, if it is to be there at once.
+    fn start(kind: Kind, pod: Pod, alive: bool) -> Self {
+        let (world, logind) = held_up(kind);
+        let this = Self { world, logind, dir: TempDir::new().unwrap() };
+        if alive {
+            this.revive();
+        }
+        let pod = pod.set("terminationGracePeriodSeconds", LONG);
+        this.world.drop_pod(&pod.host_dir(this.dir.path()));
+        this
+    }
+
+    fn revive(&self) {
+        fs::write(self.dir.path().join("alive"), "yes\n").unwrap();
+    }
+
+    /// The timeouts with which a container was stopped, in seconds.
+    fn stops(&self, container: &str) -> Vec<i64> {
+        let calls = calls_for(&self.world, "StopContainer", container);
+        calls.iter().map(|call| call.request::<v1::StopContainerRequest>().timeout).collect()
+    }
+
+    #[track_caller]
+    fn wait_stops(&self, container: &str, expected: &[i64]) {
+        let what = format!("{container} is stopped with {expected:?}");
+        self.world.wait_until(&what, || self.stops(container), |stops| stops == expected);
+    }
+
+    #[track_caller]
+    fn restart(&self) {
+        let asked = self.world.agent.cli(&["restart", "web"]);
+        assert!(asked.status.success(), "{asked:?}");
+    }
+
+    /// The shutdown grants 4 s.
+    #[track_caller]
+    fn shut_down(&self) {
+        self.logind.prepare_for_shutdown(true);
+        let locks = || self.logind.fake().locks();
+        self.world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));
+        let calls = || calls_for(&self.world, "StopContainer", "main");
+        let answered = |calls: &Vec<Call>| calls.iter().all(|call| call.answered.is_some());
+        self.world.wait_until("both calls have an answer", calls, answered);
+        let sandboxes = self.world.proxy.count("StopPodSandbox", "web");
+        assert!(sandboxes <= 1, "the sandbox was stopped {sandboxes} times");
+        assert!(!self.world.proxy.has_cut_short());
+    }
+
+    /// The machine stays up, and the pod runs again. Its end is cut short.
+    #[track_caller]
+    fn finish(self) {
+        self.revive();
+        self.logind.prepare_for_shutdown(false);
+        self.world.wait_running("web");
+        self.world.remove("web.yaml");
+        self.world.wait("it ends", |status| status.pod("web").is_some_and(|pod| pod.terminating));
+        self.world.kill_container(&self.world.running_id("web", "main"));
+        self.world.wait_gone("web");
+        self.world.finish();
+    }
+}
+
+pub fn a_shutdown_does_not_wait_for_a_restart_that_was_asked_for(kind: Kind) {
+    let pod = Pod::with_main("web", STUBBORN).container("other", FOREVER).sidecar("side", FOREVER);
+    let pod = ShutDown::start(kind, pod, true);
+    pod.world.wait_running("web");
+    pod.restart();
+    pod.wait_stops("main", &[LONG]);
+    pod.wait_stops("other", &[LONG]);
+    pod.shut_down();
+    assert_eq!(pod.stops("main"), [LONG, 4]);
+    // Whichever answer comes first tells that main has ended.
+    let main = calls_for(&pod.world, "StopContainer", "main");
+    let ended = main.iter().map(|call| call.answered.unwrap().1).min().unwrap();
+    let side = calls_for(&pod.world, "StopContainer", "side");
+    assert!(side.iter().all(|call| call.at >= ended), "it has its turn after main: {side:?}");
+    pod.finish();
+}
+
+pub fn the_hook_of_an_asked_restart_ends_with_the_shutdown(kind: Kind) {
+    let hook = json!({ "exec": { "command": ["sh", "-c", "sleep 8"] } });
+    let pod = Pod::with_main("web", STUBBORN)
+        .set("containers/0/lifecycle", json!({ "preStop": hook }))
+        .sidecar("side", FOREVER);
+    let pod = ShutDown::start(kind, pod, true);
+    pod.world.wait_running("web");
+    pod.restart();
+    let hooks = || calls_for(&pod.world, "ExecSync", "main");
+    pod.world.wait_until("the hook is called", || hooks().len(), |hooks| *hooks == 1);
+    pod.shut_down();
+    let stops = pod.stops("main");
+    assert!(stops.len() == 2 && stops.contains(&2), "its hook has taken the time: {stops:?}");
+    assert_eq!(hooks().len(), 1);
+    let status = pod.world.agent.status().unwrap();
+    assert!(status.has_event("FailedPreStopHook", "web"), "{status:?}");
+    pod.finish();
+}
+
+pub fn a_shutdown_does_not_wait_for_the_replacement_of_a_sandbox(kind: Kind) {
+    let pod = Pod::with_main("web", STUBBORN).container("other", FOREVER);
+    let pod = ShutDown::start(kind, pod, true);
+    pod.world.wait_running("web");
+    pod.world.kill_sandbox(&pod.world.sandboxes("web")[0].id);
+    pod.wait_stops("main", &[LONG]);
+    pod.shut_down();
+    assert_eq!(pod.stops("main"), [LONG, 4]);
+    pod.finish();
+}
+
+pub fn a_shutdown_does_not_wait_for_a_failed_post_start_hook(kind: Kind) {
+    let hook = json!({ "exec": { "command": ["cat", "/host/alive"] } });
+    let pod =
+        Pod::with_main("web", STUBBORN).set("containers/0/lifecycle", json!({ "postStart": hook }));
+    let pod = ShutDown::start(kind, pod, false);
+    pod.wait_stops("main", &[LONG]);
+    pod.shut_down();
+    assert_eq!(pod.stops("main"), [LONG, 4]);
+    pod.finish();
 }
 
 /// The end of the pod can't begin: the runtime does not tell the state of a container.

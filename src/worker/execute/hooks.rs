@@ -8,50 +8,9 @@ use crate::{
     podspec::{is_host_network, pod_display},
 };
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 /// A hook without a limit of its own ends with this, as good as never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Ends the preStop hooks of an action, and tells when the hook of `KillContainer` has ended.
-#[derive(Clone, Debug, Default)]
-pub(in crate::worker) struct HookControl {
-    /// The hook of `KillContainer` has ended, or there is none.
-    ended: CancellationToken,
-    /// The hooks are ended now.
-    cut: CancellationToken,
-}
-
-impl HookControl {
-    /// Ends the hooks: the grace period of the pod is over, or nothing waits for them.
-    pub(in crate::worker) fn cut(&self) {
-        self.cut.cancel();
-    }
-
-    /// Tells a later action that the hook has ended.
-    pub(super) fn mark_ended(&self) {
-        self.ended.cancel();
-    }
-
-    /// Waits until the hooks are to end.
-    pub(super) async fn wait_cut(&self) {
-        self.cut.cancelled().await;
-    }
-
-    /// Waits for the hook of an earlier action, and ends it after `grace`, or earlier if the hooks
-    /// of `own` action are to end.
-    pub(super) async fn take_over(&self, grace: Duration, own: &Self) {
-        // All arms only wait.
-        tokio::select! {
-            biased;
-            () = self.ended.cancelled() => return,
-            () = own.wait_cut() => {}
-            () = tokio::time::sleep(grace) => {}
-        }
-        self.cut();
-        self.ended.cancelled().await;
-    }
-}
 
 /// A container whose hook is called.
 pub(super) struct Hooked<'a> {

@@ -15,16 +15,17 @@ mod sandbox;
 mod start;
 mod start_turns;
 mod stop;
+mod stop_control;
 mod user_namespaces;
 mod volume_turns;
 
 pub(crate) use error::HostError;
 use error::NotMade;
 pub(super) use fetch::fetch;
-pub(super) use hooks::HookControl;
 pub use leftovers::Leftovers;
 use start_turns::StartCall;
 pub use start_turns::StartTurns;
+pub(super) use stop_control::StopControl;
 pub use user_namespaces::UserNamespaces;
 pub use volume_turns::VolumeTurns;
 
@@ -38,8 +39,8 @@ use crate::{
     image::Images,
     machine::NodeIps,
     model::{
-        ContainerId, Event, EventKind, EventTarget, NodeObjects, ObservedPod, PodKey, PodUid,
-        error_chain, format_duration, k8s,
+        Event, EventKind, EventTarget, NodeObjects, ObservedPod, PodKey, PodUid, error_chain,
+        format_duration, k8s,
     },
     plan::{Action, Failure, Outcome, PlanSettings, Step},
     pleg::PlegHandle,
@@ -133,9 +134,9 @@ pub(super) struct Request {
     /// Cancels an image pull alone. It is also cancelled with `cancel`.
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
-    pub hook_control: HookControl,
-    /// The container that an earlier action still stops, and what ends its hook.
-    pub earlier_stop: Option<(ContainerId, HookControl)>,
+    pub stop_control: StopControl,
+    /// That of an earlier action that is still under way.
+    pub earlier_stop: Option<StopControl>,
     /// How long the images of a container took.
     pub images_millis: AtomicU64,
 }
@@ -174,15 +175,6 @@ pub(super) fn execute<'a>(
     }
 }
 
-/// [`execute`] for a caller that may go on with something else before the action has ended.
-pub(super) fn execute_owned(
-    host: Arc<Host>,
-    request: Arc<Request>,
-    action: Arc<Action>,
-) -> Call<'static, Outcome> {
-    Box::pin(async move { execute(&host, &request, &action).await })
-}
-
 impl Host {
     fn record(&self, request: &Request, kind: EventKind, reason: &'static str, message: String) {
         self.events.record(Event { target: request.target(None), kind, reason, message });
@@ -217,11 +209,6 @@ impl Request {
     /// How long the images of the container took that was started.
     pub(super) fn images_took(&self) -> Duration {
         Duration::from_millis(self.images_millis.load(Ordering::Relaxed))
-    }
-
-    /// The hook of a container that an earlier action still stops.
-    fn hook_of_earlier_stop(&self, id: &ContainerId) -> Option<&HookControl> {
-        self.earlier_stop.as_ref().filter(|(stopped, _)| stopped == id).map(|(_, hook)| hook)
     }
 
     fn target(&self, field_path: Option<String>) -> EventTarget {

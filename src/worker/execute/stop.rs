@@ -31,10 +31,10 @@ pub(super) async fn kill_container(
 
 pub(super) async fn kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Outcome {
     match try_kill_pod(host, request, kill).await {
-        Ok(()) => Outcome::PodKilled {
+        Ok(sandboxes) => Outcome::PodKilled {
             uid: kill.uid.clone(),
             containers: kill.containers().map(|c| c.id.clone()).collect(),
-            sandboxes: kill.sandboxes.clone(),
+            sandboxes: sandboxes.to_vec(),
             exit_matters: kill.exit_matters(),
         },
         Err(error) => {
@@ -61,9 +61,15 @@ impl Host {
 /// sandbox ends its remaining containers. If the runtime can't be reached, the action ends.
 ///
 /// All preStop hooks begin at once. A container is stopped when its hook has ended and it is the
-/// turn of its group.
-async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<(), CriError> {
+/// turn of its group. Returns the sandboxes that it has stopped: all, or none if the end of the pod
+/// has overtaken it.
+async fn try_kill_pod<'a>(
+    host: &Host,
+    request: &Request,
+    kill: &'a KillPod,
+) -> Result<&'a [SandboxId], CriError> {
     let begun = Instant::now();
+    request.stop_control.begin(kill.containers().map(|container| &container.id));
     let turn = watch::Sender::new(0);
     let kills: FuturesUnordered<_> = kill
         .groups
@@ -75,6 +81,7 @@ async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<
             Box::pin(async move {
                 host.events.record(kill.event.clone());
                 pre_stop(host, request, kill).await;
+                request.stop_control.end_hook(&kill.id);
                 // The sender lives as long as this future.
                 let came = turn.wait_for(|turn| *turn >= group).await.is_ok();
                 debug_assert!(came, "the turns ended early");
@@ -82,12 +89,13 @@ async fn try_kill_pod(host: &Host, request: &Request, kill: &KillPod) -> Result<
             })
         })
         .collect();
-    let result = in_turns(kills, &kill.groups, &turn).await?;
-    let mut result = result;
-    for id in &kill.sandboxes {
+    let stopped = in_turns(kills, &kill.groups, &turn).await;
+    let sandboxes = if request.stop_control.end() { &kill.sandboxes[..] } else { &[] };
+    let mut result = stopped?;
+    for id in sandboxes {
         result = result.and(present(host.stop_sandbox(request, id).await)?);
     }
-    result
+    result.map(|()| sandboxes)
 }
 
 /// Awaits the kills, and gives each group its turn when the one before it has ended. When the
@@ -156,9 +164,9 @@ fn present(answer: Result<(), CriError>) -> Result<Result<(), CriError>, CriErro
 /// again.
 async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
     let grace = Duration::from_secs(kill.grace_seconds.into());
-    if let Some(earlier) = request.hook_of_earlier_stop(&kill.id) {
+    if let Some(earlier) = request.earlier_stop.as_ref().filter(|stop| stop.stops(&kill.id)) {
         let grace = if kill.pre_stop { grace } else { Duration::ZERO };
-        return earlier.take_over(grace, &request.hook_control).await;
+        return earlier.take_over(&kill.id, grace, &request.stop_control).await;
     }
     let Some(pod) = request.pod.as_deref().filter(|_| kill.pre_stop) else { return };
     let Some(container) = container_of(pod, &kill.name) else { return };
@@ -171,7 +179,7 @@ async fn pre_stop(host: &Host, request: &Request, kill: &KillContainer) {
         ended = tokio::time::timeout(grace, Box::pin(hooked.call(hook, Some(grace)))) => {
             ended.map_err(|_| "its preStop hook took longer than its grace period")
         }
-        () = request.hook_control.wait_cut() => {
+        () = request.stop_control.wait_cut() => {
             Err("its preStop hook was ended before its grace period")
         }
     };
@@ -193,9 +201,10 @@ pub(super) async fn stop_container(
     kill: &KillContainer,
 ) -> Result<(), CriError> {
     let begun = Instant::now();
+    request.stop_control.begin([&kill.id]);
     host.events.record(kill.event.clone());
     pre_stop(host, request, kill).await;
-    request.hook_control.mark_ended();
+    request.stop_control.end_hook(&kill.id);
     stop(host, request, kill, begun.elapsed()).await
 }
 
