@@ -38,8 +38,9 @@ const RECONCILE: Duration = Duration::from_secs(10);
 const HASTY: u32 = 5;
 
 impl Watched for SeenPod {
-    /// 400 pods, which weigh 100 KiB each by this measure.
-    const MAX_WEIGHT: usize = 40 << 20;
+    /// By this measure, most pods weigh 30 KiB, and one of 20 KiB of JSON weighs 150 KiB. Pods that
+    /// have ended count until somebody deletes them.
+    const MAX_WEIGHT: usize = 48 << 20;
 
     fn key(&self) -> String {
         self.key.as_ref().map(ToString::to_string).unwrap_or_default()

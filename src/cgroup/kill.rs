@@ -210,7 +210,8 @@ impl Cgroups {
         Ok(pids)
     }
 
-    /// Whether there is one. Where there is, one hierarchy of v1's ten mostly tells.
+    /// True when a process is in a cgroup or below. If so, the first of v1's ten hierarchies mostly
+    /// tells.
     pub(super) fn is_inhabited(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
         let mut pids = BTreeSet::new();
         for path in self.all_paths(place) {

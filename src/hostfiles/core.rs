@@ -79,15 +79,15 @@ pub(super) fn is_file_name(name: &str) -> bool {
 /// `<pod>_<namespace>_<container>-<id>.log`, its first part cut so that it fits.
 pub(super) fn link_name(key: &PodKey, container: &str, id: &str) -> String {
     let name = links_begin(key) + &format!("{container}-{id}");
-    cut(name, MAX_FILE_NAME - ".log".len()) + ".log"
+    truncated(name, MAX_FILE_NAME - ".log".len()) + ".log"
 }
 
 /// How the names of all links to a pod's logs begin.
 pub(super) fn links_begin(key: &PodKey) -> String {
-    cut(format!("{}_{}_", key.name, key.namespace), MAX_FILE_NAME - ".log".len())
+    truncated(format!("{}_{}_", key.name, key.namespace), MAX_FILE_NAME - ".log".len())
 }
 
-fn cut(mut name: String, longest: usize) -> String {
+fn truncated(mut name: String, longest: usize) -> String {
     let mut end = name.len().min(longest);
     while !name.is_char_boundary(end) {
         end -= 1;

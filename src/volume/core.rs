@@ -108,6 +108,9 @@ pub(super) fn kind_of(
 
 fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
     let options = &bound.volume.mount_options;
+    if let Some(option) = options.iter().find(|option| !is_complete(option)) {
+        return Err(VolumeError::MountOption { option: option.clone() });
+    }
     // Without this, the runtime would mount it writable in the container.
     let read_only = bound.read_only || single_options(options).any(|option| option == "ro");
     match &bound.volume.source {
@@ -120,6 +123,12 @@ fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
         }
         PersistentSource::Other(_) => Err(VolumeError::UnsupportedKind),
     }
+}
+
+/// A quotation mark that is left open would make the agent's own options, which come behind it, a
+/// part of a value.
+fn is_complete(option: &str) -> bool {
+    option.matches('"').count() % 2 == 0 && !option.contains(char::is_control)
 }
 
 /// Mount options one by one: an entry of `mountOptions` may hold several.

@@ -88,7 +88,7 @@ fn is_mounted_at(directory: &Path) -> Result<bool, VolumeError> {
     Ok(mounts.iter().any(|mount| mount.mount_point == directory))
 }
 
-/// The last of several options that contradict each other counts.
+/// Of two options that contradict each other, the last one counts.
 fn with_options<'a>(flags: MsFlags, options: impl Iterator<Item = &'a str>) -> MsFlags {
     options.fold(flags, |flags, option| {
         match OPTIONS.iter().find(|(on, off, _)| [on, off].contains(&&option)) {

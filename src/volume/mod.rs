@@ -68,6 +68,12 @@ pub enum VolumeError {
         /// Which.
         path: PathBuf,
     },
+    /// An entry of the `mountOptions` of a PersistentVolume.
+    #[error("mount option {option:?} has a quotation mark that is not closed, or a control character")]
+    MountOption {
+        /// As written.
+        option: Box<str>,
+    },
     /// A file of a volume that would lie outside of it.
     #[error("{path:?} is no valid path for a file of a volume")]
     FilePath {

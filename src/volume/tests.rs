@@ -816,6 +816,12 @@ fn a_claimed_nfs_volume_is_mounted_with_its_options() {
         failed.failures[0].error.to_string()
     };
     assert_eq!(failure(claimed(nfs("-o", false), false)), "must be a host name or an IP address");
+    // The options of the agent, which come behind it, would be a part of its value.
+    let open = "context=\"system_u:object_r:nfs_t";
+    let refused = failure(claimed_with(nfs("nas", false), false, &["bg", open]));
+    assert!(refused.contains("a quotation mark that is not closed"), "{refused}");
+    let closed = claimed_with(nfs("nas", false), false, &[&format!("{open}\"")]);
+    assert_eq!(root.volumes.nfs_to_mount(&pod, &uid(), &closed).unwrap().len(), 1);
     let unbound = ClaimError::NotKnown("data".into());
     assert!(failure([("v".to_owned(), Err(unbound))].into()).contains("has not been read"));
 }

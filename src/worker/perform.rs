@@ -16,6 +16,7 @@ use crate::{
     plan::{Action, Outcome, PodPlan},
     podspec::{self, are_objects_known},
 };
+use futures_util::future::join;
 use std::{
     pin::Pin,
     sync::{Arc, atomic::AtomicU64},
@@ -114,7 +115,11 @@ impl Worker {
                 biased;
                 outcome = &mut running => {
                     self.reporter.progress = None;
-                    self.leave(&mut current).await;
+                    self.pod_start.images_took(&request.uid, request.images_took());
+                    // The next action may write the same volumes.
+                    if let Some((done, objects)) = finished(refresh).await {
+                        self.objects.take(&done, objects);
+                    }
                     return Some(outcome);
                 }
                 Some((done, objects)) = finished(refresh) => {
@@ -142,22 +147,14 @@ impl Worker {
             }
             let Some(observed) = self.picture.shared() else { continue };
             if current.overtake(&observed) {
-                self.leave(&mut current).await;
-                self.earlier = Some(EarlierStop::new(&current.request, running));
+                self.pod_start.images_took(&current.request.uid, current.request.images_took());
+                let outcome = beside(running, current.refresh.take());
+                self.earlier = Some(EarlierStop::new(&current.request, outcome));
                 return None;
             }
             self.memory.take_probes(&current.input.probes, &observed);
             let known = Remembered { records: &self.records, memory: &self.memory };
             self.reporter.report(&current.input, &observed, known, plan, None).await;
-        }
-    }
-
-    /// What remains to be done when an action has ended, or is left to go on by itself.
-    async fn leave(&mut self, current: &mut Execution) {
-        self.pod_start.images_took(&current.request.uid, current.request.images_took());
-        // The next action may write the same volumes.
-        if let Some((done, objects)) = finished(&mut current.refresh).await {
-            self.objects.take(&done, objects);
         }
     }
 
@@ -240,6 +237,13 @@ impl Worker {
 
 /// Volumes that are being written, and from what.
 type Refresh = Pin<Box<dyn Future<Output = (Outcome, ObjectsRead)> + Send>>;
+
+/// An action that ends when the volumes are written as well, so that nothing is removed before.
+/// What it was written from is not remembered: the pod is to end.
+fn beside(running: Call<'static, Outcome>, refresh: Option<Refresh>) -> Call<'static, Outcome> {
+    let Some(refresh) = refresh else { return running };
+    Box::pin(async move { join(running, refresh).await.0 })
+}
 
 /// Waits for its end; `None` at once when there is none. It may be dropped and called again.
 async fn finished(refresh: &mut Option<Refresh>) -> Option<(Outcome, ObjectsRead)> {

@@ -235,12 +235,12 @@ impl Worker {
             self.records.end(store, wish, uid, (terminal, status)).await;
         }
         let judged = self.judge(input, &plan, now).await;
-        if let Some(earlier) = &self.earlier {
-            earlier.hold_back(&input.orders, &mut plan.actions);
-        }
         if self.picture.awaits_listing() {
             self.keep().await;
             return Pass::Settled(None);
+        }
+        if let Some(earlier) = &self.earlier {
+            earlier.hold_back(&input.orders, &mut plan.actions);
         }
         if plan.actions.is_empty() {
             self.keep().await;
@@ -309,8 +309,8 @@ impl Worker {
         }
     }
 
-    /// Remembers what an action has done. It is kept before the next action, or at the end of the
-    /// next pass.
+    /// Saves and remembers what an action has done. The memory is kept before the next action, or at
+    /// the end of the next pass.
     async fn take_outcome(&mut self, outcome: Outcome, objects: ObjectsRead) {
         counted::count_restart(&outcome, &self.input.borrow().orders);
         self.ends.take(&outcome);
@@ -318,10 +318,12 @@ impl Worker {
         self.acted = true;
         self.records.take(&self.host.store, &outcome).await;
         self.objects.take(&outcome, objects);
+        self.memory.record(&outcome, now);
         if let Outcome::CleanedUp { uid } = &outcome {
             self.reporter.forget(uid);
+            // A pod with the same uid may begin anew. It must find nothing of this one.
+            self.keep().await;
         }
-        self.memory.record(&outcome, now);
         if let Outcome::Failed(failure) = &outcome {
             tracing::debug!(
                 pod = %self.key, uid = %failure.uid, step = ?failure.step,

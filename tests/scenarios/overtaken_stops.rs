@@ -1,4 +1,4 @@
-//! A pod that is to end while one of its containers is being stopped for another reason.
+//! A pod that is to end while containers of it are being stopped for another reason.
 
 use super::shutdown::{Logind, held_up, held_up_with};
 use crate::support::{
@@ -276,7 +276,7 @@ pub fn a_shutdown_does_not_wait_for_a_restart_that_was_asked_for(kind: Kind) {
 }
 
 pub fn the_hook_of_an_asked_restart_ends_with_the_shutdown(kind: Kind) {
-    let hook = json!({ "exec": { "command": ["sh", "-c", "sleep 8"] } });
+    let hook = json!({ "exec": { "command": ["sh", "-c", "sleep 16"] } });
     let pod = Pod::with_main("web", STUBBORN)
         .set("containers/0/lifecycle", json!({ "preStop": hook }))
         .sidecar("side", FOREVER);

@@ -135,7 +135,7 @@ pub(super) struct Request {
     pub cancel_pull: CancellationToken,
     pub progress: watch::Sender<Progress>,
     pub stop_control: StopControl,
-    /// That of an earlier action that is still under way.
+    /// The one of an earlier action that is still under way.
     pub earlier_stop: Option<StopControl>,
     /// How long the images of a container took.
     pub images_millis: AtomicU64,

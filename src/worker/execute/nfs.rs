@@ -57,7 +57,7 @@ async fn mount(wanted: NfsMount) -> Option<(String, String)> {
     Some((volume, format!("cannot mount {export}: mount {failure}")))
 }
 
-/// The options of a mount. The last of several that contradict each other counts.
+/// The options of a mount. Of two that contradict each other, `mount` takes the last one.
 fn options(wanted: &NfsMount) -> String {
     // This process tries once and stays in the foreground, and the agent tries again: a process in
     // the background could mount the volume after its pod is gone.

@@ -1,4 +1,4 @@
-//! What the worker, and a later stop of the pod, have to know of the containers that an action
+//! What the worker, and a later stop of the pod, must know about the containers that an action
 //! stops.
 //!
 //! ```text
@@ -26,7 +26,7 @@ pub(in crate::worker) struct StopControl {
 
 #[derive(Debug, Default)]
 struct Stops {
-    /// Empty before and after the stop of containers. True: the hook of the container has ended, or
+    /// Empty before the stop of containers, and after [`StopControl::end`]. True: the hook of the container has ended, or
     /// there is none.
     containers: BTreeMap<ContainerId, bool>,
     /// The end of the pod has overtaken the action.
