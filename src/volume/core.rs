@@ -128,7 +128,7 @@ fn kind_of_bound(bound: &BoundVolume) -> Result<VolumeKind, VolumeError> {
 /// A quotation mark that is left open would make the agent's own options, which come behind it, a
 /// part of a value.
 fn is_complete(option: &str) -> bool {
-    option.matches('"').count() % 2 == 0 && !option.contains(char::is_control)
+    option.matches('"').count().is_multiple_of(2) && !option.contains(char::is_control)
 }
 
 /// Mount options one by one: an entry of `mountOptions` may hold several.

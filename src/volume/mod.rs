@@ -69,7 +69,9 @@ pub enum VolumeError {
         path: PathBuf,
     },
     /// An entry of the `mountOptions` of a PersistentVolume.
-    #[error("mount option {option:?} has a quotation mark that is not closed, or a control character")]
+    #[error(
+        "mount option {option:?} has a quotation mark that is not closed, or a control character"
+    )]
     MountOption {
         /// As written.
         option: Box<str>,
