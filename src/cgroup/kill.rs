@@ -202,26 +202,34 @@ impl Cgroups {
     /// Processes in a cgroup and below, in any hierarchy.
     pub(super) fn processes_in(&self, place: &CgroupPlace) -> Result<BTreeSet<i32>, CgroupError> {
         let mut pids = BTreeSet::new();
-        for path in self.all_paths(place) {
-            collect_processes(&path, &mut pids)?;
+        for found in self.processes_by_hierarchy(place) {
+            pids.extend(found?);
         }
-        // The agent is not expected in such a cgroup. If it is, it must not kill itself.
-        pids.remove(&Pid::this().as_raw());
         Ok(pids)
     }
 
     /// True when a process is in a cgroup or below. If so, the first of v1's ten hierarchies mostly
     /// tells.
     pub(super) fn is_inhabited(&self, place: &CgroupPlace) -> Result<bool, CgroupError> {
-        let mut pids = BTreeSet::new();
-        for path in self.all_paths(place) {
-            collect_processes(&path, &mut pids)?;
-            pids.remove(&Pid::this().as_raw());
-            if !pids.is_empty() {
+        for found in self.processes_by_hierarchy(place) {
+            if !found?.is_empty() {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    fn processes_by_hierarchy(
+        &self,
+        place: &CgroupPlace,
+    ) -> impl Iterator<Item = Result<BTreeSet<i32>, CgroupError>> {
+        self.all_paths(place).map(|path| {
+            let mut pids = BTreeSet::new();
+            collect_processes(&path, &mut pids)?;
+            // The agent is not expected in such a cgroup. If it is, it must not kill itself.
+            pids.remove(&Pid::this().as_raw());
+            Ok(pids)
+        })
     }
 
     fn signal_rounds(&self, place: &CgroupPlace) -> Result<(), CgroupError> {

@@ -98,6 +98,17 @@ pub struct ObservedContainer {
 }
 
 #[cfg(test)]
+impl ObservedPod {
+    /// A pod with these containers, by id: see [`ObservedContainer::example`].
+    pub(crate) fn example(containers: &[(&str, ContainerState)]) -> Self {
+        let containers = containers.iter();
+        let containers =
+            containers.map(|(id, state)| ObservedContainer::example(id, state.clone()));
+        Self { containers: containers.collect(), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 impl ObservedContainer {
     /// The container `main` of the pod with uid `u`, made in 1970.
     pub(crate) fn example(id: &str, state: ContainerState) -> Self {

@@ -215,13 +215,6 @@ mod tests {
     use super::*;
     use jiff::Timestamp;
 
-    fn pod(containers: &[(&str, ContainerState)]) -> ObservedPod {
-        let containers = containers.iter();
-        let containers =
-            containers.map(|(id, state)| ObservedContainer::example(id, state.clone()));
-        ObservedPod { containers: containers.collect(), ..ObservedPod::default() }
-    }
-
     fn running() -> ContainerState {
         ContainerState::Running { started_at: Timestamp::UNIX_EPOCH }
     }
@@ -244,12 +237,13 @@ mod tests {
     #[test]
     fn an_end_is_counted_once_with_the_exit_code_of_the_listing() {
         let mut ends = Ends::default();
-        let (nothing, runs) = (pod(&[]), pod(&[("a", running())]));
+        let (nothing, runs) =
+            (ObservedPod::example(&[]), ObservedPod::example(&[("a", running())]));
         // The start is known from its outcome before any listing shows it.
         counts(&ends.look(&runs, &nothing), &[]);
         // A killed container has no true exit code before it is listed.
-        counts(&ends.look(&pod(&[("a", exited(137))]), &runs), &[]);
-        let ended = pod(&[("a", exited(3))]);
+        counts(&ends.look(&ObservedPod::example(&[("a", exited(137))]), &runs), &[]);
+        let ended = ObservedPod::example(&[("a", exited(3))]);
         counts(&ends.look(&ended, &ended), &[3]);
         counts(&ends.look(&ended, &ended), &[]);
     }
@@ -257,7 +251,7 @@ mod tests {
     #[test]
     fn ends_before_the_agent_and_with_the_whole_pod_are_not_counted() {
         let mut ends = Ends::default();
-        let first = pod(&[("old", exited(1)), ("a", running())]);
+        let first = ObservedPod::example(&[("old", exited(1)), ("a", running())]);
         counts(&ends.look(&first, &first), &[]);
         ends.take(&Outcome::PodKilled {
             uid: "u".into(),
@@ -265,9 +259,9 @@ mod tests {
             sandboxes: Vec::new(),
             exit_matters: false,
         });
-        let ended = pod(&[("old", exited(1)), ("a", exited(0))]);
+        let ended = ObservedPod::example(&[("old", exited(1)), ("a", exited(0))]);
         counts(&ends.look(&ended, &ended), &[]);
-        let gone = pod(&[]);
+        let gone = ObservedPod::example(&[]);
         counts(&ends.look(&gone, &gone), &[]);
         assert!(ends.0.is_empty());
     }

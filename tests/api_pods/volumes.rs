@@ -204,6 +204,14 @@ fn a_local_volume_is_mounted_with_its_options() {
     node.finish();
 }
 
+/// Waits until an event says `why`. The pod is Pending then.
+#[track_caller]
+fn wait_pending(node: &Node, pod: &str, why: &str) {
+    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    node.wait("the pod says why", told, |events| events.contains(why));
+    assert_eq!(node.pod(pod).unwrap()["status"]["phase"], "Pending");
+}
+
 #[test]
 fn a_host_path_with_mount_options_keeps_its_pod_pending() {
     let Some(node) = Node::start() else { return };
@@ -212,10 +220,8 @@ fn a_host_path_with_mount_options_keeps_its_pod_pending() {
     volume(&node, "pv", "manual", &source);
     claim(&node, "data", "manual");
     node.create(&claimed("web", WAITS, "data"));
-    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     let refused = r#"MountVolume.MountOptionSupport check failed for volume "pv" : mount options are not supported for this volume type"#;
-    node.wait("the pod says why", told, |events| events.contains(refused));
-    assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
+    wait_pending(&node, "web", refused);
     let patch = json!({ "spec": { "mountOptions": null } });
     node.admin().patch(&format!("{VOLUMES}/pv"), &patch).unwrap().ok();
     node.wait_pod_ready("web");
@@ -229,10 +235,8 @@ fn a_volume_of_an_unsupported_kind_keeps_its_pod_pending() {
     volume(&node, "pv", "manual", &source);
     claim(&node, "data", "manual");
     node.create(&claimed("web", WAITS, "data"));
-    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     let unsupported = r#"MountVolume.SetUp failed for volume "data" : PersistentVolumes of kind csi are not supported by this node"#;
-    node.wait("the pod says why", told, |events| events.contains(unsupported));
-    assert_eq!(node.pod("web").unwrap()["status"]["phase"], "Pending");
+    wait_pending(&node, "web", unsupported);
     node.finish();
 }
 
@@ -249,10 +253,9 @@ fn a_volume_of_other_nodes_is_not_mounted() {
     // The scheduler would not bind the pod.
     pod["spec"]["nodeName"] = json!(NODE_NAME);
     node.create(&pod);
-    let told = || node.plane.kubectl_text(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     let elsewhere =
         r#"MountVolume.NodeAffinity check failed for volume "pv" : no matching NodeSelectorTerms"#;
-    node.wait("the pod says why", told, |events| events.contains(elsewhere));
+    wait_pending(&node, "web", elsewhere);
     let status = node.pod("web").unwrap()["status"].clone();
     let waiting = &status["containerStatuses"][0]["state"]["waiting"]["reason"];
     assert_eq!((&status["phase"], waiting), (&json!("Pending"), &json!("ContainerCreating")));

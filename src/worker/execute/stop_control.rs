@@ -118,16 +118,8 @@ impl StopControl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ObservedContainer;
     use futures_util::FutureExt as _;
     use jiff::Timestamp;
-
-    fn observed(containers: &[(&str, ContainerState)]) -> ObservedPod {
-        let containers = containers.iter();
-        let containers =
-            containers.map(|(id, state)| ObservedContainer::example(id, state.clone()));
-        ObservedPod { containers: containers.collect(), ..ObservedPod::default() }
-    }
 
     fn running() -> ContainerState {
         ContainerState::Running { started_at: Timestamp::UNIX_EPOCH }
@@ -142,17 +134,19 @@ mod tests {
     #[test]
     fn a_stop_is_overtaken_when_its_containers_were_observed() {
         let control = stop_of(&["a", "b"]);
-        let created = observed(&[("a", running()), ("b", ContainerState::Created)]);
-        for unknown in [observed(&[]), observed(&[("a", running())]), created] {
+        let created = ObservedPod::example(&[("a", running()), ("b", ContainerState::Created)]);
+        for unknown in
+            [ObservedPod::example(&[]), ObservedPod::example(&[("a", running())]), created]
+        {
             assert!(!control.overtake(&unknown), "{unknown:?}");
         }
-        assert!(control.overtake(&observed(&[("a", running()), ("b", running())])));
+        assert!(control.overtake(&ObservedPod::example(&[("a", running()), ("b", running())])));
         assert!(!control.end(), "the end of the pod stops the sandboxes");
     }
 
     #[test]
     fn nothing_is_overtaken_while_no_container_is_stopped() {
-        let all = observed(&[("a", running())]);
+        let all = ObservedPod::example(&[("a", running())]);
         assert!(!StopControl::default().overtake(&all));
         let control = stop_of(&["a"]);
         assert!(control.end(), "it stops its sandboxes itself");
@@ -177,7 +171,7 @@ mod tests {
     #[tokio::test]
     async fn hooks_of_a_stop_that_was_given_up_are_waited_for_no_longer() {
         let (earlier, later) = (stop_of(&["a"]), StopControl::default());
-        assert!(earlier.overtake(&observed(&[("a", running())])));
+        assert!(earlier.overtake(&ObservedPod::example(&[("a", running())])));
         assert!(!earlier.end());
         earlier.take_over(&"a".into(), Duration::MAX, &later).await;
         assert!(earlier.stops(&"a".into()), "the hook is not called again");
