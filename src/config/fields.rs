@@ -828,7 +828,7 @@ const LOGGING: &[Field] = &[
         "verbosity",
         Int64,
         &flag("v", LOG).default("0"),
-        "level of detail: 0-1 changes, 2-3 what the agent does, 4-5 what its libraries do, 6 and above everything",
+        "level of detail: 0-1 changes, 2-3 what the agent does, 4 and above what its libraries do",
     ),
     ignored_with(
         "vmodule",

@@ -3,8 +3,7 @@
 //! Every place in the source that logs may write 2,000 lines in 10 s. That is more than 110 pods
 //! need that all start at once, and it bounds a loop that logs. Further lines of that place are
 //! left out until the 10 s are over: the first of them is replaced by a line that says so, and
-//! their number is logged with the next line of any place after that time. TRACE lines are not
-//! limited: somebody asked for all of them.
+//! their number is logged with the next line of any place after that time.
 
 use crate::clock;
 use std::{
@@ -13,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tracing::{Event, Level, Metadata, subscriber::Interest};
+use tracing::{Event, Metadata, subscriber::Interest};
 use tracing_subscriber::{
     filter::LevelFilter,
     layer::{Context, Filter},
@@ -67,14 +66,11 @@ impl<S> Filter<S> for Limit {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::TRACE)
+        Some(LevelFilter::DEBUG)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if *metadata.level() == Level::TRACE {
-            return true;
-        }
         let place = CallSite { file: metadata.file(), line: metadata.line() };
         let counted = self.lock().count(place, clock::now().boot);
         self.report(counted.left_out);

@@ -138,8 +138,8 @@ fn levels(verbosity: u8) -> Targets {
     let (own, others) = match verbosity {
         0 | 1 => (LevelFilter::INFO, LevelFilter::WARN),
         2 | 3 => (LevelFilter::DEBUG, LevelFilter::WARN),
-        4 | 5 => (LevelFilter::DEBUG, LevelFilter::DEBUG),
-        6.. => (LevelFilter::TRACE, LevelFilter::TRACE),
+        // The lines of level TRACE are not compiled in (`max_level_debug` in Cargo.toml).
+        4.. => (LevelFilter::DEBUG, LevelFilter::DEBUG),
     };
     Targets::new().with_target(env!("CARGO_CRATE_NAME"), own).with_default(others)
 }
@@ -290,7 +290,6 @@ mod tests {
             tracing::warn!("one\ntwo");
             tracing::info!("up");
             tracing::debug!("looked");
-            tracing::trace!("too much");
             tracing::info!(target: "tonic::transport", "chatter");
             tracing::warn!(target: "tonic::transport", "lost");
         });
@@ -333,16 +332,14 @@ mod tests {
     fn verbosity_chooses_levels() {
         let all = || {
             tracing::debug!("own-debug");
-            tracing::trace!("own-trace");
             tracing::debug!(target: "h2", "h2-debug");
-            tracing::trace!(target: "h2", "h2-trace");
         };
         for (verbosity, expected) in [
             (0, &[][..]),
             (1, &[]),
             (2, &["own-debug"]),
             (4, &["own-debug", "h2-debug"]),
-            (9, &["own-debug", "own-trace", "h2-debug", "h2-trace"]),
+            (9, &["own-debug", "h2-debug"]),
         ] {
             let text = logged(LineStyle::Plain, verbosity, all);
             assert_eq!(text.lines().count(), expected.len(), "{verbosity}: {text}");
