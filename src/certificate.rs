@@ -1,6 +1,7 @@
 //! What the agent reads of certificates: when they are valid, when they are renewed, and for which
 //! names they are.
 
+use crate::model::CollectOrdered as _;
 use rustls_pki_types::CertificateDer;
 use std::{collections::BTreeSet, net::IpAddr};
 use x509_cert::{
@@ -33,7 +34,7 @@ pub(crate) fn names(found: &Certificate) -> BTreeSet<String> {
         | GeneralName::UniformResourceIdentifier(_)
         | GeneralName::RegisteredId(_) => None,
     };
-    names.into_iter().filter_map(text).collect()
+    names.into_iter().filter_map(text).collect_ordered()
 }
 
 /// When a certificate is valid, in seconds since 1970, and its part in the spread of renewals.

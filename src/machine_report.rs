@@ -5,7 +5,7 @@ use crate::{
     admission::{Allocatable, Capacity},
     cri::RuntimeClient,
     machine::{self, NodeIps},
-    model::{CloudProvider, KUBELET_VERSION, NodeConditions, NodeView, k8s},
+    model::{CloudProvider, KUBELET_VERSION, NodeConditions, NodeView, Order as _, k8s},
     node::{NodeReport, resources},
     publish::PublishIfChanged as _,
 };
@@ -111,7 +111,7 @@ impl NodeReportTask {
             }
             Err(_) => return Images { due, of: runtime, ..before },
         };
-        found.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| b.id.cmp(&a.id)));
+        found.order_by(|a, b| b.size.cmp(&a.size).then_with(|| b.id.cmp(&a.id)));
         let list = found.into_iter().take(most).map(|image| {
             let names = image.repo_digests.into_iter().chain(image.repo_tags).take(IMAGE_NAMES);
             k8s::ContainerImage {

@@ -3,7 +3,7 @@
 
 use crate::{
     cri::{RuntimeClient, WritePlaces},
-    model::{ContainerId, PodViews, Space},
+    model::{CollectOrdered as _, ContainerId, PodViews, Space},
     signals::{Measured, Measurer, Parts, PodPlaces},
 };
 use std::{
@@ -95,7 +95,7 @@ impl PodMeasurer {
                 let layers = tokio::time::timeout(LAYERS_PATIENCE, asked).await.unwrap_or_default();
                 let known = layers.into_iter();
                 let known = known.filter_map(|(id, layer)| Some((id, layer.ok()?.space)));
-                known.collect::<BTreeMap<ContainerId, Space>>()
+                known.collect_ordered::<BTreeMap<ContainerId, Space>>()
             };
             let pods = measurer.measure(&places, Parts::Everything, PATIENCE, layers).await;
             Measurement { pods, write_places }
@@ -107,7 +107,7 @@ impl PodMeasurer {
     fn unknown_containers(&mut self, everyone: &PodViews) -> Vec<ContainerId> {
         let live = everyone.values().filter(|view| !view.has_ended());
         let ids = live.flat_map(|view| view.containers.iter().map(|one| one.id.clone()));
-        let ids: BTreeSet<ContainerId> = ids.collect();
+        let ids: BTreeSet<ContainerId> = ids.collect_ordered();
         self.write_places.retain(|id, _| ids.contains(id));
         ids.into_iter().filter(|id| !self.write_places.contains_key(id)).collect()
     }

@@ -9,7 +9,7 @@
 //! Two values are equal when the API server would store the same: nothing is as good as an empty
 //! list, mapping or text, quantities are compared by amount, times by the second.
 
-use crate::model::Quantity;
+use crate::model::{CollectOrdered as _, Quantity};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -150,7 +150,7 @@ fn keys_patch(theirs: &Value, wanted: &Value) -> Value {
     };
     let kept = new.iter().map(|(key, value)| (key.clone(), keys_patch(value_of(old, key), value)));
     let gone = old.keys().filter(|key| !new.contains_key(*key));
-    kept.chain(gone.map(|key| (key.clone(), Value::Null))).collect()
+    Value::Object(kept.chain(gone.map(|key| (key.clone(), Value::Null))).collect_ordered())
 }
 
 fn conditions_patch(theirs: &Value, wanted: &Value, rules: &Conditions) -> Option<Value> {

@@ -12,7 +12,7 @@
 //! Pods of the API server have no part in it.
 
 use crate::{
-    model::{AFTER, DesiredPod, Origin, PodKey},
+    model::{AFTER, CollectOrdered as _, DesiredPod, Origin, PodKey},
     podspec::{after, is_job, is_static},
 };
 use std::{
@@ -137,7 +137,7 @@ impl StartOrder {
         let waiting = self.followers.iter().filter_map(|(key, follower)| {
             Some((key.clone(), Arc::from(follower.waits(progress)?)))
         });
-        waiting.collect()
+        waiting.collect_ordered()
     }
 
     /// The shortest way from a pod over the pods that it waits for to itself.

@@ -7,7 +7,7 @@ use super::{
     refusal::Refusal,
     resources::{Needs, Resource, Shortage},
 };
-use crate::model::{PodKey, ResizeWait, k8s};
+use crate::model::{Order as _, PodKey, ResizeWait, k8s};
 
 /// A pod with what it takes.
 pub(super) struct Occupant<'a> {
@@ -125,7 +125,7 @@ impl<'a> Board<'a> {
         if others.is_empty() || !full && !others.iter().any(blocks) {
             return None;
         }
-        others.sort_by_key(|going| going.key);
+        others.order_by_key(|going| going.key);
         let names = |undecided: bool| {
             let those = others.iter().filter(|going| going.undecided == undecided);
             those.map(|going| going.key.to_string()).collect::<Vec<String>>().join(", ")

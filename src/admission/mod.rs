@@ -43,8 +43,8 @@ pub use refusal::PREEMPTING;
 
 use crate::{
     model::{
-        DesiredPod, Event, Hold, NodeScheduling, PodKey, PodUid, PressureOrders, ResizeWait,
-        RuntimeView, k8s, priority_of,
+        CollectOrdered as _, DesiredPod, Event, Hold, NodeScheduling, Order as _, PodKey, PodUid,
+        PressureOrders, ResizeWait, RuntimeView, k8s, priority_of,
     },
     podspec::is_static,
 };
@@ -226,11 +226,11 @@ pub fn admit(input: &Input<'_>) -> Ruling {
         decisions.insert(&pod.key, decision);
     }
     // Pods that run grow before others come.
-    resizes.sort_by_key(|pod| (Reverse(priority_of(&pod.pod)), &pod.key));
+    resizes.order_by_key(|pod| (Reverse(priority_of(&pod.pod)), &pod.key));
     let waits: BTreeMap<&PodKey, ResizeWait> = resizes
         .into_iter()
         .filter_map(|pod| Some((&pod.key, board.resize(Occupant::new(&pod.key, &pod.pod))?)))
-        .collect();
+        .collect_ordered();
     candidates.sort_by_cached_key(Candidate::rank);
     let mut refused = Vec::new();
     for candidate in candidates {
@@ -260,7 +260,7 @@ fn finish(
     mut waits: BTreeMap<&PodKey, ResizeWait>,
 ) -> (Admissions, Vec<Event>) {
     let mut pods: Vec<&Arc<DesiredPod>> = input.pods.iter().map(|subject| &subject.pod).collect();
-    pods.sort_by_key(|pod| &pod.key);
+    pods.order_by_key(|pod| &pod.key);
     let mut admissions = Admissions::default();
     let mut events = Vec::new();
     for pod in pods {

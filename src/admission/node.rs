@@ -1,6 +1,7 @@
 //! What admission has to know of the node.
 
 use super::Allocatable;
+use crate::model::CollectOrdered as _;
 use std::collections::BTreeMap;
 
 /// The node, as pods see it.
@@ -54,7 +55,7 @@ pub fn node_labels(
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .collect();
+    .collect_ordered();
     labels.extend(configured.iter().map(|(key, value)| (key.clone(), value.clone())));
     labels
 }

@@ -2,7 +2,7 @@
 
 use super::Allocatable;
 use crate::{
-    model::{ResizeWait, k8s},
+    model::{CollectOrdered as _, ResizeWait, k8s},
     podspec::effective_requests,
 };
 use std::{collections::BTreeMap, fmt};
@@ -116,7 +116,7 @@ impl Needs {
 
 impl FromIterator<(Resource, i64)> for Needs {
     fn from_iter<I: IntoIterator<Item = (Resource, i64)>>(amounts: I) -> Self {
-        Self(amounts.into_iter().filter(|(_, amount)| *amount > 0).collect())
+        Self(amounts.into_iter().filter(|(_, amount)| *amount > 0).collect_ordered())
     }
 }
 

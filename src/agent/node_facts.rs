@@ -5,7 +5,7 @@ use crate::{
     admission::{self, Allocatable, Capacity, NodeFacts, Reserved},
     config::Config,
     machine,
-    model::{NodeCapacity, Signal},
+    model::{CollectOrdered as _, NodeCapacity, Signal},
     pressure::core::{Amount, StaticPods},
 };
 use nix::sys::statvfs::statvfs;
@@ -50,7 +50,7 @@ pub(super) fn capacity(config: &Config, machine: &NodeCapacity) -> Capacity {
             .hugepages
             .iter()
             .map(|(size, bytes)| (huge_page_resource(*size), *bytes))
-            .collect(),
+            .collect_ordered(),
         pods: admission::pod_capacity(
             config.pods.max_pods,
             config.pods.pods_per_core,

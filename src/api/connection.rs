@@ -17,7 +17,7 @@ use super::{
     credentials::{self, Authorization, Credentials, CredentialsReading},
     plugin::{self, Issued},
 };
-use crate::{blocking::CREDENTIALS, clock, publish::PublishIfChanged as _};
+use crate::{blocking::CREDENTIALS, clock, model::Order as _, publish::PublishIfChanged as _};
 use http::HeaderValue;
 use inotify::{Inotify, WatchMask};
 use std::{
@@ -281,7 +281,7 @@ fn directories<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
         ];
         found.extend(both.into_iter().flatten());
     }
-    found.sort();
+    found.order();
     found.dedup();
     found
 }

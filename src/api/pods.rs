@@ -17,7 +17,10 @@ use crate::{
     clock,
     metrics::metrics,
     mirror::{Answer, MirrorMemory, MirrorStep, Next, SeenPod, Sight},
-    model::{Bucket, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView, PodViews},
+    model::{
+        Bucket, CollectOrdered as _, Event, EventKind, EventTarget, Known, PodKey, PodUid, PodView,
+        PodViews,
+    },
     node::NodeRef,
     publish::PublishIfChanged as _,
 };
@@ -230,8 +233,11 @@ impl PodsTask {
 
     fn take_in_picture(&mut self) {
         let picture = Arc::clone(&self.inputs.picture.borrow_and_update());
-        let shown: BTreeMap<&PodKey, &Arc<SeenPod>> =
-            picture.objects.values().filter_map(|pod| Some((pod.key.as_ref()?, pod))).collect();
+        let shown: BTreeMap<&PodKey, &Arc<SeenPod>> = picture
+            .objects
+            .values()
+            .filter_map(|pod| Some((pod.key.as_ref()?, pod)))
+            .collect_ordered();
         for (key, pod) in &mut self.pods {
             if pod.shown.is_some() && !shown.contains_key(key) {
                 pod.shown = None;

@@ -1,7 +1,7 @@
 //! Where the use of a cgroup is read. The numbers are read elsewhere.
 
 use super::{CgroupVersion, Cgroups, core::Hierarchy, names::KUBEPODS, tree::CgroupPlace};
-use crate::model::CgroupDirs;
+use crate::model::{CgroupDirs, Order as _};
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
@@ -47,7 +47,7 @@ impl Cgroups {
         if found.len() > 1 {
             // One that can't be looked at is as good as empty.
             let inhabited = |place: &CgroupPlace| self.is_inhabited(place).unwrap_or_default();
-            found.sort_by_key(|place| !inhabited(place));
+            found.order_by_key(|place| !inhabited(place));
         }
         found.first().and_then(|place| dirs_of(place))
     }

@@ -6,6 +6,7 @@ use super::{
     ask::AskError,
     status::{Wanted, reach, table},
 };
+use crate::model::Order as _;
 use crate::serve::Client;
 use serde::Deserialize;
 use std::{cmp::Reverse, process::ExitCode, time::Duration};
@@ -115,8 +116,8 @@ impl Summary {
     /// The table of pods, or of their containers.
     fn rows(&mut self, sort_by: Option<SortBy>, containers: bool) -> Vec<Vec<String>> {
         match sort_by {
-            Some(by) => self.pods.sort_by_key(|pod| Reverse(pod.used.by(by))),
-            None => self.pods.sort_by(|a, b| a.pod_ref.full().cmp(&b.pod_ref.full())),
+            Some(by) => self.pods.order_by_key(|pod| Reverse(pod.used.by(by))),
+            None => self.pods.order_by(|a, b| a.pod_ref.full().cmp(&b.pod_ref.full())),
         }
         let named = if containers {
             ["NAMESPACE", "POD", "NAME"].as_slice()

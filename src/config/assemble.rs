@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     document::{Document, Field, FindingKind, Node, Support, Type, nearest, parse, walk},
-    model::{CloudProvider, Position, Problem, Quantity, parse_duration},
+    model::{CloudProvider, Order as _, Position, Problem, Quantity, parse_duration},
 };
 use serde_json::{Value as Json, json};
 use std::{path::PathBuf, sync::Arc};
@@ -165,7 +165,7 @@ pub(super) fn assemble(
 /// Sorts by file as they were read, then by place; flags last.
 fn in_order(mistakes: &mut Vec<Mistake>, files: &[SourceFile]) {
     let rank = |m: &Mistake| files.iter().position(|f| f.name == m.location).unwrap_or(files.len());
-    mistakes.sort_by_key(|m| (rank(m), m.problem.position));
+    mistakes.order_by_key(|m| (rank(m), m.problem.position));
     mistakes.dedup();
 }
 

@@ -6,7 +6,7 @@ use crate::{
     document::{Document, Field, Node, Type, Value, nearest, parse, walk},
     files::is_executable,
     image::CredentialProvider,
-    model::{Position, parse_duration},
+    model::{Order as _, Position, parse_duration},
     program::Program,
 };
 use std::{fmt, io, path::Path, sync::Arc};
@@ -102,7 +102,7 @@ impl ProviderFiles {
             self.found.push((place, format!("{path}.name"), provider));
         }
         self.mistakes.append(&mut file.mistakes);
-        self.mistakes.sort_by_key(|m| (m.location != *location, m.problem.position));
+        self.mistakes.order_by_key(|m| (m.location != *location, m.problem.position));
         self.mistakes.dedup();
     }
 

@@ -4,7 +4,7 @@
 use super::{GivenFlag, fields::KUBELET, tree::Tree};
 use crate::{
     document::{Field, Support, Type},
-    model::{format_duration, parse_duration, without_secrets},
+    model::{CollectOrdered as _, format_duration, parse_duration, without_secrets},
 };
 use serde_json::{Map, Value as Json};
 
@@ -52,7 +52,7 @@ fn object(fields: &[Field], written: Option<&Tree>) -> Map<String, Json> {
         };
         Some((field.name.to_owned(), value?))
     };
-    acted_on.filter_map(value).collect()
+    acted_on.filter_map(value).collect_ordered()
 }
 
 /// A default as a value; `None` where the table has words for it.
@@ -77,7 +77,10 @@ fn json(tree: &Tree) -> Json {
     match tree {
         Tree::Leaf(_, value) => value.clone(),
         Tree::List(_, items) => items.iter().map(json).collect(),
-        Tree::Object(_, map) => map.iter().map(|(name, tree)| (name.clone(), json(tree))).collect(),
+        Tree::Object(_, map) => {
+            let fields = map.iter().map(|(name, tree)| (name.clone(), json(tree)));
+            Json::Object(fields.collect_ordered())
+        }
     }
 }
 

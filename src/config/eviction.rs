@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     document::nearest,
-    model::Signal,
+    model::{CollectOrdered as _, Signal},
     pressure::core::{
         DEFAULT_HARD, EvictionSettings, MemorySignal, MistakeKind, Setting, StaticPods, Threshold,
         Written, parse,
@@ -28,7 +28,7 @@ pub(super) fn set_default(tree: &mut Tree, place: &Place) {
     if tree.get(hard).is_none() {
         let all =
             DEFAULT_HARD.iter().map(|(signal, value)| (signal.name().into(), (*value).into()));
-        tree.set(hard, &Json::Object(all.collect()), place);
+        tree.set(hard, &Json::Object(all.collect_ordered()), place);
     }
 }
 
@@ -119,7 +119,7 @@ fn map<'a>(r: &Reader<'a>, setting: Setting) -> BTreeMap<&'a str, &'a str> {
             Tree::Leaf(_, Json::String(text)) => Some((key, text.as_str())),
             Tree::Leaf(..) | Tree::List(..) | Tree::Object(..) => None,
         })
-        .collect()
+        .collect_ordered()
 }
 
 /// One of two words, the first by default.

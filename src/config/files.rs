@@ -12,7 +12,7 @@ use crate::{
     document::MAX_TEXT_BYTES,
     files::open_regular_or_pipe,
     image::CredentialProvider,
-    model::{Position, Problem},
+    model::{Order as _, Position, Problem},
 };
 use std::{
     fs,
@@ -169,7 +169,7 @@ fn list_providers(dir: &Path) -> io::Result<Vec<PathBuf>> {
             paths.push(path);
         }
     }
-    paths.sort();
+    paths.order();
     Ok(paths)
 }
 
@@ -208,7 +208,7 @@ fn find_drop_ins(
     let here = |error| (dir.to_path_buf(), error);
     let mut entries =
         fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(here)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
+    entries.order_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
         if entry.file_type().map_err(here)?.is_dir() {

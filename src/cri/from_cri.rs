@@ -7,7 +7,7 @@ use super::{CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_L
 use super::{CriError, annotation, v1};
 use crate::model::{
     CgroupDriver, ContainerId, ContainerState, NetworkMode, OWNER_LABEL, ObservedContainer,
-    ObservedSandbox, PodKey, PodUid, SandboxId, SandboxState, ToldDriver, k8s,
+    ObservedSandbox, Order as _, PodKey, PodUid, SandboxId, SandboxState, ToldDriver, k8s,
 };
 use crate::podspec::IdRange;
 use jiff::Timestamp;
@@ -189,7 +189,7 @@ fn handlers(told: &[v1::RuntimeHandler]) -> Vec<k8s::NodeRuntimeHandler> {
             }),
         })
         .collect();
-    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers.order_by(|a, b| a.name.cmp(&b.name));
     handlers
 }
 

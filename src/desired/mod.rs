@@ -4,7 +4,9 @@
 //! is the first by source kind, location and place in the file, so that the choice does not change
 //! by itself. The other one gets a verdict that names both places.
 
-use crate::model::{DesiredPod, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView};
+use crate::model::{
+    DesiredPod, Order as _, Origin, PodEnd, PodKey, PodUid, SourceKind, SourceView,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -91,7 +93,7 @@ pub fn merge<'a>(
         |source: &'a Arc<SourceSnapshot>| source.pods.iter().map(move |pod| (pod, source));
     let mut candidates: Vec<(&Arc<DesiredPod>, &Arc<SourceSnapshot>)> =
         sources.iter().flat_map(of_source).collect();
-    candidates.sort_by(|(a, _), (b, _)| {
+    candidates.order_by(|(a, _), (b, _)| {
         let loses = |pod: &DesiredPod| running(&pod.key).as_ref() != Some(&pod.uid);
         (loses(a), &a.origin).cmp(&(loses(b), &b.origin))
     });
@@ -116,7 +118,7 @@ pub fn merge<'a>(
             }
         }
     }
-    duplicates.sort_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
+    duplicates.order_by(|a, b| (&a.key, &a.dropped).cmp(&(&b.key, &b.dropped)));
     let mut incomplete = sources.iter().filter(|one| one.knowledge != Knowledge::Complete);
     let complete = match incomplete.clone().next() {
         None => Completeness::All,

@@ -1,7 +1,7 @@
 //! Entries as Kubernetes v1 `Event` objects, in the shape that the kubelet writes them.
 
 use super::core::Entry;
-use crate::model::{EventKind, EventTarget, k8s};
+use crate::model::{CollectOrdered as _, EventKind, EventTarget, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub fn to_object(entry: &Entry, node_name: &str) -> k8s::Event {
     let object = involved.name.as_deref().unwrap_or_default();
     let name = format!("{object}.{:x}", entry.first.as_nanosecond());
     let annotations = entry.annotations.iter().map(|(key, value)| (key.to_string(), value.clone()));
-    let annotations: BTreeMap<String, String> = annotations.collect();
+    let annotations: BTreeMap<String, String> = annotations.collect_ordered();
     k8s::Event {
         metadata: ObjectMeta {
             name: Some(name),

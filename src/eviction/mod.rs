@@ -28,8 +28,8 @@ use crate::{
     measure::PodMeasurer,
     metrics::metrics,
     model::{
-        DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews, PressureOrders,
-        PressureView,
+        CollectOrdered as _, DiskLayout, Event, EventKind, EventTarget, Known, PodUid, PodViews,
+        PressureOrders, PressureView,
     },
     podspec::pod_cgroup_name,
     pressure::core::{
@@ -236,7 +236,7 @@ impl EvictionTask {
             let dirs = self.parts.cgroups.pod_dirs(&pod_cgroup_name(pod));
             dirs.is_some_and(|dirs| signals::cgroup_tasks(&dirs.pids).is_ok_and(|tasks| tasks == 0))
         });
-        leaving.map(|(uid, _)| uid.clone()).collect()
+        leaving.map(|(uid, _)| uid.clone()).collect_ordered()
     }
 
     /// Executes a plan. Eviction records are saved before the workers get the orders. Returns true

@@ -2,7 +2,7 @@
 
 use crate::{
     clock,
-    model::{Reading, Readings, Signal},
+    model::{CollectOrdered as _, Reading, Readings, Signal},
     pressure::core::{EvictionSettings, MemorySignal, Threshold},
     signals::{self, MachineReader, Sample, SampleRequest},
 };
@@ -46,7 +46,7 @@ impl SignalReadings {
             self.exact_due = now.saturating_add(EXACT_PERIOD);
         }
         let thresholds = &settings.thresholds;
-        let signals = thresholds.iter().map(|threshold| threshold.signal).collect();
+        let signals = thresholds.iter().map(|threshold| threshold.signal).collect_ordered();
         let is_far = |available: u64, capacity: u64| {
             let of_pods =
                 |threshold: &&Threshold| threshold.signal == Signal::AllocatableMemoryAvailable;
@@ -77,7 +77,11 @@ pub fn capacities(settings: &EvictionSettings) -> BTreeMap<Signal, u64> {
     let signals = BTreeSet::from([Signal::MemoryAvailable, Signal::PidAvailable]);
     let exactly = SampleRequest { signals: &signals, pods: None, is_far: &|_, _| false };
     let sample = machine(settings).sample(exactly);
-    sample.readings.into_iter().map(|(signal, reading)| (signal, reading.capacity)).collect()
+    sample
+        .readings
+        .into_iter()
+        .map(|(signal, reading)| (signal, reading.capacity))
+        .collect_ordered()
 }
 
 fn machine(settings: &EvictionSettings) -> MachineReader {

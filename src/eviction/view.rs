@@ -4,8 +4,8 @@ use super::EvictionTask;
 use crate::{
     clock,
     model::{
-        EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView, Signal, SignalView,
-        format_duration,
+        CollectOrdered as _, EvictedView, Now, PartlyMeasured, PodKey, PressureView, ReliefView,
+        Signal, SignalView, format_duration,
     },
     pressure::core::{EvictionSettings, MeasuredPod, PressureStep, Threshold, Waiting},
 };
@@ -158,7 +158,8 @@ impl EvictionTask {
                 None => format!("{signal} is not watched: it {problem}"),
             }
         });
-        let short: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
+        let short: BTreeSet<Signal> =
+            step.met.iter().map(|met| met.threshold.signal).collect_ordered();
         problems.chain(self.outside.messages(&short)).chain(self.history.suspects()).collect()
     }
 }

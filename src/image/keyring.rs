@@ -3,6 +3,7 @@
 //! A key names a registry, optionally with a path and with `*` in the parts of its host name. All
 //! keys that match an image are tried, the more specific (by reverse order of their text) first.
 
+use crate::model::Order as _;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::{collections::BTreeMap, fmt};
@@ -114,7 +115,7 @@ impl Keyring {
     }
 
     fn sort(&mut self) {
-        self.entries.sort_by(|a, b| b.0.cmp(&a.0));
+        self.entries.order_by(|a, b| b.0.cmp(&a.0));
     }
 
     /// The credentials for a repository (`docker.io/library/busybox`), in the order to try.

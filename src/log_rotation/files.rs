@@ -1,6 +1,6 @@
 //! Names of the files that a rotation sets aside, and which of them are removed or compressed.
 
-use crate::model::{LogKind, LogName};
+use crate::model::{LogKind, LogName, Order as _};
 use jiff::{Timestamp, ToSpan as _, civil::DateTime, tz::TimeZone};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -145,7 +145,7 @@ pub fn over_total<P>(
     total: u64,
     max_total_size: u64,
 ) -> Vec<OldFile<P>> {
-    files.sort_by(|a, b| a.stamp.cmp(&b.stamp));
+    files.order_by(|a, b| a.stamp.cmp(&b.stamp));
     let mut total = total;
     files
         .into_iter()

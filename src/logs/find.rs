@@ -3,7 +3,7 @@
 
 use crate::{
     files::open_regular,
-    model::{LogKind, LogName, PodKey},
+    model::{LogKind, LogName, Order as _, PodKey},
 };
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::{
@@ -148,7 +148,7 @@ fn newest(pod: &Path) -> io::Result<Option<SystemTime>> {
 pub fn containers(pod: &Path) -> io::Result<Vec<String>> {
     let found = entries(pod)?.into_iter().filter(|path| path.is_dir());
     let mut names: Vec<String> = found.map(|path| name_of(&path).to_owned()).collect();
-    names.sort();
+    names.order();
     Ok(names)
 }
 
@@ -168,7 +168,7 @@ pub fn runs(container: &Path) -> io::Result<BTreeMap<u32, Run>> {
         }
     }
     for run in runs.values_mut() {
-        run.files.sort_by(|a, b| age(a).cmp(&age(b)));
+        run.files.order_by(|a, b| age(a).cmp(&age(b)));
     }
     Ok(runs)
 }

@@ -8,7 +8,8 @@ use super::{
 use crate::{
     document::{self, Entry, Field, Finding, FindingKind, Node, Type, Value},
     model::{
-        DesiredPod, Origin, PodKey, PodUid, Position, Problem, REVISION_ANNOTATION, SourceKind, k8s,
+        DesiredPod, Order as _, Origin, PodKey, PodUid, Position, Problem, REVISION_ANNOTATION,
+        SourceKind, k8s,
     },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -324,7 +325,7 @@ fn pod(
     let report = validate(&pod, cx);
     add_report(root, report, &mut problems, &mut warnings);
     if !problems.is_empty() {
-        problems.sort_by_key(|problem| problem.position);
+        problems.order_by_key(|problem| problem.position);
         return (Err(problems), warnings);
     }
     (Ok(dress(pod, as_written, origin, cx)), warnings)
@@ -347,7 +348,7 @@ pub(super) fn add_report(
     });
     problems.extend(new.map(place));
     warnings.extend(report.warnings.into_iter().map(place));
-    warnings.sort_by_key(|warning| warning.position);
+    warnings.order_by_key(|warning| warning.position);
 }
 
 /// Whether `path` is `outer` or a part of it.

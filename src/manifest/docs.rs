@@ -2,6 +2,7 @@
 
 use super::POD;
 use crate::document::{Field, Support, Type};
+use crate::model::Order as _;
 use std::fmt::Write as _;
 
 /// The document for users: what of a Pod manifest is honoured. A test compares it with
@@ -125,7 +126,7 @@ fn object(ty: &'static Type) -> Option<&'static [Field]> {
 }
 
 fn table(out: &mut String, title: &str, prefix: &str, mut rows: Vec<Row>) {
-    rows.sort_by(|a, b| a.path.cmp(&b.path));
+    rows.order_by(|a, b| a.path.cmp(&b.path));
     // Writing to a String can't fail.
     write!(out, "\n## {title}\n\n| field | | note |\n|---|---|---|\n").ok();
     for Row { path, field } in rows {

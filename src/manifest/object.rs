@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     document::{self, Finding, FindingKind, Node},
-    model::{CREDENTIALS, DataObject, Datum, ObjectKey, ObjectKind, Origin, Problem},
+    model::{CREDENTIALS, DataObject, Datum, ObjectKey, ObjectKind, Order as _, Origin, Problem},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -91,7 +91,7 @@ fn object(
     };
     add_report(root, report, &mut problems, &mut warnings);
     if !problems.is_empty() {
-        problems.sort_by_key(|problem| problem.position);
+        problems.order_by_key(|problem| problem.position);
         return (Err(problems), warnings);
     }
     let name = written.metadata.name.as_deref().unwrap_or_default();

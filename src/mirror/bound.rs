@@ -4,8 +4,8 @@ use super::SeenPod;
 use crate::{
     desired::{Knowledge, SourceSnapshot},
     model::{
-        DesiredPod, Origin, PodEnd, PodKey, RUN_FROM_CHECKPOINT, SourceKind, SourceView,
-        TerminalPhase, k8s, short_digest,
+        CollectOrdered as _, DesiredPod, Origin, PodEnd, PodKey, RUN_FROM_CHECKPOINT, SourceKind,
+        SourceView, TerminalPhase, k8s, short_digest,
     },
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -97,7 +97,7 @@ pub fn bound_pods<'a>(seen: impl Iterator<Item = &'a Arc<SeenPod>>) -> SourceSna
 #[must_use]
 pub fn recorded_pods(pods: Vec<Arc<DesiredPod>>) -> SourceSnapshot {
     let unconfirmed = pods.iter().filter(|pod| !runs_from_checkpoint(&pod.pod));
-    let unconfirmed = unconfirmed.map(|pod| pod.key.clone()).collect();
+    let unconfirmed = unconfirmed.map(|pod| pod.key.clone()).collect_ordered();
     snapshot(Knowledge::Checkpoint, pods, unconfirmed, BTreeMap::new())
 }
 

@@ -1,6 +1,6 @@
 //! What the node and its pods have used in the last minutes, for graphs.
 
-use super::{CgroupStats, PodUid, Stats};
+use super::{CgroupStats, PodUid, Stats, order::Order as _};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// What was used at one moment. `None`: not known.
@@ -37,7 +37,7 @@ impl UseSample {
         let used = |pod: &super::PodStats| pod.stats.as_ref().map(Used::of).unwrap_or_default();
         let mut pods: Box<[_]> =
             stats.pods.iter().map(|pod| (pod.uid.clone(), used(pod))).collect();
-        pods.sort_by(|a, b| a.0.cmp(&b.0));
+        pods.order_by(|a, b| a.0.cmp(&b.0));
         Self { at, node: Used::of(&stats.node.machine), pods }
     }
 

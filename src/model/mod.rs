@@ -26,6 +26,7 @@ mod log_name;
 mod mountinfo;
 mod object;
 mod observed;
+mod order;
 mod pressure;
 mod printable;
 mod probe;
@@ -68,6 +69,7 @@ pub use object::{DataObject, Datum, NodeObjects, ObjectKey, ObjectKind, ObjectSc
 pub use observed::{
     ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox, SandboxState,
 };
+pub use order::{CollectOrdered, Order};
 pub use pressure::{
     ConditionWords, Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal,
 };

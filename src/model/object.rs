@@ -1,6 +1,6 @@
 //! ConfigMaps and Secrets: data that pods refer to by name.
 
-use super::{ApiObjects, ObjectAnswer, Origin};
+use super::{ApiObjects, ObjectAnswer, Origin, order::CollectOrdered as _};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -91,7 +91,7 @@ impl NodeObjects {
     pub fn merge(places: &[Arc<Self>]) -> Self {
         let known = places.iter().all(|place| place.known);
         let all = places.iter().rev().flat_map(|place| &place.found);
-        let found = all.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+        let found = all.map(|(key, object)| (key.clone(), Arc::clone(object))).collect_ordered();
         let mut of_api = places.iter().map(|place| &place.api);
         let api = of_api.find(|api| ***api != ApiObjects::default()).cloned().unwrap_or_default();
         Self { known, found, api }

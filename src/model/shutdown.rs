@@ -1,6 +1,6 @@
 //! The time that pods have to end when the machine shuts down, by their priority.
 
-use super::{PodKey, k8s};
+use super::{PodKey, k8s, order::Order as _};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Priority from which on a pod is critical to the system.
@@ -23,7 +23,7 @@ impl ShutdownPeriods {
     /// Sorts the groups.
     #[must_use]
     pub fn new(mut groups: Vec<ShutdownPeriod>) -> Self {
-        groups.sort();
+        groups.order();
         Self(groups.into())
     }
 

@@ -3,7 +3,7 @@
 
 use super::{
     CgroupDriver, ObjectKey, Origin, PodKey, PodUid, Position, ProbeView, Problem, Signal,
-    SourceKind, TerminalPhase, k8s,
+    SourceKind, TerminalPhase, k8s, order::CollectOrdered as _,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -191,7 +191,7 @@ impl NodeView {
                 | FileVerdict::Object { .. }
                 | FileVerdict::Skipped { .. } => None,
             })
-            .collect()
+            .collect_ordered()
     }
 }
 

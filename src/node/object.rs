@@ -1,7 +1,7 @@
 //! The Node as it is made, and what is put right about one that was there before.
 
 use super::{NodeReport, Registration, status};
-use crate::model::{CloudProvider, Now, k8s};
+use crate::model::{CloudProvider, CollectOrdered as _, Now, k8s};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub fn new_node(registration: &Registration, report: &NodeReport, now: Now) -> k
     }
     let annotations = annotations(registration).into_iter();
     let annotations: BTreeMap<String, String> =
-        annotations.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        annotations.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect_ordered();
     k8s::Node {
         metadata: ObjectMeta {
             name: Some(report.name.clone()),
@@ -116,13 +116,13 @@ pub fn reconciled(registration: &Registration, node: &k8s::Node) -> Option<Value
         .into_iter()
         .filter_map(|name| Some((name, registration.labels.get(name)?)))
         .filter(|(name, value)| labels.get(*name) != Some(value))
-        .collect();
+        .collect_ordered();
     let seen = node.metadata.annotations.as_ref().unwrap_or(&none);
     // Null removes one.
     let notes: BTreeMap<&str, Option<String>> = annotations(registration)
         .into_iter()
         .filter(|(name, value)| seen.get(*name) != value.as_ref())
-        .collect();
+        .collect_ordered();
     if wrong.is_empty() && notes.is_empty() {
         return None;
     }

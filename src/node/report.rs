@@ -2,7 +2,7 @@
 
 use crate::{
     admission::{Allocatable, Capacity},
-    model::{CloudProvider, NodeConditions, k8s},
+    model::{CloudProvider, CollectOrdered as _, NodeConditions, k8s},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use std::{collections::BTreeMap, net::IpAddr};
@@ -90,7 +90,7 @@ pub fn resources(capacity: &Capacity, allocatable: &Allocatable) -> (Resources, 
                 ("memory".to_owned(), binary_quantity(memory)),
                 ("pods".to_owned(), Amount(pods.to_string())),
             ];
-            others.into_iter().chain(storage).chain(pages).collect()
+            others.into_iter().chain(storage).chain(pages).collect_ordered()
         };
     (
         table(

@@ -5,7 +5,7 @@
 //! this on a timer; here it happens at the end of the pass.
 
 use super::{Action, PodPlan, RemoveSandbox, kill::remove, memory::Stage, name::Cx};
-use crate::model::{ContainerState, ObservedContainer, SandboxState};
+use crate::model::{ContainerState, ObservedContainer, Order as _, SandboxState};
 use std::collections::BTreeMap;
 
 /// Removes what is no longer needed.
@@ -53,7 +53,7 @@ fn dead<'a>(cx: &Cx<'a>) -> Dead<'a> {
     let ended = cx.input.incarnation(cx.uid).is_some_and(|known| known.terminal.is_some());
     let mut dead = Dead::default();
     for instances in by_name.values_mut() {
-        instances.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+        instances.order_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
         let replaced = instances.first().is_some_and(|newest| newest.state.is_running());
         let mut kept_dead = false;
         for (index, instance) in instances.iter().enumerate() {

@@ -9,7 +9,9 @@ use super::{
     sandbox,
     shutdown::plan_undecided,
 };
-use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s};
+use crate::model::{
+    CollectOrdered as _, DesiredPod, Event, EventKind, EventTarget, Hold, Now, PodUid, k8s,
+};
 use crate::podspec::{is_static, pod_display};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -57,7 +59,8 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
 
 /// The uids of the incarnations to remove, sorted.
 fn retiring(input: &NameInput<'_>) -> BTreeSet<PodUid> {
-    let mut uids: BTreeSet<PodUid> = input.known.iter().map(|known| known.uid.clone()).collect();
+    let mut uids: BTreeSet<PodUid> =
+        input.known.iter().map(|known| known.uid.clone()).collect_ordered();
     uids.extend(input.occupancy().own_sandboxes().map(|sandbox| sandbox.uid.clone()));
     uids.retain(|uid| {
         let killed = input.incarnation(uid).is_some_and(|known| known.kill.is_some());

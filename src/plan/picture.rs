@@ -3,8 +3,8 @@
 
 use super::{Failure, Outcome, Step};
 use crate::model::{
-    ContainerId, ContainerState, Now, ObservedContainer, ObservedPod, ObservedSandbox, SandboxId,
-    SandboxState,
+    ContainerId, ContainerState, Now, ObservedContainer, ObservedPod, ObservedSandbox, Order as _,
+    SandboxId, SandboxState,
 };
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
@@ -171,7 +171,7 @@ fn put_sandbox(pod: &mut ObservedPod, sandbox: &ObservedSandbox) {
         Some(known) => *known = sandbox.clone(),
         None => pod.sandboxes.push(sandbox.clone()),
     }
-    pod.sandboxes.sort_by(|a, b| a.uid.cmp(&b.uid).then(b.attempt.cmp(&a.attempt)));
+    pod.sandboxes.order_by(|a, b| a.uid.cmp(&b.uid).then(b.attempt.cmp(&a.attempt)));
 }
 
 fn put_container(pod: &mut ObservedPod, container: &ObservedContainer) {
@@ -180,7 +180,7 @@ fn put_container(pod: &mut ObservedPod, container: &ObservedContainer) {
         Some(known) => *known = container.clone(),
         None => pod.containers.push(container.clone()),
     }
-    pod.containers.sort_by(|a, b| {
+    pod.containers.order_by(|a, b| {
         (&a.uid, &a.name).cmp(&(&b.uid, &b.name)).then(b.restart_count.cmp(&a.restart_count))
     });
 }

@@ -23,7 +23,10 @@ use super::{
     kill::kind_of,
 };
 use crate::{
-    model::{ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid, RuntimeView, k8s},
+    model::{
+        CollectOrdered as _, ContainerState, DesiredPod, NodeObjects, Now, ObservedPod, PodUid,
+        RuntimeView, k8s,
+    },
     podspec::{
         are_objects_known, check_env_objects, check_image_volume, check_user_namespace,
         check_volume_objects, image_volumes, is_made_from_objects, is_mounted, is_static,
@@ -199,7 +202,7 @@ pub fn replaces(wished: &DesiredPod, uid: &PodUid, revision: &str, recorded: &k8
         return true;
     }
     let old: BTreeMap<&str, Option<&str>> =
-        containers(recorded).map(|c| (c.name.as_str(), c.image.as_deref())).collect();
+        containers(recorded).map(|c| (c.name.as_str(), c.image.as_deref())).collect_ordered();
     *wished.revision != *revision
         && containers(&wished.pod).any(|container| {
             old.get(container.name.as_str()).is_some_and(|old| *old != container.image.as_deref())

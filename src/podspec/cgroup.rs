@@ -5,7 +5,7 @@ use super::resources::{pod_level, with_overhead};
 use super::{
     Amounts, QosClass, container_limits, effective_requests, pod_limits, qos_class, uid_of,
 };
-use crate::model::{Quantity, k8s};
+use crate::model::{Order as _, Quantity, k8s};
 
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
@@ -102,7 +102,7 @@ pub(crate) fn hugepage_limits(limits: &Amounts) -> Vec<HugepageLimit> {
             })
         })
         .collect();
-    found.sort_by_key(|limit| limit.page_size_bytes);
+    found.order_by_key(|limit| limit.page_size_bytes);
     found
 }
 

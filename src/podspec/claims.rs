@@ -1,7 +1,10 @@
 //! The PersistentVolumeClaims that a pod mounts, and the volumes to which they are bound.
 
 use super::{files::is_mounted, objects::namespace, uid_of};
-use crate::model::{ClaimAnswer, ClaimKey, NodeObjects, PersistentSource, PersistentVolume, k8s};
+use crate::model::{
+    ClaimAnswer, ClaimKey, CollectOrdered as _, NodeObjects, PersistentSource, PersistentVolume,
+    k8s,
+};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use thiserror::Error;
 
@@ -79,7 +82,7 @@ pub fn claimed_volumes(pod: &k8s::Pod, objects: &NodeObjects) -> ClaimedVolumes 
         let found = bound_volume(pod, volume, objects).transpose()?;
         Some((volume.name.clone(), found))
     };
-    mounted_claims(pod).filter_map(bound).collect()
+    mounted_claims(pod).filter_map(bound).collect_ordered()
 }
 
 /// A PersistentVolume whose use is measured: one of kind `local` or `nfs`, as with a kubelet.

@@ -1,7 +1,7 @@
 //! Sums of requests and limits, and the QoS class.
 
 use super::is_sidecar;
-use crate::model::{ContainerAmounts, CpuMemory, Quantity, k8s};
+use crate::model::{CollectOrdered as _, ContainerAmounts, CpuMemory, Quantity, k8s};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub struct Amounts(BTreeMap<String, Quantity>);
 
 impl FromIterator<(String, Quantity)> for Amounts {
     fn from_iter<I: IntoIterator<Item = (String, Quantity)>>(amounts: I) -> Self {
-        Self(amounts.into_iter().collect())
+        Self(amounts.into_iter().collect_ordered())
     }
 }
 
@@ -24,7 +24,7 @@ impl Amounts {
             .into_iter()
             .flatten()
             .filter_map(|(name, text)| Some((name.clone(), Quantity::parse(&text.0).ok()?)));
-        Self(parsed.collect())
+        Self(parsed.collect_ordered())
     }
 
     /// The amount of `resource`; `None` when it is not named.
@@ -120,7 +120,7 @@ pub fn has_same_amounts(one: &k8s::Pod, other: &k8s::Pod) -> bool {
     let amounts = |pod: &k8s::Pod| -> BTreeMap<String, ContainerAmounts> {
         let spec = pod.spec.iter();
         let all = spec.flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
-        all.map(|c| (c.name.clone(), container_amounts(pod, c))).collect()
+        all.map(|c| (c.name.clone(), container_amounts(pod, c))).collect_ordered()
     };
     amounts(one) == amounts(other)
 }

@@ -12,7 +12,7 @@
 use super::{FollowLine, health};
 use crate::{
     event::{self, Entry, EventLog},
-    model::{NodeView, PodKey, PodView, PodViews},
+    model::{CollectOrdered as _, NodeView, PodKey, PodView, PodViews},
 };
 use axum::{
     body::{Body, Bytes},
@@ -170,7 +170,8 @@ impl Followed {
             }
             Self::Pods { pods, node, taken } => {
                 let views = Arc::clone(&pods.borrow_and_update());
-                let last_good = node.borrow_and_update().last_good().into_iter().cloned().collect();
+                let last_good =
+                    node.borrow_and_update().last_good().into_iter().cloned().collect_ordered();
                 let now = Pods { views, last_good };
                 let changes = pod_changes(taken.as_ref(), &now);
                 *taken = Some(now);
@@ -189,7 +190,7 @@ fn event_changes(
     node_name: &Arc<str>,
 ) -> VecDeque<Waiting> {
     let known: BTreeSet<*const Entry> =
-        before.iter().flat_map(|log| &log.entries).map(Arc::as_ptr).collect();
+        before.iter().flat_map(|log| &log.entries).map(Arc::as_ptr).collect_ordered();
     let changed = now.entries.iter().filter(|entry| !known.contains(&Arc::as_ptr(entry)));
     let waiting = |entry: &Arc<Entry>| Waiting::Event(Arc::clone(entry), Arc::clone(node_name));
     let mut lines: VecDeque<Waiting> = changed.map(waiting).collect();

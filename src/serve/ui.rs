@@ -3,7 +3,7 @@
 use super::routes::{self, App, Piece, streamed};
 use crate::{
     clock, event,
-    model::{PodKey, StatsDepth, UseHistory},
+    model::{CollectOrdered as _, PodKey, StatsDepth, UseHistory},
     status_page::{Facts, SCRIPT, STYLE},
 };
 use axum::{
@@ -92,7 +92,7 @@ async fn page(State(app): State<App>, live: bool) -> Response {
 
 fn pieces(facts: Facts) -> impl Iterator<Item = Piece> + Send {
     let (head, tail) = facts.around_pods();
-    let last_good: BTreeSet<PodKey> = facts.node.last_good().into_iter().cloned().collect();
+    let last_good: BTreeSet<PodKey> = facts.node.last_good().into_iter().cloned().collect_ordered();
     let rows = (0..facts.pods.len()).map(move |nth| {
         let view = &facts.pods[nth];
         Ok(facts.pod_row(view, last_good.contains(&view.key)).into())

@@ -6,7 +6,7 @@
 use super::{NoReading, Sample, core, core::FileSystemUse, unreadable};
 use crate::{
     clock,
-    model::{DiskLayout, FsStats, Reading, Signal, rough_seconds},
+    model::{CollectOrdered as _, DiskLayout, FsStats, Reading, Signal, rough_seconds},
 };
 use nix::sys::{stat::stat, statvfs::statvfs};
 use std::{
@@ -95,7 +95,7 @@ impl Disks {
             .systems
             .iter_mut()
             .map(|(path, system)| (path.clone(), system.device.take()))
-            .collect();
+            .collect_ordered();
         let located = self.find(images, layers, Instant::now() + within).await;
         if let Err(why) = &located {
             if self.images.is_ok() && matches!(why, NoReading::Hung { .. }) {
@@ -229,7 +229,7 @@ impl VolumeDisks {
             let taken = found.blocks.saturating_sub(found.blocks_free);
             Some((path, (fs, taken.saturating_mul(found.block))))
         };
-        answers.into_iter().filter_map(told).collect()
+        answers.into_iter().filter_map(told).collect_ordered()
     }
 
     /// Those that have a thread.

@@ -34,7 +34,8 @@ pub use saved::{Saved, SavedRefusal};
 use crate::{
     desired::{Knowledge, SourceSnapshot},
     model::{
-        DesiredPod, NodeObjects, Now, Origin, PodKey, Position, Problem, SourceKind, SourceView,
+        CollectOrdered as _, DesiredPod, NodeObjects, Now, Origin, PodKey, Position, Problem,
+        SourceKind, SourceView,
     },
 };
 use claims::{Claims, Decision};
@@ -297,7 +298,7 @@ impl State {
     /// The pods that may keep what runs, and for which nothing is started.
     fn unconfirmed(&self) -> BTreeSet<PodKey> {
         let kept = self.kept.iter().filter(|(_, kept)| kept.presence.is_unconfirmed());
-        kept.map(|(key, _)| key.clone()).collect()
+        kept.map(|(key, _)| key.clone()).collect_ordered()
     }
 
     /// A look takes too long: what it has not settled counts as if the source could not be read, so
@@ -404,7 +405,7 @@ impl State {
         let first_look = self.first_look.unwrap_or(now.boot);
         let waits_for_writers = now.boot.saturating_sub(first_look) < LONGEST_WRITE;
         let keys: BTreeSet<PodKey> =
-            self.kept.keys().cloned().chain(claims.keys().cloned()).collect();
+            self.kept.keys().cloned().chain(claims.keys().cloned()).collect_ordered();
         for key in keys {
             let mut kept = self.kept.remove(&key);
             if let Some(kept) = &mut kept

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     desired::SourceSnapshot,
-    model::{Now, SourceKind},
+    model::{CollectOrdered as _, Now, SourceKind},
 };
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
@@ -25,7 +25,8 @@ pub fn inspect(path: &Path, options: &SourceOptions, now: Now) -> SourceSnapshot
     let mut known = LookContext { home: None, accepted: Vec::new(), closed: BTreeSet::new() };
     let first = lister.look(&known, now);
     let is_settling = |file: &&Listed| file.look == EntryLook::Settling;
-    known.closed = first.files.iter().filter(is_settling).map(|file| file.name.clone()).collect();
+    known.closed =
+        first.files.iter().filter(is_settling).map(|file| file.name.clone()).collect_ordered();
     let listing = if known.closed.is_empty() { first } else { lister.look(&known, now) };
     State::new(SourceKind::File, &location, false).step(&listing, now).snapshot
 }

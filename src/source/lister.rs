@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     manifest::MAX_TEXT_BYTES,
-    model::{DesiredPod, Now, Position, Problem},
+    model::{DesiredPod, Now, Order as _, Position, Problem},
 };
 use nix::{
     dir::Dir,
@@ -196,7 +196,7 @@ impl Lister {
                 }
             }
         }
-        files.sort_by(|a, b| a.name.cmp(&b.name));
+        files.order_by(|a, b| a.name.cmp(&b.name));
         self.seen.retain(|name, _| files.binary_search_by(|f| f.name.cmp(name)).is_ok());
         Ok(Listing { place: SourcePlace::Here(place), files })
     }

@@ -22,8 +22,9 @@ use crate::{
     clock,
     cri::RuntimeClient,
     model::{
-        CgroupStats, ClaimStats, ContainerStats, FsStats, LogSize, MeasuredSpace, NodeStats, Now,
-        PodStats, PodView, PodViews, Signal, Space, Stats, StatsDepth, k8s,
+        CgroupStats, ClaimStats, CollectOrdered as _, ContainerStats, FsStats, LogSize,
+        MeasuredSpace, NodeStats, Now, PodStats, PodView, PodViews, Signal, Space, Stats,
+        StatsDepth, k8s,
     },
     podspec::{MeasuredClaim, image_of},
     signals::{
@@ -233,7 +234,7 @@ impl Collector {
             found.into_iter().flatten().map(move |claim| (Arc::clone(&view), claim))
         };
         let all: Vec<_> = everyone.values().filter(|view| runs(view)).flat_map(of_pod).collect();
-        let paths = all.iter().map(|(_, claim)| claim.path.clone()).collect();
+        let paths = all.iter().map(|(_, claim)| claim.path.clone()).collect_ordered();
         let asked = claims.disks.ask(&paths, CLAIMS_PATIENCE).await;
         let measured = |(view, claim): (Arc<PodView>, MeasuredClaim)| {
             let (fs, used_bytes) = *asked.get(&claim.path)?;

@@ -5,7 +5,7 @@ use crate::{
     clock,
     cri::RuntimeClient,
     measure::{Measurement, PodMeasurer},
-    model::{PodUid, PodUse, PodViews},
+    model::{CollectOrdered as _, PodUid, PodUse, PodViews},
     signals::PodPlaces,
 };
 use jiff::Timestamp;
@@ -76,7 +76,7 @@ impl Surveys {
             Some(Ok((began, Measurement { pods, write_places }, images_bytes))) => {
                 self.measurer.remember(write_places);
                 let pods = pods.into_iter().map(|one| (one.usage.uid.clone(), one.usage));
-                let (at, begun, pods) = (began.wall, began.boot, pods.collect());
+                let (at, begun, pods) = (began.wall, began.boot, pods.collect_ordered());
                 self.latest = Some(Arc::new(Survey { at, begun, pods, images_bytes }));
             }
             Some(Err(err)) => tracing::warn!(%err, "measuring what pods have on disks has crashed"),

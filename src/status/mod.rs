@@ -13,7 +13,7 @@ pub use containers::container_instances;
 pub use display::{container_statuses, display_status, ready_column, restarts};
 
 use crate::{
-    model::{Hold, Now, ObservedPod, PodUid, ResizeWait, SandboxState, k8s},
+    model::{Hold, Now, ObservedPod, Order as _, PodUid, ResizeWait, SandboxState, k8s},
     plan::{PodMemory, PodPlan, Terminal},
     podspec::{is_host_network, is_static, primary_ips, qos_class},
 };
@@ -163,7 +163,7 @@ fn failed_status(
 }
 
 fn sorted(mut statuses: Vec<k8s::ContainerStatus>) -> Vec<k8s::ContainerStatus> {
-    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses.order_by(|a, b| a.name.cmp(&b.name));
     statuses
 }
 

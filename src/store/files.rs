@@ -3,7 +3,7 @@
 use super::StoreError;
 use crate::{
     files::{self, read_regular},
-    model::from_json,
+    model::{Order as _, from_json},
 };
 use serde::{
     Deserialize, Serialize,
@@ -147,7 +147,7 @@ pub(super) fn remove_leftovers(dir: &Path) {
 pub(super) fn json_files(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         entries(dir).filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
-    found.sort();
+    found.order();
     found
 }
 

@@ -14,6 +14,7 @@ use super::{VolumeError, core::check_file_path, io_error, teardown::children};
 use crate::{
     beneath::{self, Slice},
     clock,
+    model::CollectOrdered as _,
     podspec::{VolumeFile, VolumeFiles},
 };
 use nix::unistd::{Gid, Uid, chown};
@@ -204,7 +205,7 @@ impl Volume<'_> {
     }
 
     fn names(&self) -> BTreeSet<&str> {
-        self.files.keys().filter_map(|path| path.split('/').next()).collect()
+        self.files.keys().filter_map(|path| path.split('/').next()).collect_ordered()
     }
 }
 

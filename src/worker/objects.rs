@@ -4,8 +4,9 @@
 use super::Input;
 use crate::{
     model::{
-        ContainerId, DataObject, DesiredPod, NodeObjects, ObjectKey, ObjectSight, ObservedPod,
-        PodUid, RESTART_ON_CONFIG_CHANGE, ServiceAccountToken, TokenAnswer, TokenKey, k8s,
+        CollectOrdered as _, ContainerId, DataObject, DesiredPod, NodeObjects, ObjectKey,
+        ObjectSight, ObservedPod, PodUid, RESTART_ON_CONFIG_CHANGE, ServiceAccountToken,
+        TokenAnswer, TokenKey, k8s,
     },
     plan::Outcome,
     podspec::{ObjectRef, are_objects_known, object_refs, object_scope, token_keys},
@@ -49,7 +50,7 @@ impl ObjectsRead {
             };
             (key, issued)
         };
-        Self { objects: read, tokens: token_keys(pod).into_iter().map(token).collect() }
+        Self { objects: read, tokens: token_keys(pod).into_iter().map(token).collect_ordered() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -137,8 +138,10 @@ impl ObjectsUsed {
         }
         let now = ObjectsRead::of(&pod.pod, &input.objects);
         let own = observed.containers.iter().filter(|container| container.uid == pod.uid);
-        let running: BTreeSet<&ContainerId> =
-            own.filter(|container| container.state.is_running()).map(|own| &own.id).collect();
+        let running: BTreeSet<&ContainerId> = own
+            .filter(|container| container.state.is_running())
+            .map(|own| &own.id)
+            .collect_ordered();
         self.begun_with.retain(|id, _| running.contains(id));
         let mut outdated = BTreeSet::new();
         for id in running {

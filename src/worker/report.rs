@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     clock,
-    model::{ObservedPod, Origin, PodConfig, PodKey, PodUid, PodUpdate, PodView, k8s},
+    model::{
+        CollectOrdered as _, ObservedPod, Origin, PodConfig, PodKey, PodUid, PodUpdate, PodView,
+        k8s,
+    },
     plan::{Occupancy, PodMemory, PodPlan, Rollout, Wish},
     status::{StatusContext, StatusInput, container_instances, held_status, pod_status},
 };
@@ -109,7 +112,8 @@ impl Reporter {
         // The status of an incarnation without a record tells only that it was held.
         let of_record = |uid: &PodUid| records.of(uid).is_some();
         let kept = kept.iter().filter(|(uid, _)| of_record(uid));
-        self.statuses = kept.map(|(uid, status)| (uid.clone(), Arc::clone(status))).collect();
+        self.statuses =
+            kept.map(|(uid, status)| (uid.clone(), Arc::clone(status))).collect_ordered();
         for record in records.all() {
             if let Some(status) = &record.status {
                 self.statuses.entry(record.uid.clone()).or_insert_with(|| Arc::clone(status));

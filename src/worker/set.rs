@@ -26,8 +26,8 @@ use crate::{
     machine::NodeIps,
     metrics::metrics,
     model::{
-        Ending, MachineState, NodeObjects, NodeProbes, NodeScheduling, PodKey, PodProbes,
-        PodUpdate, PodView, PodViews, PressureOrders, from_json, priority_of,
+        CollectOrdered as _, Ending, MachineState, NodeObjects, NodeProbes, NodeScheduling, PodKey,
+        PodProbes, PodUpdate, PodView, PodViews, PressureOrders, from_json, priority_of,
     },
     plan::Rollout,
     pleg::{Health, PlegUpdate},
@@ -128,7 +128,7 @@ impl WorkerSet {
         let recorded = inputs.records.iter();
         let recorded = recorded
             .map(|(key, all)| (key.clone(), all.iter().map(Recorded::from).collect()))
-            .collect();
+            .collect_ordered();
         let rollouts = inputs.rollouts.into_iter();
         let rollouts = rollouts.map(|(key, rollout)| (key, Arc::new(rollout)));
         let owner = host.settings.owner.clone();
@@ -160,7 +160,7 @@ impl WorkerSet {
                 recorded,
                 records: inputs.records,
                 kept: inputs.kept,
-                rollouts: rollouts.collect(),
+                rollouts: rollouts.collect_ordered(),
                 ..State::default()
             },
             tasks: JoinSet::new(),
@@ -331,7 +331,8 @@ impl WorkerSet {
         let left = state.kept.keys().chain(state.records.keys()).chain(state.observed.keys());
         let left = left.chain(state.rollouts.keys());
         let names = state.desired.pods.keys().chain(left);
-        let new: BTreeSet<PodKey> = names.filter(|key| state.needs_worker(key)).cloned().collect();
+        let new: BTreeSet<PodKey> =
+            names.filter(|key| state.needs_worker(key)).cloned().collect_ordered();
         for key in new {
             self.begin(&key);
         }

@@ -15,7 +15,7 @@ mod request;
 mod store;
 
 use super::{Link, Trouble, connection, credentials};
-use crate::{blocking::CREDENTIALS, clock};
+use crate::{blocking::CREDENTIALS, clock, model::CollectOrdered as _};
 use obtain::{Missed, Obtainer};
 use request::Purpose;
 use std::{
@@ -194,7 +194,8 @@ impl IdentityTask {
         let store = self.obtainer.store.clone();
         let in_use = CREDENTIALS.run(move || store.in_use()).await.unwrap_or(None);
         let addresses = ips.iter().map(ToString::to_string);
-        let names: BTreeSet<String> = addresses.chain([self.obtainer.node_name.clone()]).collect();
+        let names: BTreeSet<String> =
+            addresses.chain([self.obtainer.node_name.clone()]).collect_ordered();
         let now = clock::now().wall.as_second();
         if in_use.is_some_and(|(lifetime, of)| now < lifetime.renewal() && of == names) {
             return Ok(false);

@@ -13,7 +13,7 @@ use super::{
     super::{ApiError, Pause},
     AUTHORIZER_LAG,
 };
-use crate::model::PodUid;
+use crate::model::{CollectOrdered as _, PodUid};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// Identifies what a pod requests. `Display` names it for people.
@@ -189,6 +189,6 @@ impl<K: RequestKey, C: Clone, V: Clone> Requests<K, C, V> {
             (None, _) => None,
         };
         let all = self.0.iter();
-        all.filter_map(|(key, request)| Some((key.clone(), known(request)?))).collect()
+        all.filter_map(|(key, request)| Some((key.clone(), known(request)?))).collect_ordered()
     }
 }

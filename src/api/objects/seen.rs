@@ -4,8 +4,8 @@
 
 use super::super::{Watched, answer::MAX_OBJECT_BYTES, secret::decode_base64};
 use crate::model::{
-    ClusterService, ClusterServicePort, DataObject, Datum, ObjectKey, ObjectKind, Origin,
-    SourceKind,
+    ClusterService, ClusterServicePort, CollectOrdered as _, DataObject, Datum, ObjectKey,
+    ObjectKind, Origin, SourceKind,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::Arc};
@@ -128,7 +128,7 @@ impl From<SentObject> for SeenObject {
         let location = format!("{} {namespace}/{name}", kind.as_str()).into();
         Self(Arc::new(DataObject {
             key: ObjectKey::new(kind, &namespace, &name),
-            data: data.collect(),
+            data: data.collect_ordered(),
             immutable: sent.immutable.unwrap_or_default(),
             secret_type: sent.secret_type.unwrap_or_default().into(),
             origin: Origin { source: SourceKind::Api, location, document: 0, line: 1 },

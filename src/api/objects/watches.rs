@@ -11,7 +11,10 @@ use super::{
     seen::{SeenObject, SeenRuntimeClass, SeenService},
 };
 use crate::{
-    model::{ClusterServices, DataObject, ObjectAnswer, ObjectKey, ObjectKind, RuntimeClasses},
+    model::{
+        ClusterServices, CollectOrdered as _, DataObject, ObjectAnswer, ObjectKey, ObjectKind,
+        RuntimeClasses,
+    },
     podspec::is_linked,
 };
 use std::{
@@ -113,7 +116,7 @@ impl Watches {
             ObjectWatch::Open(open) => Some(open.number),
             ObjectWatch::Impossible | ObjectWatch::Read(_) => None,
         };
-        let taken: BTreeSet<usize> = self.objects.values().filter_map(number).collect();
+        let taken: BTreeSet<usize> = self.objects.values().filter_map(number).collect_ordered();
         (0..taken.len()).find(|number| !taken.contains(number)).unwrap_or(taken.len())
     }
 
@@ -212,7 +215,7 @@ impl Watches {
         let (cache, _) = self.runtime_classes.as_ref()?;
         let cache = Arc::clone(&cache.borrow());
         let all = cache.objects.values().map(|seen| (seen.name.clone(), seen.handler.clone()));
-        cache.whole.then(|| Arc::new(all.collect()))
+        cache.whole.then(|| Arc::new(all.collect_ordered()))
     }
 }
 

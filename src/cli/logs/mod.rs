@@ -13,7 +13,7 @@ use crate::{
     clock,
     logs::{self, LogDir, PodLogs, Position, Printer, Run, beginnings},
     machine,
-    model::{PodKey, PodView, k8s},
+    model::{Order as _, PodKey, PodView, k8s},
     podspec::pod_log_directory_name,
     serve::{Client, ClientError, StatusDocument},
     status::container_statuses,
@@ -200,7 +200,7 @@ fn alone(wanted: &Wanted, logs: &[PodLogs]) -> Result<PodKey, SelectError> {
                     && wanted.namespace.as_deref().is_none_or(|ns| *key.namespace == *ns)
             };
             let mut found: Vec<PodKey> = keys().filter(begins).cloned().collect();
-            found.sort();
+            found.order();
             found.dedup();
             match found.as_slice() {
                 [] => Err(SelectError::NotFound { wanted: name, known }),

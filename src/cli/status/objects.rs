@@ -2,7 +2,7 @@
 
 use super::StatusError;
 use crate::{
-    model::{NodeView, PodView},
+    model::{CollectOrdered as _, NodeView, PodView},
     serve::{StatusDocument, pod_object},
 };
 use serde_json::{Map, Value, json};
@@ -51,7 +51,10 @@ fn node_status(node: &NodeView, document: &StatusDocument) -> Result<Value, serd
 fn camel_case(value: Value) -> Value {
     match value {
         Value::Object(fields) => Value::Object(
-            fields.into_iter().map(|(key, value)| (camel_name(&key), camel_case(value))).collect(),
+            fields
+                .into_iter()
+                .map(|(key, value)| (camel_name(&key), camel_case(value)))
+                .collect_ordered(),
         ),
         Value::Array(items) => items.into_iter().map(camel_case).collect(),
         plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => plain,

@@ -1,6 +1,6 @@
 //! Finds the pod that an argument names: `web`, `web-node1`, `shop/web`, `-n shop web`.
 
-use crate::model::PodKey;
+use crate::model::{Order as _, PodKey};
 use thiserror::Error;
 
 /// A pod as it was named on the command line.
@@ -67,7 +67,7 @@ impl Wanted {
         pods: impl IntoIterator<Item = &'a PodKey>,
     ) -> Result<&'a PodKey, SelectError> {
         let mut pods: Vec<&PodKey> = pods.into_iter().collect();
-        pods.sort();
+        pods.order();
         pods.dedup();
         let suffixed = format!("{}-{node_name}", self.name);
         for name in [self.name.as_str(), &suffixed] {

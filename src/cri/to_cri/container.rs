@@ -6,7 +6,7 @@ use super::{
 use crate::cri::{
     CONTAINER_NAME_LABEL, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, annotation, v1,
 };
-use crate::model::k8s;
+use crate::model::{CollectOrdered as _, k8s};
 use crate::podspec::{container_amounts, container_hash, container_log_path, expand_command};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,7 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
             MountSource::Image { id, .. } => Some(id.as_str()),
             MountSource::Path(_) => None,
         })
-        .collect();
+        .collect_ordered();
     if !images.is_empty() {
         let ids = images.into_iter().collect::<Vec<_>>().join(",");
         annotations.insert(annotation::IMAGE_VOLUMES.to_owned(), ids);

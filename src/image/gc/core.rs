@@ -2,7 +2,7 @@
 //! remembered for it.
 
 use crate::{
-    model::{Event, EventKind, EventTarget, Now},
+    model::{CollectOrdered as _, Event, EventKind, EventTarget, Now, Order as _},
     podspec::image_name::full_names,
 };
 use jiff::Timestamp;
@@ -148,7 +148,7 @@ impl ImageHistory {
     /// Takes in everything that is present. `began` is the boot time at which the runtime was
     /// asked: what was pulled later is not forgotten.
     pub fn observe(&mut self, present: &[Present], in_use: &InUse, began: Duration, now: Now) {
-        let ids: BTreeSet<&str> = present.iter().map(|image| image.id.as_str()).collect();
+        let ids: BTreeSet<&str> = present.iter().map(|image| image.id.as_str()).collect_ordered();
         let newer = |seen: &Seen| seen.first.boot.is_some_and(|boot| boot >= began);
         self.images.retain(|id, seen| ids.contains(id.as_str()) || newer(seen));
         for image in present {
@@ -268,7 +268,7 @@ pub fn plan(
         };
         order.push((used.unwrap_or(Duration::MAX), age, removable));
     }
-    order.sort_by(|(used, age, image), (other_used, other_age, other)| {
+    order.order_by(|(used, age, image), (other_used, other_age, other)| {
         other_used.cmp(used).then(other_age.cmp(age)).then(image.id.cmp(&other.id))
     });
     plan.removable = order.into_iter().map(|(_, _, removable)| removable).collect();

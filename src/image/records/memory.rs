@@ -15,7 +15,10 @@ use super::{
     },
     policy::VerificationPolicy,
 };
-use crate::{image::gc::Present, model::Now};
+use crate::{
+    image::gc::Present,
+    model::{CollectOrdered as _, Now},
+};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use std::{collections::BTreeSet, time::Duration};
@@ -260,14 +263,15 @@ impl PullMemory {
             self.pulling.retain(|intent| intent.file != file);
             changed.push(RecordFile::Pulling(file));
         }
-        let there: BTreeSet<String> = present.iter().map(|one| file_name(&one.id)).collect();
+        let there: BTreeSet<String> =
+            present.iter().map(|one| file_name(&one.id)).collect_ordered();
         changed.extend(self.drop_records(began, |file| !there.contains(file)));
         changed
     }
 
     /// The images with these ids were removed, from boot time `began` on.
     pub(super) fn forget(&mut self, ids: &[&str], began: Duration) -> Vec<RecordFile> {
-        let gone: BTreeSet<String> = ids.iter().map(|id| file_name(id)).collect();
+        let gone: BTreeSet<String> = ids.iter().map(|id| file_name(id)).collect_ordered();
         self.drop_records(began, |file| gone.contains(file))
     }
 

@@ -15,7 +15,7 @@ mod objects;
 
 pub(super) use objects::{Found, Inspection, KnownObject, Listing, Object, Scope, Subject};
 
-use crate::model::{HungPod, ObservedPod, PodKey, SandboxState};
+use crate::model::{CollectOrdered as _, HungPod, ObservedPod, PodKey, SandboxState};
 use objects::{
     by_pod, drop_object, is_same, is_unchanged, put, put_back, same_sandbox, same_state, sort,
 };
@@ -299,7 +299,7 @@ impl RuntimeSnapshot {
                 _ => subjects.push(Subject::Container(Box::new(container.clone()))),
             }
         }
-        let waiting: BTreeSet<Object> = subjects.iter().map(Subject::object).collect();
+        let waiting: BTreeSet<Object> = subjects.iter().map(Subject::object).collect_ordered();
         // What is not listed any more needs no second look.
         record.suspects.retain(|object| waiting.contains(object));
         if waiting.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::model::{
     ContainerId, ContainerState, NetworkMode, ObservedContainer, ObservedPod, ObservedSandbox,
-    PodKey, SandboxId, SandboxState,
+    Order as _, PodKey, SandboxId, SandboxState,
 };
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -158,10 +158,10 @@ pub(super) fn drop_object(pod: &mut ObservedPod, object: &Object) {
 
 /// Newest first: by attempt and restart count, since clocks may be set back.
 pub(super) fn sort(pod: &mut ObservedPod) {
-    pod.sandboxes.sort_by(|a, b| {
+    pod.sandboxes.order_by(|a, b| {
         (&a.uid, b.attempt, b.created_at, &a.id).cmp(&(&b.uid, a.attempt, a.created_at, &b.id))
     });
-    pod.containers.sort_by(|a, b| {
+    pod.containers.order_by(|a, b| {
         (&a.uid, &a.name, b.restart_count, b.created_at, &a.id).cmp(&(
             &b.uid,
             &b.name,

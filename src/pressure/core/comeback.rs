@@ -13,7 +13,7 @@
 
 use super::{limits::LocalLimit, rank::Candidate};
 use crate::{
-    model::{Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal},
+    model::{CollectOrdered as _, Evicted, Hold, HoldStop, Now, PodKey, PodUid, Pressure, Signal},
     podspec::is_static,
 };
 use jiff::Timestamp;
@@ -162,7 +162,7 @@ impl Evictions {
             let told = now.boot.saturating_sub(now.age_of(record.at));
             (record.key.clone(), Entry { record, told, until, stopping: false })
         };
-        Self(records.into_iter().map(entry).collect())
+        Self(records.into_iter().map(entry).collect_ordered())
     }
 
     /// Notes an eviction, and returns the record that has to be saved before the pod is stopped.
@@ -319,7 +319,7 @@ impl Evictions {
             uid: record.uid.clone(),
             hold: Arc::clone(&record.hold),
         };
-        away.map(|(key, entry)| (key.clone(), evicted(&entry.record))).collect()
+        away.map(|(key, entry)| (key.clone(), evicted(&entry.record))).collect_ordered()
     }
 }
 

@@ -26,8 +26,8 @@
 use super::{settings::StaticPods, state::Acting};
 use crate::{
     model::{
-        DiskLayout, PodKey, PodUid, PodUse, Pressure, Quantity, SYSTEM_CRITICAL_PRIORITY, Signal,
-        Space, k8s,
+        DiskLayout, Order as _, PodKey, PodUid, PodUse, Pressure, Quantity,
+        SYSTEM_CRITICAL_PRIORITY, Signal, Space, k8s,
     },
     podspec::{Amounts, is_static, pod_requests},
 };
@@ -296,7 +296,7 @@ pub fn rank<'a>(
         ranking.spared.push(Spared { candidate: *candidate, why, large: is_large });
     }
     let by_request = signal != Signal::PidAvailable;
-    ranking.victims.sort_by(|a, b| {
+    ranking.victims.order_by(|a, b| {
         let order = |victim: &Victim<'_>| {
             let over = i128::from(victim.used) - i128::from(victim.requested);
             let candidate = &victim.candidate;
@@ -305,7 +305,7 @@ pub fn rank<'a>(
         };
         order(a).cmp(&order(b)).then_with(|| name(&a.candidate).cmp(&name(&b.candidate)))
     });
-    ranking.spared.sort_by(|a, b| name(&a.candidate).cmp(&name(&b.candidate)));
+    ranking.spared.order_by(|a, b| name(&a.candidate).cmp(&name(&b.candidate)));
     ranking
 }
 

@@ -14,7 +14,9 @@
 //! the same condition was read once, and only by a reading that is newer than its last action.
 
 use super::{settings::EvictionSettings, threshold::Threshold};
-use crate::model::{Pressure, Reading, Readings, Signal, rough_seconds};
+use crate::model::{
+    CollectOrdered as _, Order as _, Pressure, Reading, Readings, Signal, rough_seconds,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -147,8 +149,8 @@ impl PressureState {
     /// because it is unknown whether they have ended.
     #[must_use]
     pub fn restored(held: impl IntoIterator<Item = Pressure>, now: Duration) -> Self {
-        let held: BTreeSet<Pressure> = held.into_iter().collect();
-        let seen = held.iter().map(|condition| (*condition, now)).collect();
+        let held: BTreeSet<Pressure> = held.into_iter().collect_ordered();
+        let seen = held.iter().map(|condition| (*condition, now)).collect_ordered();
         Self { held, seen, ..Self::default() }
     }
 
@@ -186,9 +188,9 @@ impl PressureState {
             .iter()
             .filter(|threshold| unread(threshold.signal))
             .map(|threshold| threshold.signal.condition())
-            .collect();
+            .collect_ordered();
         let due: Vec<Met> = met.iter().filter(|met| is_due(met)).copied().collect();
-        self.acted_on = due.iter().map(|met| met.threshold).collect();
+        self.acted_on = due.iter().map(|met| met.threshold).collect_ordered();
         let acting = self.act(&due, &waiting);
         let looks = self.looks(&settings.thresholds, &usable, &problems, now);
         let next_look = looks.values().copied().chain(self.release(settings.transition, now));
@@ -267,7 +269,7 @@ impl PressureState {
                 met.push(Met { threshold: *threshold, reading: *reading, since });
             }
         }
-        self.met = met.iter().map(|met| (met.threshold, met.since)).collect();
+        self.met = met.iter().map(|met| (met.threshold, met.since)).collect_ordered();
         met
     }
 
@@ -277,11 +279,11 @@ impl PressureState {
             self.seen.insert(met.threshold.signal.condition(), now);
         }
         let shown: BTreeSet<Pressure> =
-            met.iter().map(|met| met.threshold.signal.condition()).collect();
+            met.iter().map(|met| met.threshold.signal.condition()).collect_ordered();
         self.seen.retain(|condition, seen| {
             shown.contains(condition) || now.saturating_sub(*seen) < transition
         });
-        let held: BTreeSet<Pressure> = self.seen.keys().copied().collect();
+        let held: BTreeSet<Pressure> = self.seen.keys().copied().collect_ordered();
         let changes = held
             .symmetric_difference(&self.held)
             .map(|condition| Change { condition: *condition, holds: held.contains(condition) });
@@ -311,7 +313,7 @@ impl PressureState {
                     .max(1),
             })
             .collect();
-        acting.sort_by_key(|acting| {
+        acting.order_by_key(|acting| {
             let signal = acting.threshold.signal;
             (signal.condition() != Pressure::Memory, !acting.threshold.is_hard(), acting.threshold)
         });

@@ -2,7 +2,7 @@
 //! kubelet's rules, but with all mistakes at once.
 
 use super::amount::{Amount, AmountError, measured};
-use crate::model::{DiskLayout, Signal, format_duration, parse_duration};
+use crate::model::{DiskLayout, Order as _, Signal, format_duration, parse_duration};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// The kubelet's default of `evictionHard`.
@@ -213,7 +213,7 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
         }
     }
     if !reading.mistakes.is_empty() {
-        reading.mistakes.sort_by(|a, b| (a.setting, &a.key).cmp(&(b.setting, &b.key)));
+        reading.mistakes.order_by(|a, b| (a.setting, &a.key).cmp(&(b.setting, &b.key)));
         return Err(reading.mistakes);
     }
     let mut notices = Vec::new();
@@ -257,7 +257,7 @@ pub fn parse(written: &Written<'_>) -> Result<ParsedThresholds, Vec<Mistake>> {
             .collect();
         thresholds.extend(of_pods);
     }
-    thresholds.sort();
+    thresholds.order();
     thresholds.dedup();
     Ok(ParsedThresholds { thresholds, notices })
 }
@@ -282,7 +282,7 @@ pub(super) fn for_layout(thresholds: &[Threshold], layout: DiskLayout) -> Vec<Th
     let copies: Vec<Threshold> =
         all.iter().filter_map(|t| Some(Threshold { signal: copied(t.signal)?, ..*t })).collect();
     all.extend(copies);
-    all.sort();
+    all.order();
     all
 }
 

@@ -8,6 +8,7 @@ use crate::{
     certificate::{Lifetime, names, parse},
     clock,
     files::replace,
+    model::CollectOrdered as _,
 };
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
@@ -102,7 +103,7 @@ pub(super) fn renew(
 impl Wanted {
     fn names(&self) -> BTreeSet<String> {
         let ips = self.ips.iter().map(ToString::to_string);
-        ips.chain([self.node_name.clone()]).collect()
+        ips.chain([self.node_name.clone()]).collect_ordered()
     }
 }
 

@@ -2,8 +2,8 @@
 //! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). What is not known is left out.
 
 use crate::model::{
-    CgroupStats, ClaimStats, ContainerStats, FsStats, InterfaceStats, MeasuredSpace, NodeStats,
-    PodStats, Psi, Stall,
+    CgroupStats, ClaimStats, CollectOrdered as _, ContainerStats, FsStats, InterfaceStats,
+    MeasuredSpace, NodeStats, PodStats, Psi, Stall,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -228,7 +228,7 @@ fn file_system(fs: Option<FsStats>, used: Value, inodes_used: Value, at: Timesta
 /// The fields that are not null.
 fn object<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     let known = fields.into_iter().filter(|(_, value)| !value.is_null());
-    known.map(|(name, value)| (name.to_owned(), value)).collect()
+    known.map(|(name, value)| (name.to_owned(), value)).collect_ordered()
 }
 
 fn time(time: Timestamp) -> Value {

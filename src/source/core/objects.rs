@@ -4,7 +4,9 @@
 //! runs does not lose anything by that. Nothing of it is saved, so that no Secret is.
 
 use super::{EntryLook, Listed, Listing};
-use crate::model::{DataObject, FileVerdict, NodeObjects, ObjectKey, Position, Problem};
+use crate::model::{
+    CollectOrdered as _, DataObject, FileVerdict, NodeObjects, ObjectKey, Position, Problem,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A document of `kind: ConfigMap` or `kind: Secret`.
@@ -75,7 +77,7 @@ impl Objects {
     /// What pods may read.
     pub(super) fn found(&self) -> NodeObjects {
         let found = self.kept.iter().map(|(key, kept)| (key.clone(), Arc::clone(&kept.object)));
-        NodeObjects { known: self.known, found: found.collect(), ..NodeObjects::default() }
+        NodeObjects { known: self.known, found: found.collect_ordered(), ..NodeObjects::default() }
     }
 
     /// What a person is told about the documents of a file.

@@ -4,7 +4,7 @@ use super::{
     AcceptedPod, Document, EntryLook, Identity, Listed, Listing, State, objects::Objects,
     saved::Refused,
 };
-use crate::model::{FileReport, FileVerdict, PodKey, Position, Problem};
+use crate::model::{FileReport, FileVerdict, Order as _, PodKey, Position, Problem};
 use std::collections::BTreeMap;
 
 const LOST: &str = "the record of the manifests accepted earlier was lost, and there are none here: \
@@ -119,7 +119,7 @@ pub(super) fn files(
             }
         }
     }
-    reports.sort_by(|a, b| a.location.cmp(&b.location));
+    reports.order_by(|a, b| a.location.cmp(&b.location));
     shorten(&mut reports);
     reports
 }

@@ -4,7 +4,7 @@
 use super::{Host, HostError, Request, blocking};
 use crate::{
     blocking::{PODS, UNMOUNTS},
-    model::{PodUid, k8s},
+    model::{CollectOrdered as _, PodUid, k8s},
     podspec::{ClaimedVolumes, has_nfs_volume},
     program::{Program, ProgramFailure, StandardError, run},
     volume::{NfsFailures, NfsMount, Volumes},
@@ -41,7 +41,7 @@ pub(super) async fn mount_all(
     let wanted = blocking(&PODS, move || volumes.nfs_to_mount(&pod, &uid, &claimed)).await?;
     let mounted = futures_util::future::join_all(wanted.into_iter().map(mount));
     let results = request.shown("mounting NFS volumes", mounted).await;
-    Ok(results.into_iter().flatten().collect())
+    Ok(results.into_iter().flatten().collect_ordered())
 }
 
 /// The volume's name and why it could not be mounted, where it could not.

@@ -4,7 +4,7 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{EventKind, k8s},
+    model::{CollectOrdered as _, EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
         EnvContext, FilesError, VolumeFiles, claimed_volumes, pod_cgroup, pod_cgroup_name,
@@ -97,7 +97,7 @@ fn files(
         let files = volume_files(pod, volume, &cx).transpose()?;
         Some((volume.name.clone(), files))
     };
-    volumes.filter_map(files).collect()
+    volumes.filter_map(files).collect_ordered()
 }
 
 async fn set_up_volumes(

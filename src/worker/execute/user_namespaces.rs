@@ -4,7 +4,7 @@
 use super::{Host, HostError, Request};
 use crate::{
     cri::{CriError, ListFilter, RuntimeClient, from_cri},
-    model::{PodUid, SandboxId, k8s},
+    model::{Order as _, PodUid, SandboxId, k8s},
     podspec::{IdRange, IdSpace, IdSpaceError, NoUserNamespace, has_user_namespace},
 };
 use std::{
@@ -77,7 +77,7 @@ impl UserNamespaces {
 async fn in_use(runtime: &RuntimeClient) -> Result<BTreeMap<PodUid, IdRange>, CriError> {
     let mut sandboxes = runtime.list_sandboxes(ListFilter::All).await?;
     // The newest one of a pod is the one that counts.
-    sandboxes.sort_by_key(|sandbox| sandbox.created_at);
+    sandboxes.order_by_key(|sandbox| sandbox.created_at);
     let mut found = BTreeMap::new();
     for sandbox in sandboxes {
         let uid = PodUid::from(sandbox.metadata.map(|metadata| metadata.uid).unwrap_or_default());

@@ -8,7 +8,7 @@ use crate::{
     },
     clock,
     metrics::metrics,
-    model::{DesiredPod, PodKey, PodUid, k8s},
+    model::{CollectOrdered as _, DesiredPod, PodKey, PodUid, k8s},
     plan::{HeldPod, Occupancy, PodOrders, Wish},
     podspec::{has_same_amounts, is_static},
 };
@@ -65,7 +65,7 @@ impl WorkerSet {
             Standing::New { since } => Some((subject.pod.uid.clone(), since.unwrap_or(now))),
             Standing::Running | Standing::Ended => None,
         });
-        state.admitted.since = new.collect();
+        state.admitted.since = new.collect_ordered();
         let leaving = state.leaving();
         let scheduling = self.scheduling.as_mut();
         let scheduling = scheduling.and_then(|latest| latest.borrow_and_update().clone());

@@ -5,7 +5,7 @@ use super::{State, WorkerSet};
 use crate::{
     admission::Cycle,
     desired::{Completeness, Duplicate},
-    model::{Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
+    model::{CollectOrdered as _, Ending, ForeignPod, Known, PodKey, PodUid, SandboxState},
     plan::Occupancy,
     podspec::burstable_shares,
     publish::PublishIfChanged as _,
@@ -42,8 +42,11 @@ impl WorkerSet {
         let known = Known {
             listed: inspected && state.desired.told,
             complete: inspected && state.desired.complete == Completeness::All,
-            uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect(),
-            containers: observed.flat_map(|pod| &pod.containers).map(|c| c.id.clone()).collect(),
+            uids: wished.chain(recorded).chain(shown).chain(in_runtime).cloned().collect_ordered(),
+            containers: observed
+                .flat_map(|pod| &pod.containers)
+                .map(|c| c.id.clone())
+                .collect_ordered(),
             burstable_shares: burstable_shares(specs),
         };
         self.known.publish_if_changed(Arc::new(known));
@@ -85,7 +88,7 @@ impl State {
             handle.alive || handle.answered != Some(handle.input.borrow().sequence)
         });
         let uninspected = self.uninspected.iter().filter(|key| self.standing_uid(key).is_some());
-        left.map(|(key, _)| key).chain(uninspected).cloned().collect()
+        left.map(|(key, _)| key).chain(uninspected).cloned().collect_ordered()
     }
 }
 

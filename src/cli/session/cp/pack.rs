@@ -9,7 +9,7 @@ use crate::{
     beneath::{self, kind_of},
     cli::session::carry::INPUT,
     files::{self, ReadError},
-    model::printable,
+    model::{Order as _, printable},
 };
 use nix::{
     dir::Dir,
@@ -264,7 +264,7 @@ fn open_directory(top: BorrowedFd<'_>, relative: &Path) -> io::Result<(OwnedFd, 
             names.push(OsStr::from_bytes(name).to_owned());
         }
     }
-    names.sort();
+    names.order();
     Ok((directory, names))
 }
 

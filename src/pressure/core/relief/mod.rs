@@ -31,8 +31,8 @@ use super::{
     threshold::Threshold,
 };
 use crate::model::{
-    DiskLayout, Now, PodKey, PodUid, PodUse, PodView, Pressure, PressureOrders, Readings,
-    ReliefView, Signal, k8s, priority_of,
+    CollectOrdered as _, DiskLayout, Now, PodKey, PodUid, PodUse, PodView, Pressure,
+    PressureOrders, Readings, ReliefView, Signal, k8s, priority_of,
 };
 use page_cache::PageCache;
 use std::{
@@ -298,7 +298,7 @@ impl Relief {
         settings: &EvictionSettings,
         boot: Duration,
     ) -> PressureOrders {
-        let conditions = held_conditions(evictions, settings, boot).collect();
+        let conditions = held_conditions(evictions, settings, boot).collect_ordered();
         PressureOrders { evicted: evictions.away(), conditions, ..PressureOrders::default() }
     }
 
@@ -510,8 +510,10 @@ impl Relief {
 
     /// Notes which pods a ranking has spared, and reports the new ones.
     fn note_spared(&mut self, signal: Signal, spared: &[Spared<'_>], effects: &mut Effects) {
-        let now: BTreeMap<PodKey, Spare> =
-            spared.iter().map(|spared| (spared.candidate.key.clone(), spared.why)).collect();
+        let now: BTreeMap<PodKey, Spare> = spared
+            .iter()
+            .map(|spared| (spared.candidate.key.clone(), spared.why))
+            .collect_ordered();
         let before = self.spared.entry(signal).or_default();
         for (key, why) in now.iter().filter(|(key, why)| before.get(*key) != Some(*why)) {
             let (key, why) = (key.clone(), *why);
@@ -545,7 +547,8 @@ impl Relief {
     }
 
     fn forget_relieved(&mut self, step: &PressureStep) {
-        let met: BTreeSet<Signal> = step.met.iter().map(|met| met.threshold.signal).collect();
+        let met: BTreeSet<Signal> =
+            step.met.iter().map(|met| met.threshold.signal).collect_ordered();
         self.reported.retain(|signal| met.contains(signal));
         self.spared.retain(|signal, _| met.contains(signal));
         self.futile.retain(|threshold, _| met.contains(&threshold.signal));

@@ -1,6 +1,7 @@
 //! Opening below the directory of logs, without a way out of it.
 
 use crate::beneath::{kind_of, open_base, open_path, reopen};
+use crate::model::Order as _;
 use maud::html;
 use nix::sys::stat::{SFlag, fstat};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -63,7 +64,7 @@ fn list(directory: &OwnedFd) -> io::Result<Listing> {
     }
     let wait_cut = names.len() > MOST_NAMES;
     names.truncate(MOST_NAMES);
-    names.sort();
+    names.order();
     Ok(Listing { names, wait_cut })
 }
 
