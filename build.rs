@@ -1,7 +1,7 @@
 //! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed.
 //! Has the binary linked with packed relocations, and the release by the scripts in `link/`.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const PROTOS: [&str; 6] = [
@@ -35,7 +35,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("cargo:rerun-if-changed={}", script.display());
                 println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
             }
+            if told("CARGO_CFG_TARGET_ARCH")? == "x86_64" && brings_lld(&told("RUSTC")?)? {
+                // Functions whose code is the same for several types become one. GNU ld can't.
+                println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+            }
         }
     }
     Ok(())
+}
+
+/// Whether this rustc links with an lld of its own by default, if it does for the target.
+fn brings_lld(rustc: &str) -> std::io::Result<bool> {
+    let sysroot = Command::new(rustc).args(["--print", "sysroot"]).output()?.stdout;
+    let sysroot = String::from_utf8_lossy(&sysroot);
+    let lld = "lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld/ld.lld";
+    Ok(Path::new(sysroot.trim_end()).join(lld).exists())
 }
