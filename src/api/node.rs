@@ -18,7 +18,7 @@ use crate::{
     echo::{Unechoed, Versioned},
     event::Recorder,
     metrics::{StartupPart, metrics},
-    model::{Event, NodeScheduling, Now, k8s},
+    model::{Event, NodeScheduling, Now, k8s, to_json_value},
     node::{self, Computed, NodeRef, NodeReport, Posting, Registration, ReportPeriods},
     patch,
     publish::PublishIfChanged as _,
@@ -124,8 +124,8 @@ impl Unkept {
         now: Now,
     ) -> Self {
         let again = node::status(report, Some(written), now).status;
-        let again = serde_json::to_value(again).unwrap_or_default();
-        let kept = serde_json::to_value(written.status.as_ref()).unwrap_or_default();
+        let again = to_json_value(&again).unwrap_or_default();
+        let kept = to_json_value(&written.status).unwrap_or_default();
         let fields = patch::status_patch(&kept, &again, &patch::NODE_STATUS).unwrap_or_default();
         let mut fields = patch::without_times(fields);
         let sent: Vec<&String> = sent.collect();
@@ -277,8 +277,8 @@ impl NodeTask {
     ) -> Result<(), ApiError> {
         let now = clock::now();
         let Computed { status, told } = node::status(report, Some(node), now);
-        let ours = serde_json::to_value(&status).unwrap_or_default();
-        let theirs = serde_json::to_value(node.status.as_ref()).unwrap_or_default();
+        let ours = to_json_value(&status).unwrap_or_default();
+        let theirs = to_json_value(&node.status).unwrap_or_default();
         let mut fields =
             patch::status_patch(&theirs, &ours, &patch::NODE_STATUS).unwrap_or_default();
         let metadata = node::reconciled(&self.registration, node);

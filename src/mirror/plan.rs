@@ -2,7 +2,7 @@
 
 use super::{Refusals, SeenPod, mirror_pod, status};
 use crate::{
-    model::{PodKey, PodView, REVISION_ANNOTATION, SourceKind, k8s},
+    model::{PodKey, PodView, REVISION_ANNOTATION, SourceKind, k8s, to_json_value},
     node::NodeRef,
 };
 use serde_json::{Map, Value, json};
@@ -68,7 +68,7 @@ impl MirrorStep {
     pub fn body(&self) -> Option<Value> {
         match self {
             Self::Nothing | Self::Wait(_) | Self::Delay(_) | Self::Decline { .. } => None,
-            Self::Create(pod) => serde_json::to_value(pod).ok(),
+            Self::Create(pod) => to_json_value(pod).ok(),
             Self::Delete { uid, .. } => Some(json!({
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",

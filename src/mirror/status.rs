@@ -1,7 +1,7 @@
 //! The status that a mirror pod should have.
 
 use crate::{
-    model::k8s,
+    model::{k8s, to_json_value},
     patch::{POD_STATUS, status_patch},
 };
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ pub(super) fn patch(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> Option<Map<
     if let Some(conditions) = ours.conditions.as_mut().filter(|_| !ending || too_early) {
         conditions.retain(|condition| condition.type_ != "DisruptionTarget");
     }
-    let value = |status: &k8s::PodStatus| serde_json::to_value(status).unwrap_or_default();
+    let value = |status: &k8s::PodStatus| to_json_value(status).unwrap_or_default();
     status_patch(&value(seen), &value(&ours), &POD_STATUS)
 }
 

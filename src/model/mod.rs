@@ -60,7 +60,7 @@ pub use error_chain::error_chain;
 pub use event::{Event, EventKind, EventTarget};
 pub use history::{UseHistory, UseSample, Used};
 pub use ids::{ContainerId, PodKey, PodUid, SandboxId};
-pub use json::from_json;
+pub use json::{from_json, to_json_value};
 pub use k8s_openapi::api::core::v1 as k8s;
 pub use known::Known;
 pub use log_name::{LogKind, LogName};

@@ -2,7 +2,7 @@
 
 use super::StatusError;
 use crate::{
-    model::{CollectOrdered as _, NodeView, PodView},
+    model::{CollectOrdered as _, NodeView, PodView, to_json_value},
     serve::{StatusDocument, pod_object},
 };
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ pub(super) fn list(document: &StatusDocument) -> Result<Value, serde_json::Error
 
 /// `v1` `Pod`.
 pub(super) fn pod(view: &PodView) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(pod_object(view))
+    to_json_value(&pod_object(view))
 }
 
 /// YAML with one line per value: folded text can't be searched with grep.
@@ -36,13 +36,12 @@ pub(super) fn yaml(object: &Value) -> Result<String, StatusError> {
 }
 
 fn node_status(node: &NodeView, document: &StatusDocument) -> Result<Value, serde_json::Error> {
-    let mut status: Map<String, Value> =
-        serde_json::from_value(camel_case(serde_json::to_value(node)?))?;
+    let mut status: Map<String, Value> = serde_json::from_value(camel_case(to_json_value(node)?))?;
     status.remove("name");
     status.insert("apiVersion".to_owned(), "nodelet.dev/v1alpha1".into());
     status.insert("kind".to_owned(), "NodeStatus".into());
     status.insert("metadata".to_owned(), json!({ "name": node.name }));
-    status.insert("events".to_owned(), serde_json::to_value(&document.events)?);
+    status.insert("events".to_owned(), to_json_value(&document.events)?);
     status.insert("eventsDropped".to_owned(), document.events_dropped.into());
     Ok(Value::Object(status))
 }
