@@ -6,6 +6,7 @@
 //! after it. [`THREADS`] is the limit for tokio: it is never reached by the pools together, so no
 //! pool ever waits for another one.
 
+use std::any::Any;
 use tokio::sync::Semaphore;
 
 /// A bounded number of threads for one kind of work.
@@ -117,12 +118,14 @@ impl Pool {
     ) -> Result<T, Crashed> {
         let crashed = Crashed { pool: self.name };
         let turn = self.turns.acquire().await.map_err(|_| crashed)?;
-        let work = move || {
+        // One type for all work: tokio's code for a task is compiled once for each.
+        let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(move || {
             // Given back when the work is done, not when the caller stops waiting.
             let _turn = turn;
-            work()
-        };
-        tokio::task::spawn_blocking(work).await.map_err(|_| crashed)
+            Box::new(work())
+        });
+        let done = tokio::task::spawn_blocking(work).await.map_err(|_| crashed)?;
+        done.downcast().map(|done| *done).map_err(|_| crashed)
     }
 }
 

@@ -49,6 +49,7 @@ use crate::{
     },
 };
 use anyhow::Context as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
@@ -591,10 +592,11 @@ pub(super) fn spawn(
     }));
 }
 
-/// A task with the name that it is reported under.
-pub(super) async fn named(
+/// A task with the name that it is reported under. All tasks are of one type: tokio's code for a
+/// task is compiled once for each.
+pub(super) fn named(
     name: &'static str,
-    task: impl Future<Output = anyhow::Result<()>>,
-) -> Ended {
-    (name, task.await)
+    task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+) -> BoxFuture<'static, Ended> {
+    async move { (name, task.await) }.boxed()
 }
