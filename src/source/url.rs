@@ -13,17 +13,19 @@ use crate::{
     manifest::MAX_TEXT_BYTES,
     model::{SourceKind, error_chain},
 };
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     Request, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
     header::{HeaderName, HeaderValue, LOCATION, USER_AGENT},
 };
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{self, Client, connect::HttpConnector},
+    client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -42,7 +44,7 @@ pub struct UrlSource {
     /// What people see of the URL, as the location of its pods.
     shown: String,
     /// What to ask, or why that can't be asked for.
-    request: Result<Request<Empty<Bytes>>, String>,
+    request: Result<Request<Full<Bytes>>, String>,
     output: Output,
     reader: Reader,
     check_every: Duration,
@@ -81,12 +83,15 @@ enum UrlError {
     Empty,
 }
 
+/// Of the same type as the clients of the API server, so that the binary has its code once.
+type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+
 /// The clients, each made when it is first needed.
 #[derive(Debug, Default)]
 struct Requester {
-    plain: Option<Client<HttpConnector, Empty<Bytes>>>,
+    plain: Option<HttpClient>,
     /// The system's certificates are read for https only: they cost a megabyte.
-    tls: Option<Client<HttpsConnector<HttpConnector>, Empty<Bytes>>>,
+    tls: Option<HttpClient>,
 }
 
 /// The body that was read last.
@@ -198,7 +203,7 @@ impl UrlSource {
     }
 }
 
-fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Bytes>>, UrlError> {
+fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Full<Bytes>>, UrlError> {
     let mut request = bare_request(url)?;
     for (name, value) in headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
@@ -214,7 +219,7 @@ fn request(url: &str, headers: &[(String, String)]) -> Result<Request<Empty<Byte
 }
 
 /// A request without the configured headers.
-fn bare_request(url: &str) -> Result<Request<Empty<Bytes>>, UrlError> {
+fn bare_request(url: &str) -> Result<Request<Full<Bytes>>, UrlError> {
     let uri: Uri = url.parse().map_err(|error| UrlError::Invalid(format!("{error}")))?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
         return Err(UrlError::Invalid(
@@ -224,7 +229,7 @@ fn bare_request(url: &str) -> Result<Request<Empty<Bytes>>, UrlError> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err(UrlError::UserName);
     }
-    let mut request = Request::new(Empty::new());
+    let mut request = Request::new(Full::default());
     *request.uri_mut() = uri;
     let agent = HeaderValue::from_static(concat!("nodelet/", env!("CARGO_PKG_VERSION")));
     request.headers_mut().insert(USER_AGENT, agent);
@@ -236,9 +241,9 @@ fn bare_request(url: &str) -> Result<Request<Empty<Bytes>>, UrlError> {
 /// Go's client sends every header but Authorization and Cookie to any host. Here the configured
 /// headers, which may be tokens under any name, stay with the host and port that they were sent to.
 fn redirected(
-    request: &Request<Empty<Bytes>>,
+    request: &Request<Full<Bytes>>,
     location: &str,
-) -> Result<Request<Empty<Bytes>>, UrlError> {
+) -> Result<Request<Full<Bytes>>, UrlError> {
     let from = request.uri();
     let mut next = bare_request(&resolved(from, location))
         .map_err(|error| UrlError::Redirect(Box::new(error)))?;
@@ -274,7 +279,7 @@ fn resolved(base: &Uri, location: &str) -> String {
 }
 
 async fn ask(
-    request: &Result<Request<Empty<Bytes>>, String>,
+    request: &Result<Request<Full<Bytes>>, String>,
     requester: &mut Requester,
 ) -> Result<Bytes, UrlError> {
     let request = request.clone().map_err(UrlError::Unusable)?;
@@ -283,7 +288,7 @@ async fn ask(
 
 impl Requester {
     /// The body, after all redirects.
-    async fn get(&mut self, mut request: Request<Empty<Bytes>>) -> Result<Bytes, UrlError> {
+    async fn get(&mut self, mut request: Request<Full<Bytes>>) -> Result<Bytes, UrlError> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(request.clone()).await?;
             let location = response.headers().get(LOCATION).and_then(|text| text.to_str().ok());
@@ -305,16 +310,26 @@ impl Requester {
 
     async fn send(
         &mut self,
-        request: Request<Empty<Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UrlError> {
-        let answer = match request.uri().scheme_str() {
-            Some("https") => self.tls()?.request(request),
-            _ => self.plain.get_or_insert_with(|| builder().build_http()).request(request),
+        let client = match request.uri().scheme_str() {
+            Some("https") => self.tls()?,
+            _ => self.plain(),
         };
-        answer.await.map_err(UrlError::Request)
+        client.request(request).await.map_err(UrlError::Request)
     }
 
-    fn tls(&mut self) -> Result<&Client<HttpsConnector<HttpConnector>, Empty<Bytes>>, UrlError> {
+    fn plain(&mut self) -> &HttpClient {
+        self.plain.get_or_insert_with(|| {
+            let without_roots = ClientConfig::builder()
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth();
+            let connector = HttpsConnectorBuilder::new().with_tls_config(without_roots);
+            client(connector.https_or_http().enable_http1().build())
+        })
+    }
+
+    fn tls(&mut self) -> Result<&HttpClient, UrlError> {
         if let Some(ref client) = self.tls {
             return Ok(client);
         }
@@ -324,15 +339,14 @@ impl Requester {
             .https_only()
             .enable_http1()
             .build();
-        Ok(self.tls.insert(builder().build(connector)))
+        Ok(self.tls.insert(client(connector)))
     }
 }
 
 /// A connection is not kept: the next request is far away.
-fn builder() -> legacy::Builder {
+fn client(connector: HttpsConnector<HttpConnector>) -> HttpClient {
     let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_max_idle_per_host(0);
-    builder
+    builder.pool_max_idle_per_host(0).build(TimeoutConnector::new(connector))
 }
 
 async fn body(body: Incoming) -> Result<Bytes, UrlError> {
