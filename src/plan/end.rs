@@ -20,13 +20,15 @@ use super::{
     pod::plan_leftovers,
     restart::exit_code,
 };
-use crate::model::{ContainerState, HoldStop, TerminalPhase, priority_of};
+use crate::model::{ContainerState, TerminalPhase, priority_of};
 use crate::podspec::is_static;
 
-/// What makes a pod of the API server end before its containers do so by themselves.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What makes a pod of the API server end before its containers do so by themselves, and how long any
+/// pod that ends has to stop.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OrderedEnd {
-    /// The shortest period that it was given to stop, in seconds.
+    /// The shortest period that it was given to stop, in seconds. It also applies to the sidecars of
+    /// a pod that has ended by itself.
     grace_seconds: Option<u32>,
     /// Its end, where that does not depend on its containers.
     terminal: Option<Terminal>,
@@ -36,11 +38,12 @@ pub(crate) struct OrderedEnd {
 
 impl OrderedEnd {
     pub(crate) fn of(cx: &Cx<'_>) -> Self {
-        let mut end = Self::default();
+        let orders = cx.input.orders;
+        let grace_seconds = orders.stop_seconds(cx.uid, Some(cx.pod));
+        let mut end = Self { grace_seconds, terminal: None, ordered: false };
         if is_static(cx.pod) {
             return end;
         }
-        let (orders, own) = (cx.input.orders, grace_seconds(Some(cx.pod)));
         let known = cx.input.incarnation(cx.uid);
         // A phase that the API server has is final, so it comes first.
         let told = match &orders.wish {
@@ -48,33 +51,28 @@ impl OrderedEnd {
             Wish::Run(_) | Wish::Keep { .. } | Wish::Gone | Wish::Undecided => None,
         };
         if let Some(told) = told {
-            end.order(told.deleted, told.phase.map(Terminal::of_phase));
+            end.order(told.phase.map(Terminal::of_phase));
         }
         if cx.memory.ending.is_some() || known.is_some_and(|known| known.deleted) {
-            end.order(None, None);
+            end.order(None);
         }
         if let Some(hold) = orders.hold_on(cx.uid) {
-            let seconds = match hold.stop {
-                HoldStop::AtOnce => 0,
-                HoldStop::Within(seconds) => seconds.min(own),
-            };
-            end.order(Some(seconds), Some(Terminal::by_hold(hold)));
+            end.order(Some(Terminal::by_hold(hold)));
         }
         if let Some(shutdown) = &orders.shutdown {
             if !cx.own.is_empty() || known.is_some() {
-                if let Some(seconds) = shutdown.seconds_for(priority_of(cx.pod)) {
-                    end.order(Some(seconds.min(own)), Some(Terminal::by_shutdown()));
+                if shutdown.seconds_for(priority_of(cx.pod)).is_some() {
+                    end.order(Some(Terminal::by_shutdown()));
                 }
             } else if told.is_none() {
-                end.order(None, Some(Terminal::refused_by_shutdown()));
+                end.order(Some(Terminal::refused_by_shutdown()));
             }
         }
         end
     }
 
-    fn order(&mut self, grace_seconds: Option<u32>, terminal: Option<Terminal>) {
+    fn order(&mut self, terminal: Option<Terminal>) {
         self.ordered = true;
-        self.grace_seconds = self.grace_seconds.into_iter().chain(grace_seconds).min();
         self.terminal = self.terminal.take().or(terminal);
     }
 

@@ -8,8 +8,7 @@ use super::{
     occupancy::Own,
 };
 use crate::model::{
-    ContainerState, Event, EventKind, EventTarget, HoldStop, Now, ObservedContainer, PodKey,
-    PodUid, k8s,
+    ContainerState, Event, EventKind, EventTarget, Now, ObservedContainer, PodKey, PodUid, k8s,
 };
 use crate::podspec::{ephemeral_containers, is_sidecar};
 use std::time::Duration;
@@ -137,7 +136,7 @@ pub(crate) fn plan_retire(input: &NameInput<'_>, uid: &PodUid, now: Now, plan: &
         pod,
         begun: known.and_then(|known| known.kill),
         ending: memory.ending,
-        hold: input.orders.hold_on(uid).map(|hold| hold.stop),
+        ordered: input.orders.stop_seconds(uid, pod),
     };
     plan.actions.extend(kill.kill(&own, now).map(Action::KillPod));
     for container in &own.containers {
@@ -168,8 +167,8 @@ struct Retirement<'a> {
     /// The stop that it has begun before: a pod of the API server was deleted, and its object is
     /// gone.
     ending: Option<Ending>,
-    /// How the hold wants the pod to stop, if the incarnation is held.
-    hold: Option<HoldStop>,
+    /// The shortest period that a deletion, a hold or a shutdown gives it, in seconds.
+    ordered: Option<u32>,
 }
 
 impl Retirement<'_> {
@@ -191,7 +190,7 @@ impl Retirement<'_> {
         })
     }
 
-    /// The deadline that was granted first, unless a hold allows less time.
+    /// The deadline that was granted first, unless a later order allows less time.
     fn deadline(&self, now: Now) -> KillDeadline {
         let of = |grace_seconds: u32| KillDeadline {
             grace_seconds,
@@ -201,14 +200,8 @@ impl Retirement<'_> {
             let seconds = grace_seconds(self.pod);
             of(self.ending.map_or(seconds, |ending| ending.time_left(seconds, now)))
         });
-        match self.hold {
-            None => own,
-            Some(HoldStop::AtOnce) => of(0),
-            Some(HoldStop::Within(seconds)) => {
-                let held = of(seconds.min(own.grace_seconds));
-                if held.at < own.at { held } else { own }
-            }
-        }
+        let ordered = self.ordered.map(|seconds| of(seconds.min(own.grace_seconds)));
+        ordered.filter(|ordered| ordered.at < own.at).unwrap_or(own)
     }
 }
 

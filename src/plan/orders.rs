@@ -4,8 +4,9 @@
 //! differs from the last one. The worker and its plans read that value. A new order is a field of
 //! this type, and nothing else has to pass it on or compare it.
 
+use super::kill::grace_seconds;
 use crate::model::{
-    Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, priority_of,
+    Asked, DesiredPod, Hold, HoldStop, PodEnd, PodUid, ResizeWait, Shutdown, k8s, priority_of,
 };
 use std::sync::Arc;
 
@@ -102,6 +103,24 @@ impl PodOrders {
             Wish::End { .. } | Wish::Gone => false,
         };
         !stays || self.hold_on(uid).is_some()
+    }
+
+    /// The shortest period, in seconds, that its deletion, a hold or its turn in a shutdown gives
+    /// this incarnation to stop; `None` without any of them. A deletion may give more than the grace
+    /// period of the pod.
+    #[must_use]
+    pub fn stop_seconds(&self, uid: &PodUid, pod: Option<&k8s::Pod>) -> Option<u32> {
+        let is_wished = self.wish.pod().is_some_and(|wished| wished.uid == *uid);
+        let deletion = self.deletion_seconds().filter(|_| is_wished);
+        let hold = self.hold_on(uid).map(|hold| match hold.stop {
+            HoldStop::AtOnce => 0,
+            HoldStop::Within(seconds) => seconds,
+        });
+        let priority = pod.map(priority_of).unwrap_or_default();
+        let shutdown = self.shutdown.as_ref().and_then(|all| all.seconds_for(priority));
+        let within_grace = hold.into_iter().chain(shutdown).min();
+        let within_grace = within_grace.map(|seconds| seconds.min(grace_seconds(pod)));
+        deletion.into_iter().chain(within_grace).min()
     }
 
     /// How long the wished pod has to stop since it was deleted, in seconds.

@@ -1,8 +1,8 @@
 //! A stop of containers during which their pod is to end. The pod was to go on after it: a probe has
 //! failed (`KillContainer`), a person has asked for a restart or the sandbox is replaced (`KillPod`),
 //! or a postStart hook has failed (`StartContainer`). The end of the pod does not wait for it. Both
-//! go on side by side. A `KillPod` that ends the pod is not overtaken. If the pod was deleted,
-//! `deadline` shortens it for a later, shorter deletion.
+//! go on side by side. A `KillPod` that ends the pod is not overtaken: `deadline` shortens it for a
+//! later order that gives the pod less time.
 //!
 //! ```text
 //!  stop of containers ─► the pod is to end ─► KillPod, the earlier stop beside it ─► next action

@@ -100,7 +100,7 @@ impl Worker {
         let (request, mut running) = self.execute(input, &action);
         let mut current = Execution {
             image: image_of(self.records.pod_for(action.uid(), input).as_deref(), &action),
-            deadline: Deadline::of(&action),
+            deadline: Deadline::of(&action, request.pod.clone(), &input.orders),
             refresh: None,
             input: input.clone(),
             action,

@@ -286,6 +286,7 @@ macro_rules! real_scenarios {
             usage::a_stopped_shim_leaves_one_layer_unmeasured,
             copies::files_are_copied_both_ways,
             copies::a_hostile_archive_stays_in_its_destination,
+            overtaken_stops::a_shutdown_shortens_the_stops_of_pods_that_end_anyway,
         }
     };
 }

@@ -232,10 +232,15 @@ impl ShutDown {
 
     /// The shutdown grants 4 s.
     #[track_caller]
-    fn shut_down(&self) {
+    fn end_pods(&self) {
         self.logind.prepare_for_shutdown(true);
         let locks = || self.logind.fake().locks();
         self.world.wait_until("the machine may go down", locks, |locks| *locks == (1, 0));
+    }
+
+    #[track_caller]
+    fn shut_down(&self) {
+        self.end_pods();
         let calls = || calls_for(&self.world, "StopContainer", "main");
         let answered = |calls: &Vec<Call>| calls.iter().all(|call| call.answered.is_some());
         self.world.wait_until("both calls have an answer", calls, answered);
@@ -314,6 +319,32 @@ pub fn a_shutdown_does_not_wait_for_a_failed_post_start_hook(kind: Kind) {
     pod.shut_down();
     assert_eq!(pod.stops("main"), [LONG, 4]);
     pod.finish();
+}
+
+/// A job that has ended by itself, and a pod whose manifest is gone, are given less time by a later
+/// shutdown.
+pub fn a_shutdown_shortens_the_stops_of_pods_that_end_anyway(kind: Kind) {
+    let job = Pod::with_main("web", FOREVER).sidecar("side", STUBBORN);
+    let pod = ShutDown::start(kind, job.set("restartPolicy", "Never"), true);
+    let removed = Pod::with_main("removed", STUBBORN).set("terminationGracePeriodSeconds", LONG);
+    pod.world.drop_pod(&removed);
+    pod.world.wait("both run", |status| status.runs("web") && status.runs("removed"));
+    pod.world.kill_container(&pod.world.running_id("web", "main"));
+    pod.world.remove("removed.yaml");
+    pod.wait_stops("side", &[LONG]);
+    pod.wait_stops("main", &[LONG]);
+    pod.end_pods();
+    for container in ["side", "main"] {
+        let calls = calls_for(&pod.world, "StopContainer", container);
+        assert!(calls.iter().all(|call| call.answered.is_some()), "{calls:?}");
+        assert_eq!(pod.stops(container), [LONG], "{container} is stopped once");
+    }
+    pod.logind.prepare_for_shutdown(false);
+    pod.world.wait_gone("removed");
+    assert_eq!(pod.world.agent.status().unwrap().phase("web"), "Failed");
+    pod.world.remove("web.yaml");
+    pod.world.wait_gone("web");
+    pod.world.finish();
 }
 
 /// The end of the pod can't begin: the runtime does not tell the state of a container.

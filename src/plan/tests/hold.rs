@@ -150,6 +150,30 @@ fn a_job_that_has_ended_is_not_held() {
     assert_eq!(world.line(), "Completed 0/1 0");
 }
 
+/// The end was not known yet when the hold was decided. The first try, a second earlier, has failed.
+#[test]
+fn sidecars_of_a_job_that_has_ended_stop_within_the_hold() {
+    for (stop, expected) in [
+        (HoldStop::Within(7), "kill pod (end) [proxy 6 s] s1"),
+        (HoldStop::AtOnce, "kill pod (end) [proxy 2 s] s1"),
+    ] {
+        let mut spec = web(30);
+        spec["restartPolicy"] = json!("Never");
+        let mut sidecar = container("proxy");
+        sidecar["restartPolicy"] = json!("Always");
+        spec["initContainers"] = json!([sidecar]);
+        let mut world = running(&spec);
+        world.kill("web", 0);
+        world.fault(Fault::Kill);
+        world.run();
+        world.hold = Some(("a".into(), hold(stop)));
+        world.advance(2);
+        let trace = world.take_trace();
+        assert!(trace.contains(expected), "{stop:?}:{trace}");
+        assert_eq!(world.line(), "Completed 0/2 0", "{trace}");
+    }
+}
+
 #[test]
 fn another_incarnation_under_the_name_is_not_meant() {
     let mut world = running(&web(30));

@@ -37,6 +37,48 @@ fn shutdown(turn: usize) -> Option<Shutdown> {
 }
 
 #[test]
+fn a_pod_has_the_shortest_period_that_an_order_gives_it() {
+    let spec = |grace| {
+        let containers = json!([container("web")]);
+        json!({"containers": containers, "terminationGracePeriodSeconds": grace})
+    };
+    let pod = |uid, grace| Arc::new(from_api(desired(uid, &spec(grace))));
+    let end = |seconds| PodEnd { deleted: seconds, phase: None };
+    let ended = |seconds| orders(Wish::End { pod: pod("a", 60), end: end(seconds) });
+    let run = || orders(Wish::Run(pod("a", 60)));
+    for (what, grace, orders, seconds) in [
+        ("it runs", 60, run(), None),
+        ("its name is not wished", 60, orders(Wish::Gone), None),
+        ("it is deleted", 60, ended(Some(90)), Some(90)),
+        ("it is held", 60, PodOrders { hold: held("a"), ..run() }, Some(7)),
+        ("it is held for longer than it has", 5, PodOrders { hold: held("a"), ..run() }, Some(5)),
+        ("another uid is held", 60, PodOrders { hold: held("b"), ..run() }, None),
+        ("its turn in a shutdown", 60, PodOrders { shutdown: shutdown(0), ..run() }, Some(20)),
+        (
+            "it is removed in a shutdown",
+            60,
+            PodOrders { shutdown: shutdown(0), ..orders(Wish::Gone) },
+            Some(20),
+        ),
+        (
+            "it is deleted in a shutdown",
+            60,
+            PodOrders { shutdown: shutdown(0), ..ended(Some(3)) },
+            Some(3),
+        ),
+        (
+            "another uid is deleted",
+            60,
+            orders(Wish::End { pod: pod("b", 60), end: end(Some(3)) }),
+            None,
+        ),
+    ] {
+        let found = orders.stop_seconds(&"a".into(), Some(&pod("a", grace).pod));
+        assert_eq!(found, seconds, "{what}");
+    }
+}
+
+#[test]
 fn a_pod_ends_when_it_is_deleted_replaced_held_or_shut_down() {
     let spec = json!({"containers": [container("web")], "priority": 2_000_000_000});
     let pod = |uid| Arc::new(from_api(desired(uid, &spec)));

@@ -1,7 +1,7 @@
 //! A shutdown of the machine: who ends when, with how much time, what is shown, and that nothing of
 //! it stays.
 
-use super::world::{Want, World, container, desired};
+use super::world::{Fault, Want, World, container, desired};
 use crate::{
     model::{ContainerState, SandboxState, Shutdown, ShutdownPeriods},
     plan::{Action, Restart},
@@ -64,6 +64,56 @@ fn sidecars_end_last() {
         running(&json!({"initContainers": [sidecar], "containers": [container("web")]}));
     world.shutdown = shutdown(0);
     assert_eq!(actions(&mut world), ["kill pod (shutdown) [web 20 s] [proxy 20 s] s1"]);
+}
+
+/// The first try, a second earlier, has failed.
+#[test]
+fn sidecars_of_a_pod_that_has_ended_stop_within_the_shutdown() {
+    for (grace, turn, expected) in [
+        (300, 0, "kill pod (end) [proxy 19 s] s1"),
+        (7, 0, "kill pod (end) [proxy 6 s] s1"),
+        (300, 1, "kill pod (end) [proxy 19 s] s1"),
+    ] {
+        let sidecar =
+            json!({"name": "proxy", "image": "registry/proxy:1", "restartPolicy": "Always"});
+        let mut world = running(&json!({
+            "restartPolicy": "Never",
+            "initContainers": [sidecar],
+            "containers": [container("web")],
+            "terminationGracePeriodSeconds": grace,
+        }));
+        world.kill("web", 0);
+        world.fault(Fault::Kill);
+        world.run();
+        world.shutdown = shutdown(turn);
+        world.advance(2);
+        let trace = world.take_trace();
+        assert!(trace.contains(expected), "{grace} {turn}:{trace}");
+        assert_eq!(world.line(), "Completed 0/2 0", "{trace}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_being_removed_stops_within_the_shutdown() {
+    for (passed, turn, expected) in [
+        (0, None, "kill pod (retire) [web 300 s] s1"),
+        (0, Some(0), "kill pod (retire) [web 20 s] s1"),
+        (295, Some(0), "kill pod (retire) [web 5 s] s1"),
+    ] {
+        let mut spec = web();
+        spec["terminationGracePeriodSeconds"] = json!(300);
+        let mut world = running(&spec);
+        world.want = Want::Gone;
+        if passed > 0 {
+            world.fault(Fault::Kill);
+            world.list();
+            let plan = world.plan();
+            world.perform(&plan.actions[0]);
+            world.pass_time(Duration::from_secs(passed));
+        }
+        world.shutdown = turn.and_then(shutdown);
+        assert_eq!(actions(&mut world)[0], expected, "{passed} {turn:?}");
+    }
 }
 
 #[test]
@@ -210,7 +260,7 @@ fn a_pod_that_is_only_kept_ends_as_well() {
 fn what_cannot_be_stopped_is_tried_again() {
     let mut world = running(&web());
     world.shutdown = shutdown(0);
-    world.fault(super::world::Fault::Kill);
+    world.fault(Fault::Kill);
     world.list();
     world.plan = world.plan();
     let [Action::KillPod(kill)] = &world.plan.actions[..] else { panic!("{:?}", world.plan) };
