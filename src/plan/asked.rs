@@ -127,3 +127,18 @@ pub(crate) fn plan_asked(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     }));
     true
 }
+
+/// Says that containers are being restarted. Until they have ended, they just run by their states.
+pub(crate) fn show_restart(plan: &mut PodPlan) {
+    let asked = plan.actions.iter().find_map(|action| {
+        let Action::KillPod(kill) = action else { return None };
+        (kill.purpose == KillPurpose::Asked).then_some(kill)
+    });
+    let Some(kill) = asked else { return };
+    let names: Vec<&str> = kill.containers().map(|container| &*container.name).collect();
+    let subject = match names.as_slice() {
+        [one] => format!("container {one} is"),
+        names => format!("containers {} are", names.join(", ")),
+    };
+    plan.block(&format!("{subject} being restarted: a person has asked for it"));
+}

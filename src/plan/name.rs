@@ -2,6 +2,7 @@
 
 use super::{
     Action, Incarnation, KillPurpose, NameInput, Notice, PodPlan, Restart, Waiting, Wish,
+    asked::show_restart,
     kill::{Stop, grace_seconds, plan_retire},
     memory::{FirstStart, Recollection, Stage},
     occupancy::{Occupancy, Own},
@@ -54,6 +55,7 @@ pub fn plan_name(input: &NameInput<'_>, now: Now) -> PodPlan {
         let restarts = from_api && sandbox::usable(&cx).is_some();
         plan.withhold(why, KeptPod { ends: from_api, restarts });
     }
+    show_restart(&mut plan);
     plan
 }
 

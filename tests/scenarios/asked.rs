@@ -103,6 +103,25 @@ pub fn a_restart_that_is_asked_for_again_meanwhile_happens_once(kind: Kind) {
     world.finish();
 }
 
+pub fn a_restart_is_shown_until_its_containers_have_stopped(kind: Kind) {
+    let world = World::start(kind);
+    world.drop_pod(&Pod::running("web"));
+    world.wait_running("web");
+    let hang = world.proxy.on("StopContainer").pod("web").hang_answer();
+    done(&world, &["restart", "web"]);
+    let shown = "container main is being restarted: a person has asked for it";
+    let waiting = |status: &Status| status.pod("web").and_then(|pod| pod.waiting.clone());
+    world.wait("it is shown", |status| waiting(status).as_deref() == Some(shown));
+    let table = done(&world, &["status"]);
+    assert!(table.lines().any(|row| row.contains("web-node1") && row.contains(shown)), "{table}");
+    let page = done(&world, &["status", "web"]);
+    assert!(page.contains(shown), "{page}");
+    world.proxy.lift(hang);
+    let status = world.wait("it is restarted", |status| restarted(status, "web", &["main"], 1));
+    assert_eq!(waiting(&status), None);
+    world.finish();
+}
+
 pub fn a_restart_does_not_wait_for_a_pull(kind: Kind) {
     let world = World::start(kind);
     let hang = world.proxy.on("PullImage").pod("web").hang();

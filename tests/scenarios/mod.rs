@@ -167,6 +167,7 @@ macro_rules! shared_scenarios {
             asked::a_person_restarts_a_pod_in_its_sandbox,
             asked::a_killed_agent_finishes_a_restart_once,
             asked::a_restart_that_is_asked_for_again_meanwhile_happens_once,
+            asked::a_restart_is_shown_until_its_containers_have_stopped,
             asked::a_restart_does_not_wait_for_a_pull,
             asked::a_person_ends_the_back_offs_of_a_pod,
             stats::the_read_only_port_tells_and_changes_nothing,

@@ -90,9 +90,22 @@ fn one_container_restarts_without_the_others() {
     let event = &kill.groups[0][0].event;
     assert_eq!(event.reason, "Killing");
     assert_eq!(event.message, "Container web will be restarted: a person has asked for it");
+    let shown = "container web is being restarted: a person has asked for it";
+    assert_eq!(plan.blocked.as_deref(), Some(shown));
     world.run();
     assert_eq!(counts(&world)[1..], ["proxy 0", "logs 0", "web 1", "api 0"]);
     assert_eq!(id_of(&world, "api"), api);
+}
+
+#[test]
+fn a_restart_that_is_withheld_is_not_shown() {
+    let mut world = running(&rich());
+    restart(&mut world, &ALL);
+    world.list();
+    let shown = "containers web, api, logs, proxy are being restarted: a person has asked for it";
+    assert_eq!(world.plan().blocked.as_deref(), Some(shown));
+    world.keep = true;
+    assert_eq!(world.plan().blocked.as_deref(), Some("kept"));
 }
 
 #[test]
