@@ -362,9 +362,17 @@ pub fn an_earlier_stop_that_hangs_alone_is_named(kind: Kind) {
         hung(status).is_some_and(|hung| hung.contains("ContainerStatus"))
     });
     logind.prepare_for_shutdown(true);
-    world.wait("the stop is named", |status| {
-        hung(status).is_some_and(|hung| hung.contains("StopContainer main: no answer for 12s"))
+    // This is the plan after the stop, which is made only when the stop goes on alone.
+    let end_waits = |status: &Status| {
+        let waiting = status.pod("web").and_then(|pod| pod.waiting.as_deref());
+        waiting.is_some_and(|waiting| waiting.contains("the runtime does not tell its state"))
+    };
+    world.wait("the end of the pod can't begin, and the stop is named", |status| {
+        let named = |hung: String| hung.contains("StopContainer main: no answer for 12s");
+        end_waits(status) && hung(status).is_some_and(named)
     });
+    let [stop] = &pod.calls("StopContainer", "main")[..] else { panic!("{:?}", pod.stops("main")) };
+    assert!(stop.answered.is_none(), "{stop:?}");
     assert_eq!(pod.stops("main"), [10], "the end of the pod has not begun");
     world.proxy.lift_all();
     world.wait("the stop has ended", |status| hung(status).is_none());
