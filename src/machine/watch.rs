@@ -27,8 +27,8 @@ const GROUPS: libc::c_int = libc::RTMGRP_IPV4_IFADDR
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_ROUTE;
-/// Changes that come within this time are read together.
-const SETTLE: Duration = Duration::from_millis(500);
+/// Changes that come within this time are read together. A read takes a millisecond on a full node.
+const SETTLE: Duration = Duration::from_secs(2);
 /// After this time the addresses are read even if the kernel has told nothing.
 const RESYNC: Duration = Duration::from_secs(300);
 
