@@ -22,6 +22,8 @@ use std::{
 /// How long minor changes wait for others. A sandbox and its containers are made within this time,
 /// also when many pods start at once.
 const MINOR_DELAY: Duration = Duration::from_millis(500);
+/// The same for a pod that was deleted: its end follows, and on a busy node it takes seconds.
+const MINOR_DELAY_AT_END: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -113,7 +115,11 @@ impl MirrorMemory {
         if let (MirrorStep::Wait(_), Some((pod, view))) = (&step, own.zip(sight.view)) {
             step = last_deletion(pod, view).unwrap_or(step);
         }
-        let step = self.delay_minor_patch(step, now);
+        let delay = match seen.as_ref().is_some_and(|pod| pod.deleting) {
+            true => MINOR_DELAY_AT_END,
+            false => MINOR_DELAY,
+        };
+        let step = self.delay_minor_patch(step, delay, now);
         let step = self.with_patience(step, sight, seen.as_deref(), now);
         match &step {
             MirrorStep::Nothing => self.trouble = None,
@@ -128,12 +134,17 @@ impl MirrorMemory {
     }
 
     /// Minor changes are written together with what follows them, or when nothing has followed.
-    fn delay_minor_patch(&mut self, step: MirrorStep, now: Duration) -> MirrorStep {
+    fn delay_minor_patch(
+        &mut self,
+        step: MirrorStep,
+        delay: Duration,
+        now: Duration,
+    ) -> MirrorStep {
         if !matches!(step, MirrorStep::PatchStatus { is_minor: true, .. }) {
             self.minor_since = None;
             return step;
         }
-        let due = *self.minor_since.get_or_insert(now) + MINOR_DELAY;
+        let due = *self.minor_since.get_or_insert(now) + delay;
         if now < due { MirrorStep::Delay(due) } else { step }
     }
 

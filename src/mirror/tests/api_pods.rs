@@ -237,6 +237,21 @@ fn minor_changes_wait_for_what_follows_them() {
 }
 
 #[test]
+fn minor_changes_of_a_deleted_pod_wait_for_its_end() {
+    let begun = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let told = life("Running", &begun, "True", 1);
+    let seen = Arc::new(deleted(SeenPod { status: status(told), ..object("u1", "Running") }));
+    let ours = Arc::new(status(life("Running", &begun, "True", 2)));
+    let view = PodView { status: ours, ..running("u1", "Running") };
+    let mut memory = MirrorMemory::default();
+    let told = [1000, 10_999, 11_000].map(|millis| {
+        let step = plan_api(&mut memory, &view, &seen, Duration::from_millis(millis));
+        in_words(step).chars().take(5).collect::<String>()
+    });
+    assert_eq!(told, ["delay", "delay", "patch"]);
+}
+
+#[test]
 fn the_last_deletion_does_not_wait_for_minor_changes() {
     let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
     let told = life("Succeeded", &ended, "True", 1);
