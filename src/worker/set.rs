@@ -457,7 +457,7 @@ impl WorkerSet {
         let wished = self.state.desired.pods.get(key).map(|desired| &desired.pod);
         let pod = records.first().map(|record| &record.pod).or(wished);
         let priority = pod.map(|pod| priority_of(pod)).unwrap_or_default();
-        let worker = Worker::new(WorkerStart {
+        let worker = Box::new(Worker::new(WorkerStart {
             key: key.clone(),
             host: Arc::clone(&self.host),
             input: receiver,
@@ -471,7 +471,7 @@ impl WorkerSet {
                 .map(|all| Rollout::clone(all))
                 .unwrap_or_default(),
             shutdown: self.shutdown.clone(),
-        });
+        }));
         let key_of_task = key.clone();
         self.tasks.spawn(async move {
             worker.run().await;

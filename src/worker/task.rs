@@ -21,7 +21,12 @@ use crate::{
     store::PodRecord,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -70,9 +75,8 @@ pub(super) struct Worker {
     pub(super) records: Records,
     pub(super) picture: Picture,
     pub(super) memory: PodMemory,
-    /// The memory that was saved last, as JSON (a tenth of its size), and the statuses.
-    kept_memory: Box<[u8]>,
-    kept_statuses: BTreeMap<PodUid, Arc<k8s::PodStatus>>,
+    /// What was saved last; `None`: unknown.
+    kept: Option<KeptMemory>,
     pub(super) reporter: Reporter,
     /// An action was executed since the relist loop was last asked for a listing.
     acted: bool,
@@ -113,8 +117,7 @@ impl Worker {
         Self {
             records,
             reporter,
-            kept_memory: as_json(&start.kept.memory),
-            kept_statuses: start.kept.statuses,
+            kept: Some(KeptMemory::of(&start.kept.memory, &start.kept.statuses)),
             memory: start.kept.memory,
             key: start.key,
             host: start.host,
@@ -136,11 +139,12 @@ impl Worker {
         }
     }
 
-    /// Runs until the set drops the input or the agent shuts down.
-    pub(super) async fn run(mut self) {
+    /// Runs until the set drops the input or the agent shuts down. In a box: a future keeps what it
+    /// takes by value twice, and most pods only wait.
+    pub(super) async fn run(mut self: Box<Self>) {
         self.make_passes().await;
         // An action may have ended since the last pass.
-        self.keep().await;
+        Box::pin(self.keep()).await;
         if let Some(earlier) = self.earlier {
             // As when the agent stops during an action.
             earlier.finish().await;
@@ -151,7 +155,8 @@ impl Worker {
         loop {
             // It is dropped before the wait: an idle worker would keep outdated objects in memory.
             let input = self.input.borrow_and_update().clone();
-            let pass = self.pass(&input).await;
+            // On the heap, as everything here that a worker which waits does not need.
+            let pass = Box::pin(self.pass(&input)).await;
             drop(input);
             if self.shutdown.is_cancelled() || self.input.has_changed().is_err() {
                 return;
@@ -382,7 +387,7 @@ impl Worker {
             }
             outcome = stopped(&mut self.earlier) => {
                 self.reporter.progress = None;
-                self.take_outcome(outcome, ObjectsRead::default()).await;
+                Box::pin(self.take_outcome(outcome, ObjectsRead::default())).await;
                 true
             }
             () = self.reporter.progressed() => true,
@@ -406,8 +411,7 @@ impl Worker {
         self.losses.mark_unchanged();
         self.records.save_again(&self.host).await;
         self.save_rollout(self.rollout.clone()).await;
-        // Different from anything: the next comparison finds a change.
-        self.kept_memory = Box::default();
+        self.kept = None;
         self.keep().await;
     }
 
@@ -415,12 +419,11 @@ impl Worker {
     /// before each wait.
     pub(super) async fn keep(&mut self) {
         let statuses = self.reporter.statuses();
-        let memory = as_json(&self.memory);
-        if memory == self.kept_memory && same_statuses(statuses, &self.kept_statuses) {
+        let to_keep = KeptMemory::of(&self.memory, statuses);
+        if self.kept.as_ref().is_some_and(|kept| kept.is(&to_keep)) {
             return;
         }
-        self.kept_memory = memory;
-        self.kept_statuses = statuses.clone();
+        self.kept = Some(to_keep);
         let kept = SavedMemory { memory: self.memory.clone(), statuses: statuses.clone() };
         let nothing = kept.memory.is_empty() && kept.statuses.is_empty();
         if let Err(error) = self.host.store.put_memory(&self.key, (!nothing).then_some(&kept)).await
@@ -430,17 +433,26 @@ impl Worker {
     }
 }
 
-/// Comparable, and small.
-fn as_json(memory: &PodMemory) -> Box<[u8]> {
-    // Maps with text as keys, and numbers: nothing that JSON has no words for.
-    serde_json::to_vec(memory).unwrap_or_default().into()
+/// Tells whether the memory of a pod and its statuses have changed, without a copy of them.
+struct KeptMemory {
+    /// A hash of the memory, as JSON.
+    memory: u64,
+    /// Each status is made once and shared.
+    statuses: Box<[Arc<k8s::PodStatus>]>,
 }
 
-/// Whether both hold the same statuses; each is made once and shared.
-fn same_statuses(
-    a: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-    b: &BTreeMap<PodUid, Arc<k8s::PodStatus>>,
-) -> bool {
-    a.len() == b.len()
-        && a.iter().all(|(uid, status)| b.get(uid).is_some_and(|other| Arc::ptr_eq(status, other)))
+impl KeptMemory {
+    fn of(memory: &PodMemory, statuses: &BTreeMap<PodUid, Arc<k8s::PodStatus>>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        // Maps with text as keys, and numbers: nothing that JSON has no words for.
+        hasher.write(&serde_json::to_vec(memory).unwrap_or_default());
+        Self { memory: hasher.finish(), statuses: statuses.values().cloned().collect() }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(a, b);
+        self.memory == other.memory
+            && self.statuses.len() == other.statuses.len()
+            && self.statuses.iter().zip(&other.statuses).all(same)
+    }
 }
