@@ -3,7 +3,8 @@
 //! The order of choice is the kubelet's, without its DNS lookup: a lookup could hang when the agent
 //! starts, and an agent without an API server sends no packets.
 
-use nix::ifaddrs::getifaddrs;
+use super::dump::interface_addresses;
+use nix::net::if_::if_nametoindex;
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -66,15 +67,13 @@ fn default_v6_interface(text: &str) -> Option<String> {
 
 /// The first address of an interface that others can reach.
 fn address_of(interface: &str, family: fn(&IpAddr) -> bool) -> Option<IpAddr> {
-    getifaddrs()
+    let index = if_nametoindex(interface).ok()?;
+    interface_addresses()
         .inspect_err(|err| tracing::warn!(%err, "cannot list the node's addresses"))
         .ok()?
-        .filter(|found| found.interface_name == interface)
-        .filter_map(|found| found.address)
-        .filter_map(|address| {
-            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-        })
+        .into_iter()
+        .filter(|found| found.interface == index)
+        .map(|found| found.ip)
         .find(|ip| family(ip) && is_global_unicast(*ip))
 }
 

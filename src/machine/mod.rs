@@ -5,6 +5,7 @@
 
 mod addresses;
 mod capacity;
+mod dump;
 #[cfg(test)]
 mod tests;
 mod watch;
