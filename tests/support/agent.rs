@@ -24,6 +24,12 @@ pub fn binary() -> OsString {
     std::env::var_os("NODELET").unwrap_or_else(|| env!("CARGO_BIN_EXE_nodelet").into())
 }
 
+/// The environment that systemd gives the agent.
+fn of_the_unit() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let unit = include_str!("../../systemd/nodelet.service");
+    unit.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
+}
+
 /// What may differ between worlds.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -126,6 +132,7 @@ impl Agent {
         command.arg("--root-dir").arg(self.root_dir()).arg("--hostname-override");
         command.arg(&*self.node_name.borrow());
         command.args(&*self.flags.borrow()).stdin(Stdio::null());
+        command.envs(of_the_unit());
         // Never the host's.
         let bus = format!("unix:path={}", self.system_bus().display());
         command.env("DBUS_SYSTEM_BUS_ADDRESS", bus);
