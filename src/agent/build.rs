@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     admission,
+    blocking::STATE,
     cgroup::{CgroupVersion, Cgroups, node_limits},
     clock,
     config::Config,
@@ -75,28 +76,30 @@ pub(super) struct Built {
 /// Makes all parts and spawns their tasks. Whenever `reload` changes, manifests and credentials are
 /// read again.
 #[allow(clippy::too_many_lines, reason = "one list of the parts and of what connects them")]
-pub(super) fn spawn_all(
+pub(super) async fn spawn_all(
     config: &Config,
     reload: watch::Receiver<u64>,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
-    let (store, writer, mut loaded) =
-        Store::open(&config.paths.root_dir, &config.paths.run_dir, config.paths.owner.as_deref())?;
-    let [synced, cached] = writer.heartbeats();
-    spawn(tasks, "store", writer.run());
-    let host_name = machine::host_name().context("the host's name can't be read")?;
-    let node_name = store.node_name(&host_name, config.node.name_override.as_deref())?;
-    let capacity = machine::capacity(Path::new("/"))?;
     let runtime = RuntimeClient::new(
         &config.cri.endpoint.to_string(),
         Some(&config.cri.image_endpoint.to_string()),
         config.cri.request_timeout,
     )?;
-    let (recorder, events, event_log) = event::channel();
-    spawn(tasks, "events", events.run(shutdown.clone()));
     let (pleg, pleg_handle, updates) = Pleg::new(runtime.clone(), PlegSettings::new(clock::now));
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
+    // Meanwhile the runtime answers the first listing.
+    let paths = config.paths.clone();
+    let open = move || Store::open(&paths.root_dir, &paths.run_dir, paths.owner.as_deref());
+    let (store, writer, mut loaded) = STATE.run(open).await??;
+    let [synced, cached] = writer.heartbeats();
+    spawn(tasks, "store", writer.run());
+    let host_name = machine::host_name().context("the host's name can't be read")?;
+    let node_name = store.node_name(&host_name, config.node.name_override.as_deref())?;
+    let capacity = machine::capacity(Path::new("/"))?;
+    let (recorder, events, event_log) = event::channel();
+    spawn(tasks, "events", events.run(shutdown.clone()));
     let health = pleg_handle.health();
     let relists = pleg_handle.heartbeat();
     let addresses = AddressTask::new(config.node.ips.clone());

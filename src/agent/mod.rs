@@ -49,7 +49,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let signals = signals::Signals::install(reloads).context("cannot handle signals")?;
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let version = env!("CARGO_PKG_VERSION");
-    let built = build::spawn_all(&config, reload, &mut tasks, &shutdown)?;
+    let built = build::spawn_all(&config, reload, &mut tasks, &shutdown).await?;
     let node = built.node_name;
     tracing::info!(version, node, pid = std::process::id(), "nodelet is running");
     let machine = ShutdownWatch { stage: built.shutdown_stage, config: &config };
