@@ -35,7 +35,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("cargo:rerun-if-changed={}", script.display());
                 println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
             }
-            if told("CARGO_CFG_TARGET_ARCH")? == "x86_64" && brings_lld(&told("RUSTC")?)? {
+            // Flags of the caller may choose another linker.
+            let may_differ = told("CARGO_ENCODED_RUSTFLAGS")?.contains("link");
+            let x86_64 = told("CARGO_CFG_TARGET_ARCH")? == "x86_64";
+            if x86_64 && !may_differ && brings_lld(&told("RUSTC")?)? {
                 // Functions whose code is the same for several types become one. GNU ld can't.
                 println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
             }
