@@ -232,16 +232,16 @@ fn a_log_that_nobody_reads_does_not_stop_the_agent() {
     world.agent.start_logging_to(writer);
     world.wait("the agent answers", |_| true);
     let dog = Watchdog::start(&world);
-    for number in 0..5 {
-        world.drop_pod(&Pod::running(&format!("pod-{number}")));
-    }
-    for number in 0..5 {
-        world.wait_running(&format!("pod-{number}"));
-    }
-    // Each answer costs the agent some lines: more than pipe and queue hold.
-    let socket = world.agent.run_dir().join("nodelet.sock");
-    for _ in 0..2_000 {
-        get(&socket, "/healthz").unwrap();
+    // Each revision costs the agent a line of 20 KiB: together more than pipe and queue hold.
+    // Each revision costs the agent a line of 8 KiB: together more than pipe and queue hold.
+    for revision in 0..100 {
+        let field = format!("revision{revision}{}", "x".repeat(40));
+        let fields: String = (0..100).map(|number| format!("{field}{number}: 1\n")).collect();
+        let text = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n{fields}");
+        fs::write(world.agent.manifests().join("web.yaml"), text).unwrap();
+        world.wait("the problems are shown", |status| {
+            format!("{:?}", status.verdicts("web.yaml")).contains(&field)
+        });
     }
     dog.finish(&world);
     let log = collect(reader);
