@@ -1,5 +1,6 @@
 //! Compiles the protocol definitions of `proto/` with a pure-Rust compiler: no protoc is needed.
-//! Has the binary linked with packed relocations, and the release by the scripts in `link/`.
+//! Has the binary linked with packed relocations, and the release by the scripts in `link/`
+//! and with functions folded, where the linker can.
 
 use std::{path::Path, process::Command};
 
@@ -36,7 +37,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
             }
             // Flags of the caller may choose another linker.
-            let may_differ = told("CARGO_ENCODED_RUSTFLAGS")?.contains("link");
+            let may_differ =
+                told("CARGO_ENCODED_RUSTFLAGS")?.contains("link") || told("RUSTC_LINKER").is_ok();
             let x86_64 = told("CARGO_CFG_TARGET_ARCH")? == "x86_64";
             if x86_64 && !may_differ && brings_lld(&told("RUSTC")?)? {
                 // Functions whose code is the same for several types become one. GNU ld can't.
@@ -47,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Whether this rustc links with an lld of its own by default, if it does for the target.
+/// True when rustc has an lld of its own, with which it links for this target by default.
 fn brings_lld(rustc: &str) -> std::io::Result<bool> {
     let sysroot = Command::new(rustc).args(["--print", "sysroot"]).output()?.stdout;
     let sysroot = String::from_utf8_lossy(&sysroot);

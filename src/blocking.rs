@@ -18,7 +18,7 @@ pub struct Pool {
 
 /// Listing and decoding manifests: one job for each source at a time.
 pub static SOURCES: Pool = Pool::new("sources", SOURCES_THREADS);
-/// Writing state files: `store` has one job for each of its two directories, and one thread that
+/// Opening and writing state files: `store` has one job for each of its two directories, and one thread that
 /// stands by.
 pub static STATE: Pool = Pool::new("state", STATE_THREADS);
 /// What starting and stopping a pod needs from the file system: directories, logs, links.
@@ -118,7 +118,7 @@ impl Pool {
     ) -> Result<T, Crashed> {
         let crashed = Crashed { pool: self.name };
         let turn = self.turns.acquire().await.map_err(|_| crashed)?;
-        // One type for all work: tokio's code for a task is compiled once for each.
+        // Boxed: tokio's code for a task is compiled once for each type of work.
         let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(move || {
             // Given back when the work is done, not when the caller stops waiting.
             let _turn = turn;

@@ -82,6 +82,7 @@ pub(super) async fn spawn_all(
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Built> {
+    let locked = Store::lock(config.paths.root_dir.clone(), config.paths.run_dir.clone())?;
     let runtime = RuntimeClient::new(
         &config.cri.endpoint.to_string(),
         Some(&config.cri.image_endpoint.to_string()),
@@ -89,9 +90,9 @@ pub(super) async fn spawn_all(
     )?;
     let (pleg, pleg_handle, updates) = Pleg::new(runtime.clone(), PlegSettings::new(clock::now));
     spawn(tasks, "relist", pleg.run(shutdown.clone()));
-    // Meanwhile the runtime answers the first listing.
-    let paths = config.paths.clone();
-    let open = move || Store::open(&paths.root_dir, &paths.run_dir, paths.owner.as_deref());
+    // Meanwhile the runtime answers the first listing, which must not be older than the locks.
+    let owner = config.paths.owner.clone();
+    let open = move || Store::open(locked, owner.as_deref());
     let (store, writer, mut loaded) = STATE.run(open).await??;
     let [synced, cached] = writer.heartbeats();
     spawn(tasks, "store", writer.run());
@@ -596,7 +597,7 @@ pub(super) fn spawn(
 }
 
 /// A task with the name that it is reported under. All tasks are of one type: tokio's code for a
-/// task is compiled once for each.
+/// task is compiled once for each type of future.
 pub(super) fn named(
     name: &'static str,
     task: impl Future<Output = anyhow::Result<()>> + Send + 'static,

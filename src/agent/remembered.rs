@@ -157,7 +157,7 @@ mod tests {
                 (dir.path().join("root"), dir.path().join("run"), dir.path().join("m"));
             fs::create_dir(&manifests).unwrap();
             if let Some(kind) = recorded {
-                let (store, writer, _) = Store::open(&root, &run, None).unwrap();
+                let (store, writer, _) = Store::lock_and_open(&root, &run, None).unwrap();
                 let record = record(kind);
                 let (put, ()) = tokio::join!(
                     async move { store.put_pods(&record.key, std::slice::from_ref(&record)).await },
@@ -169,7 +169,7 @@ mod tests {
                 fs::create_dir_all(root.join("nodelet")).unwrap();
                 fs::write(root.join("nodelet/sources.json"), content).unwrap();
             }
-            let (_store, _writer, mut loaded) = Store::open(&root, &run, None).unwrap();
+            let (_store, _writer, mut loaded) = Store::lock_and_open(&root, &run, None).unwrap();
             let found = remembered(&mut loaded, File);
             assert_eq!(found, expected, "{what}");
             let wanted = match expected {

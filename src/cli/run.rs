@@ -9,9 +9,9 @@ use crate::{
 use std::{process::ExitCode, time::Duration};
 
 /// The address space of a thread's stack. glibc keeps the stacks of threads that have ended, with
-/// the 16 KiB that each has used, up to 40 MiB of address space: twenty stacks of 2 MiB, five of
-/// these.
-const STACK: usize = 8 << 20;
+/// the 16 KiB that each has used, up to 40 MiB of address space: twenty stacks of 2 MiB, but ten of
+/// this size. Where the kernel does not overcommit memory, all of the address space counts.
+const STACK: usize = 4 << 20;
 
 /// Runs the agent until it receives a signal to stop.
 pub(super) fn run<F>(args: &RunArgs, agent: impl FnOnce(Config) -> F) -> ExitCode

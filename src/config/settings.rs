@@ -645,8 +645,8 @@ pub enum LogFormat {
 pub struct LoggingConfig {
     /// `logging.format`. Default text.
     pub format: LogFormat,
-    /// `logging.verbosity`: 0-1 info, 2-3 the agent's debug lines, 4-5 debug lines of its libraries
-    /// too, 6 and more: everything. Default 0.
+    /// `logging.verbosity`: 0-1 info, 2-3 the agent's debug lines, 4 and more: debug lines of its
+    /// libraries too. Default 0.
     pub verbosity: u8,
 }
 

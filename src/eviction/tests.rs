@@ -25,7 +25,7 @@ impl Rig {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, run) = (dir.path().join("root"), dir.path().join("run"));
-        let (store, writer, _) = Store::open(&root, &run, Some("eviction-test")).unwrap();
+        let (store, writer, _) = Store::lock_and_open(&root, &run, Some("eviction-test")).unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(writer.run());
         let nowhere = Hierarchy {

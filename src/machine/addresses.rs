@@ -65,7 +65,7 @@ fn default_v6_interface(text: &str) -> Option<String> {
         .map(|(_, interface)| interface)
 }
 
-/// The first address of an interface that others can reach.
+/// The first address of an interface that others can reach, whatever its label is.
 fn address_of(interface: &str, family: fn(&IpAddr) -> bool) -> Option<IpAddr> {
     let index = if_nametoindex(interface).ok()?;
     interface_addresses()

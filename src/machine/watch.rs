@@ -71,8 +71,9 @@ impl AddressTask {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(RESYNC) => {}
-                () = next_change(&mut changes) => tokio::time::sleep(SETTLE).await,
+                () = next_change(&mut changes) => {}
             }
+            shutdown.run_until_cancelled(tokio::time::sleep(SETTLE)).await;
         }
     }
 

@@ -42,7 +42,7 @@ pub struct PodView {
     /// what, and for how long. Calls are separated by `; `.
     pub hung: Option<String>,
     /// What it waits for when its containers' states don't tell (the network, the runtime, an older
-    /// incarnation), or which of its containers are being restarted for a person.
+    /// incarnation), or which of its containers are being restarted because a person has asked.
     pub waiting: Option<String>,
     /// Why another revision runs than the one that is written in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -128,7 +128,7 @@ pub(crate) fn plan_asked(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     true
 }
 
-/// Says that containers are being restarted. Until they have ended, they just run by their states.
+/// Says that containers are being restarted. Their states say only that they run.
 pub(crate) fn show_restart(plan: &mut PodPlan) {
     let asked = plan.actions.iter().find_map(|action| {
         let Action::KillPod(kill) = action else { return None };

@@ -47,7 +47,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 use thiserror::Error;
@@ -98,6 +98,14 @@ pub enum StoreError {
     },
 }
 
+/// The directories of the state files, locked for this agent.
+#[derive(Debug)]
+pub struct Locked {
+    root: PathBuf,
+    run: PathBuf,
+    locks: Locks,
+}
+
 /// The handle to the state files. Cheap to clone; the kernel lock is held until the last clone is
 /// gone.
 #[derive(Clone, Debug)]
@@ -124,24 +132,27 @@ struct Inner {
 }
 
 impl Store {
-    /// Takes the kernel locks, makes the directories, removes leftovers of interrupted writes and
-    /// reads everything. The owner id is `owner` as it is, else the kept one, made at the first
-    /// start (32 lowercase hex digits). Blocks, for 2 s where another agent holds a lock; to be
-    /// called once, before the event loop has work.
+    /// Makes the directories and takes the kernel locks. Blocks, for 2 s where another agent holds
+    /// a lock; to be called once, before the event loop has work.
     ///
     /// # Errors
-    /// Another agent uses `root` or `run`, the directories can't be made, or the owner id can
-    /// neither be read nor made. Nothing else is fatal: see [`Self::warnings`].
-    pub fn open(
-        root: &Path,
-        run: &Path,
-        owner: Option<&str>,
-    ) -> Result<(Self, Writer, Loaded), StoreError> {
+    /// Another agent uses `root` or `run`, or the directories can't be made.
+    pub fn lock(root: PathBuf, run: PathBuf) -> Result<Locked, StoreError> {
+        repair::make_dirs(&root, &run)?;
+        let locks = Locks::take(&root, &run)?;
+        Ok(Locked { root, run, locks })
+    }
+
+    /// Removes leftovers of interrupted writes and reads everything. The owner id is `owner` as it
+    /// is, else the kept one, made at the first start (32 lowercase hex digits). Blocks.
+    ///
+    /// # Errors
+    /// The owner id can neither be read nor made. Nothing else is fatal: see [`Self::warnings`].
+    pub fn open(locked: Locked, owner: Option<&str>) -> Result<(Self, Writer, Loaded), StoreError> {
+        let Locked { root, run, locks } = locked;
         let (state_dir, memory_dir) = (root.join("nodelet"), run.join("pods"));
-        repair::make_dirs(root, run)?;
-        let locks = Locks::take(root, run)?;
         let (pods, rollouts) = (state_dir.join("pods"), state_dir.join(load::ROLLOUTS));
-        for dir in [&*state_dir, &pods, &rollouts, &memory_dir, run] {
+        for dir in [&state_dir, &pods, &rollouts, &memory_dir, &run] {
             files::remove_leftovers(dir);
         }
         let owner = identity::owner(&state_dir, owner)?;
@@ -164,13 +175,22 @@ impl Store {
             synced,
             cached,
             warnings,
-            root: root.to_owned(),
+            root,
             owner: owner.id,
             keeps_owner: owner.is_kept,
             locks: Mutex::new(locks),
             losses: watch::Sender::default(),
         };
         Ok((Self { inner: Arc::new(inner) }, writer, loaded))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn lock_and_open(
+        root: &std::path::Path,
+        run: &std::path::Path,
+        owner: Option<&str>,
+    ) -> Result<(Self, Writer, Loaded), StoreError> {
+        Self::open(Self::lock(root.to_owned(), run.to_owned())?, owner)
     }
 
     /// This agent's owner id.

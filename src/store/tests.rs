@@ -6,6 +6,7 @@ use crate::model::PodUid;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
     time::Duration,
 };
 
@@ -24,7 +25,7 @@ struct Life {
 impl Life {
     fn begin(dir: &Path) -> Self {
         let (store, writer, loaded) =
-            Store::open(&dir.join("root"), &dir.join("run"), None).unwrap();
+            Store::lock_and_open(&dir.join("root"), &dir.join("run"), None).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         Self { store, loaded, writer: tasks }
@@ -40,7 +41,7 @@ impl Life {
 async fn both_writers_give_signs_of_life() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, writer, _) =
-        Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+        Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
     let heartbeats = writer.heartbeats();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(writer.run());
@@ -160,7 +161,8 @@ async fn a_damaged_file_is_set_aside_and_named() {
 async fn a_second_agent_is_told_who_has_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
-    let error = Store::open(&dir.path().join("root"), &dir.path().join("run2"), None).unwrap_err();
+    let error =
+        Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run2"), None).unwrap_err();
     let pid = std::process::id().to_string();
     assert!(matches!(&error, StoreError::Locked { pid: found, .. } if *found == pid), "{error}");
     assert!(error.to_string().contains(&format!("another nodelet (pid {pid})")));
@@ -309,7 +311,7 @@ async fn deleted_directories_are_made_and_locked_again() {
     for lost in [root.join("nodelet"), run.clone(), root.clone()] {
         fs::remove_dir_all(&lost).unwrap();
         if lost != root {
-            let locked = Store::open(&root, &run, None).unwrap_err();
+            let locked = Store::lock_and_open(&root, &run, None).unwrap_err();
             assert!(matches!(locked, StoreError::Locked { .. }), "{locked}");
             fs::remove_dir_all(&lost).unwrap();
         }
@@ -323,7 +325,7 @@ async fn deleted_directories_are_made_and_locked_again() {
         assert_eq!(fs::read_to_string(root.join("nodelet/node-name")).unwrap(), "n1");
     }
     assert_eq!(*losses.borrow(), 3);
-    let other_run = Store::open(&root, &dir.path().join("run2"), None).unwrap_err();
+    let other_run = Store::lock_and_open(&root, &dir.path().join("run2"), None).unwrap_err();
     assert!(matches!(other_run, StoreError::Locked { .. }), "{other_run}");
     life.end().await;
 }
@@ -346,7 +348,8 @@ async fn an_agent_stops_when_another_owns_its_root_directory() {
 async fn two_root_directories_do_not_share_a_run_directory() {
     let dir = tempfile::tempdir().unwrap();
     let life = Life::begin(dir.path());
-    let error = Store::open(&dir.path().join("root2"), &dir.path().join("run"), None).unwrap_err();
+    let error =
+        Store::lock_and_open(&dir.path().join("root2"), &dir.path().join("run"), None).unwrap_err();
     let text = error.to_string();
     let holder =
         format!("(pid {}, root directory {:?})", std::process::id(), dir.path().join("root"));
@@ -366,7 +369,7 @@ async fn volatile_files_of_another_owner_are_set_aside() {
     let owner = life.store.owner().to_owned();
     life.end().await;
     let (root, run) = (dir.path().join("root2"), dir.path().join("run"));
-    let (store, writer, loaded) = Store::open(&root, &run, None).unwrap();
+    let (store, writer, loaded) = Store::lock_and_open(&root, &run, None).unwrap();
     assert!(loaded.evictions.is_none() && loaded.memory.is_empty());
     let warnings = store.warnings().borrow().join("\n");
     assert!(warnings.contains("evictions.json") && warnings.contains("3 more files"), "{warnings}");
@@ -374,9 +377,10 @@ async fn volatile_files_of_another_owner_are_set_aside() {
     // A file of a release that named no owner is not a new owner's either, but is an old owner's.
     fs::write(run.join("evictions.json"), "{\"version\":1,\"content\":[\"b\"]}").unwrap();
     drop((store, writer));
-    let (store, writer, loaded) = Store::open(&root, &run, None).unwrap();
+    let (store, writer, loaded) = Store::lock_and_open(&root, &run, None).unwrap();
     assert_eq!(loaded.evictions, Some(serde_json::json!(["b"])));
     drop((store, writer));
-    let (_store, _writer, loaded) = Store::open(&dir.path().join("root3"), &run, None).unwrap();
+    let (_store, _writer, loaded) =
+        Store::lock_and_open(&dir.path().join("root3"), &run, None).unwrap();
     assert_eq!(loaded.evictions, None);
 }

@@ -116,8 +116,10 @@ mod tests {
         let mut deadline = Deadline::of(&kill_pod, None, &orders(None));
         deadline.look(&orders(Some(28)));
         assert_eq!(deadline.at, None, "the runtime ends it earlier");
+        let before = Instant::now();
         deadline.look(&orders(Some(7)));
         let at = deadline.at.unwrap();
+        assert!(at >= before + Duration::from_secs(7));
         assert!(at <= Instant::now() + Duration::from_secs(7));
         deadline.look(&orders(Some(9)));
         assert_eq!(deadline.at, Some(at));

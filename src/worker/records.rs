@@ -365,7 +365,7 @@ mod tests {
     async fn the_record_of_an_api_pod_has_its_deletion_and_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let (store, writer, _) =
-            Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         let pod: k8s::Pod = serde_json::from_value(serde_json::json!({
@@ -410,7 +410,7 @@ mod tests {
     async fn a_write_that_failed_is_tried_again_when_somebody_needs_it() {
         let dir = tempfile::tempdir().unwrap();
         let (store, writer, _) =
-            Store::open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
+            Store::lock_and_open(&dir.path().join("root"), &dir.path().join("run"), None).unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writer.run());
         let (pods, aside) = (dir.path().join("root/nodelet/pods"), dir.path().join("aside"));

@@ -139,8 +139,8 @@ impl Worker {
         }
     }
 
-    /// Runs until the set drops the input or the agent shuts down. In a box: a future keeps what it
-    /// takes by value twice, and most pods only wait.
+    /// Runs until the set drops the input or the agent shuts down. Boxed, because a future stores
+    /// what it takes by value twice.
     pub(super) async fn run(mut self: Box<Self>) {
         self.make_passes().await;
         // An action may have ended since the last pass.
@@ -155,7 +155,7 @@ impl Worker {
         loop {
             // It is dropped before the wait: an idle worker would keep outdated objects in memory.
             let input = self.input.borrow_and_update().clone();
-            // On the heap, as everything here that a worker which waits does not need.
+            // Boxed: a waiting worker must not keep room for a pass.
             let pass = Box::pin(self.pass(&input)).await;
             drop(input);
             if self.shutdown.is_cancelled() || self.input.has_changed().is_err() {

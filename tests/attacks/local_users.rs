@@ -228,11 +228,10 @@ fn collect(mut reader: PipeReader) -> Arc<Mutex<String>> {
 fn a_log_that_nobody_reads_does_not_stop_the_agent() {
     let Some(world) = crate::prepared(|settings| settings) else { return };
     let (reader, writer) = std::io::pipe().unwrap();
-    world.agent.add_flag("--v=10".to_owned());
+    world.agent.add_flag("--v=4".to_owned());
     world.agent.start_logging_to(writer);
     world.wait("the agent answers", |_| true);
     let dog = Watchdog::start(&world);
-    // Each revision costs the agent a line of 20 KiB: together more than pipe and queue hold.
     // Each revision costs the agent a line of 8 KiB: together more than pipe and queue hold.
     for revision in 0..100 {
         let field = format!("revision{revision}{}", "x".repeat(40));
@@ -243,6 +242,8 @@ fn a_log_that_nobody_reads_does_not_stop_the_agent() {
             format!("{:?}", status.verdicts("web.yaml")).contains(&field)
         });
     }
+    world.drop_pod(&Pod::running("unheard"));
+    world.wait_running("unheard");
     dog.finish(&world);
     let log = collect(reader);
     let log = || log.lock().unwrap().clone();

@@ -132,7 +132,8 @@ impl Bench {
 
         let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
         let (root, run) = (slot.dir().join("root"), slot.dir().join("run"));
-        let (store, writer, loaded) = Store::open(&root, &run, Some(OWNER)).unwrap();
+        let locked = Store::lock(root.clone(), run.clone()).unwrap();
+        let (store, writer, loaded) = Store::open(locked, Some(OWNER)).unwrap();
         tasks.spawn(writer.run());
         let (events, aggregation, log) = event::channel();
         tasks.spawn(aggregation.run(stop.clone()));
