@@ -18,8 +18,8 @@ pub struct Pool {
 
 /// Listing and decoding manifests: one job for each source at a time.
 pub static SOURCES: Pool = Pool::new("sources", SOURCES_THREADS);
-/// Opening and writing state files: `store` has one job for each of its two directories, and one thread that
-/// stands by.
+/// Opening and writing state files: `store` has one job for each of its two directories, and one
+/// thread that stands by.
 pub static STATE: Pool = Pool::new("state", STATE_THREADS);
 /// What starting and stopping a pod needs from the file system: directories, logs, links.
 pub static PODS: Pool = Pool::new("pods", PODS_THREADS);

@@ -2,7 +2,8 @@
 //! agent is asked to stop. It is the only module that knows all others.
 //!
 //! ```text
-//! start: process limits, lock ─► pleg ─► state files, node name, cgroups ─► tasks: sources, workers, events, server, node view
+//! start: process limits, locks ─► pleg ─► state files, node name, cgroups
+//!        ─► tasks: sources, workers, events, server, node view
 //! stop:  sources and workers finish the call they are in; containers keep running
 //! ```
 //!

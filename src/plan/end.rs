@@ -23,8 +23,8 @@ use super::{
 use crate::model::{ContainerState, TerminalPhase, priority_of};
 use crate::podspec::is_static;
 
-/// What makes a pod of the API server end before its containers do so by themselves, and how long any
-/// pod that ends has to stop.
+/// What makes a pod of the API server end before its containers do so by themselves, and how long
+/// any pod that ends has to stop.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OrderedEnd {
     /// The shortest period that it was given to stop, in seconds. It also applies to the sidecars of

@@ -1,6 +1,6 @@
 //! The end of the grace period of a pod that is being stopped, when a later deletion, a hold or a
-//! shutdown has made it shorter. The runtime was told the earlier period, so the processes are killed
-//! without it, and hooks that still run are ended.
+//! shutdown has made it shorter. The runtime was told the earlier period, so the processes are
+//! killed without it, and hooks that still run are ended.
 
 use crate::{
     model::{PodUid, k8s},
