@@ -80,7 +80,8 @@ impl EvictionTask {
             let live = |pod: &PodKey| views.get(pod).is_some_and(|view| !view.has_ended());
             self.history.partly.retain(|pod, _| live(pod));
         }
-        let calm = step.met.is_empty() && step.changes.is_empty() && step.next_look < CALM_PERIOD;
+        let read_often = step.looks.values().any(|look| *look < CALM_PERIOD);
+        let calm = step.met.is_empty() && step.changes.is_empty() && read_often;
         if calm && now.boot.saturating_sub(self.history.viewed) < CALM_PERIOD {
             return;
         }

@@ -3,7 +3,7 @@
 //! The order of choice is the kubelet's, without its DNS lookup: a lookup could hang when the agent
 //! starts, and an agent without an API server sends no packets.
 
-use super::dump::interface_addresses;
+use super::rtnetlink::{InterfaceAddress, interface_addresses};
 use nix::net::if_::if_nametoindex;
 use std::{
     fs,
@@ -18,8 +18,14 @@ pub(super) fn host_ips(configured: &[IpAddr]) -> Vec<IpAddr> {
     }
     let v4 = read("/proc/net/route").and_then(|text| default_v4_interface(&text));
     let v6 = read("/proc/net/ipv6_route").and_then(|text| default_v6_interface(&text));
-    let v4 = v4.and_then(|name| address_of(&name, IpAddr::is_ipv4));
-    let v6 = v6.and_then(|name| address_of(&name, IpAddr::is_ipv6));
+    if v4.is_none() && v6.is_none() {
+        return Vec::new();
+    }
+    let found = interface_addresses()
+        .inspect_err(|err| tracing::warn!(%err, "cannot list the node's addresses"))
+        .unwrap_or_default();
+    let v4 = v4.and_then(|name| address_of(&name, &found, IpAddr::is_ipv4));
+    let v6 = v6.and_then(|name| address_of(&name, &found, IpAddr::is_ipv6));
     let prefers_v6 = configured.contains(&IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     let (first, second) = if prefers_v6 { (v6, v4) } else { (v4, v6) };
     first.or(second).into_iter().collect()
@@ -66,15 +72,14 @@ fn default_v6_interface(text: &str) -> Option<String> {
 }
 
 /// The first address of an interface that others can reach, whatever its label is.
-fn address_of(interface: &str, family: fn(&IpAddr) -> bool) -> Option<IpAddr> {
+fn address_of(
+    interface: &str,
+    found: &[InterfaceAddress],
+    family: fn(&IpAddr) -> bool,
+) -> Option<IpAddr> {
     let index = if_nametoindex(interface).ok()?;
-    interface_addresses()
-        .inspect_err(|err| tracing::warn!(%err, "cannot list the node's addresses"))
-        .ok()?
-        .into_iter()
-        .filter(|found| found.interface == index)
-        .map(|found| found.ip)
-        .find(|ip| family(ip) && is_global_unicast(*ip))
+    let mut own = found.iter().filter(|found| found.interface == index).map(|found| found.ip);
+    own.find(|ip| family(ip) && is_global_unicast(*ip))
 }
 
 fn is_global_unicast(ip: IpAddr) -> bool {

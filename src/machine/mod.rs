@@ -5,7 +5,7 @@
 
 mod addresses;
 mod capacity;
-mod dump;
+mod rtnetlink;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -4,12 +4,10 @@
 //! them run again.
 
 use super::{
-    Action, KillPod, KillPurpose, NameInput, PodPlan, Restart, Terminal, Wish,
-    kill::{Stop, grace_seconds},
-    memory::Stage,
-    name::Cx,
+    Action, KillPod, KillPurpose, NameInput, PodOrders, PodPlan, Restart, Terminal, Wish,
+    kill::Stop, memory::Stage, name::Cx,
 };
-use crate::model::{EventKind, Now, PodUid, Shutdown, k8s, priority_of};
+use crate::model::{EventKind, Now, PodUid, k8s, priority_of};
 use crate::podspec::is_static;
 
 /// The reason of a pod that is refused because the machine goes down.
@@ -19,7 +17,9 @@ pub(super) const REFUSED: &str = "Pod was rejected as the node is shutting down.
 
 /// Plans the wished pod's part in a shutdown. Returns false when the pod just goes on.
 pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
-    let Some(shutdown) = &cx.input.orders.shutdown else { return false };
+    if cx.input.orders.shutdown.is_none() {
+        return false;
+    }
     let known = cx.input.incarnation(cx.uid);
     if known.is_some_and(|known| known.terminal.is_some()) {
         return false;
@@ -35,7 +35,7 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
     if from_api {
         return false;
     }
-    let Some(seconds) = seconds(shutdown, Some(cx.pod)) else { return false };
+    let Some(seconds) = seconds(cx.input.orders, cx.uid, Some(cx.pod)) else { return false };
     plan.interrupted = Some(Terminal::by_shutdown());
     plan_stop(cx.input, cx.uid, Some(cx.pod), (seconds, cx.now), plan);
     true
@@ -43,7 +43,6 @@ pub(crate) fn plan_shutdown(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
 
 /// Ends what runs under a name for which no source has spoken yet.
 pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan) {
-    let Some(shutdown) = &input.orders.shutdown else { return };
     let kept = match &input.orders.wish {
         Wish::Undecided => None,
         Wish::Keep { pod, .. } => Some(&pod.uid),
@@ -53,16 +52,17 @@ pub(crate) fn plan_undecided(input: &NameInput<'_>, now: Now, plan: &mut PodPlan
     let staying = staying.filter(|known| Some(&known.uid) != kept);
     for known in staying {
         let pod = known.pod.as_deref();
-        if let Some(seconds) = seconds(shutdown, pod) {
+        if let Some(seconds) = seconds(input.orders, &known.uid, pod) {
             plan_stop(input, &known.uid, pod, (seconds, now), plan);
         }
     }
 }
 
 /// How long the pod has, in seconds, when its turn has come.
-fn seconds(shutdown: &Shutdown, pod: Option<&k8s::Pod>) -> Option<u32> {
-    let seconds = shutdown.seconds_for(pod.map(priority_of).unwrap_or_default())?;
-    Some(seconds.min(grace_seconds(pod)))
+fn seconds(orders: &PodOrders, uid: &PodUid, pod: Option<&k8s::Pod>) -> Option<u32> {
+    let priority = pod.map(priority_of).unwrap_or_default();
+    orders.shutdown.as_ref()?.seconds_for(priority)?;
+    orders.stop_seconds(uid, pod)
 }
 
 /// Stops everything, unless the last try has just failed. The stopped containers count as killed in

@@ -118,7 +118,9 @@ pub struct PressureStep {
     pub problems: BTreeMap<Signal, ReadingProblem>,
     /// The time until the next reading of each signal.
     pub looks: BTreeMap<Signal, Duration>,
-    /// The time until the next evaluation: the earliest reading, or the end of a condition.
+    /// The time until the next evaluation: the earliest reading of memory or process ids, or the
+    /// end of a condition. Disks are read by a task of their own, and each of its readings is
+    /// evaluated when it comes.
     pub next_look: Duration,
 }
 
@@ -193,7 +195,9 @@ impl PressureState {
         self.acted_on = due.iter().map(|met| met.threshold).collect_ordered();
         let acting = self.act(&due, &waiting);
         let looks = self.looks(&settings.thresholds, &usable, &problems, now);
-        let next_look = looks.values().copied().chain(self.release(settings.transition, now));
+        let read_here = looks.iter().filter(|(signal, _)| signal.condition() != Pressure::Disk);
+        let next_look = read_here.map(|(_, look)| *look);
+        let next_look = next_look.chain(self.release(settings.transition, now));
         let next_look = next_look.min().unwrap_or(LONGEST_LOOK);
         PressureStep {
             known: waiting.is_empty(),
