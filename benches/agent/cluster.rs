@@ -23,6 +23,8 @@ const PACE: Duration = Duration::from_millis(20);
 const DISK: &str = "size=256m";
 const DISK_FREE_MIB: u64 = 64;
 const DISK_FILLED_MIB: u64 = 225;
+/// Its size afterwards, so far from the threshold that it is read as seldom as it ever is.
+const DISK_LATER: &str = "size=64g";
 
 /// The programs that it needs.
 #[derive(Clone, Copy)]
@@ -50,8 +52,8 @@ pub fn cluster(candidate: Candidate, plan: &Plan, programs: Programs<'_>, figure
     let plane = ControlPlane::start(stage.slot(), programs_of_plane, &options);
     let link = Link::start_in_namespace(stage.slot(), &plane);
     stage.join(&plane.node_kubeconfig(NODE_NAME, link.address()));
-    let _disk = SmallDisk::over(stage.root_dir(), DISK);
-    let act = Act { candidate, plan, stage, plane, link };
+    let disk = SmallDisk::over(stage.root_dir(), DISK);
+    let act = Act { candidate, plan, stage, plane, link, disk };
     act.play(figures);
 }
 
@@ -62,6 +64,7 @@ struct Act<'a> {
     stage: Stage,
     link: Link,
     plane: ControlPlane,
+    disk: SmallDisk,
 }
 
 impl Act<'_> {
@@ -93,7 +96,8 @@ impl Act<'_> {
         figures.add(Row::ClusterPeak, self.candidate, peak);
     }
 
-    /// Somebody fills the disk of the root directory, and frees it again.
+    /// Somebody fills the disk of the root directory, and frees it again. Then it becomes larger: a
+    /// disk that is close to its threshold is read twice a second, and an idle node has none.
     fn condition(&self, figures: &mut Figures) {
         pause(CALM);
         let file = self.stage.root_dir().join("somebodys");
@@ -105,6 +109,7 @@ impl Act<'_> {
         figures.add(Row::ConditionShown, self.candidate, seconds(crossed, shown));
         fs::remove_file(&file).unwrap();
         self.wait("the disk is well again", || is(&self.node(), "DiskPressure", "False"));
+        self.disk.resize(DISK_LATER);
     }
 
     /// Nothing happens to some pods for five minutes.

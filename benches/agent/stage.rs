@@ -517,6 +517,11 @@ impl SmallDisk {
         Self(dir)
     }
 
+    /// Gives it another size.
+    pub fn resize(&self, size: &str) {
+        mount(None::<&str>, &self.0, None::<&str>, MsFlags::MS_REMOUNT, Some(size)).unwrap();
+    }
+
     /// Bytes that are left.
     pub fn available(&self) -> u64 {
         let told = statvfs(&self.0).unwrap();
