@@ -192,7 +192,7 @@ fn every_sandbox_has_one_shim(node: &Node) {
             node.wait("the pod is gone", |status| status.pod(pod).is_none());
             node.sh(&format!("mv /var/tmp/{pod}.yaml {MANIFESTS}"));
         }
-        node.wait_running(&torn);
+        node.wait("they run again", |status| torn.iter().all(|pod| status.runs(pod)));
     }
     panic!("containerd tears sandbox and container apart again and again");
 }
