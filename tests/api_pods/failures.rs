@@ -44,7 +44,7 @@ fn killed_around_every_mutating_call_of_a_life() {
         node.world.proxy.lift_all();
         node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
     }
-    // The last kill may be under way still.
+    // The agent is still revived here: the last kill may come after its pod is gone.
     node.finish();
 }
 
@@ -74,7 +74,7 @@ fn killed_around_every_write_about_a_pod() {
             node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
         }
     }
-    // The last kill may be under way still.
+    // The agent is still revived here: the last kill may come after its pod is gone.
     node.finish();
 }
 

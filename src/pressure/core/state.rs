@@ -196,9 +196,8 @@ impl PressureState {
         let acting = self.act(&due, &waiting);
         let looks = self.looks(&settings.thresholds, &usable, &problems, now);
         let read_here = looks.iter().filter(|(signal, _)| signal.condition() != Pressure::Disk);
-        let next_look = read_here.map(|(_, look)| *look);
-        let next_look = next_look.chain(self.release(settings.transition, now));
-        let next_look = next_look.min().unwrap_or(LONGEST_LOOK);
+        let read_here = read_here.map(|(_, look)| *look);
+        let next_look = read_here.chain(self.release(settings.transition, now)).min();
         PressureStep {
             known: waiting.is_empty(),
             conditions: self.held.clone(),
@@ -207,7 +206,7 @@ impl PressureState {
             acting,
             problems,
             looks,
-            next_look,
+            next_look: next_look.unwrap_or(LONGEST_LOOK),
         }
     }
 

@@ -364,8 +364,8 @@ fn the_next_look_is_the_sooner_the_nearer_a_threshold_is() {
         let step =
             node.step(&Readings::from([(signal, Reading { available, capacity, at: node.now })]));
         let of_disk = signal.condition() == Pressure::Disk;
-        let comes_by_itself = if of_disk { seconds(10) } else { step.looks[&signal] };
-        assert_eq!(step.next_look, comes_by_itself, "{signal}");
+        let expected = if of_disk { seconds(10) } else { step.looks[&signal] };
+        assert_eq!(step.next_look, expected, "readings of disks come by themselves: {signal}");
         step.looks[&signal].as_millis()
     };
     let memory =
