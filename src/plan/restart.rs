@@ -144,14 +144,13 @@ pub(crate) fn plan_start(
     }
     let memory = cx.memory.container(&container.name);
     let (created, restart_count) = match newest {
-        Some(instance) if unfit.is_some() => {
-            plan.actions.push(remove(instance, true));
-            (None, Some(instance.restart_count))
-        }
-        Some(instance) if created.is_some() => {
+        Some(instance) if created.is_some() && unfit.is_none() => {
             (Some(instance.id.clone()), Some(instance.restart_count))
         }
+        // A created instance may have run: after a loss of power the runtime may not know of its
+        // start. It counts, as with the kubelet, and the next one gets a log of its own.
         Some(instance) => {
+            plan.actions.extend(unfit.map(|instance| remove(instance, true)));
             (None, memory.next_count.max(Some(instance.restart_count.saturating_add(1))))
         }
         None => (None, memory.next_count),

@@ -152,7 +152,7 @@ fn states_of_a_container_and_what_follows() {
     let mut world = running(&web());
     world.truth.containers[0].state = ContainerState::Created;
     world.truth.containers[0].hash = "another".into();
-    let expected = "prepare, remove web c2 (logs stay), start web (restart 0)";
+    let expected = "prepare, remove web c2 (logs stay), start web (restart 1)";
     assert_eq!(actions(&mut world).join(", "), expected);
     let mut world = running(&web());
     world.truth.containers[0].name = "former".into();
