@@ -123,12 +123,11 @@ pub(crate) fn plan_start(
     {
         return;
     }
-    let is_created = newest.is_some_and(|instance| instance.state == ContainerState::Created);
-    if !is_created && !environment_ready(cx, container, kind, plan) {
+    let created = newest.filter(|instance| instance.state == ContainerState::Created);
+    if created.is_none() && !environment_ready(cx, container, kind, plan) {
         return;
     }
     let Some(pull) = plan_failure_back_off(cx, container, kind, plan) else { return };
-    let created = newest.filter(|instance| instance.state == ContainerState::Created);
     let unfit = created
         .filter(|instance| instance.sandbox_id != sandbox.id || is_changed(container, instance));
     // All reasons to wait are checked before anything is planned. Otherwise half of a start would

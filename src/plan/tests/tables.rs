@@ -2,7 +2,7 @@
 
 use super::world::{Fault, Want, World, container, desired, long_ago};
 use crate::{
-    model::{ContainerState, NetworkMode, SandboxState, TerminalPhase},
+    model::{ContainerState, NetworkMode, ObservedContainer, SandboxState, TerminalPhase},
     plan::{Action, KillPurpose, PodMemory},
 };
 use serde_json::{Value, json};
@@ -149,11 +149,16 @@ fn states_of_a_container_and_what_follows() {
         world.truth.containers[0].state = state.clone();
         assert_eq!(actions(&mut world).join(", "), expected, "{state:?}");
     }
-    let mut world = running(&web());
-    world.truth.containers[0].state = ContainerState::Created;
-    world.truth.containers[0].hash = "another".into();
-    let expected = "prepare, remove web c2 (logs stay), start web (restart 1)";
-    assert_eq!(actions(&mut world).join(", "), expected);
+    let of_another_manifest = |one: &mut ObservedContainer| one.hash = "another".into();
+    let in_another_sandbox = |one: &mut ObservedContainer| one.sandbox_id = "another".into();
+    for makes_unfit in [of_another_manifest, in_another_sandbox] {
+        let mut world = running(&web());
+        let created = &mut world.truth.containers[0];
+        created.state = ContainerState::Created;
+        makes_unfit(created);
+        let expected = "prepare, remove web c2 (logs stay), start web (restart 1)";
+        assert_eq!(actions(&mut world).join(", "), expected);
+    }
     let mut world = running(&web());
     world.truth.containers[0].name = "former".into();
     let expected = "kill former (grace 30 s), prepare, start web (restart 1)";
