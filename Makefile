@@ -126,11 +126,12 @@ node-failure: test-build ## experiments beside the upstream kubelet at real cont
 	NODE_FAILURE_TIMINGS=$(NODE_FAILURE_TIMINGS) $(CARGO) test --locked --test api_pods -- --ignored --exact --nocapture node_failure::beside_the_upstream_kubelet
 
 SOAK_MINUTES ?= 60
-soak: test-build ## things going wrong at random for SOAK_MINUTES (60), from a printed seed, and a long hang of the runtime; as root
+soak: test-build ## things going wrong at random for SOAK_MINUTES (60), a million broken files, a long hang of the runtime; as root
 	scripts/prerequisites run
 	@# Without Go (3) the test that needs a control plane says that it is skipped.
 	@tests/upstream/build controlplane "$(TARGET)/upstream" >/dev/null || [ $$? = 3 ]
 	$(CARGO) test --locked --test api_pods -- --nocapture --ignored --exact runtime_faults::a_runtime_that_hangs_for_minutes
+	MUTATIONS=1000000 $(CARGO) test --locked --test mutations -- --nocapture
 	SOAK_MINUTES=$(SOAK_MINUTES) $(CARGO) test --locked --test soak -- --nocapture
 
 POWER_CUTS ?= 50
