@@ -233,7 +233,7 @@ impl MirrorMemory {
             (MirrorStep::Delete { uid, .. }, Answer::Pod(_)) => {
                 self.told.deleted(uid.clone(), now);
             }
-            (MirrorStep::PatchStatus { uid, .. }, Answer::Refused(denial))
+            (MirrorStep::PatchStatus { uid, of_mirror: true, .. }, Answer::Refused(denial))
                 if minds_a_restart(denial) =>
             {
                 self.refusals.1.stuck = Some(uid.clone());

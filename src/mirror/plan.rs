@@ -44,7 +44,7 @@ pub enum MirrorStep {
         /// For the log.
         why: &'static str,
     },
-    /// Write the status of a mirror, if it is still this one.
+    /// Write the status of a pod, if it is still this one.
     PatchStatus {
         /// `metadata.uid`
         uid: String,
@@ -54,6 +54,8 @@ pub enum MirrorStep {
         status: Map<String, Value>,
         /// True for a patch of minor changes only: more changes usually follow within moments.
         is_minor: bool,
+        /// True for the mirror of a static pod.
+        of_mirror: bool,
     },
     /// Say that this pod is not run: it was bound to the node through the API.
     Decline {
@@ -137,8 +139,8 @@ fn patch_status(
     let status = patch(&seen.status, &view.status)?;
     let rest = || status::without_minor_changes(&seen.status, &view.status);
     let is_minor = seen.status.phase == view.status.phase && patch(&seen.status, &rest()).is_none();
-    let uid = seen.uid.clone();
-    Some(MirrorStep::PatchStatus { uid, version: seen.version, status, is_minor })
+    let (uid, version, of_mirror) = (seen.uid.clone(), seen.version, seen.mirrors.is_some());
+    Some(MirrorStep::PatchStatus { uid, version, status, is_minor, of_mirror })
 }
 
 fn is_from_api(view: &PodView) -> bool {

@@ -69,7 +69,8 @@ pub fn refused(denial: &Denial, left_out: &Refusals) -> MirrorRefusal {
 }
 
 /// Whether the API server minds that a container that ended runs again in the same pod. What runs
-/// here is right, so the mirror is made anew.
+/// here is right, so a mirror is made anew. Of a pod of the API server such a status is written when
+/// the container has ended again.
 pub(super) fn minds_a_restart(denial: &Denial) -> bool {
     denial.code == 422 && denial.message.contains("may not be transitioned to non-terminated state")
 }

@@ -184,6 +184,20 @@ fn a_status_that_does_not_stay_keeps_no_object() {
     assert_eq!(in_words(step), "delete u1: it was deleted and has ended");
 }
 
+/// An API server forbids that an init container which has ended runs again, as in a new sandbox.
+#[test]
+fn a_status_that_is_refused_is_tried_again_later() {
+    let message =
+        "status.initContainerStatuses: Forbidden: may not be transitioned to non-terminated state";
+    let denial = Denial { code: 422, reason: "Invalid".to_owned(), message: message.to_owned() };
+    let seen = Arc::new(object("u1", "Pending"));
+    let mut memory = MirrorMemory::default();
+    let step = plan_api(&mut memory, &running("u1", "Running"), &seen, Duration::ZERO);
+    assert!(matches!(step, MirrorStep::PatchStatus { .. }), "{step:?}");
+    assert_eq!(memory.settle(&step, &Answer::Refused(denial), Duration::ZERO), Next::Later);
+    assert_eq!(memory.trouble.as_deref(), Some(message));
+}
+
 /// The status of a pod with one container in `state`; `sandbox` tells whether its sandbox is ready.
 fn life(phase: &str, state: &Value, sandbox: &str, generation: i64) -> Value {
     let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});

@@ -225,6 +225,7 @@ fn a_status_is_written_where_what_is_ours_differs() {
         version: 7,
         status: serde_json::Map::new(),
         is_minor: false,
+        of_mirror: true,
     }
     .body();
     assert_eq!(body, Some(json!({"metadata": {"uid": "m1"}, "status": {}})));

@@ -337,6 +337,7 @@ fn a_status_that_does_not_stay_is_not_written_for_ever() {
         version: world.api.version,
         status: json!({"message": "x"}).as_object().unwrap().clone(),
         is_minor: false,
+        of_mirror: true,
     };
     let object = seen(world.api.object.as_ref().unwrap());
     world.memory.settle(&step, &Answer::Pod(object), world.now);
