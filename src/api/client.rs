@@ -8,7 +8,7 @@ use super::{
     tls::{self, TlsError},
 };
 use crate::{certificate::Lifetime, metrics::metrics};
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Bytes;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tower::BoxError;
 
 /// How long TCP and TLS may take together.
@@ -138,6 +138,8 @@ pub struct Connector {
     /// Of every request.
     headers: HeaderMap,
     certificate_until: Option<jiff::Timestamp>,
+    /// Told of each request whose credentials the server rejects (401).
+    rejected: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -179,7 +181,13 @@ impl Connector {
             server: credentials.server.to_string().trim_end_matches('/').into(),
             headers,
             certificate_until: until.and_then(Result::ok),
+            rejected: Arc::default(),
         })
+    }
+
+    /// What is told when the server rejects the credentials of a request (401).
+    pub(super) fn rejected(&self) -> Arc<Notify> {
+        Arc::clone(&self.rejected)
     }
 }
 
@@ -231,6 +239,7 @@ fn client(connector: &Connector, authorization: watch::Receiver<Option<HeaderVal
     let client: HttpClient<_, Full<Bytes>> = builder(PING_AFTER, PING_ANSWER).build(timed);
     let (server, headers) = (Arc::clone(&connector.server), connector.headers.clone());
     let host: Arc<str> = server.trim_start_matches("https://").into();
+    let rejected = connector.rejected();
     ApiClient::new(move |mut request| {
         let method = request.method().clone();
         request.headers_mut().extend(headers.clone());
@@ -241,13 +250,16 @@ fn client(connector: &Connector, authorization: watch::Receiver<Option<HeaderVal
             *request.uri_mut() = uri;
             client.request(request)
         });
-        let host = Arc::clone(&host);
+        let (host, rejected) = (Arc::clone(&host), Arc::clone(&rejected));
         async move {
             let answer = match answering {
                 Ok(answering) => answering.await.map_err(BoxError::from),
                 Err(error) => Err(error.into()),
             };
             let status = answer.as_ref().ok().map(Response::status);
+            if status == Some(StatusCode::UNAUTHORIZED) {
+                rejected.notify_one();
+            }
             let code = status.as_ref().map_or("<error>", |status| status.as_str());
             metrics().api_requests.with_label_values(&[code, &*host, method.as_str()]).inc();
             Ok(answer?.map(|body| body.map_err(Into::into).boxed_unsync()))
@@ -339,7 +351,6 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt as _, copy_bidirectional, duplex},
         net::{TcpListener, TcpStream},
-        sync::Notify,
         task::JoinSet,
         time::timeout,
     };

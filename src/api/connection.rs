@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   files ──changed, SIGHUP, each minute─► read ──┬── good, other than before ─► plugin, if any ─► Link (new clients)
+//!                                                 ├── a plugin's are rejected (401), or expire ─► plugin ─► the header
 //!                                                 ├── another token, no more ──► the header of the clients there are
 //!                                                 ├── the same ────────────────► nothing
 //!                                                 └── bad ─────────────────────► why; what was good before is used on
@@ -27,7 +28,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{io::unix::AsyncFd, sync::watch, time::timeout};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// How long after a change files are left to settle.
@@ -64,6 +69,8 @@ struct InUse {
     authorization: watch::Sender<Option<HeaderValue>>,
     /// When what a plugin gave expires.
     expires: Option<jiff::Timestamp>,
+    /// Told when the API server rejects what a plugin gave.
+    rejected: Option<Arc<Notify>>,
 }
 
 /// The task, and what it publishes: the way, and why the present files can't be used. A certificate
@@ -108,22 +115,24 @@ impl Connections {
                 files = reading.files;
                 continue;
             }
-            let digest = reading.digest();
-            let mut taking = pin!(self.take_up(reading));
+            let (digest, begun) = (reading.digest(), Instant::now());
             let mut change = pin!(changed(hints));
-            let pause = loop {
-                // Cancel-safe: both are pinned outside. A plugin that runs is killed only when the
-                // files differ: it may itself write in their directories.
-                tokio::select! {
-                    pause = &mut taking => break Some(pause),
-                    () = &mut change => tokio::time::sleep(SETTLE).await,
-                    () = asked(&mut reload) => {}
+            let pause = {
+                let mut taking = pin!(self.take_up(reading));
+                loop {
+                    // Cancel-safe: both are pinned outside. A plugin that runs is killed only when
+                    // the files differ: it may itself write in their directories.
+                    tokio::select! {
+                        pause = &mut taking => break Some(pause),
+                        () = &mut change => tokio::time::sleep(SETTLE).await,
+                        () = asked(&mut reload) => {}
+                    }
+                    let (hints, again) = look(&named, &files).await;
+                    if again.digest() != digest {
+                        break None;
+                    }
+                    change.set(changed(hints));
                 }
-                let (hints, again) = look(&named, &files).await;
-                if again.digest() != digest {
-                    break None;
-                }
-                change.set(changed(hints));
             };
             let Some(pause) = pause else { continue };
             // Cancel-safe: every arm only waits.
@@ -131,7 +140,21 @@ impl Connections {
                 () = tokio::time::sleep(pause) => {}
                 () = &mut change => tokio::time::sleep(SETTLE).await,
                 () = asked(&mut reload) => {}
+                () = self.rejected(begun) => {}
             }
+        }
+    }
+
+    /// Waits until the API server rejects what a plugin gave: it has expired, or was revoked. The
+    /// plugin runs again then, [`PLUGIN_PAUSE`] after the last reading `begun` at the earliest.
+    async fn rejected(&mut self, begun: Instant) {
+        match &mut self.in_use {
+            Some(InUse { rejected: Some(rejected), expires, .. }) => {
+                rejected.notified().await;
+                tokio::time::sleep_until(begun + PLUGIN_PAUSE).await;
+                *expires = Some(clock::now().wall);
+            }
+            Some(InUse { rejected: None, .. }) | None => std::future::pending().await,
         }
     }
 
@@ -189,6 +212,7 @@ impl Connections {
             return Ok(());
         }
         let digest = credentials.digest;
+        let is_plugin = matches!(credentials.authorization, Authorization::Plugin(..));
         let user_agent = self.user_agent.clone();
         // The system's certificates are read where the kubeconfig names none.
         let prepared = CREDENTIALS.run(move || Connector::new(credentials, &user_agent)).await;
@@ -200,7 +224,8 @@ impl Connections {
         let clients = Clients::new(&connector, &shown);
         tracing::info!(server = %clients.server, "using new credentials for the API server");
         self.published.send_replace(Some(Arc::new(clients)));
-        self.in_use = Some(InUse { digest, authorization, expires: issued.expires });
+        let rejected = is_plugin.then(|| connector.rejected());
+        self.in_use = Some(InUse { digest, authorization, expires: issued.expires, rejected });
         self.tell(None);
         Ok(())
     }

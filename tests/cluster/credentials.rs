@@ -4,10 +4,11 @@ use super::{
     agent::{Member, figure, ready},
     controlplane::{
         kubeconfig::{Kubeconfig, replace},
-        pki::{Authority, Validity},
+        pki::{Authority, Identity, Validity},
     },
     support::{agent::NODE_NAME, manifest::Pod},
 };
+use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::Instant;
 
@@ -68,6 +69,46 @@ fn certificates_are_told_of_when_wrong_and_taken_up_when_right() {
     member.wait_renewed();
     assert!(member.link.tcp.connections() > connections, "the new one is shown");
     assert_eq!((world.running_ids("web"), world.agent.pid()), (running, pid));
+    member.finish();
+}
+
+/// A plugin that names no time of expiry is run again when the API server rejects what it gave.
+#[test]
+fn a_plugin_runs_again_when_its_credentials_are_rejected() {
+    let Some(member) = Member::with_web() else { return };
+    let plane = &member.plane;
+    let path = plane.node_kubeconfig(NODE_NAME, member.link.address());
+    // Not in the directory of the kubeconfig, whose changes are read at once.
+    let issued = path.with_file_name("issued").join("credential.json");
+    fs::create_dir_all(issued.parent().unwrap()).unwrap();
+    let issue = |identity: &Identity| {
+        let status = json!({
+            "clientCertificateData": identity.certificate_pem,
+            "clientKeyData": identity.key_pem,
+        });
+        let version = "client.authentication.k8s.io/v1";
+        let credential = json!({"apiVersion": version, "kind": "ExecCredential", "status": status});
+        replace(&issued, &credential.to_string());
+    };
+    let (user, foreign) = (format!("system:node:{NODE_NAME}"), Authority::new("test-ca"));
+    issue(&foreign.client(&user, &["system:nodes"], Validity::Long));
+    let [_, certificate, key] = Kubeconfig::files(&path);
+    let own = format!(
+        "    client-certificate: {}\n    client-key: {}\n",
+        certificate.display(),
+        key.display()
+    );
+    let exec = format!(
+        "    exec: {{ apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: cat, args: [{}] }}\n",
+        issued.display()
+    );
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(&own), "{text}");
+    replace(&path, &text.replace(&own, &exec));
+    member.wait_told("Unauthorized");
+    issue(&plane.node_identity(NODE_NAME));
+    member.wait_renewed();
+    member.wait_untroubled();
     member.finish();
 }
 
