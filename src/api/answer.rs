@@ -111,13 +111,28 @@ pub(super) fn weight(object: &impl Serialize) -> usize {
 #[derive(Debug, PartialEq)]
 pub(super) enum WatchEvent<T> {
     /// Added or modified.
-    Changed(T),
-    Deleted(T),
+    Changed(MaybeRead<T>),
+    Deleted {
+        /// `namespace/name`, or the name.
+        key: String,
+    },
     /// Behind the last initial event, or somewhere else.
     Bookmark {
         initial_end: bool,
     },
     Error(Box<Status>),
+}
+
+/// An object, or what is known of one that is not read.
+pub(super) type MaybeRead<T> = Result<T, Box<Unread>>;
+
+/// An object that can't be read, or is not, because it has too many values.
+#[derive(Debug, PartialEq)]
+pub(super) struct Unread {
+    /// `namespace/name`, or the name; empty where not even that can be read.
+    pub key: String,
+    pub uid: String,
+    pub error: ApiError,
 }
 
 /// A list, with its items as text.
@@ -134,11 +149,23 @@ pub(super) struct PageMetadata {
     pub resource_version: String,
 }
 
-/// A list of at most `most` items from its JSON.
-pub(super) fn page<T: DeserializeOwned>(text: &[u8]) -> Result<(Vec<T>, String), ApiError> {
+/// The items of a list from its JSON, and the version of the list.
+pub(super) fn page<T: DeserializeOwned>(
+    text: &[u8],
+) -> Result<(Vec<MaybeRead<T>>, String), ApiError> {
     let page: Page<'_> = serde_json::from_slice(text).map_err(|error| damaged(&error))?;
-    let items = page.items.into_iter().map(|item| object(item.get().as_bytes()));
-    Ok((items.collect::<Result<_, _>>()?, page.metadata.resource_version))
+    let items = page.items.into_iter().map(|item| {
+        let text = item.get().as_bytes();
+        read(text, || metadata(text).unwrap_or_default())
+    });
+    Ok((items.collect(), page.metadata.resource_version))
+}
+
+fn read<T: DeserializeOwned>(text: &[u8], metadata: impl FnOnce() -> Metadata) -> MaybeRead<T> {
+    object(text).map_err(|error| {
+        let metadata = metadata();
+        Box::new(Unread { key: metadata.key(), uid: metadata.uid, error })
+    })
 }
 
 /// The events of a watch: lines of a body.
@@ -211,11 +238,6 @@ fn event<T: DeserializeOwned>(line: &[u8]) -> Result<(WatchEvent<T>, String), Ap
         #[serde(borrow)]
         object: &'a RawValue,
     }
-    #[derive(Deserialize)]
-    struct Versioned {
-        #[serde(default)]
-        metadata: EventMetadata,
-    }
     let Line { kind, object: text } = match serde_json::from_slice(line) {
         Ok(line) => line,
         // A failure may also be said as it is.
@@ -225,28 +247,50 @@ fn event<T: DeserializeOwned>(line: &[u8]) -> Result<(WatchEvent<T>, String), Ap
         }
     };
     let text = text.get().as_bytes();
-    // The part that all events have. Their size is checked with the object.
-    let metadata = || serde_json::from_slice(text).map_err(|error| damaged(&error));
+    let metadata = metadata(text)?;
+    let version = metadata.resource_version.clone();
     let event = match kind {
-        "ADDED" | "MODIFIED" => WatchEvent::Changed(object(text)?),
-        "DELETED" => WatchEvent::Deleted(object(text)?),
+        "ADDED" | "MODIFIED" => WatchEvent::Changed(read(text, || metadata)),
+        "DELETED" => WatchEvent::Deleted { key: metadata.key() },
         "BOOKMARK" => {
-            let Versioned { metadata } = metadata()?;
             let end = metadata.annotations.initial_end.is_some_and(|end| end == "true");
             WatchEvent::Bookmark { initial_end: end }
         }
         "ERROR" => WatchEvent::Error(object(text)?),
         _ => return Err(ApiError::Failed("the watch has an event of an unknown type".to_owned())),
     };
-    let Versioned { metadata } = metadata()?;
-    Ok((event, metadata.resource_version))
+    Ok((event, version))
+}
+
+/// The part that all objects have in common, of an object of any size.
+fn metadata(text: &[u8]) -> Result<Metadata, ApiError> {
+    #[derive(Deserialize)]
+    struct Object {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    let read = serde_json::from_slice(text).map_err(|error| damaged(&error));
+    read.map(|Object { metadata }| metadata)
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct EventMetadata {
+struct Metadata {
+    name: String,
+    namespace: Option<String>,
+    uid: String,
     resource_version: String,
     annotations: EventAnnotations,
+}
+
+impl Metadata {
+    /// As [`Watched::key`](super::reflect::Watched::key).
+    fn key(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -273,18 +317,18 @@ mod tests {
     async fn events_are_lines() {
         let lines = concat!(
             "{\"type\": \"ADDED\", \"object\": {\"a\": 1}}\n\n",
-            "{\"object\": {\"a\": 2}, \"type\": \"DELETED\"}\r\n",
+            "{\"object\": {\"metadata\": {\"namespace\": \"a\", \"name\": \"b\"}}, \"type\": \"DELETED\"}\r\n",
             "{\"type\": \"BOOKMARK\", \"object\": {\"metadata\": {\"resourceVersion\": \"7\", \"annotations\": {\"k8s.io/initial-events-end\": \"true\"}}}}\n",
             "{\"type\": \"ADD",
         );
         let mut events = Events::new(body(lines));
         assert_eq!(
             events.next::<Value>().await.unwrap(),
-            Some(WatchEvent::Changed(json!({"a": 1})))
+            Some(WatchEvent::Changed(Ok(json!({"a": 1}))))
         );
         assert_eq!(
             events.next::<Value>().await.unwrap(),
-            Some(WatchEvent::Deleted(json!({"a": 2})))
+            Some(WatchEvent::Deleted { key: "a/b".to_owned() })
         );
         assert_eq!(
             events.next::<Value>().await.unwrap(),
@@ -297,22 +341,39 @@ mod tests {
     #[tokio::test]
     async fn garbage_in_a_watch_is_an_error() {
         let deep = "[".repeat(100_000);
-        let wide = format!("{{\"type\": \"ADDED\", \"object\": [{}0]}}\n", "{},".repeat(30_000));
         let long = "x".repeat(MAX_OBJECT_BYTES + 1);
-        let texts = [
-            "<html>\n",
-            "null\n",
-            "7\n",
-            "{\"type\": \"X\", \"object\": 1}\n",
-            &deep,
-            &wide,
-            &long,
-        ];
+        let texts =
+            ["<html>\n", "null\n", "7\n", "{\"type\": \"X\", \"object\": 1}\n", &deep, &long];
         for text in texts {
             let outcome = Events::new(body(format!("{text}\n"))).next::<Value>().await;
             let error = outcome.err().unwrap_or_else(|| panic!("{:.80} was taken", text));
             assert!(error.to_string().len() < 2000, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn of_an_object_with_too_many_values_the_name_is_read() {
+        let wide = format!("\"spec\": [{}0]", "{},".repeat(MAX_VALUES));
+        let metadata = "\"metadata\": {\"namespace\": \"a\", \"name\": \"b\", \"uid\": \"u\"}";
+        let unread = || Unread {
+            key: "a/b".to_owned(),
+            uid: "u".to_owned(),
+            error: ApiError::TooMany(MAX_VALUES),
+        };
+        let lines = format!(
+            "{{\"type\": \"ADDED\", \"object\": {{{metadata}, {wide}}}}}\n\
+             {{\"type\": \"DELETED\", \"object\": {{{metadata}, {wide}}}}}\n"
+        );
+        let mut events = Events::new(body(lines));
+        let added = events.next::<Value>().await.unwrap();
+        assert_eq!(added, Some(WatchEvent::Changed(Err(Box::new(unread())))));
+        let deleted = events.next::<Value>().await.unwrap();
+        assert_eq!(deleted, Some(WatchEvent::Deleted { key: "a/b".to_owned() }));
+        let list = format!(
+            "{{\"metadata\": {{\"resourceVersion\": \"7\"}}, \"items\": [{{{metadata}, {wide}}}, 1]}}"
+        );
+        let (items, _) = page::<Value>(list.as_bytes()).unwrap();
+        assert_eq!(items, [Err(Box::new(unread())), Ok(json!(1))]);
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ pub struct Status {
 }
 
 /// A request that failed.
-#[derive(Debug, Error)]
+#[derive(Debug, PartialEq, Error)]
 pub enum ApiError {
     /// The API server answered, and refused.
     #[error("{0}")]
@@ -86,6 +86,15 @@ impl ApiError {
             }
             Self::TooLarge(_) | Self::TooMany(_) | Self::TooMuch => true,
             Self::Failed(_) | Self::Late(_) => false,
+        }
+    }
+
+    /// True when the answer has more than the agent reads or keeps.
+    #[must_use]
+    pub fn is_too_much(&self) -> bool {
+        match self {
+            Self::TooLarge(_) | Self::TooMany(_) | Self::TooMuch => true,
+            Self::Refused(_) | Self::Failed(_) | Self::Late(_) => false,
         }
     }
 

@@ -53,7 +53,7 @@ pub use objects::ObjectsTask;
 pub use pod_cidr::PodCidrTask;
 pub use pod_source::PodSourceTask;
 pub use pods::{PodsInputs, PodsReport, PodsTask};
-pub use reflect::{Reflector, WatchCache, Watched};
+pub use reflect::{LeftOut, Reflector, WatchCache, Watched};
 pub use reviews::{ReviewError, review_access, review_token};
 pub use view::ClusterViewTask;
 

@@ -26,7 +26,11 @@ impl PodSourceTask {
         loop {
             let seen = Arc::clone(&self.seen.borrow_and_update());
             if seen.whole {
-                let wanted = bound_pods(seen.objects.values());
+                let before = Arc::clone(&self.published.borrow());
+                let wanted = bound_pods(seen.objects.values(), &before, |pod| {
+                    let left_out = seen.left_out.get(&pod.key.to_string());
+                    left_out.is_some_and(|left_out| left_out.uid == pod.uid.as_str())
+                });
                 self.published.send_if_modified(|published| {
                     let changed = !wants_the_same(published, &wanted);
                     if changed {

@@ -12,7 +12,7 @@
 
 mod requests;
 
-use super::{Link, Pause, Trouble, WatchCache, Watched, answer};
+use super::{LeftOut, Link, Pause, Trouble, WatchCache, Watched, answer};
 use crate::{
     clock,
     metrics::metrics,
@@ -44,9 +44,15 @@ impl Watched for SeenPod {
     /// By this measure, most pods weigh 30 KiB, and one of 20 KiB of JSON weighs 150 KiB. Pods that
     /// have ended count until somebody deletes them.
     const MAX_WEIGHT: usize = 48 << 20;
+    /// Whoever may make pods must not make the agent deaf to those of others.
+    const LEAVES_OUT: bool = true;
 
     fn key(&self) -> String {
         self.key.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
     }
 
     fn weight(&self) -> usize {
@@ -101,6 +107,8 @@ pub struct PodsReport {
     pub refused: Vec<(PodKey, String)>,
     /// Pods that were bound to this node through the API, and are not run.
     pub declined: Vec<PodKey>,
+    /// Pods whose objects the agent does not read, and why.
+    pub left_out: Vec<(PodKey, String)>,
 }
 
 /// The task. Nothing else writes pods.
@@ -114,6 +122,8 @@ pub struct PodsTask {
     start: Instant,
     /// The watch goes on.
     live: bool,
+    /// Pods whose objects are not read.
+    left_out: BTreeMap<String, LeftOut>,
     server: Server,
     compare_all_at: Instant,
 }
@@ -172,6 +182,7 @@ impl PodsTask {
             has_token: false,
             start: Instant::now(),
             live: false,
+            left_out: BTreeMap::new(),
             server: Server::default(),
             compare_all_at: Instant::now(),
         }
@@ -251,6 +262,14 @@ impl PodsTask {
                 enqueue(&mut self.queue, key, pod);
             }
         }
+        for (key, left_out) in &picture.left_out {
+            let known = self.left_out.get(key).is_some_and(|known| known.uid == left_out.uid);
+            if let (false, Some(key)) = (known, pod_key(key)) {
+                tracing::warn!(pod = %key, err = left_out.why, "its object in the API is left out");
+                (self.inputs.events)(left_out_event(&key, left_out));
+            }
+        }
+        self.left_out.clone_from(&picture.left_out);
         let was_live = std::mem::replace(&mut self.live, picture.live);
         if picture.live && !was_live {
             self.begin_anew();
@@ -457,6 +476,9 @@ impl PodsTask {
             }
             report.refused.extend(pod.memory.trouble.clone().map(|text| (key.clone(), text)));
         }
+        let left_out = self.left_out.iter();
+        report.left_out =
+            left_out.filter_map(|(key, one)| Some((pod_key(key)?, one.why.clone()))).collect();
         report.trouble.clone_from(&self.server.trouble);
         self.inputs.report.publish_if_changed(Arc::new(report));
     }
@@ -500,6 +522,24 @@ fn enqueue(queue: &mut VecDeque<PodKey>, key: &PodKey, pod: &mut Pod) {
     if pod.turn == Turn::Idle && pod.not_before.is_none() {
         pod.turn = Turn::Queued;
         queue.push_back(key.clone());
+    }
+}
+
+/// A pod by the key of its object.
+fn pod_key(key: &str) -> Option<PodKey> {
+    key.split_once('/').map(|(namespace, name)| PodKey::new(namespace, name))
+}
+
+fn left_out_event(key: &PodKey, left_out: &LeftOut) -> Event {
+    Event {
+        target: EventTarget::Pod {
+            key: key.clone(),
+            uid: left_out.uid.as_str().into(),
+            field_path: None,
+        },
+        kind: EventKind::Warning,
+        reason: "PodTooLarge",
+        message: format!("the node does not read this pod: {}", left_out.why),
     }
 }
 

@@ -139,5 +139,8 @@ fn notes(pods: &PodsReport) -> impl Iterator<Item = String> {
             "{key} was bound to this node by the API server and does not run: this node runs static pods only (apiPods: false)"
         )
     });
-    refused.chain(declined)
+    let left_out = pods.left_out.iter().map(|(key, why)| {
+        format!("the object of {key} in the API is left out, and what runs of it goes on: {why}")
+    });
+    refused.chain(declined).chain(left_out)
 }

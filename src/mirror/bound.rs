@@ -77,9 +77,15 @@ fn revision(pod: &k8s::Pod) -> Box<str> {
     short_digest(&text).into()
 }
 
-/// What the API server wants, once it was seen as a whole.
-pub fn bound_pods<'a>(seen: impl Iterator<Item = &'a Arc<SeenPod>>) -> SourceSnapshot {
+/// What the API server wants, once it was seen as a whole. A pod of `before` that `is_left_out`
+/// because its object is not read stays as it is there.
+pub fn bound_pods<'a>(
+    seen: impl Iterator<Item = &'a Arc<SeenPod>>,
+    before: &SourceSnapshot,
+    is_left_out: impl Fn(&DesiredPod) -> bool,
+) -> SourceSnapshot {
     let (mut pods, mut ends) = (Vec::new(), BTreeMap::new());
+    let mut unconfirmed = BTreeSet::new();
     for seen in seen {
         let Some(desired) = &seen.desired else { continue };
         let phase = TerminalPhase::of(&seen.status);
@@ -89,7 +95,13 @@ pub fn bound_pods<'a>(seen: impl Iterator<Item = &'a Arc<SeenPod>>) -> SourceSna
         }
         pods.push(Arc::clone(desired));
     }
-    snapshot(Knowledge::Complete, pods, BTreeSet::new(), ends)
+    for pod in before.pods.iter().filter(|pod| is_left_out(pod)) {
+        let key = &pod.key;
+        ends.extend(before.ends.get(key).map(|end| (key.clone(), *end)));
+        unconfirmed.extend(before.unconfirmed.get(key).cloned());
+        pods.push(Arc::clone(pod));
+    }
+    snapshot(Knowledge::Complete, pods, unconfirmed, ends)
 }
 
 /// What an earlier run of the agent has admitted, until the API server was seen as a whole. What

@@ -44,6 +44,10 @@ pub(super) async fn carry_out(client: &ApiClient, key: &PodKey, step: &MirrorSte
 
 /// What a failed request says about its pod.
 fn meaning(verb: Verb, error: &ApiError) -> Answer {
+    if error.is_too_much() {
+        // It says nothing about the other pods.
+        return Answer::Refused(Denial { message: error.to_string(), ..Denial::default() });
+    }
     let ApiError::Refused(status) = error else { return Answer::Unclear(error.to_string()) };
     match status.code {
         500.. if error.is_of_webhook() => Answer::Refused(denial(status)),

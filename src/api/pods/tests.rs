@@ -264,6 +264,34 @@ async fn a_webhook_in_the_way_of_one_pod_is_no_trouble_of_the_server() {
     bench.tasks.shutdown().await;
 }
 
+#[tokio::test]
+async fn a_pod_that_is_left_out_is_told_once() {
+    let mut bench = Bench::new(None);
+    let left_out = |uid: &str| LeftOut { uid: uid.to_owned(), why: "it is too large".to_owned() };
+    let show = |bench: &Bench, uid: &str| {
+        let left_out = BTreeMap::from([("shop/wide".to_owned(), left_out(uid))]);
+        let picture = WatchCache { left_out, whole: true, live: true, ..WatchCache::default() };
+        bench.picture.send_replace(Arc::new(picture));
+    };
+    let told = |bench: &Bench| {
+        let events = bench.events.lock().unwrap();
+        events.iter().filter(|event| event.reason == "PodTooLarge").count()
+    };
+    show(&bench, "u1");
+    let report = bench.until(|report| !report.left_out.is_empty()).await;
+    let expected = (PodKey::new("shop", "wide"), "it is too large".to_owned());
+    assert_eq!((report.left_out.as_slice(), told(&bench)), ([expected].as_slice(), 1));
+    bench.show(&[]);
+    bench.until(|report| report.left_out.is_empty()).await;
+    show(&bench, "u2");
+    bench.until(|report| !report.left_out.is_empty()).await;
+    show(&bench, "u2");
+    bench.run(&["web"]);
+    bench.until(|report| report.mirrored == 1).await;
+    assert_eq!(told(&bench), 2);
+    bench.tasks.shutdown().await;
+}
+
 /// A client that may write pods can give any pod the annotation of a mirror.
 #[tokio::test]
 async fn a_mirror_of_a_pod_with_another_name_is_deleted() {

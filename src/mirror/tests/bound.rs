@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     desired::Knowledge,
-    model::{PodEnd, RUN_FROM_CHECKPOINT, SourceKind, TerminalPhase},
+    model::{DesiredPod, PodEnd, RUN_FROM_CHECKPOINT, SourceKind, TerminalPhase},
 };
 
 /// An object with everything that the agent reads of it.
@@ -32,7 +32,7 @@ fn revision(object: &Value) -> Box<str> {
 
 fn snapshot_of(pods: &[SeenPod]) -> crate::desired::SourceSnapshot {
     let pods: Vec<Arc<SeenPod>> = pods.iter().cloned().map(Arc::new).collect();
-    bound_pods(pods.iter())
+    bound_pods(pods.iter(), &recorded_pods(Vec::new()), |_| false)
 }
 
 #[test]
@@ -178,6 +178,36 @@ fn mirrors_are_not_wished() {
     let snapshot = snapshot_of(&[read(&mirror)]);
     assert!(snapshot.pods.is_empty() && snapshot.ends.is_empty());
     assert_eq!(snapshot.knowledge, Knowledge::Complete);
+}
+
+#[test]
+fn a_pod_whose_object_is_left_out_stays_as_it_was() {
+    let named = |name: &str, metadata: Value| {
+        let mut object = object();
+        object["metadata"]["name"] = json!(name);
+        for (field, value) in metadata.as_object().unwrap() {
+            object["metadata"][field] = value.clone();
+        }
+        read(&object)
+    };
+    let at = "2026-01-01T00:00:00Z";
+    let before = snapshot_of(&[
+        named("deleted", json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 7})),
+        named("gone", json!({})),
+        named("web", json!({})),
+    ]);
+    let left_out = |pod: &DesiredPod| &*pod.key.name != "gone";
+    let after = bound_pods(std::iter::empty(), &before, left_out);
+    let names: Vec<&str> = after.pods.iter().map(|pod| &*pod.key.name).collect();
+    assert_eq!((names, &after.ends), (vec!["deleted", "web"], &before.ends));
+    assert!(
+        after.unconfirmed.is_empty()
+            && wants_the_same(&after, &bound_pods(std::iter::empty(), &after, left_out))
+    );
+    // Of a pod that only the records have, what runs is kept.
+    let recorded = recorded_pods(before.pods.clone());
+    let after = bound_pods(std::iter::empty(), &recorded, left_out);
+    assert_eq!((after.pods.len(), after.unconfirmed.len()), (2, 2));
 }
 
 #[test]
