@@ -311,7 +311,7 @@ const OTHERS: &[Other] = &[
     refused("docker-endpoint", REMOVED_CRI),
     refused(
         "pod-infra-container-image",
-        "was removed from the kubelet: set the pause image in the container runtime (containerd: sandbox_image)",
+        "was removed from the kubelet: set the pause image in the container runtime (containerd 1: sandbox_image, containerd 2: sandbox)",
     ),
     refused("network-plugin", REMOVED_CNI),
     refused("cni-bin-dir", REMOVED_CNI),
