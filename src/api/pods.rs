@@ -265,7 +265,6 @@ impl PodsTask {
         for (key, left_out) in &picture.left_out {
             let known = self.left_out.get(key).is_some_and(|known| known.uid == left_out.uid);
             if let (false, Some(key)) = (known, pod_key(key)) {
-                tracing::warn!(pod = %key, err = left_out.why, "its object in the API is left out");
                 (self.inputs.events)(left_out_event(&key, left_out));
             }
         }

@@ -223,3 +223,40 @@ fn workloads_run_scale_and_drain() {
     assert!(bound.iter().all(|pod| pod["metadata"]["labels"]["app"] != "web"), "{bound:#?}");
     node.finish();
 }
+
+/// The agent does not read a pod with so many values. It follows the others, also after a restart,
+/// and a pod that has become too large runs on.
+#[test]
+fn a_pod_that_is_too_large_hides_no_other() {
+    let Some(node) = Node::start() else { return };
+    node.create(&plain("grows", WAITS));
+    node.wait_pod_ready("grows");
+    let running = node.running("grows");
+    let annotations: Value = (0..12_000).map(|n| (format!("a{n}"), json!(""))).collect();
+    let mut wide = plain("wide", WAITS);
+    wide["metadata"]["annotations"] = annotations.clone();
+    node.create(&wide);
+    let grown = json!({ "metadata": { "annotations": annotations } });
+    node.admin().patch(&format!("{PODS}/grows"), &grown).unwrap().ok();
+    let told = |name: &str| {
+        let events = node.admin().get("/api/v1/namespaces/default/events");
+        events["items"].as_array().unwrap().iter().any(|event| {
+            event["reason"] == "PodTooLarge" && event["involvedObject"]["name"] == name
+        })
+    };
+    for name in ["wide", "grows"] {
+        node.wait(&format!("{name} is told of"), || told(name), |told| *told);
+    }
+    node.create(&plain("next", WAITS));
+    node.wait_pod_ready("next");
+    node.world.agent.kill();
+    node.world.agent.start();
+    node.create(&plain("after-restart", WAITS));
+    node.wait_pod_ready("after-restart");
+    assert_eq!((node.running("grows"), node.running("wide")), (running, Vec::new()));
+    for name in ["wide", "grows"] {
+        node.admin().delete(&format!("{PODS}/{name}")).unwrap().ok();
+        node.wait_pod_gone(name);
+    }
+    node.finish();
+}
