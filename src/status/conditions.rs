@@ -110,7 +110,10 @@ fn condition(
     }
 }
 
-fn previous_condition<'a>(input: &StatusInput<'a>, type_: &str) -> Option<&'a k8s::PodCondition> {
+pub(super) fn previous_condition<'a>(
+    input: &StatusInput<'a>,
+    type_: &str,
+) -> Option<&'a k8s::PodCondition> {
     input.previous?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
 }
 

@@ -1,7 +1,12 @@
 //! Container statuses: newest instance as `state`, the one before as `lastState`, waiting reasons
 //! from the plan.
 
-use super::{StatusContext, StatusInput, time};
+use super::{
+    StatusContext, StatusInput,
+    conditions::previous_condition,
+    phase::{has_ended_before, is_waiting},
+    time,
+};
 use crate::{
     model::{
         ContainerInstance, ContainerState, ObservedContainer, ObservedPod, PodUid, SandboxState,
@@ -54,11 +59,57 @@ pub(super) fn statuses(input: &StatusInput<'_>, cx: &StatusContext) -> Statuses 
     };
     let of_regular = |container| view.status(container, ContainerKind::Regular);
     let of_ephemeral = |one| view.status(&as_container(one), ContainerKind::Ephemeral);
-    Statuses {
+    let mut statuses = Statuses {
         init: init.iter().map(of_init).collect(),
         regular: regular.iter().map(of_regular).collect(),
         ephemeral: ephemeral.iter().map(of_ephemeral).collect(),
+    };
+    if input.terminal.is_some() {
+        end_missing_containers(input, &mut statuses);
     }
+    statuses
+}
+
+/// Gives the containers of an ended pod that are gone from the runtime an unknown end, as the
+/// kubelet does. Containers whose turn to start never came keep waiting: the init containers after
+/// the last one that has begun, and the regular ones of a pod that was not initialized.
+fn end_missing_containers(input: &StatusInput<'_>, statuses: &mut Statuses) {
+    let initialized = was_initialized(input, statuses);
+    let reached = statuses.init.iter().rposition(has_begun).map_or(1, |last| last + 1);
+    let Statuses { init, regular, .. } = statuses;
+    let regular = regular.iter_mut().filter(|_| initialized);
+    for status in init.iter_mut().take(reached).chain(regular) {
+        let is_missing = newest(input.observed, input.uid, &status.name).is_none();
+        if is_missing && is_waiting(status) {
+            let message = "The container could not be located when the pod was terminated";
+            status.state = Some(terminated_state(unknown_end(message)));
+        }
+    }
+}
+
+/// True when the turn of the regular containers of a pod has come at least once.
+fn was_initialized(input: &StatusInput<'_>, statuses: &Statuses) -> bool {
+    let (Some(container), Some(last)) = (init_of(input.pod).last(), statuses.init.last()) else {
+        return true;
+    };
+    let succeeded = |state: &Option<k8s::ContainerState>| {
+        let ended = state.as_ref().and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.exit_code == 0)
+    };
+    let last_is_done = match is_sidecar(container) {
+        true => last.started == Some(true),
+        false => succeeded(&last.state) || succeeded(&last.last_state),
+    };
+    // A sidecar that has started and was stopped since has left nothing but this condition. A pod
+    // that succeeded has the condition with a reason, initialized or not.
+    let before = previous_condition(input, "Initialized");
+    let before = before.is_some_and(|before| before.status == "True" && before.reason.is_none());
+    before || last_is_done || statuses.regular.iter().any(has_begun)
+}
+
+/// True when the container was more than waiting at some time.
+fn has_begun(status: &k8s::ContainerStatus) -> bool {
+    !is_waiting(status) || has_ended_before(status)
 }
 
 /// What the runtime calls itself; before it has told that to this life of the agent, what it told
@@ -268,20 +319,12 @@ impl View<'_> {
             }));
             return status;
         }
-        if self.input.terminal.is_some() {
-            // It will not start again: what was last known of its end stays.
-            let ended = previous.filter(|previous| {
-                previous.state.as_ref().is_some_and(|state| state.terminated.is_some())
-            });
-            if let Some(ended) = ended {
-                return ended.clone();
-            }
-            // An ephemeral container need not have run before the end of the pod.
-            if kind != ContainerKind::Ephemeral {
-                let message = "The container could not be located when the pod was terminated";
-                status.state = Some(terminated_state(unknown_end(message)));
-                return status;
-            }
+        // A pod that has ended starts nothing again: the last known end of the container stays.
+        let is_end = |previous: &&k8s::ContainerStatus| {
+            previous.state.as_ref().is_some_and(|state| state.terminated.is_some())
+        };
+        if let Some(ended) = previous.filter(is_end).filter(|_| self.input.terminal.is_some()) {
+            return ended.clone();
         }
         status.state = Some(waiting_state(self.default_reason(), ""));
         let Some(previous) = previous else { return status };

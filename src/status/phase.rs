@@ -77,10 +77,10 @@ fn is_running(status: &k8s::ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-fn is_waiting(status: &k8s::ContainerStatus) -> bool {
+pub(super) fn is_waiting(status: &k8s::ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.waiting.is_some())
 }
 
-fn has_ended_before(status: &k8s::ContainerStatus) -> bool {
+pub(super) fn has_ended_before(status: &k8s::ContainerStatus) -> bool {
     status.last_state.as_ref().is_some_and(|state| state.terminated.is_some())
 }

@@ -419,6 +419,116 @@ fn containers_that_vanish_are_accounted_for() {
     assert_eq!(container(&case.status(), "web"), container(&status, "web"));
 }
 
+/// The state of each container, init containers first: its exit code, why it waits, or `running`.
+fn states(status: &k8s::PodStatus) -> String {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    let texts = all.map(|container| {
+        let state = container.state.as_ref().unwrap();
+        let text = match (&state.terminated, &state.waiting) {
+            (Some(ended), _) => ended.exit_code.to_string(),
+            (None, Some(waiting)) => waiting.reason.clone().unwrap(),
+            (None, None) => "running".to_owned(),
+        };
+        format!("{}={text}", container.name)
+    });
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+/// The base pod with its init containers cut to the first `count`.
+fn with_init(count: usize, containers: Vec<ObservedContainer>) -> Case {
+    let mut case = Case::of(observed(containers));
+    let spec = case.pod.spec.as_mut().unwrap();
+    spec.init_containers.as_mut().unwrap().truncate(count);
+    case
+}
+
+#[test]
+fn an_ended_pod_shows_which_containers_had_their_turn() {
+    let setup = |code| instance("setup", 0, exited(code));
+    let proxy = |state| instance("proxy", 0, state);
+    let cases = [
+        (
+            "an init container failed",
+            with_init(2, vec![setup(1)]),
+            "setup=1 proxy=PodInitializing api=PodInitializing web=PodInitializing",
+        ),
+        (
+            "it ended before its first container",
+            with_init(2, vec![]),
+            "setup=137 proxy=PodInitializing api=PodInitializing web=PodInitializing",
+        ),
+        (
+            "only the second init container is left",
+            with_init(2, vec![proxy(exited(1))]),
+            "setup=137 proxy=1 api=PodInitializing web=PodInitializing",
+        ),
+        (
+            "a sidecar that has not started is being stopped",
+            Case {
+                pod: serde_json::from_value(json!({"spec": {
+                    "initContainers": [{"name": "proxy", "restartPolicy": "Always",
+                        "startupProbe": {"exec": {"command": ["true"]}}}],
+                    "containers": [{"name": "web"}],
+                }}))
+                .unwrap(),
+                ..Case::of(observed(vec![proxy(running())]))
+            },
+            "proxy=running web=PodInitializing",
+        ),
+        (
+            "the last sidecar has started",
+            with_init(2, vec![setup(0), proxy(running())]),
+            "setup=0 proxy=running api=137 web=137",
+        ),
+        (
+            "the last init container succeeded",
+            with_init(1, vec![setup(0)]),
+            "setup=0 api=137 web=137",
+        ),
+        (
+            "the last init container failed",
+            with_init(1, vec![setup(2)]),
+            "setup=2 api=PodInitializing web=PodInitializing",
+        ),
+        (
+            "a regular container has begun",
+            with_init(2, vec![setup(0), instance("web", 0, exited(1))]),
+            "setup=0 proxy=PodInitializing api=137 web=1",
+        ),
+        ("there are no init containers", with_init(0, vec![]), "api=137 web=137"),
+    ];
+    for (name, case, expected) in cases {
+        let mut case = case.ended(TerminalPhase::Failed);
+        let status = case.status();
+        assert_eq!(states(&status), expected, "{name}");
+        case.previous = Some(status.clone());
+        assert_eq!(case.status(), status, "{name}: it does not change by itself");
+    }
+}
+
+#[test]
+fn a_pod_stays_initialized_when_its_sidecar_is_stopped() {
+    let setup = instance("setup", 0, exited(0));
+    let mut case = with_init(2, vec![setup.clone(), instance("proxy", 0, running())]);
+    case.previous = Some(case.status());
+    case.observed = observed(vec![setup, instance("proxy", 0, exited(137))]);
+    let case = case.ended(TerminalPhase::Failed);
+    assert_eq!(states(&case.status()), "setup=0 proxy=137 api=137 web=137");
+}
+
+#[test]
+fn the_end_of_a_container_that_vanished_keeps_its_restarts() {
+    let mut case = Case::of(up());
+    case.observed.containers.retain(|c| &*c.name != "web");
+    case.observed.containers.push(instance("web", 3, running()));
+    case.previous = Some(case.status());
+    case.observed.containers.retain(|c| &*c.name != "web");
+    case.terminating = true;
+    let status = case.ended(TerminalPhase::Failed).status();
+    let web = container(&status, "web");
+    assert_eq!((web.restart_count, states(&status).contains("web=137")), (3, true));
+}
+
 #[test]
 fn an_init_container_of_a_former_sandbox_has_to_run_again() {
     let mut case = Case::of(up());
