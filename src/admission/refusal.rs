@@ -4,11 +4,11 @@ use super::{
     Decision,
     resources::{Needs, Shortage},
 };
-use crate::model::{DesiredPod, Event, EventKind, EventTarget, Hold, HoldStop, k8s};
+use crate::model::{
+    DesiredPod, Event, EventKind, EventTarget, Hold, HoldStop, REFUSAL_PREFIX, k8s,
+};
 use std::{fmt::Write as _, sync::Arc};
 
-/// How the status of a refused pod begins.
-const REJECTED: &str = "Pod was rejected: ";
 /// The reason of pods that make room for a critical one.
 pub const PREEMPTING: &str = "Preempting";
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
@@ -82,7 +82,7 @@ impl Refusal {
     pub(super) fn into_decision(self, pod: &k8s::Pod) -> Decision {
         Decision::Held(Arc::new(Hold {
             reason: self.reason,
-            message: format!("{REJECTED}{}", self.message),
+            message: format!("{REFUSAL_PREFIX}{}", self.message),
             stop: within_grace(pod),
             disruption: None,
         }))
@@ -108,7 +108,7 @@ fn within_grace(pod: &k8s::Pod) -> HoldStop {
 /// The event of a hold, unless it was told before.
 pub(super) fn event(pod: &DesiredPod, hold: &Hold, before: Option<&Hold>) -> Option<Event> {
     // An evicted pod has the same reason as one that is refused for pressure.
-    let occasion = |hold: &Hold| (hold.reason.clone(), hold.message.starts_with(REJECTED));
+    let occasion = |hold: &Hold| (hold.reason.clone(), hold.is_refusal());
     if before.map(occasion) == Some(occasion(hold)) {
         return None;
     }
@@ -117,6 +117,6 @@ pub(super) fn event(pod: &DesiredPod, hold: &Hold, before: Option<&Hold>) -> Opt
         target: EventTarget::Pod { key: pod.key.clone(), uid: pod.uid.clone(), field_path: None },
         kind: EventKind::Warning,
         reason: reason.unwrap_or("UnexpectedAdmissionError"),
-        message: hold.message.strip_prefix(REJECTED).unwrap_or(&hold.message).to_owned(),
+        message: hold.message.strip_prefix(REFUSAL_PREFIX).unwrap_or(&hold.message).to_owned(),
     })
 }

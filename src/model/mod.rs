@@ -71,7 +71,8 @@ pub use observed::{
 };
 pub use order::{CollectOrdered, Order};
 pub use pressure::{
-    ConditionWords, Evicted, Hold, HoldStop, Pressure, PressureOrders, Reading, Readings, Signal,
+    ConditionWords, Evicted, Hold, HoldStop, Pressure, PressureOrders, REFUSAL_PREFIX, Reading,
+    Readings, Signal,
 };
 pub use printable::{printable, printable_lines};
 pub use probe::{Finding, NodeProbes, PodProbes, ProbeKind, ProbeResults, ProbeView, ProbeViews};

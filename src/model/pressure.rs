@@ -211,6 +211,10 @@ impl fmt::Display for Pressure {
     }
 }
 
+/// How the message of a pod begins that is refused at admission. Statuses in the API and in records
+/// are recognized by it.
+pub const REFUSAL_PREFIX: &str = "Pod was rejected: ";
+
 /// Why a wished pod does not run for now: it was evicted, or there is no room for it. When the hold
 /// is lifted, the pod begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,6 +233,12 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// True when the pod was not admitted, and false when it is taken down after its start.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.message.starts_with(REFUSAL_PREFIX)
+    }
+
     /// True when the node has no room for the pod, or gives it to another one.
     #[must_use]
     pub fn is_for_room(&self) -> bool {

@@ -2,8 +2,8 @@
 
 use super::{Action, PodMemory, PodOrders};
 use crate::model::{
-    ContainerId, Event, Hold, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, RuntimeClasses,
-    RuntimeView, TerminalPhase, k8s,
+    ContainerId, Event, Hold, NodeObjects, ObservedPod, PodKey, PodProbes, PodUid, REFUSAL_PREFIX,
+    RuntimeClasses, RuntimeView, TerminalPhase, k8s,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -174,7 +174,7 @@ impl Terminal {
     /// The end of a pod of the API server that comes while the machine shuts down.
     #[must_use]
     pub fn refused_by_shutdown() -> Self {
-        let message = format!("Pod was rejected: {}", super::shutdown::REFUSED);
+        let message = format!("{REFUSAL_PREFIX}{}", super::shutdown::REFUSED);
         Self {
             reason: Some(super::shutdown::NODE_SHUTDOWN.to_owned()),
             message: Some(message),
@@ -197,6 +197,13 @@ impl Terminal {
     #[must_use]
     pub fn is_eviction(&self) -> bool {
         self.reason.as_deref() == Some("Evicted")
+    }
+
+    /// True for a pod of the API server that was not admitted, as opposed to one that was ended
+    /// after its start. It is read from the message, which records of all versions have.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.message.as_ref().is_some_and(|message| message.starts_with(REFUSAL_PREFIX))
     }
 
     /// The end of a pod whose containers have ended.

@@ -103,7 +103,8 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
     }
 }
 
-/// True when a pod of the API server has ended before any of its containers was made.
+/// True when a pod of the API server was refused, and has not run before that. The kubelet reports
+/// all other ends with conditions, containers and addresses, also of a pod that got no container.
 fn is_refusal(input: &StatusInput<'_>, terminal: &Terminal) -> bool {
     let observed = input.observed.containers.iter().any(|one| one.uid == *input.uid);
     let previous = input.previous.into_iter();
@@ -112,7 +113,7 @@ fn is_refusal(input: &StatusInput<'_>, terminal: &Terminal) -> bool {
         init.chain(previous.container_statuses.iter().flatten())
     });
     let had_container = before.any(|status| status.container_id.is_some());
-    !is_static(input.pod) && terminal.reason.is_some() && !observed && !had_container
+    !is_static(input.pod) && terminal.is_refusal() && !observed && !had_container
 }
 
 /// The status of a pod that is held, once nothing of it is left: it takes the place of the former

@@ -697,6 +697,38 @@ fn an_evicted_pod_that_has_run_has_the_ends_of_its_containers() {
 }
 
 #[test]
+fn only_a_refusal_leaves_containers_and_conditions_out() {
+    let ended = |reason: &str, message: &str| Terminal {
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        ..refusal()
+    };
+    let saved = json!({"phase": "Failed", "reason": "Evicted", "message":
+        "Pod was rejected: The node had condition: [MemoryPressure]. "});
+    for (terminal, is_bare) in [
+        (ended("DeadlineExceeded", "Pod was active on the node longer than the deadline"), false),
+        (ended("Evicted", "The node was low on resource: memory."), false),
+        (ended("Preempting", "Preempted in order to admit critical pod"), false),
+        (Terminal::by_shutdown(), false),
+        (Terminal::refused_by_shutdown(), true),
+        (serde_json::from_value(saved).unwrap(), true),
+        (refusal(), true),
+    ] {
+        let mut case = from_api(Case::of(observed(vec![])));
+        case.terminal = Some(terminal.clone());
+        let status = case.status();
+        let shown = [
+            status.container_statuses.is_some(),
+            status.init_container_statuses.is_some(),
+            conditions(&status).iter().any(|text| text == "Ready=False PodFailed"),
+            status.pod_ip.is_some(),
+        ];
+        assert_eq!(shown, [!is_bare; 4], "{terminal:?}");
+        assert_eq!((status.reason, status.message), (terminal.reason, terminal.message));
+    }
+}
+
+#[test]
 fn a_pod_that_ended_by_its_containers_is_no_refusal() {
     let case = from_api(Case::of(ObservedPod::default())).ended(TerminalPhase::Failed);
     assert!(case.status().container_statuses.is_some());

@@ -5,7 +5,7 @@ use super::{
     shutdown, told, web,
 };
 use crate::{
-    model::{HoldStop, TerminalPhase},
+    model::{Hold, HoldStop, REFUSAL_PREFIX, TerminalPhase},
     plan::PodMemory,
 };
 use serde_json::json;
@@ -125,7 +125,9 @@ fn an_evicted_pod_does_not_begin_again_whenever_the_agent_dies() {
 #[test]
 fn a_refused_pod_is_failed_without_having_run() {
     let mut world = World::of_api(&web());
-    world.hold = Some(("a".into(), hold("OutOfcpu", HoldStop::Within(30))));
+    let message = format!("{REFUSAL_PREFIX}no room");
+    let refusal = Hold { message, ..hold("OutOfcpu", HoldStop::Within(30)) };
+    world.hold = Some(("a".into(), refusal));
     assert_eq!(done(&mut world), "release");
     assert!(world.plan.stopped);
     assert_eq!(told(&world), (Some("Failed"), Some("OutOfcpu")));
