@@ -91,7 +91,7 @@ pub(super) fn patch_of_api(
 /// changes alone would be half of all requests.
 ///
 /// Minor changes are the first status of a pod whose containers have not begun, its IPs, the
-/// condition `PodReadyToStartContainers` and `observedGeneration`.
+/// condition `PodReadyToStartContainers`, and `observedGeneration` of the status and of conditions.
 pub(super) fn without_minor_changes(
     seen: &k8s::PodStatus,
     ours: &k8s::PodStatus,
@@ -106,7 +106,13 @@ pub(super) fn without_minor_changes(
     let is_minor = |condition: &k8s::PodCondition| condition.type_ == "PodReadyToStartContainers";
     let conditions = ours.conditions.get_or_insert_default();
     conditions.retain(|condition| !is_minor(condition));
-    conditions.extend(seen.conditions.iter().flatten().filter(|one| is_minor(one)).cloned());
+    let of_seen = || seen.conditions.iter().flatten();
+    for condition in &mut *conditions {
+        if let Some(seen) = of_seen().find(|seen| seen.type_ == condition.type_) {
+            condition.observed_generation = seen.observed_generation;
+        }
+    }
+    conditions.extend(of_seen().filter(|one| is_minor(one)).cloned());
     ours
 }
 

@@ -106,6 +106,7 @@ fn condition(
         reason: finding.reason.map(ToOwned::to_owned),
         message: finding.message,
         last_transition_time: Some(since.unwrap_or_else(|| time(now.wall))),
+        observed_generation: input.pod.metadata.generation,
         ..Default::default()
     }
 }

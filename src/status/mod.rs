@@ -146,6 +146,7 @@ fn failed_status(
             last_transition_time: before
                 .and_then(|condition| condition.last_transition_time.clone())
                 .or_else(|| Some(time(now.wall))),
+            observed_generation: pod.metadata.generation,
             ..Default::default()
         }]
     });

@@ -736,12 +736,39 @@ fn a_pod_that_ended_by_its_containers_is_no_refusal() {
 
 #[test]
 fn the_observed_generation_is_that_of_the_pod() {
+    let generations = |case: &Case| {
+        let status = case.status();
+        let of_conditions = status.conditions.iter().flatten();
+        let mut all: Vec<_> = of_conditions.map(|one| one.observed_generation).collect();
+        all.push(status.observed_generation);
+        all.dedup();
+        all
+    };
     let mut case = from_api(Case::of(up()));
-    assert_eq!(case.status().observed_generation, None);
+    assert_eq!(generations(&case), [None]);
     case.pod.metadata.generation = Some(3);
-    assert_eq!(case.status().observed_generation, Some(3));
+    assert_eq!(generations(&case), [Some(3)]);
     case = case.ended(TerminalPhase::Succeeded);
-    assert_eq!(case.status().observed_generation, Some(3));
+    assert_eq!(generations(&case), [Some(3)]);
+    case.terminal = Some(Terminal::by_shutdown());
+    assert_eq!(generations(&case), [Some(3)]);
+    // A refusal has no other condition than `DisruptionTarget`.
+    let disruption = Some(("TerminationByKubelet".to_owned(), "no room".to_owned()));
+    case.terminal = Some(Terminal { disruption, ..refusal() });
+    case.observed = ObservedPod::default();
+    assert_eq!(case.status().conditions.unwrap().len(), 1);
+    assert_eq!(generations(&case), [Some(3)]);
+    // A condition of somebody else keeps its own.
+    let mut status = Case { terminal: None, ..from_api(Case::of(up())) }.status();
+    status.conditions.get_or_insert_default().push(k8s::PodCondition {
+        type_: "example.org/gate".to_owned(),
+        observed_generation: Some(1),
+        ..Default::default()
+    });
+    let mut case = from_api(Case::of(up()));
+    case.pod.metadata.generation = Some(3);
+    case.previous = Some(status);
+    assert_eq!(generations(&case), [Some(3), Some(1), Some(3)]);
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn a_status_that_is_refused_is_tried_again_later() {
 
 /// The status of a pod with one container in `state`; `sandbox` tells whether its sandbox is ready.
 fn life(phase: &str, state: &Value, sandbox: &str, generation: i64) -> Value {
-    let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": generation});
     let ready = if phase == "Running" { "True" } else { "False" };
     json!({
         "phase": phase, "startTime": "2026-01-01T00:00:00Z", "observedGeneration": generation,
@@ -233,6 +233,8 @@ fn minor_changes_wait_for_what_follows_them() {
         (&scheduled, &life("Pending", &waiting("ErrImagePull"), "True", 1), false),
         (&begins, &life("Pending", &waiting("ErrImagePull"), "False", 1), false),
         (&runs, &deleted, true),
+        (&runs, &life("Running", &begun, "False", 2), true),
+        (&runs, &life("Running", &ended, "True", 2), false),
         (&runs, &life("Running", &ended, "True", 1), false),
         (&runs, &over, false),
         (&over, &life("Succeeded", &ended, "False", 1), true),
@@ -248,6 +250,24 @@ fn minor_changes_wait_for_what_follows_them() {
         let expected = if is_minor { ["delay", "delay", "patch"] } else { ["patch"; 3] };
         assert_eq!(told, expected, "{from} -> {to}");
     }
+}
+
+#[test]
+fn a_new_generation_is_written_to_each_condition_of_ours() {
+    let begun = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let mut told = life("Running", &begun, "True", 1);
+    let others = json!({"type": "example.org/gate", "status": "True", "observedGeneration": 1});
+    told["conditions"].as_array_mut().unwrap().push(others);
+    let seen = SeenPod { status: status(told), ..object("u1", "Running") };
+    let ours = Arc::new(status(life("Running", &begun, "True", 2)));
+    let view = PodView { status: ours, ..running("u1", "Running") };
+    let step = decide_api(Some(&view), Some(&seen));
+    let patch: Value = serde_json::from_str(step.strip_prefix("patch u1@7 ").unwrap()).unwrap();
+    let sent = patch["conditions"].as_array().unwrap().iter();
+    let sent: Vec<_> = sent.map(|one| (&one["type"], &one["observedGeneration"])).collect();
+    let two = json!(2);
+    let expected = [(&json!("PodReadyToStartContainers"), &two), (&json!("Ready"), &two)];
+    assert_eq!(sent, expected, "{step}");
 }
 
 #[test]
