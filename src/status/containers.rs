@@ -341,8 +341,9 @@ impl View<'_> {
         status
     }
 
-    /// The resources that a container runs with: those of its spec, with the cpu and memory that it
-    /// really has while a resize is under way.
+    /// The resources that a container has been given: those of its spec, with the cpu and memory
+    /// that it really has while a resize is under way. One that does not run gets what its spec says
+    /// with its next start, unless the resize waits.
     fn resources(
         &self,
         container: &k8s::Container,
@@ -354,7 +355,10 @@ impl View<'_> {
         }
         let wanted = container_amounts(self.input.pod, container);
         let actual = self.input.memory.amounts_of(instance);
-        let Some(actual) = actual.filter(|actual| *actual != wanted) else { return resources };
+        let is_bound = instance.state.is_running() || self.input.resize_wait.is_some();
+        let Some(actual) = actual.filter(|actual| is_bound && *actual != wanted) else {
+            return resources;
+        };
         let (actual, mut resources) = (actual.own, resources.unwrap_or_default());
         let set = |list: &mut Option<BTreeMap<String, Quantity>>, name: &str, text| match text {
             Some(text) => {

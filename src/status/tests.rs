@@ -4,8 +4,8 @@
 use super::*;
 use crate::{
     model::{
-        ContainerState, NetworkMode, ObservedContainer, ObservedSandbox, SandboxState,
-        TerminalPhase,
+        ContainerAmounts, ContainerState, CpuMemory, NetworkMode, ObservedContainer,
+        ObservedSandbox, SandboxState, TerminalPhase,
     },
     plan::Waiting,
 };
@@ -102,6 +102,7 @@ struct Case {
     memory: PodMemory,
     terminal: Option<Terminal>,
     terminating: bool,
+    resize_wait: Option<ResizeWait>,
     previous: Option<k8s::PodStatus>,
     recursive_read_only: bool,
 }
@@ -115,6 +116,7 @@ impl Case {
             memory: PodMemory::default(),
             terminal: None,
             terminating: false,
+            resize_wait: None,
             previous: None,
             recursive_read_only: false,
         }
@@ -147,7 +149,7 @@ impl Case {
             observed: &self.observed,
             plan: Some(&self.plan),
             memory: &self.memory,
-            resize_wait: None,
+            resize_wait: self.resize_wait.as_ref(),
             terminal: self.terminal.as_ref(),
             started_at: Some(ago(100)),
             terminating: self.terminating,
@@ -553,6 +555,35 @@ fn termination_messages_share_a_limit() {
     let state = container(&status, "web").state.clone().unwrap();
     let message = state.terminated.unwrap().message.unwrap();
     assert_eq!(message.len(), 12 * 1024 / 4);
+}
+
+#[test]
+fn a_container_that_does_not_run_shows_the_resources_of_its_spec() {
+    let shown = |state: ContainerState, waits: bool| {
+        let own = CpuMemory { cpu_request: Some(100), ..CpuMemory::default() };
+        let made_with = Some(ContainerAmounts { own, ..ContainerAmounts::default() }.into());
+        let mut case = Case::of(up());
+        case.observed.containers.retain(|c| &*c.name != "web");
+        let web = ObservedContainer { made_with, ..instance("web", 0, state) };
+        case.observed.containers.push(web);
+        let spec = case.pod.spec.as_mut().unwrap();
+        spec.containers[0].resources =
+            serde_json::from_value(json!({"requests": {"cpu": "200m"}})).unwrap();
+        let message = "no room".to_owned();
+        case.resize_wait = waits.then_some(ResizeWait { reason: "Deferred", message });
+        let web = to_json(container(&case.status(), "web"));
+        let cpu = |list: &Value| list["cpu"].as_str().unwrap().to_owned();
+        [cpu(&web["resources"]["requests"]), cpu(&web["allocatedResources"])]
+    };
+    for (state, waits, expected) in [
+        (running(), false, ["100m", "200m"]),
+        (running(), true, ["100m", "100m"]),
+        (exited(0), false, ["200m", "200m"]),
+        (ContainerState::Created, false, ["200m", "200m"]),
+        (exited(0), true, ["100m", "100m"]),
+    ] {
+        assert_eq!(shown(state.clone(), waits), expected, "{state:?} {waits}");
+    }
 }
 
 #[test]
