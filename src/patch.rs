@@ -75,6 +75,7 @@ pub const NODE_STATUS: Rules = Rules {
 /// when the pod is created, and refuses every change.
 pub const POD_STATUS: Rules = Rules {
     fields: &[
+        ("allocatedResources", Merge::Keys),
         (
             "conditions",
             Merge::Conditions(Conditions {
@@ -103,6 +104,7 @@ pub const POD_STATUS: Rules = Rules {
         ("podIP", Merge::Whole),
         ("podIPs", Merge::List),
         ("reason", Merge::Whole),
+        ("resources", Merge::Keys),
         ("startTime", Merge::Whole),
     ],
 };

@@ -54,6 +54,8 @@ pub(super) fn says_the_same(seen: &k8s::PodStatus, ours: &k8s::PodStatus) -> boo
         && (&seen.host_ip, &seen.host_ips) == (&ours.host_ip, &ours.host_ips)
         && (&seen.pod_ip, &seen.pod_ips) == (&ours.pod_ip, &ours.pod_ips)
         && seen.start_time == ours.start_time
+        && (&seen.resources, &seen.allocated_resources)
+            == (&ours.resources, &ours.allocated_resources)
         && seen.container_statuses == ours.container_statuses
         && seen.init_container_statuses == ours.init_container_statuses
         && seen.ephemeral_container_statuses == ours.ephemeral_container_statuses
@@ -79,6 +81,8 @@ pub(super) fn patch_of_api(
     // What is not known here any more is no news.
     ours.ephemeral_container_statuses.clone_from(&seen.ephemeral_container_statuses);
     keep(&seen.conditions, &mut ours.conditions);
+    keep(&seen.resources, &mut ours.resources);
+    keep(&seen.allocated_resources, &mut ours.allocated_resources);
     keep(&seen.start_time, &mut ours.start_time);
     keep(&seen.pod_ip, &mut ours.pod_ip);
     keep(&seen.pod_ips, &mut ours.pod_ips);

@@ -105,6 +105,10 @@ fn nothing_is_sent_where_nothing_differs() {
         ),
         (json!({"qosClass": "Burstable"}), json!({"qosClass": "BestEffort"})),
         (
+            json!({"allocatedResources": {"cpu": "1"}, "resources": {"limits": {"memory": "1Gi"}}}),
+            json!({"allocatedResources": {"cpu": "1000m"}, "resources": {"limits": {"memory": "1024Mi"}}}),
+        ),
+        (
             json!({"containerStatuses": [{"name": "a", "lastState": {}, "resources": {"limits": {"cpu": "1"}},
                 "state": {"terminated": {"exitCode": 0, "startedAt": null}}}]}),
             json!({"containerStatuses": [{"name": "a", "resources": {"limits": {"cpu": "1000m"}},
@@ -151,6 +155,19 @@ fn fields_are_sent_whole_and_lists_replaced() {
             &json!({"phase": "Running", "podIPs": [{"ip": "10.1.0.2"}], "podIP": "10.1.0.2"}),
         ),
         json!({"reason": null, "podIP": "10.1.0.2", "podIPs": [{"$patch": "replace"}, {"ip": "10.1.0.2"}]})
+    );
+}
+
+#[test]
+fn resources_of_a_pod_are_sent_amount_by_amount() {
+    assert_eq!(
+        pod(
+            &json!({"allocatedResources": {"cpu": "1", "memory": "1Gi"},
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}}}),
+            &json!({"allocatedResources": {"cpu": "2"}, "resources": {"limits": {"cpu": "2"}}}),
+        ),
+        json!({"allocatedResources": {"cpu": "2", "memory": null},
+            "resources": {"requests": null, "limits": {"cpu": "2", "memory": null}}})
     );
 }
 

@@ -50,20 +50,28 @@ pub struct CgroupOptions {
     pub pids_limit: Option<i64>,
 }
 
-/// The values for a pod's cgroup.
+/// What limits the pod as a whole: [`pod_limits`] and its overhead.
 ///
-/// A limit on the whole pod exists only where every container has one (or the pod itself has):
-/// otherwise the containers without a limit would share what the others reserved.
+/// A limit of cpu or memory on the whole pod exists only where every container has one (or the pod
+/// itself has): otherwise the containers without a limit would share what the others reserved.
+#[must_use]
+pub fn effective_limits(spec: &k8s::PodSpec) -> Amounts {
+    let is_shared = |name: &str| matches!(name, "cpu" | "memory");
+    let limits = with_overhead(pod_limits(spec), spec, true);
+    let holds = |name: &str| !is_shared(name) || everything_limited(spec, name);
+    let held = limits.iter().filter(|(name, _)| holds(name));
+    held.map(|(name, amount)| (name.to_owned(), amount)).collect()
+}
+
+/// The values for a pod's cgroup.
 #[must_use]
 pub fn pod_cgroup(spec: &k8s::PodSpec, options: &CgroupOptions) -> PodCgroup {
     let requests = effective_requests(spec);
-    let limits = with_overhead(pod_limits(spec), spec, true);
+    let limits = effective_limits(spec);
     let class = qos_class(spec);
     let limited = |resource: &str| match class {
         QosClass::BestEffort => None,
-        QosClass::Guaranteed | QosClass::Burstable => {
-            limits.non_zero(resource).filter(|_| everything_limited(spec, resource))
-        }
+        QosClass::Guaranteed | QosClass::Burstable => limits.non_zero(resource),
     };
     let shares = match class {
         QosClass::BestEffort => MIN_SHARES,

@@ -37,7 +37,7 @@ pub use after::{after, is_job};
 pub(crate) use cgroup::hugepage_limits;
 pub use cgroup::{
     CgroupOptions, HugepageLimit, PodCgroup, burstable_shares, cpu_quota_micros, cpu_shares,
-    pod_cgroup, pod_cgroup_name, weight_of_shares,
+    effective_limits, pod_cgroup, pod_cgroup_name, weight_of_shares,
 };
 pub use claims::{
     BoundVolume, ClaimError, ClaimedVolumes, MeasuredClaim, are_claims_known, bound_volume,
@@ -74,7 +74,7 @@ pub use oom::oom_score_adj;
 pub use priority::{priority_of_class, resolve_priority};
 pub use resources::{
     Amounts, QosClass, container_amounts, container_limits, container_requests, effective_requests,
-    has_same_amounts, pod_limits, pod_requests, qos_class, with_amounts_of,
+    has_same_amounts, is_pod_level, pod_limits, pod_requests, qos_class, with_amounts_of,
 };
 pub use runtime_class::{
     NoRuntimeClass, NoUserNamespace, check_user_namespace, is_runtime_class_known, runtime_class,

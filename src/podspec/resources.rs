@@ -190,8 +190,14 @@ pub(super) fn pod_level(
     list: impl Fn(&k8s::ResourceRequirements) -> Option<&BTreeMap<String, Written>>,
 ) -> Amounts {
     let mut amounts = Amounts::of(spec.resources.as_ref().and_then(list));
-    amounts.0.retain(|name, _| name == "cpu" || name == "memory" || name.starts_with("hugepages-"));
+    amounts.0.retain(|name, _| is_pod_level(name));
     amounts
+}
+
+/// Whether a resource may be set for a whole pod (`spec.resources`).
+#[must_use]
+pub fn is_pod_level(resource: &str) -> bool {
+    resource == "cpu" || resource == "memory" || resource.starts_with("hugepages-")
 }
 
 fn aggregate(

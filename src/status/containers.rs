@@ -5,6 +5,7 @@ use super::{
     StatusContext, StatusInput,
     conditions::previous_condition,
     phase::{has_ended_before, is_waiting},
+    resources::container_resources,
     time,
 };
 use crate::{
@@ -13,11 +14,9 @@ use crate::{
         k8s,
     },
     plan::{ContainerKind, PodMemory, Waiting},
-    podspec::{all_containers, as_container, container_amounts, ephemeral_containers, is_sidecar},
+    podspec::{all_containers, as_container, ephemeral_containers, is_sidecar},
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeMap;
 
 /// All termination messages of a pod together, in bytes.
 const MESSAGES_LIMIT: usize = 12 * 1024;
@@ -182,7 +181,7 @@ fn ready_sandbox<'a>(input: &StatusInput<'a>) -> Option<&'a str> {
     ready.max_by_key(|s| s.attempt).map(|s| s.id.as_str())
 }
 
-fn newest<'a>(
+pub(super) fn newest<'a>(
     observed: &'a ObservedPod,
     uid: &PodUid,
     name: &str,
@@ -271,7 +270,7 @@ impl View<'_> {
         } else {
             self.state(instance)
         };
-        let resources = self.resources(container, instance);
+        let resources = container_resources(self.input, container, instance);
         k8s::ContainerStatus {
             restart_count: count(instance.restart_count.saturating_add(u32::from(unknown))),
             state: Some(state),
@@ -341,42 +340,6 @@ impl View<'_> {
         status
     }
 
-    /// The resources that a container has been given: those of its spec, with the cpu and memory
-    /// that it really has while a resize is under way. One that does not run gets what its spec says
-    /// with its next start, unless the resize waits.
-    fn resources(
-        &self,
-        container: &k8s::Container,
-        instance: &ObservedContainer,
-    ) -> Option<k8s::ResourceRequirements> {
-        let mut resources = container.resources.clone();
-        if let Some(resources) = &mut resources {
-            resources.claims = None;
-        }
-        let wanted = container_amounts(self.input.pod, container);
-        let actual = self.input.memory.amounts_of(instance);
-        let is_bound = instance.state.is_running() || self.input.resize_wait.is_some();
-        let Some(actual) = actual.filter(|actual| is_bound && *actual != wanted) else {
-            return resources;
-        };
-        let (actual, mut resources) = (actual.own, resources.unwrap_or_default());
-        let set = |list: &mut Option<BTreeMap<String, Quantity>>, name: &str, text| match text {
-            Some(text) => {
-                list.get_or_insert_default().insert(name.to_owned(), Quantity(text));
-            }
-            None => {
-                if let Some(list) = list {
-                    list.remove(name);
-                }
-            }
-        };
-        set(&mut resources.requests, "cpu", actual.cpu_request.map(milli));
-        set(&mut resources.requests, "memory", actual.memory_request.map(bytes));
-        set(&mut resources.limits, "cpu", actual.cpu_limit.map(milli));
-        set(&mut resources.limits, "memory", actual.memory_limit.map(bytes));
-        Some(resources)
-    }
-
     /// The newest ended instance before `instance`.
     fn state_before(&self, instance: &ObservedContainer) -> Option<k8s::ContainerState> {
         let others = self.input.observed.containers.iter().filter(|c| {
@@ -429,21 +392,6 @@ impl View<'_> {
 
     fn default_reason(&self) -> &'static str {
         if init_of(self.input.pod).is_empty() { "ContainerCreating" } else { "PodInitializing" }
-    }
-}
-
-/// Thousandths as a quantity: `250m`, `2`.
-fn milli(amount: i64) -> String {
-    if amount % 1000 == 0 { (amount / 1000).to_string() } else { format!("{amount}m") }
-}
-
-/// Bytes as a quantity with the largest binary unit that leaves no rest: `64Mi`, `1000`.
-fn bytes(amount: i64) -> String {
-    let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
-    let unit = units.into_iter().find(|(shift, _)| amount != 0 && amount % (1 << shift) == 0);
-    match unit {
-        Some((shift, unit)) => format!("{}{unit}", amount >> shift),
-        None => amount.to_string(),
     }
 }
 

@@ -8,6 +8,7 @@ mod conditions;
 mod containers;
 mod display;
 mod phase;
+mod resources;
 
 pub use containers::container_instances;
 pub use display::{container_statuses, display_status, ready_column, restarts};
@@ -72,6 +73,7 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         None => (None, None),
     };
     let ips = pod_ips(input, cx);
+    let (allocated_resources, resources) = resources::pod_resources(input);
     let host_ips: Vec<String> = cx.host_ips.iter().map(ToString::to_string).collect();
     let spec = input.pod.spec.as_ref();
     let qos = previous
@@ -98,6 +100,8 @@ pub fn pod_status(input: &StatusInput<'_>, cx: &StatusContext, now: Now) -> k8s:
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
         qos_class: qos,
         start_time: Some(start_time),
+        allocated_resources,
+        resources,
         observed_generation: input.pod.metadata.generation,
         ..Default::default()
     }

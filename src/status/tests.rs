@@ -586,6 +586,64 @@ fn a_container_that_does_not_run_shows_the_resources_of_its_spec() {
     }
 }
 
+/// A running pod whose container `web` was made when the pod requested 500m cpu of its own, and
+/// whose spec has `resources` now.
+fn with_own_resources(resources: &Value) -> Case {
+    let own = CpuMemory { memory_request: Some(64 << 20), ..CpuMemory::default() };
+    let pod = CpuMemory { cpu_request: Some(500), ..CpuMemory::default() };
+    let made_with = Some(ContainerAmounts { own, pod }.into());
+    let web = ObservedContainer { made_with, ..instance("web", 0, running()) };
+    let spec = json!({"spec": {
+        "resources": resources,
+        "overhead": {"memory": "16Mi"},
+        "containers": [
+            {"name": "web", "resources": {"requests": {"memory": "64Mi"}}},
+            {"name": "api", "resources": {"limits": {"memory": "1Gi"}, "requests": {"a.b/c": "1"}}},
+        ],
+    }});
+    Case { pod: serde_json::from_value(spec).unwrap(), ..Case::of(observed(vec![web])) }
+}
+
+#[test]
+fn resources_of_a_pod_are_those_that_it_was_given() {
+    let shown = |case: &Case| {
+        let status = to_json(case.status());
+        (status["allocatedResources"].clone(), status["resources"].clone())
+    };
+    let allocated = |cpu: &str| json!({"cpu": cpu, "memory": "80Mi", "a.b/c": "1"});
+    let given = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "80Mi"}});
+    let settled = with_own_resources(&json!({"requests": {"cpu": "500m"}}));
+    assert_eq!(shown(&settled), (allocated("500m"), given("500m")));
+    let mut resized = with_own_resources(&json!({"requests": {"cpu": "2"}}));
+    assert_eq!(shown(&resized), (allocated("2"), given("500m")), "a resize is under way");
+    let message = "no room".to_owned();
+    resized.resize_wait = Some(ResizeWait { reason: "Deferred", message });
+    assert_eq!(shown(&resized), (allocated("500m"), given("500m")), "it waits");
+    resized.resize_wait = None;
+    resized.observed.containers[0].state = exited(0);
+    assert_eq!(shown(&resized), (allocated("2"), given("2")), "nothing runs");
+}
+
+#[test]
+fn limits_of_a_pod_are_those_in_force() {
+    let mut case = with_own_resources(&json!({
+        "requests": {"cpu": "500m"}, "limits": {"hugepages-2Mi": "4Mi"},
+    }));
+    let limits = |case: &Case| to_json(case.status())["resources"]["limits"].clone();
+    let pages = json!({"hugepages-2Mi": "4Mi"});
+    assert_eq!(limits(&case), pages, "one container has no memory limit");
+    case.pod.spec.as_mut().unwrap().containers.remove(0);
+    assert_eq!(limits(&case), json!({"hugepages-2Mi": "4Mi", "memory": "1040Mi"}));
+}
+
+#[test]
+fn only_a_pod_with_resources_of_its_own_shows_them() {
+    for none in [json!(null), json!({}), json!({"requests": {}, "limits": {}})] {
+        let status = with_own_resources(&none).status();
+        assert_eq!((status.allocated_resources, status.resources), (None, None), "{none}");
+    }
+}
+
 #[test]
 fn if_possible_is_shown_as_what_the_runtime_can_do() {
     let shown = |mode: &str, supported| {

@@ -325,6 +325,8 @@ fn two_statuses_say_the_same_only_without_a_patch() {
             "containerStatuses" | "initContainerStatuses" | "ephemeralContainerStatuses" => {
                 json!([terminated(0, "Completed")])
             }
+            "allocatedResources" => json!({"cpu": "1"}),
+            "resources" => json!({"requests": {"cpu": "1"}}),
             "hostIPs" | "podIPs" => json!([{"ip": "10.0.0.7"}]),
             "observedGeneration" => json!(2),
             "startTime" => json!("2026-01-01T00:00:01Z"),
