@@ -8,6 +8,7 @@ use crate::model::{EventKind, ObjectScope, ObservedContainer, k8s};
 use crate::podspec::{
     ClaimError, are_claims_known, are_objects_known, are_services_known, bound_volume,
     check_env_objects, check_volume_objects, is_made_from_objects, is_mounted, object_scope,
+    reads_metadata,
 };
 
 const NOT_KNOWN: &str = "waiting until ConfigMaps and Secrets have been read";
@@ -78,8 +79,8 @@ pub(crate) fn environment_ready(
     false
 }
 
-/// Has the volumes written again when objects have changed since, or when an earlier run of the
-/// agent wrote them.
+/// Has the volumes written again when objects, labels or annotations have changed since, or when an
+/// earlier run of the agent wrote them.
 pub(crate) fn plan_volumes(cx: &Cx<'_>, plan: &mut PodPlan) {
     let known = || are_objects_known(cx.pod, cx.input.objects);
     if cx.input.volumes_current || volumes(cx).next().is_none() || !known() {
@@ -131,9 +132,9 @@ fn why_not_ready(cx: &Cx<'_>, volume: &k8s::Volume) -> Option<String> {
     Some(format!("MountVolume.SetUp failed for volume {:?} : {why}", volume.name))
 }
 
-/// The volumes that are made from objects.
+/// The volumes whose files can change while the pod runs.
 fn volumes<'a>(cx: &Cx<'a>) -> impl Iterator<Item = &'a k8s::Volume> {
-    mounted(cx).filter(|volume| is_made_from_objects(volume))
+    mounted(cx).filter(|volume| is_made_from_objects(volume) || reads_metadata(volume))
 }
 
 /// The volumes that a container mounts.

@@ -32,7 +32,8 @@ pub struct NameInput<'a> {
     pub settings: &'a PlanSettings,
     /// ConfigMaps and Secrets.
     pub objects: &'a NodeObjects,
-    /// The volumes of the wished pod were written from these objects.
+    /// The volumes of the wished pod were written from these objects, and from its labels and
+    /// annotations as they are now.
     pub volumes_current: bool,
     /// Containers of a pod with [`RESTART_ON_CONFIG_CHANGE`] that began with other objects.
     pub outdated: &'a BTreeSet<ContainerId>,

@@ -429,7 +429,7 @@ pub(super) fn field_value(
 }
 
 /// `metadata.labels['app']` as `metadata.labels` and `app`.
-fn subscript(path: &str) -> Option<(&str, &str)> {
+pub(super) fn subscript(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix("']")?.split_once("['")
 }
 

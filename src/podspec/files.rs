@@ -2,16 +2,24 @@
 
 use super::{
     EnvContext, EnvError, container_of,
-    env::{field_value, resource_value},
+    env::{field_value, resource_value, subscript},
     objects::Finder,
     tokens::{token_access, token_key, token_sources},
 };
 use crate::model::{Datum, NodeObjects, ObjectKind, ServiceAccountToken, TokenAnswer, k8s};
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 use thiserror::Error;
 
 /// `defaultMode` when it is not set.
 const DEFAULT_MODE: i32 = 0o644;
+
+/// Field paths of what a user can change while the pod runs.
+const LABELS: &str = "metadata.labels";
+const ANNOTATIONS: &str = "metadata.annotations";
 
 /// One file of a volume. `Debug` does not show the content, because it may be secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -158,6 +166,42 @@ pub fn is_made_from_objects(volume: &k8s::Volume) -> bool {
         source.service_account_token.is_some() || check_supported(source).is_err()
     };
     ObjectFiles::of_volume(volume).next().is_some() || projections(volume).any(of_projection)
+}
+
+/// True when files of a volume have labels or annotations of the pod, which can change while the
+/// pod runs.
+#[must_use]
+pub fn reads_metadata(volume: &k8s::Volume) -> bool {
+    metadata_fields(volume).next().is_some()
+}
+
+/// A hash of the labels and annotations in the volumes of a pod; `None` when no volume has any. It
+/// is not to be saved, because another release may compute another one.
+#[must_use]
+pub fn metadata_hash(pod: &k8s::Pod) -> Option<u64> {
+    let meta = &pod.metadata;
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut fields = volumes.flat_map(metadata_fields).peekable();
+    fields.peek()?;
+    let mut hasher = DefaultHasher::new();
+    for field in fields {
+        let list = if field.starts_with(LABELS) { &meta.labels } else { &meta.annotations };
+        match subscript(field) {
+            Some((_, key)) => list.as_ref().and_then(|list| list.get(key)).hash(&mut hasher),
+            None => list.hash(&mut hasher),
+        }
+    }
+    Some(hasher.finish())
+}
+
+/// The field paths of the labels and annotations in a volume.
+fn metadata_fields(volume: &k8s::Volume) -> impl Iterator<Item = &str> {
+    let own = volume.downward_api.iter().flat_map(|source| source.items.iter().flatten());
+    let projected = projections(volume).filter_map(|source| source.downward_api.as_ref());
+    let projected = projected.flat_map(|source| source.items.iter().flatten());
+    own.chain(projected)
+        .filter_map(|item| Some(item.field_ref.as_ref()?.field_path.as_str()))
+        .filter(|field| field.starts_with(LABELS) || field.starts_with(ANNOTATIONS))
 }
 
 /// Names of the volumes that some container of the pod mounts; others are not set up.
@@ -312,8 +356,8 @@ impl Making<'_> {
     fn field(&self, path: &str) -> Result<String, EnvError> {
         let meta = &self.pod.metadata;
         match path {
-            "metadata.labels" => Ok(lines(meta.labels.as_ref())),
-            "metadata.annotations" => Ok(lines(meta.annotations.as_ref())),
+            LABELS => Ok(lines(meta.labels.as_ref())),
+            ANNOTATIONS => Ok(lines(meta.annotations.as_ref())),
             path => field_value(self.pod, path, self.cx),
         }
     }

@@ -1,5 +1,6 @@
-//! Which ConfigMaps, Secrets and tokens the volumes and containers of a pod have got. It is known
-//! only while the agent runs, and nowhere saved: not even a hash of a Secret lies on disk.
+//! Which ConfigMaps, Secrets and tokens the volumes and containers of a pod have got, and which
+//! labels and annotations its volumes have got. It is known only while the agent runs, and nowhere
+//! saved: not even a hash of a Secret lies on disk.
 
 use super::Input;
 use crate::{
@@ -9,19 +10,22 @@ use crate::{
         TokenAnswer, TokenKey, k8s,
     },
     plan::Outcome,
-    podspec::{ObjectRef, are_objects_known, object_refs, object_scope, token_keys},
+    podspec::{ObjectRef, are_objects_known, metadata_hash, object_refs, object_scope, token_keys},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-/// The objects and tokens that a pod reads, as they are at one time.
+/// The objects and tokens that a pod reads, and the metadata of its own in its volumes, as they are
+/// at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObjectsRead {
     objects: BTreeMap<ObjectKey, Read>,
     /// Only volumes have them. So a new token makes no container outdated.
     tokens: BTreeMap<TokenKey, Option<ServiceAccountToken>>,
+    /// A hash of the labels and annotations in its volumes. It makes no container outdated either.
+    metadata: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -50,11 +54,12 @@ impl ObjectsRead {
             };
             (key, issued)
         };
-        Self { objects: read, tokens: token_keys(pod).into_iter().map(token).collect_ordered() }
+        let tokens = token_keys(pod).into_iter().map(token).collect_ordered();
+        Self { objects: read, tokens, metadata: metadata_hash(pod) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.tokens.is_empty()
+        self.objects.is_empty() && self.tokens.is_empty() && self.metadata.is_none()
     }
 
     fn has_same_data(&self, other: &Self) -> bool {
@@ -62,6 +67,7 @@ impl ObjectsRead {
         objects.keys().eq(others.keys())
             && objects.values().zip(others.values()).all(|(a, b)| a.has_same_data(b))
             && self.tokens == other.tokens
+            && self.metadata == other.metadata
     }
 
     /// Whether there are other data now. An object that is gone is no other one. An object that
@@ -114,7 +120,8 @@ impl ObjectsUsed {
         }
     }
 
-    /// True when the volumes of the wished pod were made from the objects of `input`.
+    /// True when the volumes of the wished pod were made from the objects of `input`, and from its
+    /// labels and annotations there.
     pub(super) fn are_written(&self, input: &Input) -> bool {
         let Some(desired) = input.orders.wish.pod() else { return true };
         let written = self.written.as_ref().filter(|(uid, _)| *uid == desired.uid);

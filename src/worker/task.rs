@@ -298,11 +298,13 @@ impl Worker {
                 return;
             }
             tracing::debug!(pod = %self.key, uid = %action.uid(), "{action}");
-            let ends_pass = action.failure_ends_pass();
-            let pod = self.records.pod_for(action.uid(), input);
-            let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
-            self.pod_start.act(action.uid());
+            let (ends_pass, uid) = (action.failure_ends_pass(), action.uid().clone());
+            self.pod_start.act(&uid);
             let Some(outcome) = self.perform(input, plan, action).await else { return };
+            // The record has the pod that the action was executed with: `PreparePod` has put the
+            // wished revision into it first.
+            let pod = self.records.pod_for(&uid, input);
+            let objects = pod.map(|pod| ObjectsRead::of(&pod, &input.objects)).unwrap_or_default();
             let failed = !outcome.is_success();
             self.take_outcome(outcome, objects).await;
             let latest = self.input.borrow().clone();

@@ -1,6 +1,6 @@
 //! What pods read from the API server: ConfigMaps, Secrets, tokens, Services.
 
-use super::node::{Node, WAITS, is_ready, plain, shell};
+use super::node::{Node, PODS, WAITS, is_ready, plain, shell};
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -88,6 +88,51 @@ fn read_by_cli(node: &Node) -> String {
     let command = ["exec", "web", "--", "cat", "/config/key"];
     let output = node.world.agent.cli_with_input(&command, b"");
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn volumes_follow_labels_and_annotations() {
+    let Some(node) = Node::start() else { return };
+    let item =
+        |path: &str, field: &str| json!({ "path": path, "fieldRef": { "fieldPath": field } });
+    let labels = json!({ "items": [item("labels", "metadata.labels")] });
+    let note = json!({ "items": [item("note", "metadata.annotations['note']")] });
+    let mut pod = plain("web", WAITS);
+    pod["metadata"]["labels"] = json!({ "stage": "one" });
+    pod["metadata"]["annotations"] = json!({ "note": "one" });
+    pod["spec"]["volumes"] = json!([
+        { "name": "labels", "downwardAPI": labels },
+        { "name": "note", "projected": { "sources": [{ "downwardAPI": note }] } },
+    ]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([
+        { "name": "labels", "mountPath": "/labels" },
+        { "name": "note", "mountPath": "/note" },
+    ]);
+    node.create(&pod);
+    node.wait_pod_ready("web");
+    let read = || node.exec("web", &["sh", "-c", "cat /labels/labels; echo; cat /note/note"]);
+    assert_eq!(read(), "stage=\"one\"\none");
+    let edit = |text: &str| {
+        let patch =
+            json!({ "metadata": { "labels": { "stage": text }, "annotations": { "note": text } } });
+        node.admin().patch(&format!("{PODS}/web"), &patch).unwrap().ok();
+    };
+    edit("two");
+    node.wait("the files follow", read, |text| text == "stage=\"two\"\ntwo");
+    // An edit that the agent has missed is found by its next run.
+    node.world.agent.kill();
+    edit("three");
+    node.world.agent.start();
+    node.wait("the agent answers", || node.world.agent.status().is_ok(), |up| *up);
+    let by_cli = || {
+        let command = ["exec", "web", "--", "cat", "/labels/labels", "/note/note"];
+        let output = node.world.agent.cli_with_input(&command, b"");
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    node.wait("the files follow", by_cli, |text| text == "stage=\"three\"three");
+    let pod = node.pod("web").unwrap();
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0, "{pod:#}");
+    node.finish();
 }
 
 #[test]

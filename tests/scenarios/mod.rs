@@ -97,6 +97,7 @@ macro_rules! shared_scenarios {
             objects::objects_written_beside_a_pod_are_there_at_its_start,
             objects::a_pod_waits_for_objects_and_starts_when_they_come,
             objects::an_edited_object_reaches_the_volume_and_restarts_nothing,
+            objects::an_edited_label_reaches_the_volume_and_restarts_nothing,
             objects::a_pull_that_hangs_delays_no_change_of_a_volume,
             objects::a_pod_that_asks_for_it_restarts_when_its_data_change,
             objects::nothing_of_a_secret_is_told,

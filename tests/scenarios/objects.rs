@@ -164,6 +164,33 @@ pub fn an_edited_object_reaches_the_volume_and_restarts_nothing(kind: Kind) {
     world.finish();
 }
 
+/// The manifest names the uid, so that an edit of labels replaces nothing.
+pub fn an_edited_label_reaches_the_volume_and_restarts_nothing(kind: Kind) {
+    let world = World::start(kind);
+    let item = json!({ "path": "labels", "fieldRef": { "fieldPath": "metadata.labels" } });
+    let pod = |label: &str| {
+        Pod::running("web")
+            .meta("uid", "0aa5cbd1-7a4e-4c52-9a3b-3a7e7a6a4f10")
+            .meta("labels", json!({ "a": label }))
+            .set("volumes", json!([{ "name": "v", "downwardAPI": { "items": [item] } }]))
+            .set("containers/0/volumeMounts", json!([{ "name": "v", "mountPath": "/v" }]))
+    };
+    world.drop_pod(&pod("one"));
+    world.wait_running("web");
+    let ids = world.running_ids("web");
+    let file = host_path(&request(&world), "/v").join("labels");
+    wait_for_text(&world, &file, "a=\"one\"");
+    world.drop_pod(&pod("two"));
+    wait_for_text(&world, &file, "a=\"two\"");
+    // Also across a restart of the agent.
+    world.agent.kill();
+    world.drop_pod(&pod("three"));
+    world.agent.start();
+    wait_for_text(&world, &file, "a=\"three\"");
+    assert_eq!(world.running_ids("web"), ids);
+    world.finish();
+}
+
 /// One container of the pod runs and another one waits for its image.
 pub fn a_pull_that_hangs_delays_no_change_of_a_volume(kind: Kind) {
     let world = World::start(kind);

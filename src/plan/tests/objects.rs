@@ -96,6 +96,29 @@ fn changed_objects_are_written_and_restart_nothing() {
 }
 
 #[test]
+fn volumes_with_labels_or_annotations_are_written_again() {
+    let source = |field: &str| json!({"items": [{"path": "f", "fieldRef": {"fieldPath": field}}]});
+    let projected = |field: &str| json!({"sources": [{"downwardAPI": source(field)}]});
+    for (volume, written) in [
+        (json!({"name": "v", "downwardAPI": source("metadata.labels")}), 1),
+        (json!({"name": "v", "downwardAPI": source("metadata.annotations['a']")}), 1),
+        (json!({"name": "v", "projected": projected("metadata.annotations")}), 1),
+        (json!({"name": "v", "downwardAPI": source("metadata.name")}), 0),
+    ] {
+        let mut web = container("web");
+        web["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        let mut world = World::of(&json!({"containers": [web], "volumes": [volume]}));
+        world.run();
+        world.take_trace();
+        world.volumes_current = false;
+        world.run();
+        let trace = world.take_trace();
+        assert_eq!(trace.matches("prepare").count(), written, "{volume}: {trace}");
+        assert_eq!(world.line(), "Running 1/1 0");
+    }
+}
+
+#[test]
 fn a_running_pod_goes_on_without_its_objects() {
     let mut world = World::of(&reader());
     put(&mut world, ObjectKind::ConfigMap, "conf", "a", "1");

@@ -92,6 +92,47 @@ fn volumes_hold_what_objects_and_the_pod_say() {
     }
 }
 
+#[test]
+fn the_metadata_hash_follows_labels_and_annotations_in_volumes() {
+    let downward = |field: &str| {
+        let item = json!({"path": "f", "fieldRef": {"fieldPath": field}});
+        json!({"name": "v", "downwardAPI": {"items": [item]}})
+    };
+    let projected = |field: &str| {
+        let own = downward(field)["downwardAPI"].clone();
+        json!({"name": "v", "projected": {"sources": [{"downwardAPI": own}]}})
+    };
+    let hash = |volume: &Value, labels: Value, annotations: Value| {
+        let mut pod = pod_with_container(json!({}), &json!([volume]));
+        pod.metadata.labels = serde_json::from_value(labels).unwrap();
+        pod.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        let volume = &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0];
+        assert_eq!(reads_metadata(volume), metadata_hash(&pod).is_some());
+        metadata_hash(&pod)
+    };
+    // Whether another value of label `a`, of label `b` and of annotation `a` is a change.
+    for (field, changes) in [
+        ("metadata.labels", [true, true, false]),
+        ("metadata.labels['a']", [true, false, false]),
+        ("metadata.annotations", [false, false, true]),
+        ("metadata.annotations['a']", [false, false, true]),
+        ("metadata.name", [false, false, false]),
+    ] {
+        for volume in [downward(field), projected(field)] {
+            let before = hash(&volume, json!({"a": "1", "b": "1"}), json!({"a": "1"}));
+            let same = hash(&volume, json!({"b": "1", "a": "1"}), json!({"a": "1"}));
+            assert_eq!(before, same, "{volume}");
+            let found = [
+                hash(&volume, json!({"a": "2", "b": "1"}), json!({"a": "1"})),
+                hash(&volume, json!({"a": "1", "b": "2"}), json!({"a": "1"})),
+                hash(&volume, json!({"a": "1", "b": "1"}), json!({"a": "2"})),
+            ];
+            assert_eq!(found.map(|found| found != before), changes, "{volume}");
+        }
+    }
+    assert_eq!(hash(&json!({"name": "v", "emptyDir": {}}), json!({"a": "1"}), json!({})), None);
+}
+
 /// The files of a volume with these projected sources, for a pod of the API server. `answer` is the
 /// answer for every token.
 fn token_files(

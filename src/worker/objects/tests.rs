@@ -88,3 +88,24 @@ fn a_new_token_changes_volumes_and_outdates_no_container() {
     let refused = |why: &str| with(TokenAnswer::Refused(why.into()), None);
     assert!(refused("a").has_same_data(&refused("b")), "there is no token either way");
 }
+
+#[test]
+fn a_new_label_changes_volumes_and_outdates_no_container() {
+    let item = json!({"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}});
+    let with = |label: &str| {
+        let pod: k8s::Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "default", "labels": {"a": label}},
+            "spec": {
+                "containers": [{"name": "main"}],
+                "volumes": [{"name": "v", "downwardAPI": {"items": [item]}}],
+            },
+        }))
+        .unwrap();
+        ObjectsRead::of(&pod, &NodeObjects::default())
+    };
+    let (mut one, two) = (with("one"), with("two"));
+    assert!(!one.is_empty(), "the volume is also written during the start of a container");
+    assert!(one.has_same_data(&with("one")));
+    assert!(!one.has_same_data(&two));
+    assert!(!one.is_outdated_by(&two));
+}
