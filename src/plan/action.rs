@@ -67,8 +67,17 @@ pub struct StartContainer {
     /// The running container whose process id namespace an ephemeral container shares. `None`: the
     /// settings of the pod apply.
     pub target: Option<ContainerId>,
-    /// The dead instance that this start replaces. Its end counts for the back-off.
-    pub restart_of: Option<ContainerId>,
+    /// The dead instance that this start replaces.
+    pub restart_of: Option<Crashed>,
+}
+
+/// A dead instance whose end counts for the back-off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crashed {
+    pub id: ContainerId,
+    /// A hash of the image and resources that the next instance has
+    /// ([`crate::podspec::back_off_hash`]). The back-off begins anew with each other one.
+    pub definition: u32,
 }
 
 /// Which images of its container a start may pull: its own and those of its image volumes.
@@ -193,7 +202,7 @@ pub enum KillPurpose {
         /// The name of the container whose end matched the rule.
         source: Box<str>,
         /// The instance that ended.
-        exited: ContainerId,
+        exited: Crashed,
     },
     /// The pod has ended for good ([`super::PodPlan::terminal`]). Whatever still runs, sidecars and
     /// sandbox, is stopped.

@@ -1,7 +1,8 @@
 //! Delays before restarts, image pulls and failed steps. All of them are measured in boot time.
 //!
 //! Crash loops: the first restart is immediate. Later restarts come 10, 20, 40, ... s after the end
-//! of the newest instance, up to the cap. A run of more than ten minutes resets the delay.
+//! of the newest instance, up to the cap. A run of more than ten minutes resets the delay, and so
+//! does a change of the container's image or resources.
 
 use crate::model::Now;
 use jiff::Timestamp;
@@ -97,15 +98,29 @@ impl Ends {
         noted.map_or(Moment::just(now), |exit| exit.finished)
     }
 
-    /// Counts the restart that follows the end of `id`. Later calls for the same instance change
-    /// nothing.
-    pub(crate) fn count_restart(&mut self, id: &str, cap: Duration, now: Now) {
-        if self.crash.as_ref().is_some_and(|crash| *crash.after == *id) {
+    /// How long the instance that has ended waits for its successor.
+    pub(crate) fn delay(&self, exited: &Exited<'_>, now: Now) -> Duration {
+        Crash::delay(self.crash.as_ref(), exited, self.finished(exited.id, now))
+    }
+
+    /// Counts the restart that follows the end of an instance. Later calls for the same instance
+    /// and definition change nothing.
+    pub(crate) fn count_restart(&mut self, exited: &Exited<'_>, cap: Duration, now: Now) {
+        let counted = |crash: &Crash| *crash.after == *exited.id && crash.is_of(exited);
+        if self.crash.as_ref().is_some_and(counted) {
             return;
         }
-        let finished = self.finished(id, now);
-        self.crash = Some(Crash::next(self.crash.as_ref(), id, finished, cap, now));
+        let finished = self.finished(exited.id, now);
+        self.crash = Some(Crash::next(self.crash.as_ref(), exited, finished, cap, now));
     }
+}
+
+/// An instance of a container or sandbox that has ended, and what its successor is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exited<'a> {
+    pub(crate) id: &'a str,
+    /// See [`Crash::definition`].
+    pub(crate) definition: Option<u32>,
 }
 
 /// The state of a crash loop: the last restart that began.
@@ -117,25 +132,45 @@ pub(crate) struct Crash {
     at: Duration,
     /// The delay of the next restart after the end of its predecessor.
     delay: Duration,
+    /// A hash of the image and resources of the new instance
+    /// ([`crate::podspec::back_off_hash`]). The crash does not count for another definition. `None`
+    /// counts for each: a sandbox has no definition, and earlier releases did not save it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    definition: Option<u32>,
 }
 
 impl Crash {
     /// The delay after the end of the instance that ended at `finished`.
-    pub(crate) fn delay(last: Option<&Self>, exited: &str, finished: Moment) -> Duration {
-        match last {
+    fn delay(last: Option<&Self>, exited: &Exited<'_>, finished: Moment) -> Duration {
+        match last.filter(|crash| crash.is_of(exited)) {
             None => Duration::ZERO,
             // Its restart has begun already, so it was due then.
-            Some(crash) if *crash.after == *exited => Duration::ZERO,
+            Some(crash) if *crash.after == *exited.id => Duration::ZERO,
             Some(crash) if finished.since(crash.at) > CRASH_RESET => Duration::ZERO,
             Some(crash) => crash.delay,
         }
     }
 
     /// The state after the restart that follows the end of `exited` has begun.
-    fn next(last: Option<&Self>, exited: &str, finished: Moment, cap: Duration, now: Now) -> Self {
+    fn next(
+        last: Option<&Self>,
+        exited: &Exited<'_>,
+        finished: Moment,
+        cap: Duration,
+        now: Now,
+    ) -> Self {
         let waited = Self::delay(last, exited, finished);
         let delay = if waited.is_zero() { BASE } else { waited * 2 };
-        Self { after: exited.into(), at: now.boot, delay: delay.min(cap) }
+        let (after, definition) = (exited.id.into(), exited.definition);
+        Self { after, at: now.boot, delay: delay.min(cap), definition }
+    }
+
+    /// True when the restart had the definition that the next one has.
+    fn is_of(&self, exited: &Exited<'_>) -> bool {
+        match (self.definition, exited.definition) {
+            (Some(before), Some(now)) => before == now,
+            (Some(_), None) | (None, Some(_) | None) => true,
+        }
     }
 }
 
@@ -279,6 +314,44 @@ mod tests {
         assert_eq!(image.turn(false, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
         image.looked(before);
         assert_eq!(image.turn(true, now), ImageTurn::Wait(now.boot + IMAGE_CAP));
+    }
+
+    /// How long the second restart waits, when the first one had the definition `before`.
+    fn delay_of_second(before: Option<u32>, now: Option<u32>) -> Duration {
+        let (time, cap) = (two_boots().0, Duration::from_secs(300));
+        let mut ends = Ends::default();
+        ends.note("c1", Moment::just(time));
+        ends.count_restart(&Exited { id: "c1", definition: before }, cap, time);
+        // As from the file.
+        let text = serde_json::to_string(&ends).unwrap_or_default();
+        assert_eq!(text.contains("definition"), before.is_some(), "{text}");
+        let ends: Ends = serde_json::from_str(&text).unwrap_or_default();
+        ends.delay(&Exited { id: "c2", definition: now }, time)
+    }
+
+    #[test]
+    fn a_crash_of_another_definition_does_not_count() {
+        assert_eq!(delay_of_second(Some(1), Some(1)), BASE);
+        assert_eq!(delay_of_second(Some(1), Some(2)), Duration::ZERO);
+        assert_eq!(delay_of_second(None, Some(1)), BASE, "saved by an earlier release");
+        assert_eq!(delay_of_second(None, None), BASE, "a sandbox");
+    }
+
+    #[test]
+    fn a_start_with_another_definition_is_counted_anew() {
+        let (now, cap) = (two_boots().0, Duration::from_secs(300));
+        let later = |seconds| Now { boot: now.boot + Duration::from_secs(seconds), ..now };
+        let mut ends = Ends::default();
+        let mut restart = |id: &str, definition: u32, at: Now| {
+            ends.note(id, Moment::just(at));
+            ends.count_restart(&Exited { id, definition: Some(definition) }, cap, at);
+            ends.delay(&Exited { id: "next", definition: Some(definition) }, at)
+        };
+        assert_eq!(restart("c1", 1, now), BASE);
+        assert_eq!(restart("c2", 1, later(20)), BASE * 2);
+        assert_eq!(restart("c2", 1, later(30)), BASE * 2, "the start is tried again");
+        assert_eq!(restart("c2", 2, later(40)), BASE);
+        assert_eq!(restart("c3", 2, later(60)), BASE * 2);
     }
 
     #[test]

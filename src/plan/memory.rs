@@ -4,7 +4,7 @@
 use super::{
     Action, CreateSandbox, Failure, Incarnation, KillContainer, KillPurpose, Outcome, PlanSettings,
     PodPlan, ResizeContainer, Restart, StartContainer, Step, Taken,
-    backoff::{Ends, ImageBackOff, Moment, Retry, StartFailure},
+    backoff::{Ends, Exited, ImageBackOff, Moment, Retry, StartFailure},
     rollback::Readiness,
     update::Preparation,
 };
@@ -304,14 +304,17 @@ impl PodMemory {
     pub fn begin(&mut self, action: &Action, settings: &PlanSettings, now: Now) {
         let cap = settings.crash_loop_cap;
         match action {
-            Action::StartContainer(StartContainer { uid, name, restart_of: Some(id), .. }) => {
-                self.container(uid, name).ends.count_restart(id.as_str(), cap, now);
+            Action::StartContainer(StartContainer {
+                uid, name, restart_of: Some(crash), ..
+            }) => {
+                self.container(uid, name).ends.count_restart(&crash.exited(), cap, now);
             }
             Action::CreateSandbox(CreateSandbox { uid, replaces, .. }) => {
                 let memory = self.at(uid);
                 memory.first_start = FirstStart::Begun;
                 if let Some(id) = replaces {
-                    memory.sandbox.count_restart(id.as_str(), cap, now);
+                    let exited = Exited { id: id.as_str(), definition: None };
+                    memory.sandbox.count_restart(&exited, cap, now);
                 }
             }
             Action::Resize(resize) => self.at(&resize.uid).resizing = true,
@@ -320,7 +323,7 @@ impl PodMemory {
                 match &kill.purpose {
                     KillPurpose::RestartAll { source, exited } => {
                         let ends = &mut self.container(&kill.uid, source).ends;
-                        ends.count_restart(exited.as_str(), cap, now);
+                        ends.count_restart(&exited.exited(), cap, now);
                     }
                     KillPurpose::Terminal => {
                         let seconds = kill.containers().map(|one| one.grace_seconds).max();

@@ -44,8 +44,9 @@ mod types;
 mod update;
 
 pub use action::{
-    Action, ContainerKind, CreateSandbox, KillContainer, KillPod, KillPurpose, MIN_STOP_SECONDS,
-    Pull, RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart, StartContainer,
+    Action, ContainerKind, Crashed, CreateSandbox, KillContainer, KillPod, KillPurpose,
+    MIN_STOP_SECONDS, Pull, RemoveContainer, RemoveSandbox, Resize, ResizeContainer, Restart,
+    StartContainer,
 };
 pub use asked::{NoRestart, Restarts, select_restarts};
 pub(crate) use kill::{Stop, grace_seconds, kind_of};

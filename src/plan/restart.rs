@@ -1,8 +1,8 @@
 //! Whether a container that has ended starts again, and when.
 
 use super::{
-    Action, ContainerKind, KillPod, KillPurpose, PodPlan, Pull, Restart, StartContainer,
-    backoff::{Crash, ImageBackOff, ImageTurn},
+    Action, ContainerKind, Crashed, KillPod, KillPurpose, PodPlan, Pull, Restart, StartContainer,
+    backoff::{Exited, ImageBackOff, ImageTurn},
     ephemeral::target_id,
     kill::{Stop, kind_of, remove},
     memory::Stage,
@@ -11,10 +11,11 @@ use super::{
     pod::restart_policy,
 };
 use crate::model::{
-    ContainerId, ContainerState, EventKind, ObservedContainer, ObservedSandbox, format_duration,
-    k8s,
+    ContainerState, EventKind, ObservedContainer, ObservedSandbox, format_duration, k8s,
 };
-use crate::podspec::{NeededImage, container_hash, is_sidecar, needed_images};
+use crate::podspec::{
+    NeededImage, back_off_hash, container_hash, container_of, is_sidecar, needed_images,
+};
 
 /// What the restart policies say about an instance that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +118,10 @@ pub(crate) fn plan_start(
     plan: &mut PodPlan,
 ) {
     let newest = cx.own.newest(&container.name);
-    let restart_of = newest.and_then(|instance| crashed(cx, instance));
-    if let Some(id) = restart_of
-        && !plan_crash_back_off(cx, &container.name, kind, id, plan)
+    let restart_of = newest.filter(|instance| has_crashed(cx, instance));
+    let restart_of = restart_of.map(|instance| Crashed::of(cx, container, instance));
+    if let Some(crashed) = &restart_of
+        && !plan_crash_back_off(cx, &container.name, kind, crashed, plan)
     {
         return;
     }
@@ -163,34 +165,48 @@ pub(crate) fn plan_start(
         restart_count,
         pull,
         target: target_id(cx, &container.name, sandbox),
-        restart_of: restart_of.cloned(),
+        restart_of,
     }));
 }
 
-/// The id of an instance whose end counts as a crash. One that a person wants restarted has none.
-fn crashed<'a>(cx: &Cx<'_>, instance: &'a ObservedContainer) -> Option<&'a ContainerId> {
+/// True when the end of an instance counts as a crash. A person may want it restarted instead.
+fn has_crashed(cx: &Cx<'_>, instance: &ObservedContainer) -> bool {
     let forced = cx.memory.container(&instance.name).forced.as_ref() == Some(&instance.id)
         || cx.memory.asked.contains(&instance.id);
     match instance.state {
-        ContainerState::Exited { .. } if !forced => Some(&instance.id),
-        ContainerState::Exited { .. }
-        | ContainerState::Created
-        | ContainerState::Running { .. }
-        | ContainerState::Unknown => None,
+        ContainerState::Exited { .. } => !forced,
+        ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => false,
     }
 }
 
-/// True when the crash-loop delay after the end of `id` is over.
+impl Crashed {
+    /// An instance that has ended, and the container as it starts next. While a resize of the pod
+    /// waits, that has the resources of the record.
+    fn of(cx: &Cx<'_>, container: &k8s::Container, instance: &ObservedContainer) -> Self {
+        let waits = cx.input.orders.resize_wait.is_some();
+        let known = cx.input.incarnation(cx.uid).filter(|_| waits);
+        let recorded = known.and_then(|known| known.pod.as_deref());
+        let recorded = recorded.and_then(|pod| container_of(pod, &container.name));
+        let resources = recorded.unwrap_or(container).resources.as_ref();
+        Self { id: instance.id.clone(), definition: back_off_hash(container, resources) }
+    }
+
+    pub(crate) fn exited(&self) -> Exited<'_> {
+        Exited { id: self.id.as_str(), definition: Some(self.definition) }
+    }
+}
+
+/// True when the crash-loop delay after the end of an instance is over.
 fn plan_crash_back_off(
     cx: &Cx<'_>,
     name: &str,
     kind: ContainerKind,
-    id: &ContainerId,
+    crashed: &Crashed,
     plan: &mut PodPlan,
 ) -> bool {
-    let memory = cx.memory.container(name);
-    let finished = memory.ends.finished(id.as_str(), cx.now);
-    let delay = Crash::delay(memory.ends.crash.as_ref(), id.as_str(), finished);
+    let ends = &cx.memory.container(name).ends;
+    let id = crashed.id.as_str();
+    let (finished, delay) = (ends.finished(id, cx.now), ends.delay(&crashed.exited(), cx.now));
     if delay.is_zero() {
         return true;
     }
@@ -205,7 +221,7 @@ fn plan_crash_back_off(
     plan.wake(due);
     let message = format!("Back-off restarting failed container {name} in pod {pod}");
     let event = cx.event(Some(kind.field_path(name)), EventKind::Warning, "BackOff", message);
-    plan.notice(id.as_str(), event);
+    plan.notice(id, event);
     false
 }
 
@@ -304,14 +320,15 @@ pub(crate) fn plan_restart_all(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mu
         return true;
     }
     let kind = kind_of(Some(cx.pod), &container.name);
-    if !plan_crash_back_off(cx, &container.name, kind, &source.id, plan) {
+    let exited = Crashed::of(cx, container, source);
+    if !plan_crash_back_off(cx, &container.name, kind, &exited, plan) {
         return false;
     }
     let pod = Some(cx.pod);
     let stop = Stop { key: cx.input.key, pod, grace_seconds: 0, restart: Restart::AtOnce };
     plan.actions.push(Action::KillPod(KillPod {
         uid: cx.uid.clone(),
-        purpose: KillPurpose::RestartAll { source: source.name.clone(), exited: source.id.clone() },
+        purpose: KillPurpose::RestartAll { source: source.name.clone(), exited },
         groups: stop.groups(&cx.own.containers),
         sandboxes: Vec::new(),
     }));

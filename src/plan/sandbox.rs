@@ -1,7 +1,7 @@
 //! The sandbox that the pod uses, and when it is replaced.
 
 use super::{
-    Action, CreateSandbox, KillPod, KillPurpose, PodPlan, Restart, backoff::Crash, kill::is_alive,
+    Action, CreateSandbox, KillPod, KillPurpose, PodPlan, Restart, backoff::Exited, kill::is_alive,
     memory::Stage, name::Cx, objects::volumes_ready,
 };
 use crate::model::{EventKind, NetworkMode, ObservedSandbox, SandboxState, k8s};
@@ -107,7 +107,8 @@ fn is_handler_known(cx: &Cx<'_>, plan: &mut PodPlan) -> bool {
 fn plan_replacement(cx: &Cx<'_>, newest: &ObservedSandbox, plan: &mut PodPlan) -> bool {
     if newest.state == SandboxState::NotReady {
         let died = cx.memory.sandbox.finished(newest.id.as_str(), cx.now);
-        let delay = Crash::delay(cx.memory.sandbox.crash.as_ref(), newest.id.as_str(), died);
+        let exited = Exited { id: newest.id.as_str(), definition: None };
+        let delay = cx.memory.sandbox.delay(&exited, cx.now);
         let due = died.after(delay, cx.now);
         if due > cx.now.boot {
             plan.block("its sandbox died again; a new one follows after a back-off");

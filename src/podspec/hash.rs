@@ -1,5 +1,6 @@
-//! The hash by which a running container is compared with its specification.
+//! The hashes by which a container is compared with its specification.
 
+use super::Amounts;
 use crate::model::k8s;
 use std::fmt::Write as _;
 
@@ -16,6 +17,25 @@ pub fn container_hash(container: &k8s::Container) -> String {
     }
     text.push(']');
     format!("{:x}", fnv1a(text.as_bytes()))
+}
+
+/// A hash of what the crash back-off of a container belongs to: its image, and the resources that
+/// it starts with. The kubelet takes the same fields. Here the same amount in other words is no
+/// change.
+#[must_use]
+pub fn back_off_hash(
+    container: &k8s::Container,
+    resources: Option<&k8s::ResourceRequirements>,
+) -> u32 {
+    let mut text = container.image.clone().unwrap_or_default();
+    let requests = Amounts::of(resources.and_then(|all| all.requests.as_ref()));
+    let limits = Amounts::of(resources.and_then(|all| all.limits.as_ref()));
+    for (list, amounts) in [("request", requests), ("limit", limits)] {
+        for (name, amount) in amounts.iter() {
+            write!(text, "\n{list} {name} {amount}").unwrap_or_default();
+        }
+    }
+    fnv1a(text.as_bytes())
 }
 
 fn fnv1a(bytes: &[u8]) -> u32 {
@@ -63,6 +83,28 @@ mod tests {
         assert_ne!(container_hash(&one), container_hash(&container("a", Some("c"))));
         assert_ne!(container_hash(&one), container_hash(&container("b", Some("b"))));
         assert_ne!(container_hash(&one), container_hash(&container("a", None)));
+    }
+
+    #[test]
+    fn the_back_off_belongs_to_image_and_resources() {
+        let hash = |text: serde_json::Value| {
+            let container: k8s::Container = serde_json::from_value(text).unwrap_or_default();
+            back_off_hash(&container, container.resources.as_ref())
+        };
+        let of = |image: &str, list: &str, cpu: &str| {
+            hash(
+                serde_json::json!({"name": "a", "image": image, "resources": {list: {"cpu": cpu}}}),
+            )
+        };
+        let one = of("b", "requests", "1");
+        assert_eq!(one, of("b", "requests", "1000m"));
+        for other in [of("c", "requests", "1"), of("b", "limits", "1"), of("b", "requests", "2")] {
+            assert_ne!(one, other);
+        }
+        let bare = hash(serde_json::json!({"name": "a", "image": "b"}));
+        let with_command = serde_json::json!({"name": "a", "image": "b", "command": ["x"]});
+        assert_eq!(bare, hash(with_command));
+        assert_ne!(bare, one);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub use files::{
     FilesError, VolumeFile, VolumeFiles, check_volume_objects, is_made_from_objects,
     is_made_of_files, is_mounted, metadata_hash, reads_metadata, volume_files,
 };
-pub use hash::container_hash;
+pub use hash::{back_off_hash, container_hash};
 pub use huge_pages::{HugePagesError, huge_pages, is_on_huge_pages};
 pub use identity::{
     HostnameError, container_log_path, container_of, hostname, is_host_network, is_node_critical,

@@ -2,11 +2,13 @@
 
 use super::world::{Fault, Want, World, container, desired, long_ago};
 use crate::{
-    model::{ContainerState, NetworkMode, ObservedContainer, SandboxState, TerminalPhase},
+    model::{
+        ContainerState, NetworkMode, ObservedContainer, ResizeWait, SandboxState, TerminalPhase,
+    },
     plan::{Action, KillPurpose, PodMemory},
 };
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 fn web() -> Value {
     json!({"containers": [container("web")]})
@@ -242,6 +244,48 @@ fn the_crash_loop_cap_also_shortens_the_first_delay() {
         world.run();
         world.advance(3);
         assert!(world.running("web").is_some());
+    }
+}
+
+#[test]
+fn other_images_and_resources_begin_a_back_off_anew() {
+    let spec = |field: &str, value: Value| {
+        let mut container = container("web");
+        container[field] = value;
+        json!({"containers": [container]})
+    };
+    let resources = json!({"requests": {"cpu": "100m"}});
+    for (edited, waits, anew) in [
+        (spec("image", json!("registry/web:2")), None, true),
+        (spec("resources", resources.clone()), None, true),
+        (spec("resources", resources), Some("Deferred"), false),
+        (spec("args", json!(["x"])), None, false),
+    ] {
+        let mut world = running(&web());
+        for _ in 0..2 {
+            world.kill("web", 1);
+            world.run();
+        }
+        assert_eq!(world.line(), "CrashLoopBackOff 0/1 1");
+        world.want = Want::Run(Box::new(desired("a", &edited)));
+        world.resize_wait = waits.map(|reason| {
+            let message = "Node didn't have enough resource: cpu".to_owned();
+            Arc::new(ResizeWait { reason, message })
+        });
+        world.run();
+        let found = world.line();
+        assert_eq!(
+            found,
+            if anew { "Running 1/1 2" } else { "CrashLoopBackOff 0/1 1" },
+            "{edited}"
+        );
+        world.advance(10);
+        world.run();
+        world.kill("web", 1);
+        world.run();
+        let message = &world.plan.waiting["web"].message;
+        let delay = if anew { "back-off 10s" } else { "back-off 20s" };
+        assert!(message.starts_with(delay), "{edited}: {message}");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{OWNER, Want, World};
 use crate::{
     model::SandboxState,
-    plan::{Action, StartContainer},
+    plan::{Action, Crashed, StartContainer},
 };
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ impl World {
     pub(super) fn check_back_off(&mut self, start: &StartContainer) {
         let Some(exited) = &start.restart_of else { return };
         let key = (start.uid.clone(), start.name.clone());
-        let finished = self.finished[exited];
+        let finished = self.finished[&exited.id];
         let mut next = Duration::from_secs(10).min(self.settings.crash_loop_cap);
-        if let Some((last, at, delay)) = self.loops.get(&key) {
+        let same = |(last, ..): &&(Crashed, _, _)| last.definition == exited.definition;
+        if let Some((last, at, delay)) = self.loops.get(&key).filter(same) {
             if last == exited {
                 return;
             }

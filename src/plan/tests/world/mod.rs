@@ -16,8 +16,8 @@ use crate::{
         Shutdown, k8s,
     },
     plan::{
-        Action, HeldPod, Incarnation, NameInput, Outcome, Picture, PlanSettings, PodMemory,
-        PodOrders, PodPlan, Wish, plan_name,
+        Action, Crashed, HeldPod, Incarnation, NameInput, Outcome, Picture, PlanSettings,
+        PodMemory, PodOrders, PodPlan, Wish, plan_name,
     },
     podspec::is_static,
     status::{
@@ -126,7 +126,7 @@ pub(super) struct World {
     finished: BTreeMap<ContainerId, Duration>,
     /// An account of back-offs of its own: the instance last replaced, when, and the delay after
     /// the next.
-    loops: BTreeMap<(PodUid, Box<str>), (ContainerId, Duration, Duration)>,
+    loops: BTreeMap<(PodUid, Box<str>), (Crashed, Duration, Duration)>,
     ends: BTreeMap<ContainerId, (Duration, i32)>,
     /// The ephemeral containers that have run in an incarnation that is not removed.
     ran_once: BTreeSet<(PodUid, Box<str>)>,

@@ -10,7 +10,9 @@ use crate::{
         Action, ContainerKind, Failure, Incarnation, KillPod, KillPurpose, Outcome, Pull, Resize,
         Restart, StartContainer, Step, Taken,
     },
-    podspec::{any_container_of, container_amounts, container_hash, needed_images},
+    podspec::{
+        any_container_of, container_amounts, container_hash, needed_images, with_amounts_of,
+    },
 };
 use std::{sync::Arc, time::Duration};
 
@@ -191,7 +193,10 @@ impl World {
         );
         let wall = self.now.wall;
         let record = self.records.entry(uid.clone()).or_insert_with(|| admitted(pod, wall));
-        record.pod = Some(Arc::clone(&pod.pod));
+        record.pod = Some(match (&self.resize_wait, &record.pod) {
+            (Some(_), Some(before)) => Arc::new(with_amounts_of(&pod.pod, before)),
+            (Some(_) | None, _) => Arc::clone(&pod.pod),
+        });
         self.prepared.insert(uid.clone());
         if self.fails(&[Fault::Prepare]).is_some() {
             return Self::failed(uid, Step::Prepare, "FailedMount", "no such device");
