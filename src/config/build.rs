@@ -17,6 +17,7 @@ use super::{
 use crate::{
     image::{AllowedImages, VerificationPolicy},
     model::{CgroupDriver, Quantity, parse_duration},
+    podspec::sysctl_name,
 };
 use hyper::{
     Uri,
@@ -250,7 +251,7 @@ fn dns(r: &mut Reader<'_>) -> DnsConfig {
 fn sysctls(r: &mut Reader<'_>) -> Vec<String> {
     let mut patterns = Vec::new();
     for (index, text, place) in listed(r, "allowedUnsafeSysctls") {
-        let name = text.replace('/', ".");
+        let name = sysctl_name(text);
         let namespaced = name == "kernel.sem"
             || ["kernel.shm", "kernel.msg", "fs.mqueue.", "net."]
                 .iter()

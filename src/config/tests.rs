@@ -106,7 +106,7 @@ cgroupRoot: /demo/\ncgroupDriver: systemd\nsingleProcessOOMKill: true\nruntimeRe
 podPidsLimit: 100\nresolvConf: ''\ncpuCFSQuota: false\nmaxOpenFiles: 1024\n\
 maxParallelImagePulls: 4\nsystemReserved: {cpu: 500m, memory: 1Gi, pid: '10'}\n\
 kubeReserved: {cpu: '1', ephemeral-storage: '0'}\nenforceNodeAllocatable: []\n\
-allowedUnsafeSysctls: ['net.*', kernel/msgmax]\nlogging: {format: json, verbosity: 4}\n\
+allowedUnsafeSysctls: ['net.*', kernel/msgmax, net.ipv4.conf.eth0/1.*]\nlogging: {format: json, verbosity: 4}\n\
 crashLoopBackOff: {maxContainerRestartPeriod: 10s}\nseccompDefault: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
 containerRuntimeEndpoint: unix:///run/demo.sock\nenableControllerAttachDetach: false\n---\n";
     let own = "runDir: /run/demo\nowner: me\ncontainerLogLinksDir: /links\nstartConcurrency: 3\n";
@@ -144,7 +144,8 @@ containerRuntimeEndpoint: unix:///run/demo.sock\nenableControllerAttachDetach: f
     want.pods.pids_limit = PidsLimit::Tasks(100);
     want.pods.cfs_period = None;
     want.pods.seccomp_default = true;
-    want.pods.allowed_unsafe_sysctls = vec!["net.*".to_owned(), "kernel.msgmax".to_owned()];
+    let sysctls = ["net.*", "kernel.msgmax", "net.ipv4.conf.eth0/1.*"];
+    want.pods.allowed_unsafe_sysctls = sysctls.map(str::to_owned).into();
     want.pods.crash_loop_cap = Duration::from_secs(10);
     want.pods.start_concurrency = Some(3);
     want.logging = LoggingConfig { format: LogFormat::Json, verbosity: 4 };

@@ -3,6 +3,7 @@
 use super::{SandboxInputs, resources, security};
 use crate::cri::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, v1};
 use crate::model::{CollectOrdered as _, OWNER_LABEL, k8s};
+use crate::podspec::sysctl_name;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The configuration of a pod's sandbox.
@@ -44,13 +45,10 @@ pub fn sandbox_config(inputs: &SandboxInputs<'_>) -> v1::PodSandboxConfig {
     }
 }
 
-/// Kernel parameters, their names with dots however they are written.
+/// Kernel parameters, their names with dots between the parts, as admission has judged them.
 fn sysctls(spec: &k8s::PodSpec) -> BTreeMap<String, String> {
     let list = spec.security_context.as_ref().and_then(|sc| sc.sysctls.as_ref());
-    list.into_iter()
-        .flatten()
-        .map(|s| (s.name.replace('/', "."), s.value.clone()))
-        .collect_ordered()
+    list.into_iter().flatten().map(|s| (sysctl_name(&s.name), s.value.clone())).collect_ordered()
 }
 
 /// Ports of a regular container; a name (or an unnamed port) that occurs twice counts once.

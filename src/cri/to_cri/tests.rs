@@ -178,6 +178,23 @@ fn full() -> Value {
 }
 
 #[test]
+fn the_first_separator_of_a_sysctl_decides() {
+    for (written, sent) in [
+        ("net.ipv4.ip_forward", "net.ipv4.ip_forward"),
+        ("net/ipv4/ip_forward", "net.ipv4.ip_forward"),
+        ("net.ipv4.conf.eth0/1.rp_filter", "net.ipv4.conf.eth0/1.rp_filter"),
+        ("net/ipv4/conf/eth0.1/rp_filter", "net.ipv4.conf.eth0/1.rp_filter"),
+    ] {
+        let spec = json!({
+            "containers": [{ "name": "web", "image": "nginx" }],
+            "securityContext": { "sysctls": [{ "name": written, "value": "1" }] },
+        });
+        let sysctls = sandbox(&spec, &node()).linux.unwrap().sysctls;
+        assert_eq!(sysctls.into_keys().collect::<Vec<_>>(), [sent], "{written}");
+    }
+}
+
+#[test]
 fn a_user_namespace_maps_ids_of_sandbox_containers_and_mounts() {
     let spec = json!({ "hostUsers": false, "containers": [{ "name": "web", "image": "nginx" }] });
     let mapping = vec![v1::IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }];
