@@ -120,7 +120,7 @@ impl ContainerKind {
     }
 }
 
-/// Changes the cpu and memory of a pod that runs, up to what its specification has.
+/// Changes the cpu and memory of a pod that has a sandbox, up to what its specification has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
     pub uid: PodUid,

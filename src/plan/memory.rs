@@ -9,7 +9,7 @@ use super::{
     update::Preparation,
 };
 use crate::model::{
-    Asked, ContainerAmounts, ContainerId, ContainerState, Event, EventTarget, Now,
+    Asked, ContainerAmounts, ContainerId, ContainerState, CpuMemory, Event, EventTarget, Now,
     ObservedContainer, ObservedPod, PodProbes, PodUid, SandboxId, SandboxState,
 };
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,10 @@ pub(crate) struct Recollection {
     /// A resize has begun and not finished: the pod's cgroup may have other limits than its
     /// specification.
     pub(crate) resizing: bool,
+    /// What the pod's cgroup was given last. It is saved before the pod has a sandbox. `None`: an
+    /// earlier release made the cgroup, or the agent makes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cgroup: Option<CpuMemory>,
     pub(super) readiness: Readiness,
     pub(crate) first_start: FirstStart,
     /// Instances that a person wants restarted. One that has ended starts without its back-off.
@@ -159,6 +163,7 @@ static NOTHING: Recollection = Recollection {
     released: false,
     ending: None,
     resizing: false,
+    cgroup: None,
     readiness: Readiness::NotReady,
     first_start: FirstStart::Ahead,
     asked: BTreeSet::new(),
@@ -419,7 +424,12 @@ impl PodMemory {
     /// Takes the outcome of an action in.
     pub fn record(&mut self, outcome: &Outcome, now: Now) {
         match outcome {
-            Outcome::Prepared { uid } => self.succeeded(uid, Stage::Prepare),
+            Outcome::Prepared { uid, cgroup } => {
+                self.succeeded(uid, Stage::Prepare);
+                if cgroup.is_some() {
+                    self.at(uid).cgroup = *cgroup;
+                }
+            }
             Outcome::SandboxCreated(sandbox) => {
                 self.succeeded(&sandbox.uid, Stage::Sandbox);
                 let memory = self.at(&sandbox.uid);
@@ -439,10 +449,12 @@ impl PodMemory {
                 memory.next_count =
                     memory.next_count.max(Some(container.restart_count.saturating_add(1)));
             }
-            Outcome::Resized { uid, containers, finished } => {
+            Outcome::Resized { uid, containers, cgroup } => {
                 self.succeeded(uid, Stage::Resize);
                 self.resized(uid, containers);
-                self.at(uid).resizing = !finished;
+                let memory = self.at(uid);
+                memory.resizing = cgroup.is_none();
+                memory.cgroup = cgroup.or(memory.cgroup);
             }
             Outcome::ContainerKilled { uid, .. } | Outcome::PodKilled { uid, .. } => {
                 self.succeeded(uid, Stage::Kill);

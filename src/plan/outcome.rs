@@ -1,7 +1,7 @@
 //! What the worker returns after an action.
 
 use super::ResizeContainer;
-use crate::model::{ContainerId, ObservedContainer, ObservedSandbox, PodUid, SandboxId};
+use crate::model::{ContainerId, CpuMemory, ObservedContainer, ObservedSandbox, PodUid, SandboxId};
 
 /// The result of one [`super::Action`]. The worker passes it to [`super::PodMemory::record`] and to
 /// [`super::Picture::record`], and then goes on or plans again.
@@ -10,6 +10,8 @@ pub enum Outcome {
     /// `PreparePod` has succeeded.
     Prepared {
         uid: PodUid,
+        /// What the pod's cgroup was given now. `None`: it was left as it is.
+        cgroup: Option<CpuMemory>,
     },
     /// `CreateSandbox` has succeeded. The sandbox as the runtime shows it now, with its IPs
     /// (`PodSandboxStatus`).
@@ -22,8 +24,8 @@ pub enum Outcome {
         uid: PodUid,
         /// The containers that have their new amounts.
         containers: Vec<ResizeContainer>,
-        /// The pod's cgroup has its new limits: nothing is left to be done.
-        finished: bool,
+        /// What the pod's cgroup has now: nothing is left to be done. `None`: something is left.
+        cgroup: Option<CpuMemory>,
     },
     /// `KillContainer` has succeeded.
     ContainerKilled {

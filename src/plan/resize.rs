@@ -3,14 +3,15 @@
 //! The agent knows the amounts that a container was made with from an annotation on it, and the
 //! amounts that it has given it since from [`super::PodMemory`]. Where they differ from the
 //! specification, the container is changed in place, or restarted where its `resizePolicy` says so.
-//! The cgroup of the pod grows before the containers and shrinks after them.
+//! The cgroup of the pod grows before the containers and shrinks after them. A pod of which no
+//! container runs is resized as well: its cgroup stays while its containers wait to start.
 
 use super::{
     Action, ContainerKind, PodPlan, Resize, ResizeContainer, init::kill, memory::Stage, name::Cx,
     restart::is_changed,
 };
 use crate::model::{ContainerAmounts, EventKind, ObservedContainer, ObservedSandbox, k8s};
-use crate::podspec::{container_amounts, is_sidecar};
+use crate::podspec::{cgroup_amounts, container_amounts, is_sidecar};
 
 /// Resizes the containers that run with other amounts than the specification has.
 pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -23,7 +24,7 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
             (actual != wanted).then_some(Changed { container, kind, instance, actual, wanted })
         })
         .collect();
-    if changed.is_empty() && !cx.memory.resizing {
+    if changed.is_empty() && !cx.memory.resizing && !is_cgroup_outdated(cx, sandbox) {
         return;
     }
     if let Some(wait) = &cx.input.orders.resize_wait {
@@ -50,6 +51,17 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
         let message = format!("Container {name} resize requires restart, will be restarted");
         kill(cx, changed.instance, Some(message), plan);
     }
+}
+
+/// True when the pod's cgroup has other limits than the specification. A running container that is
+/// to be replaced keeps them until it has stopped.
+fn is_cgroup_outdated(cx: &Cx<'_>, sandbox: &ObservedSandbox) -> bool {
+    let (Some(given), Some(spec)) = (cx.memory.cgroup, &cx.pod.spec) else { return false };
+    let is_replaced = |(container, _): (&k8s::Container, ContainerKind)| {
+        let instance = cx.own.newest_in(&container.name, sandbox);
+        instance.is_some_and(|one| one.state.is_running() && is_changed(container, one))
+    };
+    given != cgroup_amounts(spec) && !resizable(cx).any(is_replaced)
 }
 
 /// The containers that keep running.

@@ -5,7 +5,7 @@ use super::resources::{pod_level, with_overhead};
 use super::{
     Amounts, QosClass, container_limits, effective_requests, pod_limits, qos_class, uid_of,
 };
-use crate::model::{Order as _, Quantity, k8s};
+use crate::model::{CpuMemory, Order as _, Quantity, k8s};
 
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
@@ -66,28 +66,33 @@ pub fn effective_limits(spec: &k8s::PodSpec) -> Amounts {
 /// The values for a pod's cgroup.
 #[must_use]
 pub fn pod_cgroup(spec: &k8s::PodSpec, options: &CgroupOptions) -> PodCgroup {
-    let requests = effective_requests(spec);
-    let limits = effective_limits(spec);
-    let class = qos_class(spec);
-    let limited = |resource: &str| match class {
-        QosClass::BestEffort => None,
-        QosClass::Guaranteed | QosClass::Burstable => limits.non_zero(resource),
-    };
-    let shares = match class {
-        QosClass::BestEffort => MIN_SHARES,
-        QosClass::Guaranteed | QosClass::Burstable => {
-            cpu_shares(requests.get("cpu").unwrap_or_default().milli_value())
-        }
-    };
-    let quota = limited("cpu").filter(|_| options.cpu_cfs_quota);
+    let amounts = cgroup_amounts(spec);
+    let quota = amounts.cpu_limit.filter(|_| options.cpu_cfs_quota);
     PodCgroup {
-        cpu_shares: shares,
-        cpu_quota_micros: quota
-            .map(|q| cpu_quota_micros(q.milli_value(), options.cpu_period_micros)),
+        cpu_shares: cpu_shares(amounts.cpu_request.unwrap_or_default()),
+        cpu_quota_micros: quota.map(|milli| cpu_quota_micros(milli, options.cpu_period_micros)),
         cpu_period_micros: options.cpu_period_micros,
-        memory_limit_bytes: limited("memory").map(Quantity::value),
+        memory_limit_bytes: amounts.memory_limit,
         pids_max: options.pids_limit,
-        hugepage_limits: hugepage_limits(&limits),
+        hugepage_limits: hugepage_limits(&effective_limits(spec)),
+    }
+}
+
+/// The cpu and memory of a pod's cgroup: what a resize of the pod changes there. The cgroup has no
+/// memory request.
+#[must_use]
+pub fn cgroup_amounts(spec: &k8s::PodSpec) -> CpuMemory {
+    match qos_class(spec) {
+        QosClass::BestEffort => CpuMemory::default(),
+        QosClass::Guaranteed | QosClass::Burstable => {
+            let limits = effective_limits(spec);
+            CpuMemory {
+                cpu_request: effective_requests(spec).non_zero("cpu").map(Quantity::milli_value),
+                cpu_limit: limits.non_zero("cpu").map(Quantity::milli_value),
+                memory_request: None,
+                memory_limit: limits.non_zero("memory").map(Quantity::value),
+            }
+        }
     }
 }
 

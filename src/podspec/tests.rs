@@ -4,7 +4,7 @@
 )]
 
 use super::*;
-use crate::model::{NodeObjects, PodKey, PodUid, k8s};
+use crate::model::{CpuMemory, NodeObjects, PodKey, PodUid, k8s};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -129,6 +129,20 @@ fn a_pod_is_limited_only_when_every_container_is() {
     whole["resources"] = json!({"limits": {"memory": "1Gi"}});
     let four = pod_cgroup(&spec(whole), &OPTIONS);
     assert_eq!((four.cpu_quota_micros, four.memory_limit_bytes), (None, Some(1 << 30)));
+}
+
+#[test]
+fn the_amounts_of_a_cgroup_are_those_that_it_is_given() {
+    let amounts = |requests, limits| {
+        cgroup_amounts(&spec(json!({"containers": [container("a", requests, limits)]})))
+    };
+    let one = amounts(json!({"cpu": "1", "memory": "1Gi"}), json!({"memory": "1Gi"}));
+    let expected =
+        CpuMemory { cpu_request: Some(1000), memory_limit: Some(1 << 30), ..CpuMemory::default() };
+    assert_eq!(one, expected);
+    let less = amounts(json!({"cpu": "1000m", "memory": "64Mi"}), json!({"memory": "1024Mi"}));
+    assert_eq!(one, less, "a memory request changes no cgroup");
+    assert_eq!(amounts(json!({}), json!({})), CpuMemory::default());
 }
 
 #[test]

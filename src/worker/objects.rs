@@ -111,7 +111,7 @@ pub(super) struct ObjectsUsed {
 impl ObjectsUsed {
     /// Takes in what an action has done with `objects`.
     pub(super) fn take(&mut self, outcome: &Outcome, objects: ObjectsRead) {
-        if let Outcome::Prepared { uid } = outcome {
+        if let Outcome::Prepared { uid, .. } = outcome {
             self.written = Some((uid.clone(), objects));
         } else if let Outcome::ContainerStarted(container) = outcome
             && !objects.is_empty()

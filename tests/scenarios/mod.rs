@@ -221,6 +221,7 @@ macro_rules! real_scenarios {
             resize::an_edit_of_cpu_and_memory_changes_what_runs,
             resize::a_memory_limit_below_use_waits,
             resize::a_resize_policy_restarts_its_container,
+            resize::a_resize_in_a_crash_loop_reaches_the_pod,
             resize::an_agent_killed_during_a_resize_finishes_it,
             resize::a_resize_without_room_waits,
             runtime_class::a_class_chooses_the_handler,

@@ -142,6 +142,27 @@ pub fn a_resize_policy_restarts_its_container(kind: Kind) {
     world.finish();
 }
 
+pub fn a_resize_in_a_crash_loop_reaches_the_pod(kind: Kind) {
+    let world = World::start(kind);
+    let pod = |cpu, memory| {
+        let script = format!("[ -e /host/go ] || exit 1; {FOREVER}");
+        let resources = json!({ "requests": amounts(cpu, memory), "limits": amounts(cpu, memory) });
+        let pod = Pod::with_main("web", &script).set("containers/0/resources", resources);
+        pod.host_dir(world.slot.dir())
+    };
+    world.drop_pod(&pod("100m", "32Mi"));
+    world.wait("it backs off", |status| status.waiting_reason("web", "main") == "CrashLoopBackOff");
+    std::fs::write(world.slot.dir().join("go"), "").unwrap();
+    world.drop_pod(&pod("200m", "64Mi"));
+    world.wait_running("web");
+    let look = || limits(&Process::of(&world, "web", "main"));
+    world
+        .wait_until("pod and container have more", look, |found| *found == [(20_000, 64 * MIB); 2]);
+    world
+        .wait("the resize has ended", |status| status.runs("web") && in_progress(status).is_none());
+    world.finish();
+}
+
 pub fn an_agent_killed_during_a_resize_finishes_it(kind: Kind) {
     let world = World::start(kind);
     let pod = |cpu, memory| web(&amounts(cpu, memory), &amounts(cpu, memory));

@@ -1,7 +1,7 @@
 //! Changes of cpu and memory while containers run.
 
 use super::world::{Fault, Want, World, container, desired};
-use crate::model::{ContainerAmounts, CpuMemory, ResizeWait};
+use crate::model::{ContainerAmounts, CpuMemory, PodUid, ResizeWait};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -157,6 +157,115 @@ fn an_agent_that_dies_during_a_resize_finishes_it_later() {
         let trace = world.take_trace();
         assert!(trace.contains("-- agent"), "{trace}");
     }
+}
+
+/// The cpu and memory of the pod's cgroup.
+fn cgroup(world: &World) -> (Option<i64>, Option<i64>) {
+    let cgroup = world.cgroups[&PodUid::from("a")];
+    (cgroup.cpu_request, cgroup.memory_limit.map(|bytes| bytes >> 20))
+}
+
+#[test]
+fn the_pod_is_resized_before_a_container_starts_that_waits() {
+    let crashed = |world: &mut World| {
+        world.run();
+        for _ in 0..2 {
+            world.kill("web", 1);
+            world.run();
+        }
+    };
+    let without_image = |world: &mut World| {
+        world.fault(Fault::Pull);
+        world.run();
+    };
+    let waits: [&dyn Fn(&mut World); 2] = [&crashed, &without_image];
+    for (wait, (memory, mebibytes)) in
+        waits.into_iter().flat_map(|wait| [(wait, ("128Mi", 128)), (wait, ("32Mi", 32))])
+    {
+        let mut world = World::of(&spec(&json!([sized("web", "100m", "64Mi")])));
+        wait(&mut world);
+        assert!(world.running("web").is_none());
+        assert_eq!(cgroup(&world), (Some(100), Some(64)));
+        world.take_trace();
+        edit(&mut world, &json!([sized("web", "200m", memory)]));
+        world.run();
+        assert_eq!(cgroup(&world), (Some(200), Some(mebibytes)));
+        assert_eq!(in_progress(&world), None);
+        world.advance(30);
+        assert!(world.running("web").is_some());
+        let trace = world.take_trace();
+        let order = ["prepare", "resize the pod", "start web"];
+        let places: Vec<_> = order.iter().map(|step| trace.find(step)).collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {trace}");
+        assert_eq!(trace.matches("resize the pod").count(), 1, "{trace}");
+        assert!(!trace.contains("resize web"), "it was made with the new amounts: {trace}");
+    }
+}
+
+#[test]
+fn an_agent_that_dies_resizes_a_waiting_pod_later() {
+    for step in 1..=4 {
+        for before in [true, false] {
+            let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+            for _ in 0..2 {
+                world.kill("web", 1);
+                world.run();
+            }
+            edit(&mut world, &json!([sized("web", "200m", "128Mi")]));
+            let at = Some(world.count + step);
+            if before {
+                world.die_before = at;
+            } else {
+                world.die_after = at;
+            }
+            world.run();
+            world.advance(30);
+            assert_eq!(cgroup(&world), (Some(200), Some(128)), "{step} {before}");
+            assert_eq!(in_progress(&world), None);
+        }
+    }
+}
+
+#[test]
+fn a_new_sandbox_has_the_cgroup_of_the_specification() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    world.sandbox_dies();
+    edit(&mut world, &json!([sized("web", "200m", "128Mi")]));
+    world.run();
+    assert_eq!(world.line(), "Running 1/1 1");
+    assert_eq!(cgroup(&world), (Some(200), Some(128)));
+    let trace = world.take_trace();
+    assert!(!trace.contains("resize"), "{trace}");
+}
+
+#[test]
+fn a_container_with_another_image_stops_before_the_pod_shrinks() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    let mut edited = sized("web", "100m", "32Mi");
+    edited["image"] = json!("registry/web:2");
+    edit(&mut world, &json!([edited]));
+    world.run();
+    let trace = world.take_trace();
+    let order = ["kill web", "resize the pod", "start web"];
+    let places: Vec<_> = order.iter().map(|step| trace.find(step)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {trace}");
+    assert_eq!(cgroup(&world), (Some(100), Some(32)));
+}
+
+#[test]
+fn a_cgroup_of_an_earlier_release_is_left_alone() {
+    let mut world = running(&json!([sized("web", "100m", "64Mi")]));
+    let mut saved = serde_json::to_value(&world.memory).unwrap();
+    let known = saved["incarnations"]["a"].as_object_mut().unwrap().remove("cgroup");
+    assert!(known.is_some());
+    world.memory = serde_json::from_value(saved).unwrap();
+    for _ in 0..2 {
+        world.kill("web", 1);
+        world.run();
+    }
+    edit(&mut world, &json!([sized("web", "200m", "128Mi")]));
+    world.run();
+    assert!(!world.take_trace().contains("resize"));
 }
 
 #[test]

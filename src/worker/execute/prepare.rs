@@ -4,11 +4,11 @@ use super::{Host, HostError, Request, blocking, error_chain, nfs, volume_turns::
 use crate::{
     blocking::PODS,
     cgroup::CgroupError,
-    model::{CollectOrdered as _, EventKind, k8s},
+    model::{CollectOrdered as _, CpuMemory, EventKind, k8s},
     plan::{Occupancy, Outcome, Step},
     podspec::{
-        EnvContext, FilesError, VolumeFiles, claimed_volumes, pod_cgroup, pod_cgroup_name,
-        pod_limits, volume_files,
+        EnvContext, FilesError, VolumeFiles, cgroup_amounts, claimed_volumes, pod_cgroup,
+        pod_cgroup_name, pod_limits, volume_files,
     },
     volume::{Claim, Prepared},
 };
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) async fn prepare(host: &Host, request: &Request) -> Outcome {
     match try_prepare(host, request).await {
-        Ok(()) => Outcome::Prepared { uid: request.uid.clone() },
+        Ok(cgroup) => Outcome::Prepared { uid: request.uid.clone(), cgroup },
         Err((reason, message)) => {
             host.record(request, EventKind::Warning, reason, message.clone());
             Outcome::Failed(request.failure(Step::Prepare, reason, message))
@@ -24,18 +24,22 @@ pub(super) async fn prepare(host: &Host, request: &Request) -> Outcome {
     }
 }
 
-/// A failure is the reason and the message of its event.
-async fn try_prepare(host: &Host, request: &Request) -> Result<(), (&'static str, String)> {
+/// Returns what the pod's cgroup was given. A failure is the reason and the message of its event.
+async fn try_prepare(
+    host: &Host,
+    request: &Request,
+) -> Result<Option<CpuMemory>, (&'static str, String)> {
     let Some(pod) = request.pod.clone() else {
         return Err(("FailedSync", "the pod's specification is not known".to_owned()));
     };
     // First of all: a directory that another program made is not used, and neither is its cgroup.
     claim_directory(host, request).await.map_err(|error| ("FailedMount", error.message()))?;
-    ensure_cgroup(host, &pod).await.map_err(|error| {
+    let cgroup = ensure_cgroup(host, &pod).await.map_err(|error| {
         let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
         ("FailedCreatePodContainer", message)
     })?;
-    set_up_volumes(host, request, pod).await
+    set_up_volumes(host, request, pod).await?;
+    Ok(cgroup)
 }
 
 /// Marks the pod's directory as this agent's. A pod that has a sandbox of this agent is this
@@ -71,10 +75,12 @@ async fn try_claim(host: &Host, request: &Request) -> Result<Claim, HostError> {
     blocking(&PODS, claim).await
 }
 
-async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<(), CgroupError> {
-    let Some(spec) = &pod.spec else { return Ok(()) };
+/// Returns what the cgroup was given; `None` when it was left as it is.
+async fn ensure_cgroup(host: &Host, pod: &k8s::Pod) -> Result<Option<CpuMemory>, CgroupError> {
+    let Some(spec) = &pod.spec else { return Ok(None) };
     let values = pod_cgroup(spec, &host.settings.cgroup);
-    host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await.map(drop)
+    let written = host.cgroups.ensure_pod(&pod_cgroup_name(pod), &values).await?;
+    Ok(written.then(|| cgroup_amounts(spec)))
 }
 
 /// The files of the volumes that the agent writes.

@@ -1,4 +1,4 @@
-//! `Resize`: other cpu and memory for containers that run.
+//! `Resize`: other cpu and memory for containers that run, and for the cgroup of their pod.
 
 use super::{Host, Request, error_chain};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     cri::{CriError, to_cri},
     model::{EventKind, k8s},
     plan::{Outcome, Resize, ResizeContainer, Step},
-    podspec::{container_of, pod_cgroup, pod_cgroup_name},
+    podspec::{cgroup_amounts, container_of, pod_cgroup, pod_cgroup_name},
 };
 use serde_json::json;
 use thiserror::Error;
@@ -26,11 +26,11 @@ enum ResizeError {
 }
 
 pub(super) async fn resize(host: &Host, request: &Request, resize: &Resize) -> Outcome {
-    let mut done = Vec::new();
+    let (uid, mut done) = (resize.uid.clone(), Vec::new());
     let result = try_resize(host, request, resize, &mut done).await;
     let (kind, reason, how) = match &result {
         Ok(()) if !resize.finish => {
-            return Outcome::Resized { uid: resize.uid.clone(), containers: done, finished: false };
+            return Outcome::Resized { uid, containers: done, cgroup: None };
         }
         Ok(()) => (EventKind::Normal, "ResizeCompleted", "completed"),
         Err(_) => (EventKind::Warning, "ResizeError", "error"),
@@ -39,7 +39,11 @@ pub(super) async fn resize(host: &Host, request: &Request, resize: &Resize) -> O
     let details = details(request.pod.as_deref(), error.as_deref());
     host.record(request, kind, reason, format!("Pod resize {how}: {details}"));
     match error {
-        None => Outcome::Resized { uid: resize.uid.clone(), containers: done, finished: true },
+        None => {
+            let spec = request.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+            let cgroup = Some(spec.map(cgroup_amounts).unwrap_or_default());
+            Outcome::Resized { uid, containers: done, cgroup }
+        }
         Some(message) => Outcome::Failed(request.failure(Step::Resize { done }, reason, message)),
     }
 }

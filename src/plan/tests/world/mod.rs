@@ -11,9 +11,9 @@ pub(super) use pods::{container, desired, from_api, long_ago};
 
 use crate::{
     model::{
-        ContainerAmounts, ContainerId, DesiredPod, Hold, NodeObjects, Now, ObservedContainer,
-        ObservedPod, ObservedSandbox, PodEnd, PodKey, PodProbes, PodUid, ResizeWait, RuntimeView,
-        Shutdown, k8s,
+        ContainerAmounts, ContainerId, CpuMemory, DesiredPod, Hold, NodeObjects, Now,
+        ObservedContainer, ObservedPod, ObservedSandbox, PodEnd, PodKey, PodProbes, PodUid,
+        ResizeWait, RuntimeView, Shutdown, k8s,
     },
     plan::{
         Action, Crashed, HeldPod, Incarnation, NameInput, Outcome, Picture, PlanSettings,
@@ -110,6 +110,8 @@ pub(super) struct World {
     pub(super) outdated: BTreeSet<ContainerId>,
     /// What containers have that were resized.
     pub(super) resized: BTreeMap<ContainerId, ContainerAmounts>,
+    /// What the cgroups of pods have.
+    pub(super) cgroups: BTreeMap<PodUid, CpuMemory>,
     pub(super) picture: Picture,
     pub(super) settings: PlanSettings,
     pub(super) plan: PodPlan,
@@ -162,6 +164,7 @@ impl World {
             prepared: BTreeSet::new(),
             outdated: BTreeSet::new(),
             resized: BTreeMap::new(),
+            cgroups: BTreeMap::new(),
             picture: Picture::default(),
             settings: PlanSettings {
                 owner: OWNER.into(),

@@ -11,7 +11,8 @@ use crate::{
         Restart, StartContainer, Step, Taken,
     },
     podspec::{
-        any_container_of, container_amounts, container_hash, needed_images, with_amounts_of,
+        any_container_of, cgroup_amounts, container_amounts, container_hash, needed_images,
+        with_amounts_of,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -162,7 +163,11 @@ impl World {
         if fails {
             return Self::failed(&uid, Step::Resize { done }, "ResizeError", "below usage");
         }
-        Outcome::Resized { uid, containers: done, finished: resize.finish }
+        let Want::Run(pod) = &self.want else { panic!("resizes what nobody wants") };
+        let cgroup = cgroup_amounts(pod.pod.spec.as_ref().unwrap());
+        let cgroup = resize.finish.then_some(cgroup);
+        self.cgroups.extend(cgroup.map(|cgroup| (uid.clone(), cgroup)));
+        Outcome::Resized { uid, containers: done, cgroup }
     }
 
     fn end_or_settle(&mut self, id: &ContainerId) {
@@ -197,11 +202,17 @@ impl World {
             (Some(_), Some(before)) => Arc::new(with_amounts_of(&pod.pod, before)),
             (Some(_) | None, _) => Arc::clone(&pod.pod),
         });
+        let spec = record.pod.as_ref().and_then(|pod| pod.spec.clone()).unwrap();
         self.prepared.insert(uid.clone());
+        // A cgroup in which something runs is left as it is.
+        let inhabited = |s: &ObservedSandbox| s.uid == *uid && s.state == SandboxState::Ready;
+        let runs = self.truth.sandboxes.iter().chain(&self.hidden).any(inhabited);
+        let cgroup = (!runs).then(|| cgroup_amounts(&spec));
+        self.cgroups.extend(cgroup.map(|cgroup| (uid.clone(), cgroup)));
         if self.fails(&[Fault::Prepare]).is_some() {
             return Self::failed(uid, Step::Prepare, "FailedMount", "no such device");
         }
-        Outcome::Prepared { uid: uid.clone() }
+        Outcome::Prepared { uid: uid.clone(), cgroup }
     }
 
     fn create_sandbox(&mut self, uid: &PodUid, attempt: u32) -> Outcome {
