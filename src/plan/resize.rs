@@ -10,8 +10,11 @@ use super::{
     Action, ContainerKind, PodPlan, Resize, ResizeContainer, init::kill, memory::Stage, name::Cx,
     restart::is_changed,
 };
-use crate::model::{ContainerAmounts, EventKind, ObservedContainer, ObservedSandbox, k8s};
+use crate::model::{
+    ContainerAmounts, EventKind, ObservedContainer, ObservedSandbox, k8s, short_digest,
+};
 use crate::podspec::{cgroup_amounts, container_amounts, is_sidecar};
+use serde_json::json;
 
 /// Resizes the containers that run with other amounts than the specification has.
 pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut PodPlan) {
@@ -37,6 +40,9 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
         plan.wake(due);
         return;
     }
+    let message = format!("Pod resize started: {}", resize_details(cx.pod, None));
+    let event = cx.event(None, EventKind::Normal, "ResizeStarted", message);
+    plan.notice(wanted(cx), event);
     let (restarted, in_place): (Vec<_>, Vec<_>) =
         changed.iter().partition(|changed| changed.needs_restart());
     // Saves the new specification before anything is changed.
@@ -51,6 +57,36 @@ pub(crate) fn plan_resize(cx: &Cx<'_>, sandbox: &ObservedSandbox, plan: &mut Pod
         let message = format!("Container {name} resize requires restart, will be restarted");
         kill(cx, changed.instance, Some(message), plan);
     }
+}
+
+/// What the kubelet writes into its events about a resize: the resources of the containers, as
+/// JSON.
+#[must_use]
+pub fn resize_details(pod: &k8s::Pod, error: Option<&str>) -> String {
+    let spec = pod.spec.as_ref();
+    let containers = |list: &[k8s::Container]| {
+        let described = list
+            .iter()
+            .map(|container| json!({ "name": container.name, "resources": container.resources }));
+        described.collect::<Vec<_>>()
+    };
+    let mut details = json!({ "generation": pod.metadata.generation.unwrap_or_default() });
+    if let Some(init) = spec.and_then(|spec| spec.init_containers.as_deref()) {
+        details["initContainers"] = containers(init).into();
+    }
+    details["containers"] =
+        spec.map(|spec| containers(&spec.containers)).unwrap_or_default().into();
+    if let Some(error) = error {
+        details["error"] = error.into();
+    }
+    details.to_string()
+}
+
+/// A hash of all amounts of the specification, which tells one resize from the next.
+fn wanted(cx: &Cx<'_>) -> String {
+    let all = cx.init.iter().chain(cx.regular);
+    let amounts: Vec<_> = all.map(|container| container_amounts(cx.pod, container)).collect();
+    short_digest(&serde_json::to_vec(&amounts).unwrap_or_default())
 }
 
 /// True when the pod's cgroup has other limits than the specification. A running container that is

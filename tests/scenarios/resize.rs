@@ -73,7 +73,9 @@ pub fn an_edit_of_cpu_and_memory_changes_what_runs(kind: Kind) {
     let status = world.wait("the resize has ended", |status| {
         in_progress(status).is_none() && limit(status).is_none() && status.runs("web")
     });
-    assert!(status.has_event("ResizeCompleted", "web"), "{status:?}");
+    for reason in ["ResizeStarted", "ResizeCompleted"] {
+        assert!(status.has_event(reason, "web"), "{status:?}");
+    }
     assert_eq!((world.running_ids("web"), status.restarts("web", "main")), (ids.clone(), 0));
     // A new agent knows what the containers have.
     let before = updates(&world);

@@ -4,11 +4,10 @@ use super::{Host, Request, error_chain};
 use crate::{
     cgroup::CgroupError,
     cri::{CriError, to_cri},
-    model::{EventKind, k8s},
-    plan::{Outcome, Resize, ResizeContainer, Step},
+    model::EventKind,
+    plan::{Outcome, Resize, ResizeContainer, Step, resize_details},
     podspec::{cgroup_amounts, container_of, pod_cgroup, pod_cgroup_name},
 };
-use serde_json::json;
 use thiserror::Error;
 
 /// Why a pod was not resized.
@@ -36,8 +35,10 @@ pub(super) async fn resize(host: &Host, request: &Request, resize: &Resize) -> O
         Err(_) => (EventKind::Warning, "ResizeError", "error"),
     };
     let error = result.as_ref().err().map(|error| error_chain(error));
-    let details = details(request.pod.as_deref(), error.as_deref());
-    host.record(request, kind, reason, format!("Pod resize {how}: {details}"));
+    if let Some(pod) = &request.pod {
+        let details = resize_details(pod, error.as_deref());
+        host.record(request, kind, reason, format!("Pod resize {how}: {details}"));
+    }
     match error {
         None => {
             let spec = request.pod.as_ref().and_then(|pod| pod.spec.as_ref());
@@ -84,25 +85,4 @@ async fn fits(host: &Host, order: &ResizeContainer) -> Result<(), ResizeError> {
         return Ok(());
     }
     Err(ResizeError::BelowUse { container: order.name.clone(), limit, used })
-}
-
-/// What the kubelet writes into its events: the resources of the containers, as JSON.
-fn details(pod: Option<&k8s::Pod>, error: Option<&str>) -> String {
-    let spec = pod.and_then(|pod| pod.spec.as_ref());
-    let containers = |list: &[k8s::Container]| {
-        let described = list
-            .iter()
-            .map(|container| json!({ "name": container.name, "resources": container.resources }));
-        described.collect::<Vec<_>>()
-    };
-    let mut details = json!({});
-    if let Some(init) = spec.and_then(|spec| spec.init_containers.as_deref()) {
-        details["initContainers"] = containers(init).into();
-    }
-    details["containers"] =
-        spec.map(|spec| containers(&spec.containers)).unwrap_or_default().into();
-    if let Some(error) = error {
-        details["error"] = error.into();
-    }
-    details.to_string()
 }
