@@ -331,6 +331,10 @@ impl Worker {
             // A pod with the same uid may begin anew. It must find nothing of this one.
             self.keep().await;
         }
+        if matches!(outcome, Outcome::Resized { .. }) {
+            // Saved before the status says so: the next agent does not resize it again.
+            self.keep().await;
+        }
         if let Outcome::Failed(failure) = &outcome {
             tracing::debug!(
                 pod = %self.key, uid = %failure.uid, step = ?failure.step,
