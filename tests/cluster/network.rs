@@ -28,13 +28,13 @@ fn a_way_that_comes_and_goes_is_used_while_it_is_there() {
     world.drop_pod(&Pod::running("late"));
     let begun = Instant::now();
     world.wait("pods are run all the same", |status| status.runs("web") && status.runs("late"));
-    let running = world.running_ids("web");
     member.wait("the new pod is mirrored", || member.mirror("late"), ready);
     member.wait(
         "the restart is shown",
         || member.mirror("web"),
         |pod| ready(pod) && restarts(pod) == before + 1,
     );
+    let running = world.running_ids("web");
     figure("up and down every 3 s: a new pod and a restart are shown", begun.elapsed());
     let begun = Instant::now();
     for _ in 0..2 {
