@@ -30,7 +30,7 @@ test-build:
 
 test-fast: test-build ## what needs neither root nor containerd
 	scripts/tier pure 120 $(CARGO) test --locked --lib --bins $(addprefix --test ,$(PURE))
-	scripts/tier component 240 $(CARGO) test --locked --test component -- --test-threads=6
+	scripts/tier component 300 $(CARGO) test --locked --test component -- --test-threads=6
 
 test: test-fast ## all of that and the same on private containerds; as root, a quarter of an hour
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its private containerd; without root: make test-fast" >&2; exit 1; }
@@ -69,7 +69,7 @@ test-release: test-build ## the component tests, the demo and the core of the no
 	$(CARGO) build --release --locked
 	@[ "$$($(CARGO) test --quiet --locked --test node -- --list --exact $(RELEASE_CORE) | grep -c ': test$$')" = $(words $(RELEASE_CORE)) ] \
 	  || { echo "RELEASE_CORE in the Makefile names a test that tests/node.rs does not have" >&2; exit 1; }
-	scripts/tier release-component 240 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test component -- --test-threads=6
+	scripts/tier release-component 300 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test component -- --test-threads=6
 	scripts/tier release-node 360 env NODELET=$(TARGET)/release/nodelet $(CARGO) test --locked --test node -- --test-threads=3 --exact $(RELEASE_CORE)
 	scripts/tier release-demo 120 env NODELET=$(TARGET)/release/nodelet scripts/demo
 
